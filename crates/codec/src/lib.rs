@@ -1,1 +1,36 @@
-//! callboard-codec.
+//! Values, tensors and formats: how data looks inside Callboard, and how it crosses a border.
+//!
+//! * [`Value`] is the dynamic value, [`Tensor`] the array in it, viewed through `ndarray` without a copy.
+//! * [`DecodeLimits`] bounds what any input may cost; [`DecodeError`] says which field, which byte and which limit.
+//!
+//! ```
+//! use callboard_codec::{DecodeLimits, Format, Map, Tensor, Value};
+//! use ndarray::array;
+//!
+//! let image = Tensor::from_array(array![[0.0_f32, 0.5], [0.5, 1.0]]);
+//! let value = Value::from(Map::from_iter([("id", Value::from(7)), ("image", Value::from(image))]));
+//!
+//! // MessagePack brings every value back as it was.
+//! let bytes = value.encode(Format::Msgpack)?;
+//! assert_eq!(Value::decode(Format::Msgpack, &bytes, &DecodeLimits::default()).unwrap(), value);
+//!
+//! // JSON is for people: a tensor becomes nested lists.
+//! assert_eq!(value.encode(Format::Json)?, r#"{"id":7,"image":[[0.0,0.5],[0.5,1.0]]}"#);
+//! # Ok::<(), callboard_codec::EncodeError>(())
+//! ```
+//!
+//! This crate knows bytes and values only: no sockets, no clocks, no runtime.
+
+mod error;
+mod format;
+pub mod json;
+mod limits;
+pub mod msgpack;
+mod tensor;
+mod value;
+
+pub use error::{DecodeError, DecodeErrorKind, EncodeError, ExceededLimit};
+pub use format::Format;
+pub use limits::{DecodeLimits, MAX_DEPTH};
+pub use tensor::{DType, Element, MAX_RANK, Tensor, TensorError};
+pub use value::{Map, MapIntoIter, MapIter, Scalar, Value};

@@ -1,0 +1,261 @@
+//! Says what could not be decoded or encoded, and where: field, byte and limit.
+//!
+//! Both errors are one pointer wide, so that a `Result` on the request path stays small; everything else is behind a box
+//! that only a failure allocates. A decoder reports a fault where it meets it, and each level that the error passes on its
+//! way out adds its own step of the path, so that success pays nothing for it.
+
+use std::fmt::{self, Write as _};
+
+/// Why an input was refused. `kind()` decides the reaction, `Display` is for the one who sent it.
+///
+/// ```
+/// use callboard_codec::{DecodeErrorKind, DecodeLimits, Format, Value};
+///
+/// let input = r#"{"image": {"pixels": [1, 2, 3, NaN]}}"#;
+/// let error = Value::decode(Format::Json, &input.into(), &DecodeLimits::default()).unwrap_err();
+/// assert_eq!(error.kind(), DecodeErrorKind::Malformed);
+/// assert_eq!(error.path(), "$.image.pixels[3]");
+/// assert_eq!(error.to_string(), "NaN and Infinity are not JSON: send null or a string at $.image.pixels[3] (byte 31)");
+/// ```
+#[derive(Debug)]
+pub struct DecodeError(Box<Decode>);
+
+#[derive(Debug)]
+struct Decode {
+    kind: DecodeErrorKind,
+    message: String,
+    path: String,
+    offset: Option<usize>,
+    limit: Option<ExceededLimit>,
+}
+
+/// What sort of fault a [`DecodeError`] reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DecodeErrorKind {
+    /// The bytes are not of the format they claim to be, or end too early, or go on too long. Remedy: repair the sender.
+    Malformed,
+    /// Well-formed, but not what the type asks for: a missing field, a string for a number, a wrong shape. Remedy: read the
+    /// schema of the route. (Litmus test: would another route accept these bytes? Then it is a mismatch, else malformed.)
+    Mismatch,
+    /// One of [`DecodeLimits`](crate::DecodeLimits) was reached. Remedy: send less, or raise the limit that `limit()` names.
+    LimitExceeded,
+    /// A part of the format that is not read on purpose: an unknown extension type, an unknown dtype.
+    Unsupported,
+}
+
+/// The limit that an input reached: its name as in [`DecodeLimits`](crate::DecodeLimits), and its setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExceededLimit {
+    /// The field's name, such as `max_depth`.
+    pub name: &'static str,
+    /// What it was set to when the input was read.
+    pub max: usize,
+}
+
+impl DecodeError {
+    /// What sort of fault it is.
+    #[must_use]
+    pub fn kind(&self) -> DecodeErrorKind {
+        self.0.kind
+    }
+
+    /// What is wrong, without the place.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Where in the value: `$` is all of it, `$.image.pixels[3]` one number in it.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    /// The byte of the input at which the fault was noticed, where the format has bytes.
+    #[must_use]
+    pub fn offset(&self) -> Option<usize> {
+        self.0.offset
+    }
+
+    /// The limit that was reached, if one was.
+    #[must_use]
+    pub fn limit(&self) -> Option<ExceededLimit> {
+        self.0.limit
+    }
+
+    fn new(kind: DecodeErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Decode { kind, message: message.into(), path: "$".to_owned(), offset: None, limit: None }))
+    }
+
+    pub(crate) fn malformed(message: impl Into<String>) -> Self {
+        Self::new(DecodeErrorKind::Malformed, message)
+    }
+
+    pub(crate) fn mismatch(message: impl Into<String>) -> Self {
+        Self::new(DecodeErrorKind::Mismatch, message)
+    }
+
+    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(DecodeErrorKind::Unsupported, message)
+    }
+
+    pub(crate) fn limit_exceeded(name: &'static str, max: usize, what: String) -> Self {
+        let mut error = Self::new(DecodeErrorKind::LimitExceeded, format!("{what} {name} = {max}"));
+        error.0.limit = Some(ExceededLimit { name, max });
+        error
+    }
+
+    /// Notes the byte, unless a deeper level was more exact.
+    pub(crate) fn at_offset(mut self, offset: usize) -> Self {
+        self.0.offset.get_or_insert(offset);
+        self
+    }
+
+    pub(crate) fn with_path(mut self, path: String) -> Self {
+        self.0.path = path;
+        self
+    }
+
+    /// Puts a map key before the path so far.
+    pub(crate) fn in_key(mut self, key: &str) -> Self {
+        push_front(&mut self.0.path, &key_step(key));
+        self
+    }
+
+    /// Puts a list index before the path so far.
+    pub(crate) fn in_index(mut self, index: usize) -> Self {
+        push_front(&mut self.0.path, &format!("[{index}]"));
+        self
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        write_path(f, &self.0.path)?;
+        match self.0.offset {
+            Some(offset) => write!(f, " (byte {offset})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl serde::de::Error for DecodeError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::mismatch(message.to_string())
+    }
+}
+
+/// Why a value could not be written: always a fault of this side, named by type and place.
+#[derive(Debug)]
+pub struct EncodeError(Box<Encode>);
+
+#[derive(Debug)]
+struct Encode {
+    type_name: String,
+    message: String,
+    path: String,
+}
+
+impl EncodeError {
+    /// The Rust type, or the kind of [`Value`](crate::Value), that could not be encoded.
+    #[must_use]
+    pub fn type_name(&self) -> &str {
+        &self.0.type_name
+    }
+
+    /// What is wrong with it, without the place.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Where in the value, as in [`DecodeError::path`].
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    pub(crate) fn new(type_name: impl Into<String>, message: impl Into<String>) -> Self {
+        Self(Box::new(Encode { type_name: type_name.into(), message: message.into(), path: "$".to_owned() }))
+    }
+
+    pub(crate) fn too_deep(type_name: &str) -> Self {
+        Self::new(type_name, format!("nested deeper than {} levels", crate::MAX_DEPTH))
+    }
+
+    /// Names the type, where the fault was met by code that could not know it.
+    pub(crate) fn of_type(mut self, type_name: &str) -> Self {
+        if self.0.type_name.is_empty() {
+            type_name.clone_into(&mut self.0.type_name);
+        }
+        self
+    }
+
+    pub(crate) fn in_key(mut self, key: &str) -> Self {
+        push_front(&mut self.0.path, &key_step(key));
+        self
+    }
+
+    pub(crate) fn in_index(mut self, index: usize) -> Self {
+        push_front(&mut self.0.path, &format!("[{index}]"));
+        self
+    }
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.type_name.as_str() {
+            "" => write!(f, "cannot encode: {}", self.0.message)?,
+            name => write!(f, "cannot encode {name}: {}", self.0.message)?,
+        }
+        write_path(f, &self.0.path)
+    }
+}
+
+impl std::error::Error for EncodeError {}
+
+impl serde::ser::Error for EncodeError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new("", message.to_string())
+    }
+}
+
+/// Longest piece of a key that enters a path: a key is the sender's text and may be megabytes.
+const MAX_KEY_CHARS: usize = 64;
+/// Longest path that is printed whole; depth alone can make one of thousands of characters.
+const MAX_SHOWN_CHARS: usize = 160;
+
+fn push_front(path: &mut String, step: &str) {
+    path.insert_str(1, step);
+}
+
+/// `.name` for a plain name, `["what ever"]` for anything else.
+fn key_step(key: &str) -> String {
+    let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    let shown: String = key.chars().take(MAX_KEY_CHARS).collect();
+    let more = if shown.len() < key.len() { "…" } else { "" };
+    match plain {
+        true => format!(".{shown}{more}"),
+        false => format!("[{:?}]", format!("{shown}{more}")),
+    }
+}
+
+fn write_path(f: &mut fmt::Formatter<'_>, path: &str) -> fmt::Result {
+    if path == "$" {
+        return Ok(());
+    }
+    f.write_str(" at ")?;
+    let chars = path.chars().count();
+    if chars <= MAX_SHOWN_CHARS {
+        return f.write_str(path);
+    }
+    // Head and tail say most: which field it is in, and what the innermost step was.
+    path.chars().take(MAX_SHOWN_CHARS / 2).try_for_each(|c| f.write_char(c))?;
+    f.write_char('…')?;
+    path.chars().skip(chars - MAX_SHOWN_CHARS / 2).try_for_each(|c| f.write_char(c))
+}

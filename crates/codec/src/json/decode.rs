@@ -1,0 +1,263 @@
+//! Reads JSON text into a [`Value`], with a budget asked before each descent and each reservation.
+//!
+//! A recursive descent over the bytes. The whole input is checked to be UTF-8 first, so that text can be cut out of it
+//! without another look.
+
+use crate::error::DecodeError;
+use crate::limits::{Budget, DecodeLimits};
+use crate::value::{Map, Value};
+
+/// Reads one value and refuses anything behind it but white space.
+pub(crate) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Value, DecodeError> {
+    limits.check_bytes(bytes.len())?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(error.valid_up_to()))?;
+    let mut decoder = Decoder { text, bytes, at: 0, budget: Budget::new(limits) };
+    let value = decoder.value(0)?;
+    match decoder.peek() {
+        None => Ok(value),
+        Some(_) => Err(decoder.malformed("more input after the value")),
+    }
+}
+
+struct Decoder<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    budget: Budget<'a>,
+}
+
+impl Decoder<'_> {
+    /// Reads the value at hand, which lies inside `depth` lists and maps.
+    fn value(&mut self, depth: usize) -> Result<Value, DecodeError> {
+        match self.peek() {
+            Some(b'{') => self.map(depth + 1),
+            Some(b'[') => self.list(depth + 1),
+            Some(b'"') => self.string().map(Value::Str),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.word("true", Value::Bool(true)),
+            Some(b'f') => self.word("false", Value::Bool(false)),
+            Some(b'n') => self.word("null", Value::Null),
+            Some(b'N' | b'I') => Err(self.malformed("NaN and Infinity are not JSON: send null or a string")),
+            Some(_) => Err(self.malformed("expected a value")),
+            None => Err(self.malformed("the input ends where a value is expected")),
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, DecodeError> {
+        self.open(depth)?;
+        let mut items = Vec::new();
+        if self.take(b']') {
+            return Ok(Value::List(items));
+        }
+        loop {
+            self.element()
+                .and_then(|()| self.value(depth))
+                .map(|item| items.push(item))
+                .map_err(|error| error.in_index(items.len()))?;
+            if self.closes(b']', "expected , or ] after a list item")? {
+                return Ok(Value::List(items));
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Value, DecodeError> {
+        self.open(depth)?;
+        let mut map = Map::new();
+        if self.take(b'}') {
+            return Ok(Value::Map(map));
+        }
+        loop {
+            let key = self.key(&map)?;
+            let value = self.element().and_then(|()| self.value(depth)).map_err(|error| error.in_key(&key))?;
+            map.insert(key, value);
+            if self.closes(b'}', "expected , or } after a map entry")? {
+                return Ok(Value::Map(map));
+            }
+        }
+    }
+
+    /// Steps over the bracket that opens a list or map.
+    fn open(&mut self, depth: usize) -> Result<(), DecodeError> {
+        self.budget.check_depth(depth).map_err(|error| error.at_offset(self.at))?;
+        self.at += 1;
+        Ok(())
+    }
+
+    fn element(&mut self) -> Result<(), DecodeError> {
+        let at = self.at;
+        self.budget.take_elements(1).map_err(|error| error.at_offset(at))
+    }
+
+    /// After an item: whether the list or map ends here (`true`) or goes on after a comma (`false`).
+    fn closes(&mut self, bracket: u8, expected: &str) -> Result<bool, DecodeError> {
+        if self.take(b',') {
+            return Ok(false);
+        }
+        match self.take(bracket) {
+            true => Ok(true),
+            false if self.at == self.bytes.len() => Err(self.malformed("the input ends inside a list or map")),
+            false => Err(self.malformed(expected)),
+        }
+    }
+
+    fn key(&mut self, map: &Map) -> Result<String, DecodeError> {
+        if self.peek() != Some(b'"') {
+            return Err(self.malformed("expected a key in double quotes"));
+        }
+        let start = self.at;
+        let key = self.string()?;
+        if map.contains_key(&key) {
+            return Err(DecodeError::malformed("the same key twice").in_key(&key).at_offset(start));
+        }
+        match self.take(b':') {
+            true => Ok(key),
+            false => Err(self.malformed("expected : after a key")),
+        }
+    }
+
+    /// Reads the text whose opening quote is at hand. Most have no escapes and are cut out in one piece.
+    fn string(&mut self) -> Result<String, DecodeError> {
+        let start = self.at;
+        self.at += 1;
+        let mut text = String::new();
+        loop {
+            let piece = self.at;
+            self.at += self.bytes[piece..].iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)).count();
+            let len = text.len() + (self.at - piece);
+            self.budget.check_string(len).map_err(|error| error.at_offset(start))?;
+            text.push_str(&self.text[piece..self.at]);
+            match self.bytes.get(self.at) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(text);
+                }
+                Some(b'\\') => text.push(self.escape()?),
+                Some(_) => return Err(self.malformed("a raw control character in text: escape it")),
+                None => {
+                    return Err(DecodeError::malformed("text without a closing quote").at_offset(start));
+                }
+            }
+        }
+    }
+
+    /// Reads the escape whose backslash is at hand.
+    fn escape(&mut self) -> Result<char, DecodeError> {
+        let start = self.at;
+        let letter = self.bytes.get(self.at + 1).copied();
+        self.at += 2;
+        match letter {
+            Some(plain @ (b'"' | b'\\' | b'/')) => Ok(char::from(plain)),
+            Some(b'b') => Ok('\u{8}'),
+            Some(b'f') => Ok('\u{c}'),
+            Some(b'n') => Ok('\n'),
+            Some(b'r') => Ok('\r'),
+            Some(b't') => Ok('\t'),
+            Some(b'u') => self
+                .code_point()
+                .ok_or_else(|| DecodeError::malformed("not a \\u escape of a character").at_offset(start)),
+            _ => Err(DecodeError::malformed("unknown escape").at_offset(start)),
+        }
+    }
+
+    /// Reads four hex digits, and four more where the first are the high half of a surrogate pair.
+    fn code_point(&mut self) -> Option<char> {
+        let high = self.hex4()?;
+        if !(0xd800..0xdc00).contains(&high) {
+            return char::from_u32(high);
+        }
+        if self.bytes.get(self.at..self.at + 2) != Some(br"\u") {
+            return None;
+        }
+        self.at += 2;
+        let low = self.hex4().filter(|low| (0xdc00..0xe000).contains(low))?;
+        char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00))
+    }
+
+    fn hex4(&mut self) -> Option<u32> {
+        let digits = self.bytes.get(self.at..self.at + 4)?;
+        self.at += 4;
+        digits.iter().try_fold(0, |code, digit| Some(code * 16 + char::from(*digit).to_digit(16)?))
+    }
+
+    fn number(&mut self) -> Result<Value, DecodeError> {
+        let start = self.at;
+        let wrong = |what: &str| DecodeError::malformed(what).at_offset(start);
+        let negative = self.bytes[start] == b'-';
+        self.at += usize::from(negative);
+        let leading_zero = self.bytes.get(self.at) == Some(&b'0');
+        match self.digits() {
+            0 => return Err(wrong("a number without digits")),
+            2.. if leading_zero => return Err(wrong("a number with a leading zero")),
+            _ => {}
+        }
+        let fraction = self.bytes.get(self.at) == Some(&b'.');
+        if fraction {
+            self.at += 1;
+            if self.digits() == 0 {
+                return Err(wrong("a number that ends in its point"));
+            }
+        }
+        let exponent = matches!(self.bytes.get(self.at), Some(b'e' | b'E'));
+        if exponent {
+            self.at += 1;
+            self.at += usize::from(matches!(self.bytes.get(self.at), Some(b'+' | b'-')));
+            if self.digits() == 0 {
+                return Err(wrong("a number that ends in its exponent"));
+            }
+        }
+        let text = &self.text[start..self.at];
+        match fraction || exponent || text == "-0" {
+            true => float(text).map(Value::Float).ok_or_else(|| wrong("a number beyond the range of a 64-bit float")),
+            false => {
+                integer(text).ok_or_else(|| wrong("an integer beyond 64 bits: write it with a point to mean a float"))
+            }
+        }
+    }
+
+    /// Steps over digits and says how many.
+    fn digits(&mut self) -> usize {
+        let count = self.bytes[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.at += count;
+        count
+    }
+
+    fn word(&mut self, word: &str, value: Value) -> Result<Value, DecodeError> {
+        match self.bytes[self.at..].starts_with(word.as_bytes()) {
+            true => {
+                self.at += word.len();
+                Ok(value)
+            }
+            false => Err(self.malformed("expected a value")),
+        }
+    }
+
+    /// The next byte that is no white space, stepped up to.
+    fn peek(&mut self) -> Option<u8> {
+        while let Some(byte) = self.bytes.get(self.at) {
+            match byte {
+                b' ' | b'\n' | b'\r' | b'\t' => self.at += 1,
+                byte => return Some(*byte),
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn malformed(&self, message: &str) -> DecodeError {
+        DecodeError::malformed(message).at_offset(self.at)
+    }
+}
+
+fn float(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+fn integer(text: &str) -> Option<Value> {
+    text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::UInt)).ok()
+}

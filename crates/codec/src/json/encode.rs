@@ -1,0 +1,101 @@
+//! Writes a [`Value`] as JSON text, by the table in the module's documentation.
+//!
+//! Depth is counted on the way down, so that a value built by hand ends in an error and not in the end of the stack.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::MAX_DEPTH;
+use crate::error::EncodeError;
+use crate::tensor::{Element, Tensor, with_element};
+use crate::value::{Map, Scalar, Value, scalar};
+
+/// Writes the value without any white space.
+pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
+    let mut out = Vec::with_capacity(128);
+    write(&mut out, value, 0)?;
+    Ok(out.into())
+}
+
+fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeError> {
+    if depth > MAX_DEPTH {
+        return Err(EncodeError::too_deep(value.kind()));
+    }
+    match value {
+        Value::Null => leaf(out, &()),
+        Value::Bool(value) => leaf(out, value),
+        Value::Int(value) => leaf(out, value),
+        Value::UInt(value) => leaf(out, value),
+        Value::Float(value) => write_number(out, (*value).into()),
+        Value::Str(text) => leaf(out, text),
+        Value::Bytes(bytes) => leaf(out, &BASE64.encode(bytes)),
+        Value::List(items) | Value::Tuple(items) => {
+            write_list(out, items.len(), |out, index| write(out, &items[index], depth + 1))
+        }
+        Value::Map(map) => write_map(out, map, depth + 1),
+        Value::Scalar(value) => write_number(out, *value),
+        Value::Tensor(tensor) => write_tensor(out, tensor),
+    }
+}
+
+fn write_map(out: &mut Vec<u8>, map: &Map, depth: usize) -> Result<(), EncodeError> {
+    out.push(b'{');
+    for (index, (key, value)) in map.iter().enumerate() {
+        separate(out, index);
+        leaf(out, key)?;
+        out.push(b':');
+        write(out, value, depth).map_err(|error| error.in_key(key))?;
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+fn write_list<F>(out: &mut Vec<u8>, len: usize, mut item: F) -> Result<(), EncodeError>
+where
+    F: FnMut(&mut Vec<u8>, usize) -> Result<(), EncodeError>,
+{
+    out.push(b'[');
+    for index in 0..len {
+        separate(out, index);
+        item(out, index).map_err(|error| error.in_index(index))?;
+    }
+    out.push(b']');
+    Ok(())
+}
+
+fn write_tensor(out: &mut Vec<u8>, tensor: &Tensor) -> Result<(), EncodeError> {
+    with_element!(tensor.dtype(), T => {
+        let elements = tensor.as_slice::<T>().expect("asked for the tensor's own dtype");
+        write_axis(out, tensor.shape(), elements)
+    })
+}
+
+/// One row of a tensor; recurses once per axis.
+fn write_axis<T: Element>(out: &mut Vec<u8>, shape: &[usize], elements: &[T]) -> Result<(), EncodeError> {
+    let Some((len, shape)) = shape.split_first() else {
+        return write_number(out, elements[0].to_scalar());
+    };
+    let row = elements.len().checked_div(*len).unwrap_or(0);
+    write_list(out, *len, |out, index| write_axis(out, shape, &elements[index * row..][..row]))
+}
+
+/// serde_json would write a number that is none as `null`, which a reader cannot tell from a missing one.
+fn write_number(out: &mut Vec<u8>, number: Scalar) -> Result<(), EncodeError> {
+    match number.as_f64() {
+        Some(value) if !value.is_finite() => Err(EncodeError::new("float", format!("JSON has no form for {value}"))),
+        _ => leaf(out, &scalar::Plain(number)),
+    }
+}
+
+fn separate(out: &mut Vec<u8>, index: usize) {
+    if index > 0 {
+        out.push(b',');
+    }
+}
+
+/// Texts and numbers in serde_json's own hand.
+fn leaf<T: Serialize + ?Sized>(out: &mut Vec<u8>, leaf: &T) -> Result<(), EncodeError> {
+    serde_json::to_writer(out, leaf).map_err(|error| EncodeError::new("", error.to_string()))
+}

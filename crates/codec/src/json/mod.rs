@@ -1,0 +1,33 @@
+//! JSON (RFC 8259) to [`Value`](crate::Value) and back.
+//!
+//! What JSON can say, it says exactly; what it has no word for takes the nearest form on the way out, and stays in that form
+//! when it comes back:
+//!
+//! | value | as JSON | and back |
+//! |---|---|---|
+//! | `Null`, `Bool`, `Str`, `List`, `Map` | as they are; key order is kept | the same |
+//! | `Int`, `UInt` | a number without point or exponent | the same, over all of i64 and u64 |
+//! | `Float` | the shortest digits that read back the same; always with a point or exponent (`1.0`, `-0.0`, `1e300`) | the same bits |
+//! | `Float` NaN, ±Infinity | refused with an [`EncodeError`](crate::EncodeError) that names the place | `NaN` in the input is malformed |
+//! | integer beyond 64 bits | – | refused: a float would lose its last digits unnoticed |
+//! | `-0` | – | `Float(-0.0)`: an integer has no negative zero |
+//! | `Bytes` | base64 text (RFC 4648, padded) | `Str` |
+//! | `Tuple` | a list | `List` |
+//! | `Scalar` | a number or bool; an f32 in its own shortest digits | `Int`, `UInt`, `Float` or `Bool` |
+//! | `Tensor` | nested lists, row-major; its element alone when it has no axes | `List` |
+//!
+//! A type with a [`Tensor`](crate::Tensor) field reads nested lists or `{"dtype", "shape", "data"}`
+//! (see [`Tensor::from_value`](crate::Tensor::from_value)). Native Rust types follow serde_json's rules, which write a
+//! non-finite float as `null`.
+//!
+//! Refused besides: duplicate keys, anything after the value, unpaired surrogates, raw control characters in text, comments,
+//! and whatever exceeds [`DecodeLimits`](crate::DecodeLimits). Depth is counted, so `[[[[…` ends in an error and not in the
+//! end of the stack.
+
+mod decode;
+mod encode;
+mod typed;
+
+pub(crate) use decode::decode;
+pub(crate) use encode::encode;
+pub(crate) use typed::{from_bytes, to_bytes};

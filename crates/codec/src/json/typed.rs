@@ -1,0 +1,127 @@
+//! JSON straight into and out of a Rust type: the fast path, with no [`Value`](crate::Value) between.
+//!
+//! A good request is parsed once, by serde_json, and never looked at again. Only a bad one is parsed a second time, to find
+//! out which field is at fault.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use crate::error::{DecodeError, EncodeError};
+use crate::json::decode;
+use crate::limits::{Budget, DecodeLimits};
+
+/// Writes the type by its own `Serialize`.
+pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
+    let written = serde_json::to_vec(value).map(Bytes::from);
+    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))
+}
+
+/// Reads the type by its own `Deserialize`.
+pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Result<T, DecodeError> {
+    limits.check_bytes(bytes.len())?;
+    if may_exceed(bytes.len(), limits) && scan(bytes, limits).is_err() {
+        // The decoder for values keeps the path; it stops where the scan did.
+        return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
+    }
+    serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, limits, &error))
+}
+
+/// serde_json ends at this depth by itself.
+const SERDE_JSON_DEPTH: usize = 128;
+
+/// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most, cannot.
+fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
+    // An element takes two bytes at least: itself, and the comma or bracket before it.
+    limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes
+}
+
+/// One pass over the bytes that counts what the limits count. What is malformed is left for serde_json to find.
+fn scan(bytes: &[u8], limits: &DecodeLimits) -> Result<(), DecodeError> {
+    let mut budget = Budget::new(limits);
+    let (mut depth, mut at, mut opened) = (0_usize, 0, false);
+    while let Some(byte) = bytes.get(at).copied() {
+        at += 1;
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' | b':' => continue,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' => budget.take_elements(1)?,
+            // The first item of a list or map has no comma before it.
+            _ if opened => budget.take_elements(1)?,
+            _ => {}
+        }
+        opened = matches!(byte, b'[' | b'{');
+        if opened {
+            depth += 1;
+            budget.check_depth(depth)?;
+        }
+        if byte == b'"' {
+            let (end, len) = skip_string(&bytes[at..]);
+            budget.check_string(len)?;
+            at += end;
+        }
+    }
+    Ok(())
+}
+
+/// The length of a string's source up to and with its closing quote, and the least length of its text.
+fn skip_string(bytes: &[u8]) -> (usize, usize) {
+    let (mut at, mut len) = (0, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return (at + 1, len),
+            // Two bytes make one of text, or six one to three.
+            b'\\' if bytes.get(at + 1) == Some(&b'u') => at += 6,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+        len += 1;
+    }
+    (bytes.len(), len)
+}
+
+/// Finds the field at fault. Runs once for a request that has failed already.
+fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &serde_json::Error) -> DecodeError {
+    let wrong_type = first.classify() == Category::Data;
+    // What is no JSON, or too deep, is better told by the decoder for values, which names the byte.
+    let depth = limits.max_depth.min(SERDE_JSON_DEPTH - 1);
+    let limits = DecodeLimits { max_depth: depth, ..limits.clone() };
+    if !wrong_type && let Err(error) = decode(bytes, &limits) {
+        return error;
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
+    let path = located.map_or_else(|| "$".to_owned(), |error| path_of(error.path()));
+    let error = match wrong_type {
+        true => DecodeError::mismatch(message_of(first)),
+        false => DecodeError::malformed(message_of(first)),
+    };
+    error.with_path(path).at_offset(offset_of(bytes, first))
+}
+
+/// `$.image.pixels[3]`, as every path of ours.
+fn path_of(path: &serde_path_to_error::Path) -> String {
+    let text = path.to_string();
+    match text.as_str() {
+        "." => "$".to_owned(),
+        text if text.starts_with('[') => format!("${text}"),
+        text => format!("$.{text}"),
+    }
+}
+
+/// serde_json's words without its line and column, which we give as a byte.
+fn message_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let end = text.rfind(" at line ").unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+fn offset_of(bytes: &[u8], error: &serde_json::Error) -> usize {
+    let before = bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(error.line().saturating_sub(1))
+        .map(<[u8]>::len)
+        .sum::<usize>();
+    (before + error.column()).min(bytes.len())
+}

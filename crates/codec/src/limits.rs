@@ -1,0 +1,142 @@
+//! Bounds what a decoder may be talked into: one set of limits for every format.
+//!
+//! A decoder asks its [`Budget`] *before* it allocates or descends. When a limit is reached, decoding ends with a
+//! [`DecodeError`] of kind [`LimitExceeded`](crate::DecodeErrorKind::LimitExceeded) that names the limit, its setting and the
+//! place in the input. Nothing is truncated and nothing is retried.
+
+use crate::error::DecodeError;
+
+/// The deepest nesting that any decoder or encoder follows, whatever [`DecodeLimits::max_depth`] says.
+///
+/// Values are trees: dropping, cloning and comparing one recurses as deep as it is nested, so this constant keeps all of
+/// these well inside the 2 MiB stack of an ordinary thread.
+pub const MAX_DEPTH: usize = 512;
+
+/// What a decoder refuses to exceed. Each field names the threat it answers and the error its sender will read.
+///
+/// ```
+/// use callboard_codec::{DecodeLimits, Format, Value};
+///
+/// let limits = DecodeLimits { max_depth: 2, ..DecodeLimits::default() };
+/// let error = Value::decode(Format::Json, &"[[[1]]]".into(), &limits).unwrap_err();
+/// assert_eq!(error.limit().map(|limit| limit.name), Some("max_depth"));
+/// assert_eq!(error.path(), "$[0][0]");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodeLimits {
+    /// Largest input in bytes. Threat: a body that fills the memory. Default: 64 MiB, the default body limit of the edges.
+    /// Message: `input of N bytes exceeds max_bytes = M`.
+    pub max_bytes: usize,
+    /// Deepest nesting of lists and maps. Threat: a stack overflow, which would take the process along. Default: 128; values
+    /// above [`MAX_DEPTH`] count as [`MAX_DEPTH`], and a typed JSON input ends at 127, where serde_json does.
+    /// Message: `nesting exceeds max_depth = M`.
+    pub max_depth: usize,
+    /// Most list items and map entries in one input, counted over all levels. Threat: amplification; two bytes of input
+    /// (`0,`) become a value of 40 bytes. Default: 1,048,576, some 40 MiB of values. Numbers that belong into a tensor count
+    /// here only when they come as nested lists. Message: `more elements than max_elements = M`.
+    pub max_elements: usize,
+    /// Longest string or map key in bytes. Threat: one text that crowds out all others, in memory and in logs.
+    /// Default: 16 MiB. Message: `string of N bytes exceeds max_string_bytes = M`.
+    pub max_string_bytes: usize,
+    /// Largest byte string or tensor in bytes. Threat: a length prefix that lies, or one leaf that takes everything.
+    /// Default: 64 MiB. Message: `segment of N bytes exceeds max_segment_bytes = M`.
+    pub max_segment_bytes: usize,
+}
+
+const MIB: usize = 1 << 20;
+
+/// Equals the default body limit of the edges, so that whatever was admitted can be decoded.
+const DEFAULT_MAX_BYTES: usize = 64 * MIB;
+/// Beside serde_json's own end (127), so that dynamic and typed routes refuse the same nonsense.
+const DEFAULT_MAX_DEPTH: usize = 128;
+/// A 224 × 224 × 3 image as nested lists has 150,528 numbers; six of them fit.
+const DEFAULT_MAX_ELEMENTS: usize = 1 << 20;
+/// Room for a 12 MB picture as base64.
+const DEFAULT_MAX_STRING_BYTES: usize = 16 * MIB;
+
+impl Default for DecodeLimits {
+    fn default() -> Self {
+        Self {
+            max_bytes: DEFAULT_MAX_BYTES,
+            max_depth: DEFAULT_MAX_DEPTH,
+            max_elements: DEFAULT_MAX_ELEMENTS,
+            max_string_bytes: DEFAULT_MAX_STRING_BYTES,
+            max_segment_bytes: DEFAULT_MAX_BYTES,
+        }
+    }
+}
+
+impl DecodeLimits {
+    /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before anything of it is looked at.
+    pub(crate) fn check_bytes(&self, len: usize) -> Result<(), DecodeError> {
+        if len > self.max_bytes {
+            return Err(DecodeError::limit_exceeded(
+                "max_bytes",
+                self.max_bytes,
+                format!("input of {len} bytes exceeds"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The depth that is really followed.
+    pub(crate) fn depth(&self) -> usize {
+        self.max_depth.min(MAX_DEPTH)
+    }
+}
+
+/// What is left of the limits while one input is decoded.
+#[derive(Debug)]
+pub(crate) struct Budget<'a> {
+    limits: &'a DecodeLimits,
+    elements: usize,
+}
+
+impl<'a> Budget<'a> {
+    pub(crate) fn new(limits: &'a DecodeLimits) -> Self {
+        Self { limits, elements: limits.max_elements }
+    }
+
+    /// Spends `count` elements; called before room for them is reserved.
+    pub(crate) fn take_elements(&mut self, count: usize) -> Result<(), DecodeError> {
+        match self.elements.checked_sub(count) {
+            Some(left) => {
+                self.elements = left;
+                Ok(())
+            }
+            None => Err(DecodeError::limit_exceeded(
+                "max_elements",
+                self.limits.max_elements,
+                "more elements than".to_owned(),
+            )),
+        }
+    }
+
+    /// Allows a container at `depth`, counted from 1 for the outermost one.
+    pub(crate) fn check_depth(&self, depth: usize) -> Result<(), DecodeError> {
+        if depth > self.limits.depth() {
+            return Err(DecodeError::limit_exceeded("max_depth", self.limits.depth(), "nesting exceeds".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_string(&self, len: usize) -> Result<(), DecodeError> {
+        if len > self.limits.max_string_bytes {
+            let max = self.limits.max_string_bytes;
+            return Err(DecodeError::limit_exceeded("max_string_bytes", max, format!("string of {len} bytes exceeds")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_segment(&self, len: usize) -> Result<(), DecodeError> {
+        if len > self.limits.max_segment_bytes {
+            let max = self.limits.max_segment_bytes;
+            return Err(DecodeError::limit_exceeded(
+                "max_segment_bytes",
+                max,
+                format!("segment of {len} bytes exceeds"),
+            ));
+        }
+        Ok(())
+    }
+}

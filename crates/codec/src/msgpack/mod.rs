@@ -1,0 +1,35 @@
+//! MessagePack to [`Value`](crate::Value) and back: every value comes back as it was.
+//!
+//! | value | as MessagePack | remark |
+//! |---|---|---|
+//! | `Null`, `Bool`, `Str`, `Bytes`, `List` | nil, bool, str, bin, array | |
+//! | `Int`, `UInt` | the shortest integer that holds it | |
+//! | `Float` | float 64, bit by bit | a float 32 is read too, and widened |
+//! | `Map` | map with str keys | other keys, and the same key twice, are refused |
+//! | `Tuple` | extension 1: the items, one behind the other, after their array header | |
+//! | `Scalar` | extension 2: dtype code, little-endian number | |
+//! | `Tensor` | extension 3: header padded to 8 bytes, axes, raw elements | drawn below |
+//!
+//! Any other extension, timestamps included, is refused as unsupported. Byte strings and tensors are not copied out of the
+//! input: they are slices of it, and a tensor that does not lie aligned there is copied once.
+//!
+//! Native Rust types are read and written by rmp-serde, structs as maps of their field names.
+//!
+//! ```text
+//! scalar   ┌───────┬──────────────────┐
+//!          │ dtype │ 1, 2, 4, 8 bytes │
+//!          └───────┴──────────────────┘
+//! tensor   ┌───────┬──────┬───────────┬────────────────┬──────────────────────┐
+//!          │ dtype │ rank │ 6 × zero  │ rank × u64 LE  │ elements, row-major  │
+//!          └───────┴──────┴───────────┴────────────────┴──────────────────────┘
+//! dtype    1 bool  2 i8  3 i16  4 i32  5 i64  6 u8  7 u16  8 u32  9 u64  10 f16  11 bf16  12 f32  13 f64
+//! ```
+
+mod decode;
+mod encode;
+pub(crate) mod ext;
+mod typed;
+
+pub(crate) use decode::decode;
+pub(crate) use encode::encode;
+pub(crate) use typed::{from_bytes, to_bytes};

@@ -1,0 +1,52 @@
+//! MessagePack straight into and out of a Rust type, by rmp-serde: the fast path, with no [`Value`](crate::Value) between.
+//!
+//! An input that rmp-serde refuses is read once more as a value. That finds the field at fault, and also accepts a type in the
+//! form that it has in JSON: rmp-serde expects an `IpAddr` or `Uuid` as bytes, while the schema of a route says text.
+
+use std::io::ErrorKind;
+
+use bytes::Bytes;
+use rmp_serde::decode::Error;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::DecodeLimits;
+use crate::msgpack::decode::{check, decode};
+
+/// Writes the type by its own `Serialize`, structs as maps.
+pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
+    let written = rmp_serde::to_vec_named(value).map(Bytes::from);
+    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))
+}
+
+/// Reads the type by its own `Deserialize`.
+pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimits) -> Result<T, DecodeError> {
+    limits.check_bytes(bytes.len())?;
+    if may_exceed(bytes.len(), limits) && check(bytes, limits).is_err() {
+        // Reading it as a value ends where the check did, and says where that is.
+        return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
+    }
+    match whole(bytes, limits) {
+        Some(value) => Ok(value),
+        None => decode(bytes, limits)?.deserialize(),
+    }
+}
+
+/// Whether an input of this length could reach a limit that rmp-serde does not have. Small requests, which are most, cannot.
+fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
+    len > limits.max_elements.min(limits.max_string_bytes).min(limits.max_segment_bytes)
+}
+
+/// The type, if it is all of the input.
+fn whole<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Option<T> {
+    let mut deserializer = rmp_serde::Deserializer::from_read_ref(bytes);
+    // rmp-serde counts leaves as a level of their own.
+    deserializer.set_max_depth(limits.depth() + 1);
+    let value = T::deserialize(&mut deserializer).ok()?;
+    // It does not tell how far it read; asking for one more value shows whether the input is at its end.
+    match IgnoredAny::deserialize(&mut deserializer) {
+        Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Some(value),
+        _ => None,
+    }
+}

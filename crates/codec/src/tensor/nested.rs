@@ -1,0 +1,193 @@
+//! Reads a tensor out of a dynamic value: nested lists of numbers, as JSON has them, or `{dtype, shape, data}`.
+//!
+//! Decides the shape from the first element of each level and the dtype from all of them, unless the caller knows it. A
+//! ragged row or a number out of range is a mismatch that names its place.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+
+use crate::error::DecodeError;
+use crate::tensor::{DType, Element, MAX_RANK, Tensor, TensorError, size_of_shape, with_element};
+use crate::value::{Map, Value};
+
+impl Tensor {
+    /// Makes a tensor of whatever a value says about one: a tensor, a scalar, a number, nested lists of numbers, or a map of
+    /// `dtype`, `shape` and `data` (nested or flat numbers, bytes, or base64 of little-endian bytes).
+    ///
+    /// With a `dtype`, numbers are read as that type and must be in its range, and a tensor of another dtype is refused.
+    /// Without one, bools make a bool tensor, integers an i64 (or u64 when one needs it), anything with a float an f64.
+    ///
+    /// ```
+    /// use callboard_codec::{DType, DecodeLimits, Format, Tensor, Value};
+    ///
+    /// let value = Value::decode(Format::Json, &"[[1, 2], [3, 400]]".into(), &DecodeLimits::default())?;
+    /// assert_eq!(Tensor::from_value(&value, None)?.dtype(), DType::I64);
+    /// assert_eq!(Tensor::from_value(&value, Some(DType::F32))?.shape(), [2, 2]);
+    ///
+    /// let error = Tensor::from_value(&value, Some(DType::U8)).unwrap_err();
+    /// assert_eq!(error.to_string(), "400 is no u8 at $[1][1]");
+    /// # Ok::<(), callboard_codec::DecodeError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A mismatch that names the element or row at fault.
+    pub fn from_value(value: &Value, dtype: Option<DType>) -> Result<Self, DecodeError> {
+        match value {
+            Value::Tensor(tensor) => expect_dtype(tensor, dtype).map(|()| tensor.clone()),
+            Value::Map(map) => from_map(map, dtype),
+            Value::Scalar(scalar) if dtype.is_none() => from_nested(value, scalar.dtype()),
+            _ => from_nested(value, dtype.map_or_else(|| infer(value, 0), Ok)?),
+        }
+    }
+}
+
+fn expect_dtype(tensor: &Tensor, dtype: Option<DType>) -> Result<(), DecodeError> {
+    match dtype {
+        Some(requested) if requested != tensor.dtype() => {
+            Err(refused(&TensorError::WrongDType { requested, actual: tensor.dtype() }))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
+    let data = map.get("data").ok_or_else(|| DecodeError::mismatch("a tensor as a map needs dtype, shape and data"))?;
+    let named = map.get("dtype").map(dtype_of).transpose().map_err(|error| error.in_key("dtype"))?;
+    let shape = map.get("shape").map(shape_of).transpose().map_err(|error| error.in_key("shape"))?;
+    let tensor = match (data, named, &shape) {
+        (Value::Bytes(bytes), Some(dtype), Some(shape)) => {
+            Tensor::try_new(dtype, shape, bytes.clone()).map_err(|e| refused(&e))
+        }
+        (Value::Str(text), Some(dtype), Some(shape)) => from_base64(text, dtype, shape),
+        (Value::Bytes(_) | Value::Str(_), _, _) => {
+            Err(DecodeError::mismatch("a tensor of raw data needs dtype and shape"))
+        }
+        (Value::Map(_), _, _) => Err(DecodeError::mismatch("a map is no tensor data")),
+        _ => Tensor::from_value(data, named.or(wanted)),
+    };
+    let tensor = tensor.map_err(|error| error.in_key("data"))?;
+    expect_dtype(&tensor, wanted).map_err(|error| error.in_key("dtype"))?;
+    match shape {
+        Some(shape) => tensor.reshape(&shape).map_err(|error| refused(&error).in_key("shape")),
+        None => Ok(tensor),
+    }
+}
+
+fn from_base64(text: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, DecodeError> {
+    let bytes = BASE64.decode(text).map_err(|error| DecodeError::mismatch(format!("not base64: {error}")))?;
+    Tensor::try_new(dtype, shape, Bytes::from(bytes)).map_err(|error| refused(&error))
+}
+
+fn dtype_of(value: &Value) -> Result<DType, DecodeError> {
+    let name = value.as_str().ok_or_else(|| DecodeError::mismatch(format!("{} is no dtype", value.kind())))?;
+    name.parse().map_err(|error| refused(&error))
+}
+
+fn shape_of(value: &Value) -> Result<Vec<usize>, DecodeError> {
+    let axes = value.as_list().ok_or_else(|| DecodeError::mismatch(format!("{} is no shape", value.kind())))?;
+    let axis = |value: &Value| value.as_u64().and_then(|axis| usize::try_from(axis).ok());
+    let checked = |(index, value)| axis(value).ok_or_else(|| DecodeError::mismatch("not a length").in_index(index));
+    axes.iter().enumerate().map(checked).collect()
+}
+
+fn from_nested(value: &Value, dtype: DType) -> Result<Tensor, DecodeError> {
+    let shape = first_shape(value)?;
+    // The elements are in memory already as values, so the product only has to be an honest number, not a small one;
+    // nothing is reserved on its word, because a ragged list may claim more than it has.
+    size_of_shape(dtype, &shape).map_err(|error| refused(&error))?;
+    with_element!(dtype, T => {
+        let mut elements: Vec<T> = Vec::new();
+        fill(value, &shape, &mut elements)?;
+        Tensor::from_vec(&shape, elements).map_err(|error| refused(&error))
+    })
+}
+
+/// The lengths along the first element of each level.
+fn first_shape(value: &Value) -> Result<Vec<usize>, DecodeError> {
+    let mut shape = Vec::new();
+    let mut level = value;
+    while let Some(items) = level.as_list() {
+        if shape.len() == MAX_RANK {
+            return Err(refused(&TensorError::TooManyAxes { rank: MAX_RANK + 1 }));
+        }
+        shape.push(items.len());
+        match items.first() {
+            Some(first) => level = first,
+            None => break,
+        }
+    }
+    Ok(shape)
+}
+
+/// Appends the elements of `value`, which must have exactly `shape`. Recurses at most [`MAX_RANK`] levels.
+fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut Vec<T>) -> Result<(), DecodeError> {
+    match (shape.split_first(), value.as_list()) {
+        (None, None) => {
+            elements.push(T::from_value(value).ok_or_else(|| not_an_element::<T>(value))?);
+            Ok(())
+        }
+        (Some((len, inner)), Some(items)) if items.len() == *len => {
+            let step = |(index, item)| fill(item, inner, elements).map_err(|error| error.in_index(index));
+            items.iter().enumerate().try_for_each(step)
+        }
+        (Some((len, _)), Some(items)) => {
+            Err(DecodeError::mismatch(format!("a row of {} where others have {len}", items.len())))
+        }
+        (Some((len, _)), None) => {
+            Err(DecodeError::mismatch(format!("{} where others have a row of {len}", value.kind())))
+        }
+        (None, Some(_)) => Err(DecodeError::mismatch("a list where others have a number")),
+    }
+}
+
+fn not_an_element<T: Element>(value: &Value) -> DecodeError {
+    let shown = match value {
+        Value::Int(number) => number.to_string(),
+        Value::UInt(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        other => other.kind().to_owned(),
+    };
+    DecodeError::mismatch(format!("{shown} is no {}", T::DTYPE))
+}
+
+/// The narrowest of bool, i64, u64 and f64 that holds every leaf.
+fn infer(value: &Value, depth: usize) -> Result<DType, DecodeError> {
+    let Some(items) = value.as_list() else {
+        return infer_leaf(value);
+    };
+    if depth == MAX_RANK {
+        return Err(refused(&TensorError::TooManyAxes { rank: MAX_RANK + 1 }));
+    }
+    let mut found = None;
+    for (index, item) in items.iter().enumerate() {
+        let next = infer(item, depth + 1).map_err(|error| error.in_index(index))?;
+        found = Some(found.map_or(next, |before| join(before, next)));
+    }
+    Ok(found.unwrap_or(DType::F64))
+}
+
+fn infer_leaf(value: &Value) -> Result<DType, DecodeError> {
+    match value {
+        Value::Bool(_) => Ok(DType::Bool),
+        Value::Int(_) => Ok(DType::I64),
+        Value::UInt(_) => Ok(DType::U64),
+        Value::Float(_) => Ok(DType::F64),
+        Value::Scalar(scalar) => Ok(scalar.dtype()),
+        other => Err(DecodeError::mismatch(format!("{} is no number", other.kind()))),
+    }
+}
+
+/// Where two leaves differ, a float takes any number; a u64 beside an i64 stays u64 and refuses what is negative.
+fn join(a: DType, b: DType) -> DType {
+    match (a, b) {
+        (a, b) if a == b => a,
+        (DType::I64, DType::U64) | (DType::U64, DType::I64) => DType::U64,
+        _ => DType::F64,
+    }
+}
+
+fn refused(error: &TensorError) -> DecodeError {
+    DecodeError::mismatch(error.to_string())
+}

@@ -1,0 +1,89 @@
+//! A tensor inside a user's type: nested lists to people, exact bytes to programs.
+//!
+//! Formats for people (JSON) get nested lists; [`Value`] and binary formats get dtype, shape and bytes by the
+//! convention of [`crate::value`]'s exact form. Reading accepts everything that [`Tensor::from_value`] does.
+
+use std::borrow::Cow;
+
+use ::serde::ser::SerializeSeq;
+use ::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use crate::msgpack::ext;
+use crate::tensor::{Element, Tensor, with_element};
+use crate::value::{Value, exact, scalar};
+
+impl Serialize for Tensor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        exact::serialize(
+            serializer,
+            exact::Forms { plain: &Nested(self), code: ext::TENSOR, payload: || Ok(ext::tensor_payload(self)) },
+        )
+    }
+}
+
+impl<'de> Deserialize<'de> for Tensor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = <Value as Deserialize>::deserialize(deserializer)?;
+        Self::from_value(&value, None).map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Tensor {
+    fn schema_name() -> Cow<'static, str> {
+        "Tensor".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let dtypes: Vec<&str> = super::DType::all().map(super::DType::name).collect();
+        json_schema!({
+            "description": "an n-dimensional array: nested lists of numbers, or dtype, shape and data",
+            "anyOf": [
+                { "type": "array" },
+                { "type": "number" },
+                { "type": "boolean" },
+                {
+                    "type": "object",
+                    "required": ["dtype", "shape", "data"],
+                    "properties": {
+                        "dtype": { "type": "string", "enum": dtypes },
+                        "shape": { "type": "array", "items": { "type": "integer", "minimum": 0 } },
+                        "data": { "type": ["array", "string"], "description": "numbers, or base64 of little-endian bytes" }
+                    }
+                }
+            ]
+        })
+    }
+}
+
+/// The elements as nested lists; a tensor without axes is its one element.
+struct Nested<'a>(&'a Tensor);
+
+impl Serialize for Nested<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        with_element!(self.0.dtype(), T => {
+            let elements = self.0.as_slice::<T>().expect("asked for the tensor's own dtype");
+            Axis { shape: self.0.shape(), elements }.serialize(serializer)
+        })
+    }
+}
+
+/// One row at some level: recurses once per axis, of which there are at most [`MAX_RANK`](crate::MAX_RANK).
+struct Axis<'a, T> {
+    shape: &'a [usize],
+    elements: &'a [T],
+}
+
+impl<T: Element> Serialize for Axis<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((len, shape)) = self.shape.split_first() else {
+            return scalar::Plain(self.elements[0].to_scalar()).serialize(serializer);
+        };
+        let row = self.elements.len().checked_div(*len).unwrap_or(0);
+        let mut rows = serializer.serialize_seq(Some(*len))?;
+        for index in 0..*len {
+            rows.serialize_element(&Axis { shape, elements: &self.elements[index * row..][..row] })?;
+        }
+        rows.end()
+    }
+}

@@ -1,0 +1,114 @@
+//! Joins tensors along the first axis and takes them apart again: what the batcher calls.
+//!
+//! Joining copies each item once, into one aligned buffer. Taking apart copies nothing: each part is a slice that shares the
+//! buffer. An item that does not match the first is named by its index, so that the caller can refuse it alone.
+
+use crate::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
+
+impl Tensor {
+    /// Stacks n tensors of one dtype and shape into one with a new first axis of length n.
+    ///
+    /// ```
+    /// use callboard_codec::Tensor;
+    /// use ndarray::array;
+    ///
+    /// let (a, b) = (Tensor::from_array(array![1_i64, 2]), Tensor::from_array(array![3_i64, 4]));
+    /// let batch = Tensor::stack(&[&a, &b])?;
+    /// assert_eq!(batch, Tensor::from_array(array![[1_i64, 2], [3, 4]]));
+    /// assert_eq!(batch.split()?, [a, b]);
+    /// # Ok::<(), callboard_codec::TensorError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Mismatch`] names the first item whose dtype or shape differs; [`TensorError::NothingToJoin`] when there
+    /// are none.
+    pub fn stack(items: &[&Self]) -> Result<Self, TensorError> {
+        let first = *items.first().ok_or(TensorError::NothingToJoin)?;
+        check(items, |item| item.shape() == first.shape())?;
+        let shape: Shape = std::iter::once(items.len()).chain(first.shape().iter().copied()).collect();
+        join(items, &shape)
+    }
+
+    /// Takes the first axis apart: n tensors without it. The inverse of [`stack`](Self::stack).
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NoFirstAxis`] for a tensor without axes.
+    pub fn split(&self) -> Result<Vec<Self>, TensorError> {
+        let (rows, row_shape) = self.shape().split_first().ok_or(TensorError::NoFirstAxis)?;
+        let row_bytes = size_of_shape(self.dtype(), row_shape)?;
+        let row = |index| self.data().slice(index * row_bytes..(index + 1) * row_bytes);
+        Ok((0..*rows).map(|index| Self::from_parts(self.dtype(), row_shape, row(index))).collect())
+    }
+
+    /// Joins tensors along the first axis that they have; the other axes must agree.
+    ///
+    /// # Errors
+    ///
+    /// As [`stack`](Self::stack), and [`TensorError::NoFirstAxis`] when the first has no axes.
+    pub fn concat(items: &[&Self]) -> Result<Self, TensorError> {
+        let first = *items.first().ok_or(TensorError::NothingToJoin)?;
+        let (_, row_shape) = first.shape().split_first().ok_or(TensorError::NoFirstAxis)?;
+        check(items, |item| item.shape().get(1..) == Some(row_shape) && !item.shape().is_empty())?;
+        let rows = items.iter().map(|item| item.shape()[0]).sum();
+        let shape: Shape = std::iter::once(rows).chain(row_shape.iter().copied()).collect();
+        join(items, &shape)
+    }
+
+    /// Cuts the first axis into parts of the given lengths. The inverse of [`concat`](Self::concat).
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::WrongParts`] when the lengths do not add up to the axis, [`TensorError::NoFirstAxis`] without axes.
+    pub fn split_rows(&self, rows: &[usize]) -> Result<Vec<Self>, TensorError> {
+        let (actual, row_shape) = self.shape().split_first().ok_or(TensorError::NoFirstAxis)?;
+        let requested = rows.iter().fold(0_usize, |sum, rows| sum.saturating_add(*rows));
+        if requested != *actual {
+            return Err(TensorError::WrongParts { requested, actual: *actual });
+        }
+        let row_bytes = size_of_shape(self.dtype(), row_shape)?;
+        let mut start = 0;
+        let part = |rows: &usize| {
+            let end = start + rows * row_bytes;
+            let data = self.data().slice(start..end);
+            start = end;
+            let shape: Shape = std::iter::once(*rows).chain(row_shape.iter().copied()).collect();
+            Self::from_parts(self.dtype(), &shape, data)
+        };
+        Ok(rows.iter().map(part).collect())
+    }
+}
+
+fn check(items: &[&Tensor], fits: impl Fn(&Tensor) -> bool) -> Result<(), TensorError> {
+    let first = items[0];
+    let bad = items.iter().enumerate().find(|(_, item)| item.dtype() != first.dtype() || !fits(item));
+    match bad {
+        None => Ok(()),
+        Some((index, item)) => Err(TensorError::Mismatch {
+            index,
+            dtype: first.dtype(),
+            shape: first.shape().to_vec(),
+            actual_dtype: item.dtype(),
+            actual_shape: item.shape().to_vec(),
+        }),
+    }
+}
+
+/// One copy per item; a single item keeps its buffer.
+fn join(items: &[&Tensor], shape: &[usize]) -> Result<Tensor, TensorError> {
+    let dtype = items[0].dtype();
+    let size = size_of_shape(dtype, shape)?;
+    let data = match items {
+        [only] => only.data().clone(),
+        _ => view::aligned_buffer(size, |buffer| {
+            let mut rest = buffer;
+            for item in items {
+                let (here, after) = rest.split_at_mut(item.data().len());
+                here.copy_from_slice(item.data());
+                rest = after;
+            }
+        }),
+    };
+    Ok(Tensor::from_parts(dtype, shape, data))
+}

@@ -1,0 +1,344 @@
+//! The serializer whose output is a [`Value`].
+
+use ::serde::Serialize;
+use ::serde::ser::{self, Serializer};
+use bytes::Bytes;
+
+use crate::error::EncodeError;
+use crate::msgpack::ext;
+use crate::value::{Map, Value, exact};
+use crate::{DecodeLimits, MAX_DEPTH};
+
+/// Builds the value of one node; its children get a serializer one level deeper.
+#[derive(Clone, Copy)]
+pub(super) struct ValueSerializer {
+    depth: usize,
+    /// Whether what follows stands under our own wrapper and shall take its exact form.
+    exact: bool,
+}
+
+impl ValueSerializer {
+    pub(super) fn new() -> Self {
+        Self { depth: 0, exact: false }
+    }
+
+    fn deeper(self) -> Result<Self, EncodeError> {
+        match self.depth < MAX_DEPTH {
+            true => Ok(Self { depth: self.depth + 1, exact: false }),
+            false => Err(EncodeError::too_deep("")),
+        }
+    }
+
+    fn list(
+        self,
+        len: Option<usize>,
+        tag: Option<&'static str>,
+        finish: fn(Vec<Value>) -> Value,
+    ) -> Result<Items, EncodeError> {
+        let items = Vec::with_capacity(len.unwrap_or(0));
+        Ok(Items { items, inner: self.deeper()?, tag, finish })
+    }
+
+    fn map(self, len: Option<usize>, tag: Option<&'static str>) -> Result<Entries, EncodeError> {
+        let map = Map::with_capacity(len.unwrap_or(0));
+        Ok(Entries { map, key: None, inner: self.deeper()?, tag })
+    }
+}
+
+/// An enum's data under the name of its variant.
+fn tagged(tag: Option<&'static str>, value: Value) -> Value {
+    match tag {
+        Some(variant) => Value::Map(Map::from_iter([(variant, value)])),
+        None => value,
+    }
+}
+
+impl Serializer for ValueSerializer {
+    type Ok = Value;
+    type Error = EncodeError;
+    type SerializeSeq = Items;
+    type SerializeTuple = Items;
+    type SerializeTupleStruct = Items;
+    type SerializeTupleVariant = Items;
+    type SerializeMap = Entries;
+    type SerializeStruct = Entries;
+    type SerializeStructVariant = Entries;
+
+    fn is_human_readable(&self) -> bool {
+        !self.exact
+    }
+
+    fn serialize_bool(self, value: bool) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_i8(self, value: i8) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_i16(self, value: i16) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_i32(self, value: i32) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_i64(self, value: i64) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_i128(self, value: i128) -> Result<Value, EncodeError> {
+        let narrow = i64::try_from(value).map(Value::from).or_else(|_| u64::try_from(value).map(Value::from));
+        narrow.map_err(|_| EncodeError::new("i128", format!("{value} does not fit 64 bits")))
+    }
+
+    fn serialize_u8(self, value: u8) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_u16(self, value: u16) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_u32(self, value: u32) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_u64(self, value: u64) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_u128(self, value: u128) -> Result<Value, EncodeError> {
+        let narrow = u64::try_from(value).map(Value::from);
+        narrow.map_err(|_| EncodeError::new("u128", format!("{value} does not fit 64 bits")))
+    }
+
+    fn serialize_f32(self, value: f32) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_f64(self, value: f64) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_char(self, value: char) -> Result<Value, EncodeError> {
+        Ok(value.to_string().into())
+    }
+
+    fn serialize_str(self, value: &str) -> Result<Value, EncodeError> {
+        Ok(value.into())
+    }
+
+    fn serialize_bytes(self, value: &[u8]) -> Result<Value, EncodeError> {
+        Ok(Bytes::copy_from_slice(value).into())
+    }
+
+    fn serialize_none(self) -> Result<Value, EncodeError> {
+        Ok(Value::Null)
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<Value, EncodeError> {
+        value.serialize(self)
+    }
+
+    fn serialize_unit(self) -> Result<Value, EncodeError> {
+        Ok(Value::Null)
+    }
+
+    fn serialize_unit_struct(self, _: &'static str) -> Result<Value, EncodeError> {
+        Ok(Value::Null)
+    }
+
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<Value, EncodeError> {
+        Ok(variant.into())
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        value: &T,
+    ) -> Result<Value, EncodeError> {
+        match name {
+            exact::EXACT => value.serialize(Self { exact: true, ..self }),
+            exact::EXTENSION => from_extension(value.serialize(self)?),
+            _ => value.serialize(self),
+        }
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Result<Value, EncodeError> {
+        let inner = value.serialize(self.deeper()?).map_err(|error| error.in_key(variant))?;
+        Ok(tagged(Some(variant), inner))
+    }
+
+    fn serialize_seq(self, len: Option<usize>) -> Result<Items, EncodeError> {
+        self.list(len, None, Value::List)
+    }
+
+    fn serialize_tuple(self, len: usize) -> Result<Items, EncodeError> {
+        self.list(Some(len), None, Value::Tuple)
+    }
+
+    fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<Items, EncodeError> {
+        self.list(Some(len), None, Value::Tuple)
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        len: usize,
+    ) -> Result<Items, EncodeError> {
+        self.list(Some(len), Some(variant), Value::Tuple)
+    }
+
+    fn serialize_map(self, len: Option<usize>) -> Result<Entries, EncodeError> {
+        self.map(len, None)
+    }
+
+    fn serialize_struct(self, _: &'static str, len: usize) -> Result<Entries, EncodeError> {
+        self.map(Some(len), None)
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        len: usize,
+    ) -> Result<Entries, EncodeError> {
+        self.map(Some(len), Some(variant))
+    }
+}
+
+/// The pair of code and bytes that our own types (and rmp-serde's users) write under the extension's name.
+fn from_extension(pair: Value) -> Result<Value, EncodeError> {
+    let Some([Value::Int(code), Value::Bytes(payload)]) = pair.as_list() else {
+        return Err(EncodeError::new(exact::EXTENSION, "an extension is a code and bytes"));
+    };
+    // Bytes of this process: only an unknown code can be wrong with them.
+    let limits = DecodeLimits { max_bytes: usize::MAX, max_segment_bytes: usize::MAX, ..DecodeLimits::default() };
+    let code = i8::try_from(*code).map_err(|_| EncodeError::new(exact::EXTENSION, "an extension code is an i8"))?;
+    ext::decode(code, payload, &limits).map_err(|error| EncodeError::new(exact::EXTENSION, error.to_string()))
+}
+
+/// A list, tuple or tuple variant in the making.
+pub(super) struct Items {
+    items: Vec<Value>,
+    inner: ValueSerializer,
+    tag: Option<&'static str>,
+    finish: fn(Vec<Value>) -> Value,
+}
+
+impl Items {
+    fn push<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        let item = value.serialize(self.inner).map_err(|error| error.in_index(self.items.len()))?;
+        self.items.push(item);
+        Ok(())
+    }
+
+    fn done(self) -> Value {
+        tagged(self.tag, (self.finish)(self.items))
+    }
+}
+
+macro_rules! items {
+    ($($compound:ident :: $method:ident),*) => {$(
+        impl ser::$compound for Items {
+            type Ok = Value;
+            type Error = EncodeError;
+
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+                self.push(value)
+            }
+
+            fn end(self) -> Result<Value, EncodeError> {
+                Ok(self.done())
+            }
+        }
+    )*};
+}
+
+items!(
+    SerializeSeq::serialize_element,
+    SerializeTuple::serialize_element,
+    SerializeTupleStruct::serialize_field,
+    SerializeTupleVariant::serialize_field
+);
+
+/// A map, struct or struct variant in the making.
+pub(super) struct Entries {
+    map: Map,
+    key: Option<String>,
+    inner: ValueSerializer,
+    tag: Option<&'static str>,
+}
+
+impl Entries {
+    fn put<T: Serialize + ?Sized>(&mut self, key: String, value: &T) -> Result<(), EncodeError> {
+        let value = value.serialize(self.inner).map_err(|error| error.in_key(&key))?;
+        self.map.insert(key, value);
+        Ok(())
+    }
+
+    fn done(self) -> Value {
+        tagged(self.tag, Value::Map(self.map))
+    }
+}
+
+impl ser::SerializeMap for Entries {
+    type Ok = Value;
+    type Error = EncodeError;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), EncodeError> {
+        self.key = Some(key_text(key.serialize(self.inner)?)?);
+        Ok(())
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        let key = self.key.take().ok_or_else(|| EncodeError::new("", "a map value without a key"))?;
+        self.put(key, value)
+    }
+
+    fn end(self) -> Result<Value, EncodeError> {
+        Ok(self.done())
+    }
+}
+
+/// Keys are text; as in JSON, a number or bool stands for its own text.
+fn key_text(key: Value) -> Result<String, EncodeError> {
+    match key {
+        Value::Str(text) => Ok(text),
+        Value::Bool(value) => Ok(value.to_string()),
+        Value::Int(value) => Ok(value.to_string()),
+        Value::UInt(value) => Ok(value.to_string()),
+        Value::Float(value) => Ok(value.to_string()),
+        other => Err(EncodeError::new(other.kind(), "a map key must be text, a number or a bool")),
+    }
+}
+
+macro_rules! fields {
+    ($($compound:ident),*) => {$(
+        impl ser::$compound for Entries {
+            type Ok = Value;
+            type Error = EncodeError;
+
+            fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), EncodeError> {
+                self.put(key.to_owned(), value)
+            }
+
+            fn end(self) -> Result<Value, EncodeError> {
+                Ok(self.done())
+            }
+        }
+    )*};
+}
+
+fields!(SerializeStruct, SerializeStructVariant);

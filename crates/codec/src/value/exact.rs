@@ -1,0 +1,88 @@
+//! How our own types travel through serde without losing what serde's data model has no word for.
+//!
+//! A tensor, a typed scalar, a tuple and a byte string each have a *plain* form for people (nested lists, a number, a list,
+//! base64) and an *exact* one for programs. Which of the two is written depends on the serializer:
+//!
+//! * one for people (JSON) says `is_human_readable` and gets the plain form;
+//! * a binary one (rmp-serde) gets the exact form, as the pair of code and bytes that rmp-serde writes as an extension;
+//! * the bridge to [`Value`](crate::Value) answers like one for people, so that a user's types take the same form as in
+//!   JSON, but knows the name [`EXACT`] and asks for the exact form of what stands under it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::ser::{Error as _, SerializeTuple};
+use serde::{Serialize, Serializer};
+
+use crate::error::EncodeError;
+
+/// Wraps everything that has an exact form. Formats that do not know the name pass a newtype through.
+pub(crate) const EXACT: &str = "$callboard::exact";
+
+/// The name under which rmp-serde reads and writes a MessagePack extension.
+pub(crate) const EXTENSION: &str = "_ExtStruct";
+
+/// A type with an extension code, in both its forms. The payload is made only when it is asked for.
+pub(crate) struct Forms<'a, P, F> {
+    pub(crate) plain: &'a P,
+    pub(crate) code: i8,
+    pub(crate) payload: F,
+}
+
+/// Writes whichever form suits the serializer.
+pub(crate) fn serialize<S, P, F>(serializer: S, forms: Forms<'_, P, F>) -> Result<S::Ok, S::Error>
+where
+    S: Serializer,
+    P: Serialize,
+    F: Fn() -> Result<Vec<u8>, EncodeError>,
+{
+    serializer.serialize_newtype_struct(EXACT, &forms)
+}
+
+impl<P: Serialize, F: Fn() -> Result<Vec<u8>, EncodeError>> Serialize for Forms<'_, P, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return self.plain.serialize(serializer);
+        }
+        let payload = (self.payload)().map_err(S::Error::custom)?;
+        serializer.serialize_newtype_struct(EXTENSION, &Extension { code: self.code, payload })
+    }
+}
+
+/// A code and its bytes: the shape that rmp-serde wants under [`EXTENSION`].
+struct Extension {
+    code: i8,
+    payload: Vec<u8>,
+}
+
+impl Serialize for Extension {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut pair = serializer.serialize_tuple(2)?;
+        pair.serialize_element(&self.code)?;
+        pair.serialize_element(&RawBytes(&self.payload))?;
+        pair.end()
+    }
+}
+
+/// A byte string in whichever form suits the serializer: base64 or bytes.
+pub(crate) fn serialize_bytes<S: Serializer>(serializer: S, bytes: &[u8]) -> Result<S::Ok, S::Error> {
+    serializer.serialize_newtype_struct(EXACT, &BytesForms(bytes))
+}
+
+struct BytesForms<'a>(&'a [u8]);
+
+impl Serialize for BytesForms<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.serialize_str(&BASE64.encode(self.0)),
+            false => serializer.serialize_bytes(self.0),
+        }
+    }
+}
+
+struct RawBytes<'a>(&'a [u8]);
+
+impl Serialize for RawBytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}

@@ -1,0 +1,251 @@
+//! Maps with string keys that remember the order in which keys came.
+//!
+//! Most maps on a request have a handful of keys, so up to [`SMALL`] entries lie in one vector and are searched in order;
+//! beyond that an index is built, with a hash that is keyed per process, so that chosen keys cannot make lookups slow.
+
+use std::fmt;
+
+use indexmap::IndexMap;
+
+use crate::value::Value;
+
+/// String keys to [`Value`]s, in insertion order.
+///
+/// ```
+/// use callboard_codec::{Map, Value};
+///
+/// let mut map: Map = [("b", 1), ("a", 2)].into_iter().collect();
+/// assert_eq!(map.insert("b", 3), Some(Value::Int(1))); // keeps its place
+/// assert_eq!(map.keys().collect::<Vec<_>>(), ["b", "a"]);
+/// assert_eq!(map.get("b").and_then(Value::as_i64), Some(3));
+/// ```
+#[derive(Clone)]
+pub struct Map(Entries);
+
+#[derive(Clone)]
+enum Entries {
+    Small(Vec<(String, Value)>),
+    Large(Box<IndexMap<String, Value>>),
+}
+
+/// Comparing sixteen short keys takes no longer than hashing one.
+const SMALL: usize = 16;
+
+impl Map {
+    /// An empty map. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Entries::Small(Vec::new()))
+    }
+
+    /// An empty map with room for `capacity` entries.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        match capacity <= SMALL {
+            true => Self(Entries::Small(Vec::with_capacity(capacity))),
+            false => Self(Entries::Large(Box::new(IndexMap::with_capacity(capacity)))),
+        }
+    }
+
+    /// Puts a value under a key and returns the one that was there. A key that is known keeps its place in the order.
+    pub fn insert(&mut self, key: impl Into<String>, value: impl Into<Value>) -> Option<Value> {
+        let (key, value) = (key.into(), value.into());
+        let entries = match &mut self.0 {
+            Entries::Large(entries) => return entries.insert(key, value),
+            Entries::Small(entries) => entries,
+        };
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.0 == key) {
+            return Some(std::mem::replace(&mut entry.1, value));
+        }
+        entries.push((key, value));
+        if entries.len() > SMALL {
+            let entries = std::mem::take(entries);
+            self.0 = Entries::Large(Box::new(entries.into_iter().collect()));
+        }
+        None
+    }
+
+    /// Takes a value out. The others keep their order, which costs a move of those behind it.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        match &mut self.0 {
+            Entries::Small(entries) => {
+                let index = entries.iter().position(|entry| entry.0 == key)?;
+                Some(entries.remove(index).1)
+            }
+            Entries::Large(entries) => entries.shift_remove(key),
+        }
+    }
+
+    /// The value of a key that may be changed.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
+        match &mut self.0 {
+            Entries::Small(entries) => entries.iter_mut().find(|entry| entry.0 == key).map(|entry| &mut entry.1),
+            Entries::Large(entries) => entries.get_mut(key),
+        }
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        match &self.0 {
+            Entries::Small(entries) => entries.iter().find(|entry| entry.0 == key).map(|entry| &entry.1),
+            Entries::Large(entries) => entries.get(key),
+        }
+    }
+
+    /// Whether the key is there.
+    #[must_use]
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Entries::Small(entries) => entries.len(),
+            Entries::Large(entries) => entries.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The entries in insertion order.
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_> {
+        match &self.0 {
+            Entries::Small(entries) => Iter(Cursor::Small(entries.iter())),
+            Entries::Large(entries) => Iter(Cursor::Large(entries.iter())),
+        }
+    }
+
+    /// The keys in insertion order.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// The values in insertion order of their keys.
+    pub fn values(&self) -> impl Iterator<Item = &Value> {
+        self.iter().map(|(_, value)| value)
+    }
+}
+
+impl Default for Map {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Equal when the same keys have equal values: order is kept, but it is no part of what a map says.
+impl PartialEq for Map {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().all(|(key, value)| other.get(key) == Some(value))
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Map {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut map = Self::new();
+        map.extend(entries);
+        map
+    }
+}
+
+impl<K: Into<String>, V: Into<Value>> Extend<(K, V)> for Map {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
+        for (key, value) in entries {
+            self.insert(key, value);
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Map {
+    type Item = (&'a str, &'a Value);
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl IntoIterator for Map {
+    type Item = (String, Value);
+    type IntoIter = IntoIter;
+
+    fn into_iter(self) -> IntoIter {
+        match self.0 {
+            Entries::Small(entries) => IntoIter(Owned::Small(entries.into_iter())),
+            Entries::Large(entries) => IntoIter(Owned::Large(entries.into_iter())),
+        }
+    }
+}
+
+/// The entries of a [`Map`], borrowed, in insertion order.
+#[derive(Debug, Clone)]
+pub struct Iter<'a>(Cursor<'a>);
+
+#[derive(Debug, Clone)]
+enum Cursor<'a> {
+    Small(std::slice::Iter<'a, (String, Value)>),
+    Large(indexmap::map::Iter<'a, String, Value>),
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (&'a str, &'a Value);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.0 {
+            Cursor::Small(entries) => entries.next().map(|(key, value)| (key.as_str(), value)),
+            Cursor::Large(entries) => entries.next().map(|(key, value)| (key.as_str(), value)),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match &self.0 {
+            Cursor::Small(entries) => entries.size_hint(),
+            Cursor::Large(entries) => entries.size_hint(),
+        }
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+/// The entries of a [`Map`], owned, in insertion order.
+#[derive(Debug)]
+pub struct IntoIter(Owned);
+
+#[derive(Debug)]
+enum Owned {
+    Small(std::vec::IntoIter<(String, Value)>),
+    Large(indexmap::map::IntoIter<String, Value>),
+}
+
+impl Iterator for IntoIter {
+    type Item = (String, Value);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.0 {
+            Owned::Small(entries) => entries.next(),
+            Owned::Large(entries) => entries.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match &self.0 {
+            Owned::Small(entries) => entries.size_hint(),
+            Owned::Large(entries) => entries.size_hint(),
+        }
+    }
+}
+
+impl ExactSizeIterator for IntoIter {}

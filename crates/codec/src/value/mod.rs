@@ -1,0 +1,233 @@
+//! The dynamic value: what a payload is when no Rust type describes it.
+//!
+//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64 bits,
+//! bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so build integers
+//! with `Value::from`.
+
+mod bridge;
+mod convert;
+pub(crate) mod exact;
+mod map;
+pub(crate) mod scalar;
+mod serde;
+mod size;
+
+use bytes::Bytes;
+
+pub use map::{IntoIter as MapIntoIter, Iter as MapIter, Map};
+pub use scalar::Scalar;
+
+use crate::error::{DecodeError, EncodeError};
+use crate::tensor::Tensor;
+use crate::{DecodeLimits, Format, json, msgpack};
+
+/// A value whose type is known at run time.
+///
+/// ```
+/// use callboard_codec::{DecodeLimits, Format, Map, Value};
+///
+/// let input = r#"{"name": "Ada", "scores": [1, 2.5], "admin": true}"#;
+/// let value = Value::decode(Format::Json, &input.into(), &DecodeLimits::default())?;
+/// assert_eq!(value.get("name").and_then(Value::as_str), Some("Ada"));
+/// assert_eq!(value.get("scores"), Some(&Value::from(vec![Value::Int(1), Value::Float(2.5)])));
+///
+/// let reply = Value::from(Map::from_iter([("greeting", "hello")]));
+/// assert_eq!(reply.encode(Format::Json).unwrap(), r#"{"greeting":"hello"}"#);
+/// # Ok::<(), callboard_codec::DecodeError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Value {
+    /// Nothing: JSON's `null`, Python's `None`, an `Option` without a value.
+    #[default]
+    Null,
+    /// True or false; never 0 or 1.
+    Bool(bool),
+    /// An integer that fits an `i64`.
+    Int(i64),
+    /// An integer beyond `i64::MAX`, and only such a one. `Value::from(n)` chooses.
+    UInt(u64),
+    /// A 64-bit float, kept bit by bit (NaN payloads and the sign of zero included).
+    Float(f64),
+    /// Text.
+    Str(String),
+    /// A byte string. Decoded ones share the input's buffer.
+    Bytes(Bytes),
+    /// A sequence of any values.
+    List(Vec<Self>),
+    /// A sequence whose length is part of its type, as a Rust or Python tuple.
+    Tuple(Vec<Self>),
+    /// String keys to values, in insertion order.
+    Map(Map),
+    /// A number that remembers its width.
+    Scalar(Scalar),
+    /// An n-dimensional array.
+    Tensor(Tensor),
+}
+
+impl Value {
+    /// Reads one value, and nothing after it.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`](crate::DecodeErrorKind::Malformed) input, a limit that was reached, or an
+    /// [`Unsupported`](crate::DecodeErrorKind::Unsupported) extension; each with path and byte.
+    pub fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
+        match format {
+            Format::Json => json::decode(bytes, limits),
+            Format::Msgpack => msgpack::decode(bytes, limits),
+        }
+    }
+
+    /// Writes the value.
+    ///
+    /// # Errors
+    ///
+    /// When the format has no form for a part of it (JSON: NaN and infinities), or it is nested deeper than
+    /// [`MAX_DEPTH`](crate::MAX_DEPTH).
+    pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
+        match format {
+            Format::Json => json::encode(self),
+            Format::Msgpack => msgpack::encode(self),
+        }
+    }
+
+    /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`, `tuple`,
+    /// `map`, `scalar`, `tensor`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "bool",
+            Self::Int(_) | Self::UInt(_) => "int",
+            Self::Float(_) => "float",
+            Self::Str(_) => "str",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) => "list",
+            Self::Tuple(_) => "tuple",
+            Self::Map(_) => "map",
+            Self::Scalar(_) => "scalar",
+            Self::Tensor(_) => "tensor",
+        }
+    }
+
+    /// Whether it is [`Value::Null`].
+    #[must_use]
+    pub const fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// The bool, if it is one, plain or as a scalar.
+    #[must_use]
+    pub const fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(value) | Self::Scalar(Scalar::Bool(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The integer, plain or as a scalar, if it fits an `i64`.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Self::Int(value) => Some(*value),
+            Self::UInt(value) => i64::try_from(*value).ok(),
+            Self::Scalar(scalar) => scalar.as_i64(),
+            _ => None,
+        }
+    }
+
+    /// The integer, plain or as a scalar, if it fits a `u64`.
+    #[must_use]
+    pub fn as_u64(&self) -> Option<u64> {
+        match self {
+            Self::Int(value) => u64::try_from(*value).ok(),
+            Self::UInt(value) => Some(*value),
+            Self::Scalar(scalar) => scalar.as_u64(),
+            _ => None,
+        }
+    }
+
+    /// The number as an `f64`: a float as it is, an integer rounded when it is beyond 2⁵³.
+    #[must_use]
+    pub fn as_f64(&self) -> Option<f64> {
+        match self {
+            Self::Float(value) => Some(*value),
+            Self::Int(value) => Some(*value as f64),
+            Self::UInt(value) => Some(*value as f64),
+            Self::Scalar(scalar) => scalar.as_f64(),
+            _ => None,
+        }
+    }
+
+    /// The text, if it is one.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The byte string, if it is one.
+    #[must_use]
+    pub const fn as_bytes(&self) -> Option<&Bytes> {
+        match self {
+            Self::Bytes(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The items of a list or tuple. Match on the variant where the difference matters.
+    #[must_use]
+    pub fn as_list(&self) -> Option<&[Self]> {
+        match self {
+            Self::List(items) | Self::Tuple(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The map, if it is one.
+    #[must_use]
+    pub const fn as_map(&self) -> Option<&Map> {
+        match self {
+            Self::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+
+    /// The map, if it is one, to be changed.
+    pub const fn as_map_mut(&mut self) -> Option<&mut Map> {
+        match self {
+            Self::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+
+    /// The scalar, if it is one.
+    #[must_use]
+    pub const fn as_scalar(&self) -> Option<Scalar> {
+        match self {
+            Self::Scalar(scalar) => Some(*scalar),
+            _ => None,
+        }
+    }
+
+    /// The tensor, if it is one. [`Tensor::from_value`] takes nested lists too.
+    #[must_use]
+    pub const fn as_tensor(&self) -> Option<&Tensor> {
+        match self {
+            Self::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// The value under a key, if this is a map that has it.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        self.as_map()?.get(key)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! One number that remembers its width, as a NumPy scalar does.
+
+use half::{bf16, f16};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::msgpack::ext;
+use crate::tensor::{DType, Tensor, with_element};
+use crate::value::{Value, exact};
+
+/// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders to
+/// whom `float32(1)` and `1.0` are different things.
+///
+/// ```
+/// use callboard_codec::{DType, Scalar, Value};
+///
+/// let scalar = Scalar::from(1.5_f32);
+/// assert_eq!((scalar.dtype(), scalar.as_f64()), (DType::F32, Some(1.5)));
+/// assert_ne!(Value::from(scalar), Value::Float(1.5));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each variant is the dtype of its name")]
+pub enum Scalar {
+    Bool(bool),
+    I8(i8),
+    I16(i16),
+    I32(i32),
+    I64(i64),
+    U8(u8),
+    U16(u16),
+    U32(u32),
+    U64(u64),
+    F16(f16),
+    BF16(bf16),
+    F32(f32),
+    F64(f64),
+}
+
+impl Scalar {
+    /// The type of the number.
+    #[must_use]
+    pub const fn dtype(self) -> DType {
+        match self {
+            Self::Bool(_) => DType::Bool,
+            Self::I8(_) => DType::I8,
+            Self::I16(_) => DType::I16,
+            Self::I32(_) => DType::I32,
+            Self::I64(_) => DType::I64,
+            Self::U8(_) => DType::U8,
+            Self::U16(_) => DType::U16,
+            Self::U32(_) => DType::U32,
+            Self::U64(_) => DType::U64,
+            Self::F16(_) => DType::F16,
+            Self::BF16(_) => DType::BF16,
+            Self::F32(_) => DType::F32,
+            Self::F64(_) => DType::F64,
+        }
+    }
+
+    /// The same number without its width: a bool, an integer or a float. Nothing is lost but the type.
+    #[must_use]
+    pub fn plain(self) -> Value {
+        match self {
+            Self::Bool(x) => x.into(),
+            Self::I8(x) => x.into(),
+            Self::I16(x) => x.into(),
+            Self::I32(x) => x.into(),
+            Self::I64(x) => x.into(),
+            Self::U8(x) => x.into(),
+            Self::U16(x) => x.into(),
+            Self::U32(x) => x.into(),
+            Self::U64(x) => x.into(),
+            Self::F16(x) => x.to_f64().into(),
+            Self::BF16(x) => x.to_f64().into(),
+            Self::F32(x) => f64::from(x).into(),
+            Self::F64(x) => x.into(),
+        }
+    }
+
+    /// The number as an i64, if it is an integer that fits.
+    #[must_use]
+    pub fn as_i64(self) -> Option<i64> {
+        self.plain().as_i64()
+    }
+
+    /// The number as a u64, if it is an integer that fits.
+    #[must_use]
+    pub fn as_u64(self) -> Option<u64> {
+        self.plain().as_u64()
+    }
+
+    /// The number as an f64, if it is a number; integers beyond 2⁵³ are rounded.
+    #[must_use]
+    pub fn as_f64(self) -> Option<f64> {
+        self.plain().as_f64()
+    }
+
+    /// The tensor without axes that holds just this number.
+    #[must_use]
+    pub fn to_tensor(self) -> Tensor {
+        let value = Value::Scalar(self);
+        Tensor::from_value(&value, None).expect("a scalar is an element of its own dtype")
+    }
+
+    /// The number's little-endian bytes.
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        self.to_tensor().data().to_vec()
+    }
+
+    /// The number of `dtype` that these bytes are.
+    pub(crate) fn from_bytes(dtype: DType, bytes: &[u8]) -> Option<Self> {
+        let tensor = Tensor::try_new(dtype, &[], bytes.to_vec().into()).ok()?;
+        tensor.to_scalar()
+    }
+}
+
+impl Tensor {
+    /// The one element of a tensor that has just one.
+    #[must_use]
+    pub fn to_scalar(&self) -> Option<Scalar> {
+        with_element!(self.dtype(), T => match self.as_slice::<T>() {
+            Ok([only]) => Some(crate::Element::to_scalar(*only)),
+            _ => None,
+        })
+    }
+}
+
+macro_rules! from_element {
+    ($($rust:ty),*) => {$(
+        impl From<$rust> for Scalar {
+            fn from(element: $rust) -> Self {
+                crate::Element::to_scalar(element)
+            }
+        }
+    )*};
+}
+
+from_element!(bool, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64);
+
+impl Serialize for Scalar {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        exact::serialize(
+            serializer,
+            exact::Forms { plain: &Plain(*self), code: ext::SCALAR, payload: || Ok(ext::scalar_payload(*self)) },
+        )
+    }
+}
+
+/// A scalar as people see it. An f32 is written as one, so that 0.1 stays `0.1` and does not show its f64 digits.
+pub(crate) struct Plain(pub(crate) Scalar);
+
+impl Serialize for Plain {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Scalar::F32(x) => serializer.serialize_f32(x),
+            Scalar::F16(x) => serializer.serialize_f32(x.to_f32()),
+            Scalar::BF16(x) => serializer.serialize_f32(x.to_f32()),
+            other => other.plain().serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match <Value as Deserialize>::deserialize(deserializer)? {
+            Value::Scalar(scalar) => Ok(scalar),
+            Value::Bool(x) => Ok(x.into()),
+            Value::Int(x) => Ok(x.into()),
+            Value::UInt(x) => Ok(x.into()),
+            Value::Float(x) => Ok(x.into()),
+            other => Err(de::Error::custom(format_args!("{} is no number", other.kind()))),
+        }
+    }
+}

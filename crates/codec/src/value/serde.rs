@@ -1,0 +1,217 @@
+//! [`Value`] as a serde type, so that a user's struct may have a field of it.
+//!
+//! Writing gives the plain form to people and the exact one to programs (see [`exact`]); reading takes
+//! whatever the format has. Depth is counted in both directions: serde itself would follow a value down to the end of the
+//! stack.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use ::serde::de::{self, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use ::serde::ser::{Error as _, SerializeMap, SerializeSeq, SerializeTuple};
+use ::serde::{Deserialize, Serialize, Serializer};
+use bytes::Bytes;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::error::EncodeError;
+use crate::msgpack::ext;
+use crate::value::{Map, Value, exact};
+use crate::{DecodeLimits, MAX_DEPTH};
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Level { value: self, depth: 0 }.serialize(serializer)
+    }
+}
+
+/// A value and how deep it lies.
+struct Level<'a> {
+    value: &'a Value,
+    depth: usize,
+}
+
+impl Level<'_> {
+    fn inner<'a>(&self, value: &'a Value) -> Level<'a> {
+        Level { value, depth: self.depth + 1 }
+    }
+}
+
+impl Serialize for Level<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.depth > MAX_DEPTH {
+            return Err(S::Error::custom(EncodeError::too_deep(self.value.kind())));
+        }
+        match self.value {
+            Value::Null => serializer.serialize_unit(),
+            Value::Bool(value) => serializer.serialize_bool(*value),
+            Value::Int(value) => serializer.serialize_i64(*value),
+            Value::UInt(value) => serializer.serialize_u64(*value),
+            Value::Float(value) => serializer.serialize_f64(*value),
+            Value::Str(value) => serializer.serialize_str(value),
+            Value::Bytes(value) => exact::serialize_bytes(serializer, value),
+            Value::List(items) => {
+                let mut list = serializer.serialize_seq(Some(items.len()))?;
+                items.iter().try_for_each(|item| list.serialize_element(&self.inner(item)))?;
+                list.end()
+            }
+            Value::Tuple(items) => {
+                let payload = || ext::tuple_payload(items, self.depth);
+                exact::serialize(serializer, exact::Forms { plain: &Tuple(self, items), code: ext::TUPLE, payload })
+            }
+            Value::Map(map) => {
+                let mut entries = serializer.serialize_map(Some(map.len()))?;
+                map.iter().try_for_each(|(key, value)| entries.serialize_entry(key, &self.inner(value)))?;
+                entries.end()
+            }
+            Value::Scalar(scalar) => scalar.serialize(serializer),
+            Value::Tensor(tensor) => tensor.serialize(serializer),
+        }
+    }
+}
+
+struct Tuple<'a>(&'a Level<'a>, &'a [Value]);
+
+impl Serialize for Tuple<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut tuple = serializer.serialize_tuple(self.1.len())?;
+        self.1.iter().try_for_each(|item| tuple.serialize_element(&self.0.inner(item)))?;
+        tuple.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_newtype_struct(exact::EXACT, AnyValue { wrapped: true })
+    }
+}
+
+/// Takes what comes. The newtype seen first is our own request for the exact form, the one seen below it an extension.
+struct AnyValue {
+    wrapped: bool,
+}
+
+/// Room reserved on a format's word alone.
+const MAX_RESERVED: usize = 1024;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        if self.wrapped {
+            return deserializer.deserialize_any(Self { wrapped: false });
+        }
+        let (code, payload) = <(i8, Payload)>::deserialize(deserializer)?;
+        // The payload is in memory already, so only depth is left to be limited.
+        let limits = DecodeLimits { max_bytes: usize::MAX, max_segment_bytes: usize::MAX, ..DecodeLimits::default() };
+        ext::decode(code, &payload.0, &limits).map_err(D::Error::custom)
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        <Value as Deserialize>::deserialize(deserializer)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_bytes<E: de::Error>(self, value: &[u8]) -> Result<Value, E> {
+        Ok(Bytes::copy_from_slice(value).into())
+    }
+
+    fn visit_byte_buf<E: de::Error>(self, value: Vec<u8>) -> Result<Value, E> {
+        Ok(Bytes::from(value).into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::with_capacity(items.size_hint().unwrap_or(0).min(MAX_RESERVED));
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::with_capacity(entries.size_hint().unwrap_or(0).min(MAX_RESERVED));
+        while let Some((key, value)) = entries.next_entry::<String, Value>()? {
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
+            }
+            map.insert(key, value);
+        }
+        Ok(Value::Map(map))
+    }
+}
+
+/// The bytes of an extension.
+struct Payload(Bytes);
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ByteString;
+
+        impl Visitor<'_> for ByteString {
+            type Value = Payload;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the bytes of an extension")
+            }
+
+            fn visit_bytes<E: de::Error>(self, value: &[u8]) -> Result<Payload, E> {
+                Ok(Payload(Bytes::copy_from_slice(value)))
+            }
+
+            fn visit_byte_buf<E: de::Error>(self, value: Vec<u8>) -> Result<Payload, E> {
+                Ok(Payload(value.into()))
+            }
+        }
+
+        deserializer.deserialize_byte_buf(ByteString)
+    }
+}
+
+/// A schema that allows anything.
+impl JsonSchema for Value {
+    fn schema_name() -> Cow<'static, str> {
+        "Value".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        true.into()
+    }
+}

@@ -1,0 +1,146 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ::serde::{Deserialize, Serialize};
+use ndarray::array;
+
+use super::*;
+use crate::DecodeErrorKind;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Everything {
+    flag: bool,
+    small: i8,
+    large: u64,
+    ratio: f32,
+    letter: char,
+    text: String,
+    missing: Option<u8>,
+    pair: (u8, String),
+    unit: (),
+    list: Vec<Shape>,
+    numbered: BTreeMap<u16, IpAddr>,
+    image: Tensor,
+    width: Scalar,
+    anything: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Shape {
+    Empty,
+    Circle(f64),
+    Line(i32, i32),
+    Rect { width: u32, height: u32 },
+}
+
+fn everything() -> Everything {
+    let odd =
+        [Value::Tuple(vec![1.into(), Value::Tuple(vec![])]), Value::Bytes(Bytes::from_static(b"\0\xff")), Value::Null];
+    let shapes = vec![Shape::Empty, Shape::Circle(0.5), Shape::Line(-1, 2), Shape::Rect { width: 3, height: 4 }];
+    Everything {
+        flag: true,
+        small: -5,
+        large: u64::MAX,
+        ratio: 0.1,
+        letter: 'ß',
+        text: "Ünïcode".to_owned(),
+        missing: None,
+        pair: (7, "seven".to_owned()),
+        unit: (),
+        list: shapes,
+        numbered: BTreeMap::from([(80, [127, 0, 0, 1].into()), (443, [0_u16; 8].into())]),
+        image: Tensor::from_array(array![[half::f16::from_f32(1.5)], [half::f16::NEG_INFINITY]]),
+        width: Scalar::F32(0.1),
+        anything: Value::List(odd.to_vec()),
+    }
+}
+
+#[test]
+fn any_serde_type_survives_the_bridge() {
+    let original = everything();
+    let value = Value::from_serialize(&original).unwrap();
+    assert_eq!(value.deserialize::<Everything>().unwrap(), original);
+    assert_eq!(value.get("image").and_then(Value::as_tensor), Some(&original.image));
+    assert_eq!(value.get("width"), Some(&Value::Scalar(original.width)));
+    assert_eq!(value.get("anything"), Some(&original.anything));
+    assert_eq!(value.get("pair"), Some(&Value::Tuple(vec![7.into(), "seven".into()])));
+    assert_eq!(value.get("numbered").and_then(|map| map.get("80")), Some(&"127.0.0.1".into()));
+}
+
+#[test]
+fn a_value_survives_the_bridge_as_itself() {
+    let value = Value::from_serialize(&everything()).unwrap();
+    assert_eq!(Value::from_serialize(&value).unwrap(), value);
+    assert_eq!(value.deserialize::<Value>().unwrap(), value);
+}
+
+#[test]
+fn the_bridge_names_the_field_at_fault() {
+    let mut value = Value::from_serialize(&everything()).unwrap();
+    let rect = Value::from(Map::from_iter([("Rect", Map::from_iter([("width", "wide")]))]));
+    value.as_map_mut().unwrap().insert("list", vec![Value::from("Empty"), rect]);
+    let error = value.deserialize::<Everything>().unwrap_err();
+    assert_eq!((error.kind(), error.path()), (DecodeErrorKind::Mismatch, "$.list[1].Rect.width"));
+    assert_eq!(error.message(), "invalid type: string \"wide\", expected u32");
+
+    value.as_map_mut().unwrap().remove("flag");
+    value.as_map_mut().unwrap().remove("list");
+    assert_eq!(value.deserialize::<Everything>().unwrap_err().message(), "missing field `flag`");
+}
+
+#[test]
+fn a_tuple_takes_no_more_items_than_it_has() {
+    let three: Value = [1, 2, 3].into_iter().collect();
+    assert_eq!(three.deserialize::<(u8, u8)>().unwrap_err().message(), "3 items where 2 are expected");
+}
+
+#[test]
+fn tensors_and_bytes_fit_fields_that_do_not_know_them() {
+    let tensor = Value::from(Tensor::from_array(array![[1.5_f32, 2.0], [3.0, 4.0]]));
+    assert_eq!(tensor.deserialize::<Vec<Vec<f64>>>().unwrap(), [[1.5, 2.0], [3.0, 4.0]]);
+    let upload = Value::Bytes(Bytes::from_static(b"\x89PNG"));
+    assert_eq!(upload.deserialize::<Vec<u8>>().unwrap(), b"\x89PNG");
+}
+
+#[test]
+fn what_has_no_form_is_refused_by_type_and_place() {
+    let error = Value::from_serialize(&vec![1_u128, u128::MAX]).unwrap_err();
+    assert_eq!((error.type_name(), error.path()), ("u128", "$[1]"));
+    let error = Value::from_serialize(&BTreeMap::from([((1, 2), 3)])).unwrap_err();
+    assert_eq!(error.type_name(), "tuple");
+}
+
+#[test]
+fn integers_have_one_form() {
+    assert_eq!(Value::from(7_u64), Value::Int(7));
+    assert_eq!(Value::from(u64::MAX), Value::UInt(u64::MAX));
+    assert_eq!(Value::from(u64::MAX).as_i64(), None);
+    assert_eq!(Value::from(-1).as_u64(), None);
+    assert_eq!(Value::from(true).as_i64(), None);
+    assert_eq!(Value::from(Scalar::Bool(true)).as_i64(), None);
+}
+
+#[test]
+fn a_map_keeps_order_from_a_few_keys_to_many() {
+    let mut map: Map = (0..100).rev().map(|key| (key.to_string(), key)).collect();
+    assert_eq!(map.insert("50", 0), Some(Value::Int(50)));
+    assert_eq!(map.remove("99"), Some(Value::Int(99)));
+    assert_eq!(map.remove("99"), None);
+    let expected: Vec<String> = (0..99).rev().map(|key| key.to_string()).collect();
+    assert_eq!(map.keys().collect::<Vec<_>>(), expected);
+    assert_eq!(map.clone().into_iter().count(), 99);
+    let other_order: Map = map.clone().into_iter().collect::<Vec<_>>().into_iter().rev().collect();
+    assert_eq!(map, other_order);
+}
+
+#[test]
+fn a_value_is_small() {
+    assert!(size_of::<Value>() <= 40, "{}", size_of::<Value>());
+    assert_eq!(size_of::<DecodeError>(), size_of::<usize>());
+}
+
+#[test]
+fn resident_bytes_count_what_a_value_holds() {
+    let value = Value::from(Map::from_iter([("image", Tensor::from_array(ndarray::Array1::<u8>::zeros(1000)))]));
+    assert!((1000..1200).contains(&value.resident_bytes()));
+}
