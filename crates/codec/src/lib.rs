@@ -1,5 +1,17 @@
 //! Values, tensors and formats: how data looks inside Callboard, and how it crosses a border.
 //!
+//! ```text
+//!   bytes at a border              inside the process                  at user code
+//!
+//!   JSON ────┐                  ┌──────────────────────┐           ┌── &T      a Rust type
+//!            ├── DataType ────▶ │       Payload        │ ──────────┤
+//!   msgpack ─┘   (limits)       │ Arc<T> or Arc<Value> │           └── &Value  when no type describes it
+//!            ◀── Payload::encode└──────────────────────┘
+//! ```
+//!
+//! * [`Payload`] is what travels: a shared Rust value. Stages of one process hand it on without encoding; it is encoded only
+//!   where it leaves the process.
+//! * [`DataType`] describes what a route takes: a JSON Schema, and the fast way from bytes to that very type.
 //! * [`Value`] is the dynamic value, [`Tensor`] the array in it, viewed through `ndarray` without a copy.
 //! * [`DecodeLimits`] bounds what any input may cost; [`DecodeError`] says which field, which byte and which limit.
 //!
@@ -21,16 +33,20 @@
 //!
 //! This crate knows bytes and values only: no sockets, no clocks, no runtime.
 
+mod data_type;
 mod error;
 mod format;
 pub mod json;
 mod limits;
 pub mod msgpack;
+mod payload;
 mod tensor;
 mod value;
 
+pub use data_type::{DataType, RawBody};
 pub use error::{DecodeError, DecodeErrorKind, EncodeError, ExceededLimit};
 pub use format::Format;
 pub use limits::{DecodeLimits, MAX_DEPTH};
+pub use payload::{Data, Payload};
 pub use tensor::{DType, Element, MAX_RANK, Tensor, TensorError};
 pub use value::{Map, MapIntoIter, MapIter, Scalar, Value};

@@ -1,0 +1,167 @@
+//! What a route takes or gives: a name, a JSON Schema, and how bytes become a payload of it.
+//!
+//! A typed description reads bytes straight into the Rust type; the dynamic one reads any [`Value`]. Which of the two a route
+//! has is decided when it is built, and costs a function pointer per request.
+
+use std::any::TypeId;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+
+use crate::error::DecodeError;
+use crate::payload::{self, Data, Payload};
+use crate::value::Value;
+use crate::{DecodeLimits, Format, json, msgpack};
+
+/// The type of a route's input or output, for its edges. Cloning shares.
+///
+/// ```
+/// use callboard_codec::{DataType, DecodeLimits, Format};
+/// use schemars::JsonSchema;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, JsonSchema)]
+/// struct Greet { name: String, times: u32 }
+///
+/// let greet = DataType::of::<Greet>();
+/// assert_eq!(greet.name(), "Greet");
+/// assert_eq!(greet.schema()["properties"]["name"]["type"], "string");
+///
+/// let limits = DecodeLimits::default();
+/// let payload = greet.decode(Format::Json, &r#"{"name": "Ada", "times": 2}"#.into(), &limits)?;
+/// assert_eq!(payload.downcast_ref::<Greet>().unwrap().times, 2);
+///
+/// let error = greet.decode(Format::Json, &r#"{"name": "Ada", "times": -2}"#.into(), &limits).unwrap_err();
+/// assert_eq!(error.path(), "$.times");
+/// # Ok::<(), callboard_codec::DecodeError>(())
+/// ```
+#[derive(Clone)]
+pub struct DataType(Arc<Description>);
+
+#[derive(Clone)]
+struct Description {
+    name: String,
+    schema: serde_json::Value,
+    raw_body: Option<RawBody>,
+    decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
+    from_value: fn(Value) -> Result<Payload, DecodeError>,
+}
+
+/// That a body of certain media types is taken as it is and put under one field: `curl --data-binary @seven.png`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawBody {
+    /// The field of the input that becomes the body, as [`Value::Bytes`].
+    pub field: String,
+    /// Which bodies: media types such as `application/octet-stream`, or ranges such as `image/*`.
+    pub media_types: Vec<String>,
+}
+
+impl DataType {
+    /// The type `T` as its `JsonSchema` and serde implementations describe it.
+    #[must_use]
+    pub fn of<T: Data + JsonSchema>() -> Self {
+        let schema = schema_of::<T>();
+        Self::new(&T::schema_name(), schema, decode::<T>, |value| payload::from_value::<T>(value).map(Payload::new))
+    }
+
+    /// Any [`Value`] at all, under the name `Value` and with a schema that allows everything.
+    #[must_use]
+    pub fn value() -> Self {
+        Self::of::<Value>()
+    }
+
+    /// Replaces the schema, where something knows better than the Rust type: a model's signature.
+    #[must_use]
+    pub fn with_schema(mut self, schema: serde_json::Value) -> Self {
+        Arc::make_mut(&mut self.0).schema = schema;
+        self
+    }
+
+    /// Replaces the name under which the schema stands in documents.
+    #[must_use]
+    pub fn with_name(mut self, name: &str) -> Self {
+        name.clone_into(&mut Arc::make_mut(&mut self.0).name);
+        self
+    }
+
+    /// Says which bodies are taken as they are.
+    #[must_use]
+    pub fn with_raw_body(mut self, raw_body: RawBody) -> Self {
+        Arc::make_mut(&mut self.0).raw_body = Some(raw_body);
+        self
+    }
+
+    /// The name under which the schema stands in documents.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The JSON Schema (2020-12), with its definitions under `$defs`.
+    #[must_use]
+    pub fn schema(&self) -> &serde_json::Value {
+        &self.0.schema
+    }
+
+    /// Which bodies are taken as they are, if any.
+    #[must_use]
+    pub fn raw_body(&self) -> Option<&RawBody> {
+        self.0.raw_body.as_ref()
+    }
+
+    /// Reads bytes into a payload of this type.
+    ///
+    /// # Errors
+    ///
+    /// Malformed input, a mismatch with the type, or a limit that was reached, each with path and, where it is known, byte.
+    pub fn decode(&self, format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, DecodeError> {
+        (self.0.decode)(format, bytes, limits)
+    }
+
+    /// Makes a payload of this type of a value: for what came as no single body (form fields, a raw body).
+    ///
+    /// # Errors
+    ///
+    /// A mismatch with the type, with its path.
+    pub fn from_value(&self, value: Value) -> Result<Payload, DecodeError> {
+        (self.0.from_value)(value)
+    }
+
+    fn new(
+        name: &str,
+        schema: serde_json::Value,
+        decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
+        from_value: fn(Value) -> Result<Payload, DecodeError>,
+    ) -> Self {
+        Self(Arc::new(Description { name: name.to_owned(), schema, raw_body: None, decode, from_value }))
+    }
+}
+
+impl fmt::Debug for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataType")
+            .field("name", &self.0.name)
+            .field("raw_body", &self.0.raw_body)
+            .finish_non_exhaustive()
+    }
+}
+
+fn schema_of<T: JsonSchema>() -> serde_json::Value {
+    // The document around it says which JSON Schema it is.
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
+    SchemaGenerator::from(settings).into_root_schema_for::<T>().into()
+}
+
+fn decode<T: Data>(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, DecodeError> {
+    if TypeId::of::<T>() == TypeId::of::<Value>() {
+        return Value::decode(format, bytes, limits).map(Payload::new);
+    }
+    let value = match format {
+        Format::Json => json::from_bytes::<T>(bytes, limits),
+        Format::Msgpack => msgpack::from_bytes::<T>(bytes, limits),
+    };
+    value.map(Payload::new)
+}

@@ -1,0 +1,209 @@
+//! What travels between stages: a shared Rust value that is encoded only where it leaves the process.
+//!
+//! A [`Payload`] is an `Arc` of the value beside a static table of functions that know its type. Making one is a single
+//! allocation; handing it on is a reference count. Whether anything is encoded is decided by who takes it: a stage that asks
+//! for the type that is inside gets it as it is, one that asks for another type gets a conversion through [`Value`], and an
+//! edge asks for bytes.
+
+use std::any::{Any, TypeId};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{DecodeError, EncodeError};
+use crate::tensor::Tensor;
+use crate::value::Value;
+use crate::{Format, json, msgpack};
+
+/// What may travel between stages: any type that serde can write and read, and that threads may share.
+///
+/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one.
+pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
+
+/// A shared Rust value of any [`Data`] type. Cloning shares it.
+///
+/// ```
+/// use callboard_codec::{Format, Payload, Value};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// struct Greeting { name: String }
+///
+/// let payload = Payload::new(Greeting { name: "Ada".to_owned() });
+/// assert_eq!(payload.downcast_ref::<Greeting>().unwrap().name, "Ada"); // the value itself
+/// assert_eq!(payload.encode(Format::Json).unwrap(), r#"{"name":"Ada"}"#); // straight through serde_json
+/// let dynamic = payload.into_arc::<Value>()?; // a conversion, because the types differ
+/// assert_eq!(dynamic.get("name"), Some(&Value::from("Ada")));
+/// # Ok::<(), callboard_codec::DecodeError>(())
+/// ```
+#[derive(Clone)]
+pub struct Payload {
+    value: Arc<dyn Any + Send + Sync>,
+    functions: &'static Functions,
+}
+
+impl Payload {
+    /// Shares a value. One allocation, and nothing is encoded.
+    #[must_use]
+    pub fn new<T: Data>(value: T) -> Self {
+        Self::from_arc(Arc::new(value))
+    }
+
+    /// Takes part in a value that is shared already. Nothing is allocated.
+    #[must_use]
+    pub fn from_arc<T: Data>(value: Arc<T>) -> Self {
+        Self { value, functions: Of::<T>::FUNCTIONS }
+    }
+
+    /// Whether the value is a `T` as it is.
+    #[must_use]
+    pub fn is<T: Data>(&self) -> bool {
+        self.value.is::<T>()
+    }
+
+    /// The value, if it is a `T` as it is.
+    #[must_use]
+    pub fn downcast_ref<T: Data>(&self) -> Option<&T> {
+        self.value.downcast_ref()
+    }
+
+    /// The value as a `T`: the very one when it is a `T`, otherwise one converted through [`Value`].
+    ///
+    /// # Errors
+    ///
+    /// When the types differ and what is inside does not fit `T`; the error names the field.
+    pub fn into_arc<T: Data>(self) -> Result<Arc<T>, DecodeError> {
+        match self.value.downcast::<T>() {
+            Ok(value) => Ok(value),
+            Err(other) => Self { value: other, functions: self.functions }.convert().map(Arc::new),
+        }
+    }
+
+    /// The value as a `T` of one's own: moved out when this payload is its only holder, cloned otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`into_arc`](Self::into_arc).
+    pub fn into_inner<T: Data + Clone>(self) -> Result<T, DecodeError> {
+        self.into_arc().map(Arc::unwrap_or_clone)
+    }
+
+    /// The value as a dynamic one; a [`Value`] inside is cloned, which copies its lists and texts but shares tensors and
+    /// byte strings.
+    ///
+    /// # Errors
+    ///
+    /// When the type's own `Serialize` fails, or a part of it has no dynamic form.
+    pub fn to_value(&self) -> Result<Value, EncodeError> {
+        (self.functions.to_value)(&*self.value)
+    }
+
+    /// Writes the value by its own `Serialize`, with no [`Value`] between.
+    ///
+    /// # Errors
+    ///
+    /// When the type's own `Serialize` fails, or the format has no form for a part of the value.
+    pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
+        (self.functions.encode)(&*self.value, format)
+    }
+
+    /// The name of the Rust type inside, for logs and errors.
+    #[must_use]
+    pub fn type_name(&self) -> &'static str {
+        (self.functions.type_name)()
+    }
+
+    /// About how many bytes of memory the value holds: exact for dynamic values, tensors, texts and byte strings; for other
+    /// types the size of the type itself, without what it points to.
+    #[must_use]
+    pub fn size_hint(&self) -> usize {
+        (self.functions.size_hint)(&*self.value)
+    }
+
+    fn convert<T: Data>(self) -> Result<T, DecodeError> {
+        match self.downcast_ref::<Value>() {
+            Some(value) => value.deserialize(),
+            None => {
+                let value = self.to_value().map_err(|error| DecodeError::mismatch(error.to_string()))?;
+                from_value(value)
+            }
+        }
+    }
+}
+
+/// Prints the type; the value need not be printable.
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({})", self.type_name())
+    }
+}
+
+/// Makes a `T` of a value; a `Value` it is already.
+pub(crate) fn from_value<T: Data>(value: Value) -> Result<T, DecodeError> {
+    if TypeId::of::<T>() != TypeId::of::<Value>() {
+        return value.deserialize();
+    }
+    let mut same = Some(value);
+    let same: &mut dyn Any = &mut same;
+    let taken = same.downcast_mut::<Option<T>>().and_then(Option::take);
+    Ok(taken.expect("T is Value"))
+}
+
+/// What a payload can do without naming its type.
+struct Functions {
+    type_name: fn() -> &'static str,
+    encode: fn(&(dyn Any + Send + Sync), Format) -> Result<Bytes, EncodeError>,
+    to_value: fn(&(dyn Any + Send + Sync)) -> Result<Value, EncodeError>,
+    size_hint: fn(&(dyn Any + Send + Sync)) -> usize,
+}
+
+/// The table of one type, made at compile time.
+struct Of<T>(PhantomData<T>);
+
+impl<T: Data> Of<T> {
+    const FUNCTIONS: &'static Functions = &Functions {
+        type_name: std::any::type_name::<T>,
+        encode: |value, format| encode::<T>(known(value), format),
+        to_value: |value| to_value::<T>(known(value)),
+        size_hint: |value| size_hint::<T>(known(value)),
+    };
+}
+
+fn known<T: Data>(value: &(dyn Any + Send + Sync)) -> &T {
+    value.downcast_ref().expect("a payload's table is made with its value")
+}
+
+/// The downcasts below compare two types known at compile time, so that nothing of them is left at run time.
+fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
+    if let Some(value) = (value as &dyn Any).downcast_ref::<Value>() {
+        return value.encode(format);
+    }
+    match format {
+        Format::Json => json::to_bytes(value),
+        Format::Msgpack => msgpack::to_bytes(value),
+    }
+}
+
+fn to_value<T: Data>(value: &T) -> Result<Value, EncodeError> {
+    match (value as &dyn Any).downcast_ref::<Value>() {
+        Some(value) => Ok(value.clone()),
+        None => Value::from_serialize(value),
+    }
+}
+
+fn size_hint<T: Data>(value: &T) -> usize {
+    let any: &dyn Any = value;
+    if let Some(value) = any.downcast_ref::<Value>() {
+        return value.resident_bytes();
+    }
+    let tensor = any.downcast_ref::<Tensor>().map(|tensor| tensor.data().len());
+    let text = || any.downcast_ref::<String>().map(String::len);
+    let bytes = || any.downcast_ref::<Vec<u8>>().map(Vec::len);
+    size_of::<T>() + tensor.or_else(text).or_else(bytes).unwrap_or(0)
+}
