@@ -1,0 +1,235 @@
+//! Input made to hurt: each ends in a typed error that names limit, place and byte, and none costs more than it weighs.
+
+mod common;
+
+use bytes::Bytes;
+use callboard_codec::{DecodeError, DecodeErrorKind, DecodeLimits, Format, MAX_DEPTH, Value};
+use proptest::prelude::*;
+
+use DecodeErrorKind::{LimitExceeded, Malformed, Unsupported};
+
+fn refused(format: Format, input: impl Into<Bytes>, limits: &DecodeLimits) -> DecodeError {
+    Value::decode(format, &input.into(), limits).expect_err("is refused")
+}
+
+fn json(input: impl Into<Bytes>) -> DecodeError {
+    refused(Format::Json, input, &DecodeLimits::default())
+}
+
+fn msgpack(input: impl Into<Bytes>) -> DecodeError {
+    refused(Format::Msgpack, input, &DecodeLimits::default())
+}
+
+fn limit(error: &DecodeError) -> Option<(&'static str, usize)> {
+    error.limit().map(|limit| (limit.name, limit.max))
+}
+
+#[test]
+fn json_nested_ten_thousand_deep_is_a_typed_error() {
+    for input in ["[".repeat(10_000), "[".repeat(10_000) + &"]".repeat(10_000), r#"{"a":"#.repeat(10_000)] {
+        let error = json(input);
+        assert_eq!((error.kind(), limit(&error)), (LimitExceeded, Some(("max_depth", 128))));
+        assert!(error.to_string().len() < 300, "{error}");
+    }
+}
+
+#[test]
+fn msgpack_nested_ten_thousand_deep_is_a_typed_error() {
+    let tuples = (0..200).fold(Value::Null, |inner, _| Value::Tuple(vec![inner])).encode(Format::Msgpack).unwrap();
+    for input in [vec![0x91; 10_000], b"\x81\xa1a".repeat(10_000), tuples.to_vec()] {
+        let error = msgpack(input);
+        assert_eq!((error.kind(), limit(&error)), (LimitExceeded, Some(("max_depth", 128))));
+    }
+}
+
+#[test]
+fn the_deepest_value_that_can_be_allowed_does_not_end_the_stack() {
+    let limits = DecodeLimits { max_depth: usize::MAX, ..DecodeLimits::default() };
+    let deep = |depth| "[".repeat(depth) + &"]".repeat(depth);
+    assert_eq!(limit(&refused(Format::Json, deep(MAX_DEPTH + 1), &limits)), Some(("max_depth", MAX_DEPTH)));
+
+    let value = Value::decode(Format::Json, &deep(MAX_DEPTH).into(), &limits).unwrap();
+    assert_eq!(value.encode(Format::Json).unwrap(), deep(MAX_DEPTH));
+    let bytes = value.encode(Format::Msgpack).unwrap();
+    assert_eq!(Value::decode(Format::Msgpack, &bytes, &limits).unwrap(), value);
+    assert_eq!(Value::from_serialize(&value).unwrap(), value);
+    assert_eq!(value.deserialize::<Value>().unwrap(), value);
+    assert!(!format!("{value:?}").is_empty());
+
+    let too_deep = Value::List(vec![value]);
+    let nested = Value::List(vec![too_deep]);
+    assert!(nested.encode(Format::Json).is_err());
+    assert!(nested.encode(Format::Msgpack).is_err());
+    assert!(Value::from_serialize(&nested).is_err());
+    assert!(serde_json::to_vec(&nested).is_err());
+}
+
+#[test]
+fn json_that_is_none_is_malformed_at_its_byte() {
+    let cases: &[(&[u8], usize)] = &[
+        (b"", 0),
+        (b"  ", 2),
+        (b"NaN", 0),
+        (b"-Infinity", 0),
+        (b"[1, Infinity]", 4),
+        (b"[1,]", 3),
+        (b"[1 2]", 3),
+        (b"[1", 2),
+        (b"{\"a\":1,}", 7),
+        (b"{\"a\" 1}", 5),
+        (b"{a:1}", 1),
+        (b"{\"a\":1", 6),
+        (b"{\"a\":1,\"a\":2}", 7),
+        (b"01", 0),
+        (b"-", 0),
+        (b"1.", 0),
+        (b"1e", 0),
+        (b"1e999", 0),
+        (b"18446744073709551616", 0),
+        (b"-9223372036854775809", 0),
+        (b"+1", 0),
+        (b".5", 0),
+        (b"nul", 0),
+        (b"true false", 5),
+        (b"\"a", 0),
+        (b"\"\n\"", 1),
+        (b"\"\\x\"", 1),
+        (b"\"\\u12\"", 1),
+        (b"\"\\ud800\"", 1),
+        (b"\"\\ud800\\u0041\"", 1),
+        (b"\"\\udc00\"", 1),
+        (b"\"\xff\"", 1),
+        (b"/* */ 1", 0),
+        (b"\xef\xbb\xbf1", 0),
+    ];
+    for (input, offset) in cases {
+        let error = json(*input);
+        let shown = String::from_utf8_lossy(input);
+        assert_eq!((error.kind(), error.offset()), (Malformed, Some(*offset)), "{shown}: {error}");
+    }
+}
+
+#[test]
+fn msgpack_that_is_none_is_malformed_or_unsupported() {
+    let cases: &[(&[u8], DecodeErrorKind)] = &[
+        (b"", Malformed),
+        (b"\xc1", Malformed),
+        (b"\x01\x01", Malformed),
+        (b"\x92\x01", Malformed),
+        (b"\xa3ab", Malformed),
+        (b"\xa1\xff", Malformed),
+        (b"\xcb\0\0", Malformed),
+        (b"\xc4\x05abc", Malformed),
+        (b"\x82\xa1a\x01\xa1a\x02", Malformed),
+        (b"\x81\x01\x02", Unsupported),
+        (b"\xd6\xff\0\0\0\0", Unsupported), // a timestamp
+        (b"\xd4\x2a\0", Unsupported),
+        (b"\xc7\x00\x01", Malformed),                 // a tuple of no bytes
+        (b"\xc7\x02\x01\x90\xc0", Malformed),         // more than the tuple's items
+        (b"\xd4\x01\x91", Malformed),                 // fewer
+        (b"\xd4\x02\x01", Malformed),                 // a scalar without its number
+        (b"\xd5\x02\x01\x02", Malformed),             // a bool that is 2
+        (b"\xd5\x02\x63\x00", Unsupported),           // dtype 99
+        (b"\xd7\x03\x0c\x01\0\0\0\0\0\0", Malformed), // a tensor without its axes
+        (b"\xc7\x10\x03\x0c\x01\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", Malformed), // a lying shape
+        (b"\xc7\x18\x03\x01\x02\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0", Malformed), // 2⁴⁰ empty rows
+    ];
+    for (input, kind) in cases {
+        let error = msgpack(*input);
+        assert_eq!(error.kind(), *kind, "{input:02x?}: {error}");
+        assert!(error.offset().is_some(), "{input:02x?}: {error}");
+    }
+}
+
+#[test]
+fn lengths_that_lie_are_refused_before_anything_is_reserved() {
+    for marker in [0xdd, 0xdf, 0xdb, 0xc6, 0xc9] {
+        let error = msgpack(vec![marker, 0x0f, 0xff, 0xff, 0xff, 0x01]);
+        assert!(matches!(error.kind(), LimitExceeded | Malformed), "{marker:02x}: {error}");
+    }
+    let error = msgpack(&b"\xdc\xff\xff\x01"[..]);
+    assert_eq!(error.to_string(), "65535 items are announced, but the input ends before (byte 3)");
+}
+
+#[test]
+fn each_limit_is_named_with_its_setting_and_its_place() {
+    let tight =
+        DecodeLimits { max_bytes: 64, max_depth: 3, max_elements: 5, max_string_bytes: 4, max_segment_bytes: 4 };
+    let cases: &[(Format, &[u8], &str, &str)] = &[
+        (Format::Json, &[b' '; 65], "max_bytes", "$"),
+        (Format::Json, b"{\"a\":[[[1]]]}", "max_depth", "$.a[0][0]"),
+        (Format::Json, b"[1,2,[3,4,5]]", "max_elements", "$[2][2]"),
+        (Format::Json, b"{\"a\":\"12345\"}", "max_string_bytes", "$.a"),
+        (Format::Json, b"{\"a\":\"\\u0031\\u0032345\"}", "max_string_bytes", "$.a"),
+        (Format::Json, b"{\"12345\":1}", "max_string_bytes", "$"),
+        (Format::Msgpack, &[0xc0; 65], "max_bytes", "$"),
+        (Format::Msgpack, b"\x81\xa1a\x91\x91\x91\x01", "max_depth", "$.a[0][0]"),
+        (Format::Msgpack, b"\x93\x01\x02\x93\x03\x04\x05", "max_elements", "$[2]"),
+        (Format::Msgpack, b"\x81\xa1a\xa512345", "max_string_bytes", "$.a"),
+        (Format::Msgpack, b"\x81\xa512345\x01", "max_string_bytes", "$"),
+        (Format::Msgpack, b"\x91\xc4\x0512345", "max_segment_bytes", "$[0]"),
+        (Format::Msgpack, b"\x91\xc7\x05\x0312345", "max_segment_bytes", "$[0]"),
+    ];
+    for (format, input, name, path) in cases {
+        let error = refused(*format, *input, &tight);
+        let shown = String::from_utf8_lossy(input);
+        assert_eq!(limit(&error).map(|limit| limit.0), Some(*name), "{shown}: {error}");
+        assert_eq!(error.path(), *path, "{shown}");
+        assert!(error.to_string().contains(name));
+    }
+}
+
+#[test]
+fn input_at_the_limits_is_taken() {
+    let tight =
+        DecodeLimits { max_bytes: 64, max_depth: 3, max_elements: 5, max_string_bytes: 4, max_segment_bytes: 4 };
+    for input in ["[[[]]]", "[1,2,3,4,5]", r#"["\u0031234"]"#, "[[],[],[],[],[]]"] {
+        Value::decode(Format::Json, &input.into(), &tight).unwrap();
+    }
+}
+
+#[test]
+fn a_key_of_a_megabyte_does_not_fill_the_message() {
+    let error = json(format!("{{\"{}\": NaN}}", "k".repeat(1 << 20)));
+    assert!(error.to_string().len() < 300);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        for format in [Format::Json, Format::Msgpack] {
+            let _outcome = Value::decode(format, &bytes.clone().into(), &DecodeLimits::default());
+        }
+    }
+
+    #[test]
+    fn almost_json_never_panics(text in r#"[\[\]{}":,0-9eE.+\-a-fntu\\ ]{0,60}"#) {
+        let ours = Value::decode(Format::Json, &text.clone().into(), &DecodeLimits::default());
+        let theirs = serde_json::from_str::<serde_json::Value>(&text);
+        // What we take, serde_json takes; it takes more: duplicate keys and integers beyond 64 bits.
+        prop_assert!(ours.is_err() || theirs.is_ok(), "{:?}", ours);
+    }
+
+    #[test]
+    fn a_changed_byte_never_panics(
+        value in common::tree(common::leaf(), true),
+        at: proptest::sample::Index,
+        byte: u8,
+    ) {
+        let mut bytes = value.encode(Format::Msgpack).unwrap().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(value) = Value::decode(Format::Msgpack, &bytes.into(), &DecodeLimits::default()) {
+            value.encode(Format::Msgpack).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_value_cut_short_is_refused(value in common::tree(common::leaf(), true), at: proptest::sample::Index) {
+        let bytes = value.encode(Format::Msgpack).unwrap();
+        let cut = bytes.slice(..at.index(bytes.len()));
+        prop_assert!(Value::decode(Format::Msgpack, &cut, &DecodeLimits::default()).is_err());
+    }
+}

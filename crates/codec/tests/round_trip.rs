@@ -1,0 +1,105 @@
+//! What is written comes back: the same value, the same bits.
+
+mod common;
+
+use bytes::Bytes;
+use callboard_codec::{DecodeLimits, Format, Scalar, Tensor, Value};
+use ndarray::array;
+use proptest::prelude::*;
+
+fn through(format: Format, value: &Value) -> Value {
+    let bytes = value.encode(format).expect("every part has a form");
+    Value::decode(format, &bytes, &DecodeLimits::default()).expect("what was written is read")
+}
+
+proptest! {
+    #[test]
+    fn msgpack_brings_every_value_back(value in common::tree(common::leaf(), true)) {
+        prop_assert_eq!(through(Format::Msgpack, &value), value);
+    }
+
+    #[test]
+    fn json_brings_back_what_it_has_words_for(value in common::tree(common::json_leaf(), false)) {
+        prop_assert_eq!(through(Format::Json, &value), value);
+    }
+
+    #[test]
+    fn json_reads_and_writes_as_serde_json_does(value in common::tree(common::json_leaf(), false)) {
+        let ours = value.encode(Format::Json).unwrap();
+        let theirs: serde_json::Value = serde_json::from_slice(&ours).unwrap();
+        let text = Bytes::from(serde_json::to_vec_pretty(&theirs).unwrap());
+        prop_assert_eq!(Value::decode(Format::Json, &text, &DecodeLimits::default()).unwrap(), value);
+    }
+
+    #[test]
+    fn a_value_inside_a_typed_message_survives_rmp_serde(value in common::tree(common::leaf(), true)) {
+        let bytes = rmp_serde::to_vec_named(&value).unwrap();
+        prop_assert_eq!(&rmp_serde::from_slice::<Value>(&bytes).unwrap(), &value);
+        prop_assert_eq!(Value::decode(Format::Msgpack, &bytes.into(), &DecodeLimits::default()).unwrap(), value);
+    }
+
+    #[test]
+    fn the_bridge_brings_every_value_back(value in common::tree(common::leaf(), true)) {
+        prop_assert_eq!(&Value::from_serialize(&value).unwrap(), &value);
+        prop_assert_eq!(value.deserialize::<Value>().unwrap(), value);
+    }
+
+    #[test]
+    fn a_float_keeps_every_bit_in_msgpack(bits: u64) {
+        let back = through(Format::Msgpack, &Value::Float(f64::from_bits(bits)));
+        prop_assert_eq!(back.as_f64().map(f64::to_bits), Some(bits));
+    }
+
+    #[test]
+    fn a_finite_float_keeps_every_bit_in_json(bits: u64) {
+        let float = f64::from_bits(bits);
+        prop_assume!(float.is_finite());
+        let back = through(Format::Json, &Value::Float(float));
+        prop_assert_eq!(back.as_f64().map(f64::to_bits), Some(bits));
+        let bytes = Value::Float(float).encode(Format::Json).unwrap();
+        prop_assert_eq!(serde_json::from_slice::<f64>(&bytes).unwrap().to_bits(), bits);
+    }
+}
+
+#[test]
+fn json_takes_the_nearest_form_for_what_it_has_no_word_for() {
+    let written = |value: Value| String::from_utf8(value.encode(Format::Json).unwrap().into()).unwrap();
+    assert_eq!(written(Bytes::from_static(b"\x00\xff").into()), r#""AP8=""#);
+    assert_eq!(written(Value::Tuple(vec![1.into(), "a".into()])), r#"[1,"a"]"#);
+    assert_eq!(written(Scalar::F32(0.1).into()), "0.1");
+    assert_eq!(written(Tensor::from_array(array![[1_u8, 2], [3, 4]]).into()), "[[1,2],[3,4]]");
+    assert_eq!(written(Scalar::I16(7).to_tensor().into()), "7");
+    assert_eq!(written(Tensor::from_vec::<f64>(&[2, 0], vec![]).unwrap().into()), "[[],[]]");
+}
+
+#[test]
+fn serde_json_writes_a_value_as_we_do() {
+    let parts =
+        [Bytes::from_static(b"\xff").into(), Scalar::F32(0.1).into(), Tensor::from_array(array![true, false]).into()];
+    let value = Value::Tuple(parts.to_vec());
+    assert_eq!(serde_json::to_vec(&value).unwrap(), value.encode(Format::Json).unwrap());
+}
+
+#[test]
+fn json_refuses_to_write_what_is_no_number() {
+    let value = Value::from(vec![Value::from(1.0), Tensor::from_array(array![[0.5_f32, f32::NAN]]).into()]);
+    let error = value.encode(Format::Json).unwrap_err();
+    assert_eq!(error.to_string(), "cannot encode float: JSON has no form for NaN at $[1][0][1]");
+}
+
+#[test]
+fn msgpack_writes_what_other_implementations_read() {
+    // The bytes of msgpack-python's packb({"a": [1, -1, 300, 1.5, None, True, b"x"]}).
+    let bytes = Bytes::from_static(b"\x81\xa1a\x97\x01\xff\xcd\x01,\xcb?\xf8\0\0\0\0\0\0\xc0\xc3\xc4\x01x");
+    let value = Value::decode(Format::Msgpack, &bytes, &DecodeLimits::default()).unwrap();
+    assert_eq!(value.encode(Format::Msgpack).unwrap(), bytes);
+    assert_eq!(value.get("a").and_then(Value::as_list).map(<[Value]>::len), Some(7));
+}
+
+#[test]
+fn msgpack_slices_byte_strings_out_of_the_input() {
+    let bytes = Value::Bytes(Bytes::from(vec![7; 4096])).encode(Format::Msgpack).unwrap();
+    let back = Value::decode(Format::Msgpack, &bytes, &DecodeLimits::default()).unwrap();
+    let range = bytes.as_ptr_range();
+    assert!(range.contains(&back.as_bytes().unwrap().as_ptr()));
+}

@@ -1,0 +1,193 @@
+//! Rust types through payloads and data types: what is encoded, what is not, and what a bad request is told.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use callboard_codec::{
+    DataType, DecodeError, DecodeErrorKind, DecodeLimits, Format, Map, Payload, RawBody, Tensor, Value,
+};
+use ndarray::array;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct Request {
+    name: String,
+    sizes: Vec<u32>,
+    #[serde(default)]
+    image: Option<Tensor>,
+    #[serde(default)]
+    origin: Option<Origin>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct Origin {
+    address: IpAddr,
+}
+
+fn request() -> Request {
+    let origin = Some(Origin { address: [10, 0, 0, 1].into() });
+    Request { name: "Ada".to_owned(), sizes: vec![1, 2], image: Some(Tensor::from_array(array![[1_i64, 2]])), origin }
+}
+
+fn decode(format: Format, input: impl Into<Bytes>, limits: &DecodeLimits) -> Result<Request, DecodeError> {
+    DataType::of::<Request>().decode(format, &input.into(), limits)?.into_inner()
+}
+
+#[test]
+fn a_type_comes_back_through_every_format() {
+    for format in [Format::Json, Format::Msgpack] {
+        let bytes = Payload::new(request()).encode(format).unwrap();
+        assert_eq!(decode(format, bytes, &DecodeLimits::default()).unwrap(), request());
+    }
+}
+
+#[test]
+fn a_bad_json_field_is_named_with_its_byte() {
+    let limits = DecodeLimits::default();
+    let told = |input: &'static str| {
+        let error = decode(Format::Json, input, &limits).unwrap_err();
+        (error.kind(), error.to_string())
+    };
+    use DecodeErrorKind::{LimitExceeded, Malformed, Mismatch};
+    let wrong = "invalid type: string \"x\", expected u32 at $.sizes[1] (byte 32)";
+    assert_eq!(told(r#"{"name": "Ada", "sizes": [1, "x"]}"#), (Mismatch, wrong.to_owned()));
+    assert_eq!(told(r#"{"name": "Ada"}"#), (Mismatch, "missing field `sizes` (byte 15)".to_owned()));
+    assert_eq!(told("[]").0, Mismatch);
+    let nan = "NaN and Infinity are not JSON: send null or a string at $.sizes[0] (byte 11)";
+    assert_eq!(told(r#"{"sizes": [NaN]}"#), (Malformed, nan.to_owned()));
+    assert_eq!(told(r#"{"name": "Ada", "sizes": []} x"#).0, Malformed);
+    assert_eq!(told(r#"{"name": "Ada", "sizes": [1"#).0, Malformed);
+    let ragged = "a row of 1 where others have 2 at $[1] at $.image";
+    assert!(told(r#"{"name": "Ada", "sizes": [], "image": [[1, 2], [3]]}"#).1.starts_with(ragged));
+    let deep = Box::leak(format!("{{\"image\": {}", "[".repeat(10_000)).into_boxed_str());
+    assert_eq!(told(deep).0, LimitExceeded);
+}
+
+#[test]
+fn a_bad_msgpack_field_is_named() {
+    let value =
+        Value::from(Map::from_iter([("name", Value::from("Ada")), ("sizes", vec![1.into(), (-1).into()].into())]));
+    let error = decode(Format::Msgpack, value.encode(Format::Msgpack).unwrap(), &DecodeLimits::default()).unwrap_err();
+    assert_eq!((error.kind(), error.path()), (DecodeErrorKind::Mismatch, "$.sizes[1]"));
+    let error = decode(Format::Msgpack, vec![0x91; 10_000], &DecodeLimits::default()).unwrap_err();
+    assert_eq!(error.limit().map(|limit| limit.name), Some("max_depth"));
+    let mut trailing = Payload::new(request()).encode(Format::Msgpack).unwrap().to_vec();
+    trailing.push(0xc0);
+    let error = decode(Format::Msgpack, trailing, &DecodeLimits::default()).unwrap_err();
+    assert_eq!(error.message(), "more input after the value");
+}
+
+#[test]
+fn msgpack_takes_a_type_in_the_form_of_its_schema() {
+    let origin = Map::from_iter([("address", "10.0.0.1")]);
+    let entries = [("name", Value::from("Ada")), ("sizes", vec![].into()), ("origin", origin.into())];
+    let bytes = Value::from(Map::from_iter(entries)).encode(Format::Msgpack).unwrap();
+    assert_eq!(decode(Format::Msgpack, bytes, &DecodeLimits::default()).unwrap().origin, request().origin);
+}
+
+#[test]
+fn limits_hold_for_typed_input_too() {
+    let body = |format| Payload::new(Request { sizes: vec![7; 50], ..request() }).encode(format).unwrap();
+    let limits = DecodeLimits::default();
+    for (limits, name) in [
+        (DecodeLimits { max_bytes: 40, ..limits.clone() }, "max_bytes"),
+        (DecodeLimits { max_elements: 40, ..limits.clone() }, "max_elements"),
+        (DecodeLimits { max_string_bytes: 4, ..limits.clone() }, "max_string_bytes"),
+        (DecodeLimits { max_depth: 1, ..limits }, "max_depth"),
+    ] {
+        for format in [Format::Json, Format::Msgpack] {
+            let error = decode(format, body(format), &limits).unwrap_err();
+            assert_eq!(error.limit().map(|limit| limit.name), Some(name), "{format}: {error}");
+        }
+    }
+    let exact = DecodeLimits { max_elements: 59, max_string_bytes: 8, max_depth: 3, ..DecodeLimits::default() };
+    assert_eq!(decode(Format::Json, body(Format::Json), &exact).unwrap().sizes.len(), 50);
+}
+
+/// Counts how often it is written.
+#[derive(Debug, Default, Deserialize)]
+struct Counted {
+    #[serde(skip)]
+    writes: AtomicUsize,
+}
+
+impl Serialize for Counted {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        serializer.collect_map([("n", 1)])
+    }
+}
+
+#[test]
+fn a_native_payload_is_handed_on_without_being_encoded() {
+    let value = Arc::new(Counted::default());
+    let payload = Payload::from_arc(value.clone());
+    assert!(payload.is::<Counted>() && !payload.is::<Value>());
+    assert!(payload.downcast_ref::<Counted>().is_some());
+    let same = payload.clone().into_arc::<Counted>().unwrap();
+    assert!(Arc::ptr_eq(&same, &value));
+    assert_eq!(value.writes.load(Ordering::Relaxed), 0);
+    assert_eq!(payload.encode(Format::Json).unwrap(), r#"{"n":1}"#);
+    assert_eq!(value.writes.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_sole_holder_gets_the_value_itself() {
+    let name = "Ada".repeat(10);
+    let address = name.as_ptr();
+    let payload = Payload::new(Request { name, ..request() });
+    assert_eq!(payload.into_inner::<Request>().unwrap().name.as_ptr(), address);
+}
+
+#[test]
+fn payloads_of_other_types_are_converted_through_a_value() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Named {
+        name: String,
+    }
+
+    let payload = Payload::new(request());
+    assert_eq!(payload.clone().into_arc::<Named>().unwrap().name, "Ada");
+    let value = payload.clone().into_inner::<Value>().unwrap();
+    assert_eq!(value.get("image").and_then(Value::as_tensor), request().image.as_ref());
+    assert_eq!(*Payload::new(value).into_arc::<Request>().unwrap(), request());
+    let error = payload.into_arc::<Vec<u8>>().unwrap_err();
+    assert_eq!(error.kind(), DecodeErrorKind::Mismatch);
+}
+
+#[test]
+fn a_value_payload_is_encoded_as_the_value_it_is() {
+    let value = Value::from(Map::from_iter([("image", Tensor::from_array(array![1.5_f32]))]));
+    let payload = DataType::value().from_value(value.clone()).unwrap();
+    for format in [Format::Json, Format::Msgpack] {
+        assert_eq!(payload.encode(format).unwrap(), value.encode(format).unwrap());
+    }
+    assert_eq!(payload.to_value().unwrap(), value);
+    assert_eq!(payload.into_inner::<Value>().unwrap(), value);
+}
+
+#[test]
+fn size_hints_see_through_what_is_known() {
+    assert!(Payload::new(Tensor::from_array(ndarray::Array1::<u8>::zeros(1000))).size_hint() >= 1000);
+    assert!(Payload::new(Value::from("x".repeat(1000))).size_hint() >= 1000);
+    assert!(Payload::new("x".repeat(1000)).size_hint() >= 1000);
+    assert_eq!(Payload::new(7_u32).size_hint(), 4);
+}
+
+#[test]
+fn a_data_type_describes_itself() {
+    let described = DataType::of::<Request>();
+    assert_eq!(described.name(), "Request");
+    assert_eq!(described.schema()["required"], serde_json::json!(["name", "sizes"]));
+    assert!(described.schema()["$defs"]["Origin"].is_object());
+    assert_eq!(described.schema().get("$schema"), None);
+    assert_eq!(DataType::value().name(), "Value");
+
+    let raw_body = RawBody { field: "image".to_owned(), media_types: vec!["image/*".to_owned()] };
+    let other = described.clone().with_name("Digits").with_schema(true.into()).with_raw_body(raw_body.clone());
+    assert_eq!((other.name(), other.schema(), other.raw_body()), ("Digits", &true.into(), Some(&raw_body)));
+    assert_eq!((described.name(), described.raw_body()), ("Request", None));
+}
