@@ -1,1 +1,74 @@
-//! callboard-core.
+//! The core of Callboard: stages, pipelines, batching, supervision. No sockets.
+//!
+//! A **stage** is a recipe for workers; a **pipeline** puts stages in a row; an [`App`] serves pipelines under names;
+//! a [`Node`] is the app running. A call takes the shortest way:
+//!
+//! ```text
+//!  Client ── permit ──► Gateway      counts calls and bytes, knows what is in flight
+//!    │   ── pick ────► Router        a snapshot: route → pipeline
+//!    │   ── Submit ──► Batcher       one message; the bounded queue of one stage
+//!    │                   │  Run      one message per batch, when a worker is free
+//!    │                 Worker        user code: one outcome per item
+//!    ◄─── one-shot reply ┘           straight to the caller
+//! ```
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use callboard_core::{App, Batch, Pipeline, Stage};
+//!
+//! let words = Stage::each("words", |text: &String| {
+//!     Ok(text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+//! });
+//! let count = Stage::batch("count", |batch: Batch<Vec<String>>| {
+//!     batch.iter().map(|words| Ok(words.len())).collect()
+//! })
+//! .max_batch_size(32);
+//!
+//! let node = App::new().route("/count", Pipeline::from(words).then(count)).start().await?;
+//! let words: usize = node.client().call("/count", "three small words".to_owned()).await?;
+//! assert_eq!(words, 3);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is promised
+//!
+//! Every admitted call ends in exactly one outcome: its result, or a [`CallError`] of one [`ErrorKind`]. Nothing expired
+//! or abandoned is started. A panic ends one replica and its batch, nothing else. Every queue has a bound and says
+//! `Overloaded` when it is full.
+
+mod app;
+mod batcher;
+mod call;
+mod client;
+mod clock;
+mod deadline;
+mod error;
+mod failure;
+mod gateway;
+mod id;
+mod metrics;
+mod node;
+mod pipeline;
+mod router;
+mod stage;
+mod supervisor;
+mod worker;
+
+pub use app::{App, RouteSpec, StartError};
+pub use batcher::{BatchPolicy, ReleaseReason};
+pub use call::{CallOptions, Priority, Reply, Timing};
+pub use client::Client;
+pub use clock::Instant;
+pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
+pub use error::{CallError, ErrorKind};
+pub use failure::Failure;
+pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, Limits};
+pub use id::{FlightId, RouteName, StageName};
+pub use node::{Description, Drained, Health, Node, ReplicaDescription, StageDescription, StageHealth};
+pub use pipeline::{MemberError, Members, Pipeline};
+pub use router::Route;
+pub use stage::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, Stage, StageSettings};
+pub use supervisor::{BackoffPolicy, Intensity, StageState};
+pub use worker::{Batch, ItemContext, Replica, Worker};

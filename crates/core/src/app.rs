@@ -1,0 +1,249 @@
+//! What is to be served: routes over pipelines, and the node's bounds. A plan; nothing runs before [`App::start`].
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use callboard_codec::{Data, DataType, EncodeError, Value};
+use schemars::JsonSchema;
+
+use crate::gateway::Limits;
+use crate::id::{RouteName, StageName};
+use crate::node::Node;
+use crate::pipeline::{Graph, Pipeline};
+use crate::router::RouteParts;
+use crate::stage::StageSpec;
+
+/// Routes and limits, on their way to a [`Node`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard_core::{App, Stage};
+///
+/// let double = Stage::each("double", |number: &i64| Ok(number * 2));
+/// let node = App::new().route("/double", double).start().await?;
+/// let answer: i64 = node.client().call("/double", 21i64).await?;
+/// assert_eq!(answer, 42);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "an app does nothing until it is started"]
+pub struct App {
+    routes: Vec<RouteSpec>,
+    limits: Limits,
+}
+
+impl App {
+    /// Nothing to serve yet, default limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Serves a typed pipeline under `name`, a path such as `/greet`. The types' schemas describe it to clients.
+    pub fn route<In, Out>(self, name: &str, pipeline: impl Into<Pipeline<In, Out>>) -> Self
+    where
+        In: Data + JsonSchema,
+        Out: Data + JsonSchema,
+    {
+        self.mount(RouteSpec::new(name, pipeline))
+    }
+
+    /// Serves a pipeline over [`Value`]s whose input and output are described by hand.
+    pub fn route_described(
+        self,
+        name: &str,
+        pipeline: impl Into<Pipeline<Value, Value>>,
+        input: DataType,
+        output: DataType,
+    ) -> Self {
+        self.mount(RouteSpec::described(name, pipeline, input, output))
+    }
+
+    /// Serves a route with all that can be said of it.
+    pub fn mount(mut self, route: RouteSpec) -> Self {
+        self.routes.push(route);
+        self
+    }
+
+    /// Sets the node's bounds.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The routes, in order.
+    pub fn routes(&self) -> &[RouteSpec] {
+        &self.routes
+    }
+
+    /// Builds every stage and returns when all of them are warm and the routes are open.
+    ///
+    /// # Errors
+    ///
+    /// A plan that contradicts itself, or the message of the first worker that could not be built. Nothing keeps running
+    /// then.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn start(self) -> Result<Node, StartError> {
+        self.check()?;
+        Node::start(self.routes, self.limits).await
+    }
+
+    fn check(&self) -> Result<(), StartError> {
+        let mut names = HashSet::new();
+        for route in &self.routes {
+            check_route_name(&route.name)?;
+            if !names.insert(&route.name) {
+                return Err(StartError::DuplicateRoute { route: route.name.clone() });
+            }
+        }
+        for spec in distinct_stages(&self.routes) {
+            let same_name = |other: &Arc<StageSpec>| other.name() == spec.name() && !Arc::ptr_eq(other, &spec);
+            if self.routes.iter().flat_map(|route| route.graph.stages()).any(same_name) {
+                return Err(StartError::DuplicateStage { stage: spec.name().clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Each stage once, in the order of first use.
+pub(crate) fn distinct_stages(routes: &[RouteSpec]) -> Vec<Arc<StageSpec>> {
+    let mut stages: Vec<Arc<StageSpec>> = Vec::new();
+    for spec in routes.iter().flat_map(|route| route.graph.stages()) {
+        if !stages.iter().any(|seen| Arc::ptr_eq(seen, spec)) {
+            stages.push(Arc::clone(spec));
+        }
+    }
+    stages
+}
+
+/// The characters of a route's name: those of a URL path that need no escape.
+fn check_route_name(route: &RouteName) -> Result<(), StartError> {
+    let name = route.as_str();
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte);
+    let well_formed = name.len() > 1
+        && name.starts_with('/')
+        && !name.ends_with('/')
+        && !name.contains("//")
+        && name.bytes().all(allowed)
+        && name.split('/').all(|segment| segment != "." && segment != "..");
+    if well_formed { Ok(()) } else { Err(StartError::BadRouteName { route: route.clone() }) }
+}
+
+/// One route of an app.
+#[must_use = "a route is served once it is added to an app"]
+pub struct RouteSpec {
+    pub(crate) name: RouteName,
+    pub(crate) graph: Graph<Arc<StageSpec>>,
+    pub(crate) parts: RouteParts,
+}
+
+impl RouteSpec {
+    /// A typed pipeline under `name`.
+    pub fn new<In, Out>(name: &str, pipeline: impl Into<Pipeline<In, Out>>) -> Self
+    where
+        In: Data + JsonSchema,
+        Out: Data + JsonSchema,
+    {
+        Self::of(name, pipeline.into().graph(), DataType::of::<In>(), DataType::of::<Out>())
+    }
+
+    /// A pipeline over [`Value`]s, described by hand.
+    pub fn described(
+        name: &str,
+        pipeline: impl Into<Pipeline<Value, Value>>,
+        input: DataType,
+        output: DataType,
+    ) -> Self {
+        Self::of(name, pipeline.into().graph(), input, output)
+    }
+
+    fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
+        let parts = RouteParts { input, output, summary: String::new(), examples: Vec::new() };
+        Self { name: RouteName::new(name), graph: graph.clone(), parts }
+    }
+
+    /// One line for people who read the documentation.
+    pub fn summary(mut self, summary: impl Into<String>) -> Self {
+        self.parts.summary = summary.into();
+        self
+    }
+
+    /// An input that works, for the documentation and for checks.
+    pub fn example(mut self, example: Value) -> Self {
+        self.parts.examples.push(example);
+        self
+    }
+
+    /// A typed input that works.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be expressed as a [`Value`].
+    pub fn example_of<In: Data>(self, example: &In) -> Result<Self, EncodeError> {
+        let value = Value::from_serialize(example)?;
+        Ok(self.example(value))
+    }
+
+    /// Its public name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Its stages in order.
+    #[must_use]
+    pub fn stages(&self) -> Vec<StageName> {
+        self.graph.stages().into_iter().map(|spec| spec.name().clone()).collect()
+    }
+}
+
+impl fmt::Debug for RouteSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouteSpec").field("name", &self.name).field("stages", &self.stages()).finish_non_exhaustive()
+    }
+}
+
+/// Why an app did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A worker of this stage could not be built or warmed up; the message is its own. Nobody tried twice.
+    #[error("stage `{stage}` did not start: {message}")]
+    Stage {
+        /// The stage.
+        stage: StageName,
+        /// What its constructor said.
+        message: String,
+    },
+    /// Two stages have this name. Clone one stage to share it; name two stages differently.
+    #[error("two different stages are named `{stage}`")]
+    DuplicateStage {
+        /// The name.
+        stage: StageName,
+    },
+    /// Two routes have this name.
+    #[error("two routes are named `{route}`")]
+    DuplicateRoute {
+        /// The name.
+        route: RouteName,
+    },
+    /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
+    /// segments.
+    #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
+    BadRouteName {
+        /// The name.
+        route: RouteName,
+    },
+    /// The operating system refused a thread.
+    #[error("could not start a thread")]
+    Thread(#[source] std::io::Error),
+    /// A part of the node could not be started: a defect of this framework.
+    #[error("could not start the node: {0}")]
+    Internal(String),
+}

@@ -1,0 +1,214 @@
+//! The thin shell around queue and policy: feeds them with messages and time, and hands batches to free workers.
+
+use std::sync::Arc;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use super::entry::Entry;
+use super::message::BatcherMessage;
+use super::policy::{Release, ReleaseReason, Waiting};
+use super::pool::Pool;
+use super::queue::BatchQueue;
+use crate::clock::{self, Instant};
+use crate::error::{CallError, ErrorKind};
+use crate::metrics::Place;
+use crate::worker::{BatchRun, WorkerMessage, WorkerSlot};
+
+/// The actor of one stage's queue.
+pub(crate) struct BatcherActor;
+
+pub(crate) struct BatcherArgs {
+    pub(crate) pool: Arc<Pool>,
+}
+
+pub(crate) struct BatcherState {
+    pool: Arc<Pool>,
+    queue: BatchQueue<Entry>,
+    workers: Vec<Arc<WorkerSlot>>,
+    last_batch: usize,
+    /// The turn is given away: `Settled` is on its way.
+    settling: bool,
+    /// The armed delay, so that no second timer is armed for the same moment.
+    due_at: Option<Instant>,
+    draining: bool,
+    /// The stage has given up: whatever comes is answered at once.
+    closed: bool,
+}
+
+impl Actor for BatcherActor {
+    type Msg = BatcherMessage;
+    type State = BatcherState;
+    type Arguments = BatcherArgs;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<BatcherMessage>,
+        args: BatcherArgs,
+    ) -> Result<BatcherState, ActorProcessingErr> {
+        let keeps_arrivals = !args.pool.policy().max_delay.is_zero();
+        Ok(BatcherState {
+            pool: args.pool,
+            queue: BatchQueue::new(keeps_arrivals),
+            workers: Vec::new(),
+            last_batch: 0,
+            settling: false,
+            due_at: None,
+            draining: false,
+            closed: false,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<BatcherMessage>,
+        message: BatcherMessage,
+        state: &mut BatcherState,
+    ) -> Result<(), ActorProcessingErr> {
+        let mut settled = false;
+        match message {
+            BatcherMessage::Submit(entry) => state.queue.push(entry.key, entry.enqueued_at, entry),
+            BatcherMessage::Abandon(key) => {
+                if let Some(entry) = state.queue.remove(key) {
+                    state.pool.discard(entry, clock::now(), Place::Queue);
+                }
+            }
+            BatcherMessage::Join(slot) => state.workers.push(slot),
+            BatcherMessage::Free => {}
+            BatcherMessage::Settled => {
+                state.settling = false;
+                settled = true;
+            }
+            BatcherMessage::Due => state.due_at = None,
+            BatcherMessage::Close => state.closed = true,
+            BatcherMessage::Drain => state.draining = true,
+        }
+        if state.closed {
+            state.answer_all_unavailable();
+        }
+        // While the turn is given away, entries only gather; `Settled` will look at them all.
+        if !state.settling && state.dispatch(&myself, settled) {
+            tokio::task::yield_now().await;
+            // Behind whatever arrived in that turn.
+            myself.cast(BatcherMessage::Settled)?;
+        }
+        Ok(())
+    }
+}
+
+impl BatcherState {
+    /// Hands out batches while the policy says so. Returns whether the turn is to be given away first.
+    fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>, mut settled: bool) -> bool {
+        while self.queue.len() > 0 {
+            let Some(worker) = self.take_free_worker() else { return false };
+            let now = clock::now();
+            let waiting = self.waiting(settled);
+            match self.pool.policy().decide(now, &waiting) {
+                Release::Now(reason) => {
+                    self.hand_over(&worker, now, reason);
+                    settled = false;
+                }
+                Release::Settle => {
+                    worker.give_back();
+                    self.settling = true;
+                    return true;
+                }
+                Release::At(at) => {
+                    worker.give_back();
+                    self.arm(myself, now, at);
+                    return false;
+                }
+                Release::Nothing => {
+                    worker.give_back();
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    fn waiting(&self, settled: bool) -> Waiting {
+        let has_delay = !self.pool.policy().max_delay.is_zero();
+        Waiting {
+            len: self.queue.len(),
+            oldest_arrival: self.queue.oldest_arrival(),
+            first_deadline: if has_delay { self.queue.first_deadline() } else { None },
+            estimate: self.pool.batch_estimate(),
+            last_batch: self.last_batch,
+            settled,
+            draining: self.draining,
+        }
+    }
+
+    /// Takes a worker that is free, and forgets those that are over.
+    fn take_free_worker(&mut self) -> Option<Arc<WorkerSlot>> {
+        let mut gone = false;
+        let taken = self.workers.iter().find(|worker| {
+            gone |= worker.is_gone();
+            worker.try_take()
+        });
+        let taken = taken.cloned();
+        if gone {
+            self.workers.retain(|worker| !worker.is_gone());
+        }
+        taken
+    }
+
+    /// Forms a batch and gives it to a worker that was taken for it.
+    fn hand_over(&mut self, worker: &WorkerSlot, now: Instant, reason: ReleaseReason) {
+        let entries = self.form(now);
+        if entries.is_empty() {
+            worker.give_back();
+            return;
+        }
+        self.last_batch = entries.len();
+        self.pool.record_release(reason, entries.len());
+        let run = BatchRun { entries, formed_at: now };
+        if let Err(error) = worker.actor().send_message(WorkerMessage::Run(run)) {
+            // The worker died between being free and being told. Nothing has started, so the entries go back in line.
+            worker.retire();
+            self.take_back(error);
+        }
+    }
+
+    /// Takes up to a full batch of entries that somebody still wants.
+    fn form(&mut self, now: Instant) -> Vec<Entry> {
+        let max = self.pool.policy().max_batch_size.get();
+        let mut entries = Vec::with_capacity(max.min(self.queue.len()));
+        while entries.len() < max {
+            let Some(mut entry) = self.queue.pop() else { break };
+            if entry.flight.is_wanted(now) {
+                entry.place.give_up();
+                entries.push(entry);
+            } else {
+                self.pool.discard(entry, now, Place::Queue);
+            }
+        }
+        entries
+    }
+
+    fn take_back(&mut self, error: ractor::MessagingErr<WorkerMessage>) {
+        if let ractor::MessagingErr::SendErr(WorkerMessage::Run(run)) = error {
+            for mut entry in run.entries {
+                entry.place.take_again(&self.pool);
+                self.queue.push(entry.key, entry.enqueued_at, entry);
+            }
+        }
+    }
+
+    /// Sees to it that `Due` comes at `at`. A timer that is armed for an earlier moment serves: it will look again.
+    fn arm(&mut self, myself: &ActorRef<BatcherMessage>, now: Instant, at: Instant) {
+        if self.due_at.is_some_and(|due| due <= at) {
+            return;
+        }
+        self.due_at = Some(at);
+        myself.send_after(at.saturating_duration_since(now), || BatcherMessage::Due);
+    }
+
+    fn answer_all_unavailable(&mut self) {
+        while let Some(entry) = self.queue.pop() {
+            let message = format!("stage `{}` {}", self.pool.name(), self.pool.why_unavailable());
+            let error = CallError::new(ErrorKind::Unavailable, message).at_stage(self.pool.name());
+            entry.reply.send(Err(error));
+        }
+    }
+}

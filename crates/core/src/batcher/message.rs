@@ -1,0 +1,28 @@
+//! What a batcher can be told.
+
+use std::sync::Arc;
+
+use super::entry::{Entry, EntryKey};
+use crate::worker::WorkerSlot;
+
+/// Messages to one batcher. Every `Submit` holds a place in the bounded queue, and the others are at most a few per place
+/// or replica, so the mailbox is bounded although its type is not.
+#[derive(Debug)]
+pub(crate) enum BatcherMessage {
+    /// Queue this entry. From a caller that holds a place.
+    Submit(Entry),
+    /// The caller of this entry has gone. From the caller's guard.
+    Abandon(EntryKey),
+    /// A replica is ready for batches. From the new worker.
+    Join(Arc<WorkerSlot>),
+    /// A worker became free while entries were waiting. From that worker.
+    Free,
+    /// The turn was given away; form a batch from what has come. From the batcher to itself.
+    Settled,
+    /// The delay that was armed has passed. From the batcher's timer.
+    Due,
+    /// The stage has given up: answer everything that waits. From the supervisor.
+    Close,
+    /// No delays any more: the node drains. From the supervisor.
+    Drain,
+}

@@ -1,0 +1,22 @@
+//! The batcher: one per stage and node. It keeps the queue and forms batches.
+//!
+//! Work-conserving: a free worker and a waiting entry mean a batch now; batches grow while workers are busy. A batch is
+//! formed at the moment a worker takes it, so priorities, deadlines and cancellations count until the last instant.
+//!
+//! * **Full:** [`Pool::submit`] refuses the entry with `Overloaded` and a `retry_after`; nothing enters the mailbox.
+//! * **Late:** the caller's own timer answers `DeadlineExceeded`; the entry is dropped from the queue, never executed.
+//! * **Cancelled:** the caller's guard tells the batcher, which drops the entry and counts it.
+
+mod actor;
+mod entry;
+mod message;
+mod policy;
+mod pool;
+mod queue;
+
+pub use policy::{BatchPolicy, ReleaseReason};
+
+pub(crate) use actor::{BatcherActor, BatcherArgs};
+pub(crate) use entry::{Entry, ReplyPort, StageReply};
+pub(crate) use message::BatcherMessage;
+pub(crate) use pool::Pool;

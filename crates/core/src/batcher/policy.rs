@@ -1,0 +1,224 @@
+//! When a batch leaves the queue: a pure decision.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::clock::Instant;
+use crate::deadline::Deadline;
+
+/// How a stage gathers entries.
+///
+/// The defaults never make anyone wait: no batching, no delay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchPolicy {
+    /// The largest number of entries in one batch. Default 1: a stage has to say that it batches. What it costs: the
+    /// worker holds this many inputs and outputs at once. It adds no latency while workers are free.
+    pub max_batch_size: NonZeroUsize,
+    /// How long, from the arrival of the oldest entry, a batch that is not full waits for more although a worker is free.
+    /// Default zero. Turn it up only for stages whose cost is mostly per batch and whose load comes in trickles: every
+    /// request at low load then pays it in full. It never exceeds the slack of any member's deadline. Pairs with
+    /// [`max_batch_size`](Self::max_batch_size).
+    pub max_delay: Duration,
+}
+
+impl Default for BatchPolicy {
+    fn default() -> Self {
+        Self { max_batch_size: NonZeroUsize::MIN, max_delay: Duration::ZERO }
+    }
+}
+
+/// Why a batch was released when it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReleaseReason {
+    /// It had reached its largest size.
+    Full,
+    /// A worker was free and there was nothing to wait for.
+    Idle,
+    /// The oldest entry had waited for the maximal delay.
+    Delay,
+    /// A member's deadline left no more room to wait.
+    Deadline,
+    /// The stage is draining.
+    Drain,
+}
+
+impl ReleaseReason {
+    /// The word for metric labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Idle => "idle",
+            Self::Delay => "delay",
+            Self::Deadline => "deadline",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+/// What the decision looks at, while a worker is free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Entries in the queue.
+    pub(crate) len: usize,
+    /// When the oldest of them arrived; read only where there is a delay.
+    pub(crate) oldest_arrival: Option<Instant>,
+    /// The first deadline among them.
+    pub(crate) first_deadline: Option<Deadline>,
+    /// How long a batch takes, as measured.
+    pub(crate) estimate: Duration,
+    /// How many entries the last batch had.
+    pub(crate) last_batch: usize,
+    /// The turn was given away once since the last batch, so that its callers could come back.
+    pub(crate) settled: bool,
+    /// No more entries will come.
+    pub(crate) draining: bool,
+}
+
+/// What to do while a worker is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// Form a batch now.
+    Now(ReleaseReason),
+    /// Let the tasks that are ready run once, then look again: the callers of the last batch, just woken, are about to send
+    /// their next requests. Costs one turn of the runtime, no timer.
+    Settle,
+    /// Look again at this time.
+    At(Instant),
+    /// There is nothing to do.
+    Nothing,
+}
+
+impl BatchPolicy {
+    /// Decides on the queue in front of a free worker.
+    pub(crate) fn decide(&self, now: Instant, waiting: &Waiting) -> Release {
+        let max = self.max_batch_size.get();
+        if waiting.len == 0 {
+            return Release::Nothing;
+        }
+        if waiting.len >= max {
+            return Release::Now(ReleaseReason::Full);
+        }
+        if waiting.draining {
+            return Release::Now(ReleaseReason::Drain);
+        }
+        if let Some(release) = self.delay(now, waiting) {
+            return release;
+        }
+        // One caller alone is never made to wait a turn: its last batch had one entry, and so has this one.
+        if !waiting.settled && waiting.len < waiting.last_batch.min(max) {
+            return Release::Settle;
+        }
+        Release::Now(ReleaseReason::Idle)
+    }
+
+    /// What the maximal delay says, if there is one.
+    fn delay(&self, now: Instant, waiting: &Waiting) -> Option<Release> {
+        if self.max_delay.is_zero() {
+            return None;
+        }
+        let by_delay = waiting.oldest_arrival? + self.max_delay;
+        let by_deadline = waiting.first_deadline.map(|deadline| latest_start(deadline, waiting.estimate, now));
+        let (at, reason) = match by_deadline {
+            Some(at) if at < by_delay => (at, ReleaseReason::Deadline),
+            _ => (by_delay, ReleaseReason::Delay),
+        };
+        Some(if now >= at { Release::Now(reason) } else { Release::At(at) })
+    }
+}
+
+/// The last moment at which a batch can start and still make this deadline.
+fn latest_start(deadline: Deadline, estimate: Duration, now: Instant) -> Instant {
+    deadline.instant().checked_sub(estimate).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn waiting(len: usize, now: Instant) -> Waiting {
+        Waiting {
+            len,
+            oldest_arrival: Some(now),
+            first_deadline: None,
+            estimate: Duration::ZERO,
+            last_batch: 0,
+            settled: false,
+            draining: false,
+        }
+    }
+
+    fn policy(max: usize, max_delay: Duration) -> BatchPolicy {
+        BatchPolicy { max_batch_size: NonZeroUsize::new(max).unwrap(), max_delay }
+    }
+
+    #[test]
+    fn a_free_worker_and_an_entry_mean_a_batch_at_once() {
+        let now = Instant::now();
+        let release = policy(32, Duration::ZERO).decide(now, &waiting(1, now));
+        assert_eq!(release, Release::Now(ReleaseReason::Idle));
+    }
+
+    #[test]
+    fn the_callers_of_the_last_batch_get_one_turn_to_come_back() {
+        let now = Instant::now();
+        let policy = policy(32, Duration::ZERO);
+        let after_eight = Waiting { last_batch: 8, ..waiting(1, now) };
+        assert_eq!(policy.decide(now, &after_eight), Release::Settle);
+        let settled = Waiting { settled: true, ..after_eight };
+        assert_eq!(policy.decide(now, &settled), Release::Now(ReleaseReason::Idle));
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_oldest_arrival_and_ends_at_the_slack() {
+        let now = Instant::now();
+        let policy = policy(32, Duration::from_millis(10));
+        let relaxed = waiting(1, now);
+        assert_eq!(policy.decide(now, &relaxed), Release::At(now + Duration::from_millis(10)));
+
+        let pressed = Waiting {
+            first_deadline: Some(Deadline::after(now, Duration::from_millis(8))),
+            estimate: Duration::from_millis(3),
+            ..relaxed
+        };
+        assert_eq!(policy.decide(now, &pressed), Release::At(now + Duration::from_millis(5)));
+        let later = now + Duration::from_millis(5);
+        assert_eq!(policy.decide(later, &pressed), Release::Now(ReleaseReason::Deadline));
+    }
+
+    proptest! {
+        /// Whatever the queue looks like, a wait is never longer than the delay and never past a deadline's slack.
+        #[test]
+        fn never_waits_longer_than_the_delay_or_the_slack(
+            max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
+            slack in 0u64..100, estimate in 0u64..20, last in 0usize..64,
+            settled: bool, draining: bool,
+        ) {
+            let oldest = Instant::now();
+            let now = oldest + Duration::from_millis(waited);
+            let deadline = Deadline::after(now, Duration::from_millis(slack));
+            let waiting = Waiting {
+                len, oldest_arrival: Some(oldest), first_deadline: Some(deadline),
+                estimate: Duration::from_millis(estimate), last_batch: last, settled, draining,
+            };
+            let policy = policy(max, Duration::from_millis(delay));
+            match policy.decide(now, &waiting) {
+                Release::Nothing => prop_assert_eq!(len, 0),
+                Release::Now(reason) => {
+                    prop_assert!(len > 0);
+                    prop_assert_eq!(reason == ReleaseReason::Full, len >= max);
+                }
+                Release::Settle => prop_assert!(!settled && len < last && len < max && delay == 0),
+                Release::At(at) => {
+                    prop_assert!(len < max && !draining && at > now);
+                    prop_assert!(at <= oldest + Duration::from_millis(delay));
+                    prop_assert!(at <= deadline.instant());
+                }
+            }
+        }
+    }
+}

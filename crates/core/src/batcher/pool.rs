@@ -1,0 +1,332 @@
+//! What everybody who deals with one stage on this node shares: its queue's bound, its state, its measurements.
+//!
+//! [`Pool::submit`] is the only way in. It refuses before anything is queued, or returns the one outcome of the entry.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use callboard_codec::Payload;
+use parking_lot::Mutex;
+use ractor::ActorRef;
+
+use super::entry::{Entry, EntryKey, ReplyPort, StageOutcome};
+use super::message::BatcherMessage;
+use super::policy::{BatchPolicy, ReleaseReason};
+use crate::call::{Flight, Timing};
+use crate::clock::Instant;
+use crate::error::{CallError, ErrorKind};
+use crate::id::StageName;
+use crate::metrics::{Discarded, NodeMetrics, Place, StageMetrics};
+use crate::stage::StageSettings;
+use crate::supervisor::{Lifecycle, StageState};
+use crate::worker::WorkerSlot;
+
+/// What a refused caller is told before anything was measured.
+const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
+
+/// How much a new measurement counts in the running means: the last ten batches make up two thirds of them.
+const MEAN_WEIGHT: f64 = 0.1;
+
+/// One stage on this node.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    name: StageName,
+    settings: StageSettings,
+    metrics: StageMetrics,
+    lifecycle: Mutex<Lifecycle>,
+    /// Whether `submit` may queue: true in Ready, Degraded and, for calls admitted before, Draining.
+    open: AtomicBool,
+    batcher: OnceLock<ActorRef<BatcherMessage>>,
+    workers: Mutex<Vec<Arc<WorkerSlot>>>,
+    /// Entries in the mailbox and the queue. Sequentially consistent with the workers' slots.
+    queued: AtomicUsize,
+    sequence: AtomicU64,
+    moved_to_threads: AtomicBool,
+    mean_batch: Mean,
+    mean_item: Mean,
+}
+
+impl Pool {
+    pub(crate) fn new(name: StageName, settings: StageSettings, metrics: &NodeMetrics) -> Self {
+        Self {
+            metrics: metrics.stage(&name),
+            name,
+            settings,
+            lifecycle: Mutex::default(),
+            open: AtomicBool::new(false),
+            batcher: OnceLock::new(),
+            workers: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            sequence: AtomicU64::new(0),
+            moved_to_threads: AtomicBool::new(false),
+            mean_batch: Mean::default(),
+            mean_item: Mean::default(),
+        }
+    }
+
+    /// Runs one payload through this stage.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the stage has given up, `DeadlineExceeded` when there is no time left, `Overloaded` when its
+    /// queue is full: in these three cases nothing was queued. Else whatever became of the entry.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future abandons the entry: it leaves the queue, or, if it runs already, its worker is told and its
+    /// result dropped.
+    pub(crate) async fn submit(self: &Arc<Self>, payload: Payload, flight: &Arc<Flight>, now: Instant) -> StageOutcome {
+        let batcher = self.check_open()?;
+        if flight.deadline.is_expired(now) {
+            let error = CallError::deadline_exceeded("before the stage was reached");
+            return Err(error.at_stage(&self.name));
+        }
+        let place = QueuePlace::take(self).ok_or_else(|| self.refuse())?;
+        let key = EntryKey {
+            priority: flight.priority,
+            deadline: flight.deadline,
+            sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
+        };
+        let (reply, outcome) = ReplyPort::pair();
+        let entry = Entry { key, payload, flight: Arc::clone(flight), enqueued_at: now, reply, place };
+        if batcher.send_message(BatcherMessage::Submit(entry)).is_err() {
+            return Err(self.unavailable());
+        }
+        let mut abandon = AbandonOnDrop { pool: self, flight, key, armed: true };
+        let outcome = outcome.await;
+        abandon.armed = false;
+        outcome.unwrap_or_else(|_| Err(self.lost()))
+    }
+
+    pub(crate) fn name(&self) -> &StageName {
+        &self.name
+    }
+
+    pub(crate) fn settings(&self) -> &StageSettings {
+        &self.settings
+    }
+
+    pub(crate) fn metrics(&self) -> &StageMetrics {
+        &self.metrics
+    }
+
+    pub(crate) fn policy(&self) -> &BatchPolicy {
+        self.settings.batching()
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::SeqCst)
+    }
+
+    /// The replicas that are up.
+    pub(crate) fn workers(&self) -> Vec<Arc<WorkerSlot>> {
+        self.workers.lock().iter().filter(|slot| !slot.is_gone()).cloned().collect()
+    }
+
+    pub(crate) fn set_batcher(&self, batcher: ActorRef<BatcherMessage>) {
+        let _ = self.batcher.set(batcher);
+    }
+
+    pub(crate) fn tell_batcher(&self, message: BatcherMessage) {
+        if let Some(batcher) = self.batcher.get() {
+            // A batcher that is gone has nothing left to be told about.
+            let _ = batcher.send_message(message);
+        }
+    }
+
+    /// Notes a replica that came up, in place of the one before it.
+    pub(crate) fn note_worker(&self, slot: Arc<WorkerSlot>) {
+        let mut workers = self.workers.lock();
+        workers.retain(|other| other.index() != slot.index());
+        workers.push(slot);
+    }
+
+    /// Where the stage is in its life, and why.
+    pub(crate) fn state(&self) -> (StageState, Option<String>) {
+        let lifecycle = self.lifecycle.lock();
+        (lifecycle.state(), lifecycle.reason().map(str::to_owned))
+    }
+
+    /// Moves the stage on in its life. Steps that its life does not have are refused and change nothing.
+    pub(crate) fn enter(&self, state: StageState, reason: Option<String>) {
+        let mut lifecycle = self.lifecycle.lock();
+        let before = lifecycle.state();
+        if !lifecycle.enter(state, reason) {
+            return;
+        }
+        self.open.store(state.accepts_entries(), Ordering::Release);
+        if before != state {
+            tracing::info!(stage = %self.name, from = %before, to = %state, reason = lifecycle.reason(), "stage state");
+        }
+    }
+
+    /// The watchdog's word: this stage holds runtime threads for too long.
+    pub(crate) fn move_to_threads(&self) {
+        if !self.moved_to_threads.swap(true, Ordering::AcqRel) {
+            self.metrics.moved_to_threads();
+            tracing::warn!(
+                stage = %self.name,
+                limit_ms = crate::worker::MAX_TASK_CALL.as_millis() as u64,
+                "a task stage held a runtime thread for too long and moves to threads of its own; \
+                 declare it with `on_threads()`"
+            );
+        }
+    }
+
+    pub(crate) fn is_moved_to_threads(&self) -> bool {
+        self.moved_to_threads.load(Ordering::Acquire)
+    }
+
+    /// A worker has finished: it is free, and the batcher hears of it if anybody waits.
+    pub(crate) fn release_worker(&self, slot: &WorkerSlot) {
+        slot.release();
+        if self.queued() > 0 {
+            self.tell_batcher(BatcherMessage::Free);
+        }
+    }
+
+    /// Answers an entry that nobody wants any more, and counts it.
+    pub(crate) fn discard(&self, entry: Entry, now: Instant, place: Place) {
+        let expired = entry.flight.deadline.is_expired(now);
+        let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
+        self.metrics.discarded(place, why);
+        // Whoever still listens only waits for its own timer to say the same.
+        entry.reply.send(Err(CallError::deadline_exceeded("in the queue").at_stage(&self.name)));
+    }
+
+    pub(crate) fn record_release(&self, reason: ReleaseReason, entries: usize) {
+        self.metrics.released(reason, entries);
+    }
+
+    pub(crate) fn record_run(&self, entries: usize, started_at: Instant, finished_at: Instant) {
+        let compute = finished_at.saturating_duration_since(started_at);
+        self.metrics.computed(compute);
+        self.mean_batch.add(compute.as_nanos() as f64);
+        self.mean_item.add(compute.as_nanos() as f64 / entries.max(1) as f64);
+    }
+
+    pub(crate) fn record_waits(&self, timing: &Timing) {
+        self.metrics.waited(timing);
+    }
+
+    /// How long a batch takes, as measured lately.
+    pub(crate) fn batch_estimate(&self) -> Duration {
+        self.mean_batch.get()
+    }
+
+    /// How long it would take to work off what waits, at the measured rate.
+    fn drain_time(&self) -> Duration {
+        let item = self.mean_item.get();
+        if item.is_zero() {
+            return RETRY_AFTER_UNKNOWN;
+        }
+        let queued = u32::try_from(self.queued()).unwrap_or(u32::MAX);
+        let replicas = u32::try_from(self.settings.replicas().get()).unwrap_or(u32::MAX);
+        item.saturating_mul(queued) / replicas
+    }
+
+    fn refuse(&self) -> CallError {
+        self.metrics.refused();
+        let message =
+            format!("the queue of stage `{}` is full: {} entries wait already", self.name, self.settings.queue());
+        CallError::overloaded(message, self.drain_time()).at_stage(&self.name)
+    }
+
+    fn check_open(&self) -> Result<&ActorRef<BatcherMessage>, CallError> {
+        match self.batcher.get() {
+            Some(batcher) if self.open.load(Ordering::Acquire) => Ok(batcher),
+            _ => Err(self.unavailable()),
+        }
+    }
+
+    fn unavailable(&self) -> CallError {
+        let message = format!("stage `{}` {}", self.name, self.why_unavailable());
+        CallError::new(ErrorKind::Unavailable, message).at_stage(&self.name)
+    }
+
+    /// The second half of "stage `x` …".
+    pub(crate) fn why_unavailable(&self) -> String {
+        match self.state() {
+            (state, Some(reason)) => format!("is {state}: {reason}"),
+            (state, None) => format!("is {state}"),
+        }
+    }
+
+    /// The reply port was dropped unused: whoever held the entry is gone.
+    fn lost(&self) -> CallError {
+        let kind = match self.state().0 {
+            StageState::Stopped | StageState::Draining => ErrorKind::Unavailable,
+            _ => ErrorKind::WorkerFailed,
+        };
+        CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name)
+    }
+}
+
+/// A place in a stage's bounded queue, given up when dropped.
+#[derive(Debug)]
+pub(crate) struct QueuePlace(Option<Arc<Pool>>);
+
+impl QueuePlace {
+    fn take(pool: &Arc<Pool>) -> Option<Self> {
+        let before = pool.queued.fetch_add(1, Ordering::SeqCst);
+        let place = Self(Some(Arc::clone(pool)));
+        // Dropping the place again takes the surplus back.
+        (before < pool.settings.queue().get()).then_some(place)
+    }
+
+    /// The entry has left the queue.
+    pub(crate) fn give_up(&mut self) {
+        if let Some(pool) = self.0.take() {
+            pool.queued.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The entry is back in the queue although it may be full: it was admitted once.
+    pub(crate) fn take_again(&mut self, pool: &Arc<Pool>) {
+        if self.0.is_none() {
+            pool.queued.fetch_add(1, Ordering::SeqCst);
+            self.0 = Some(Arc::clone(pool));
+        }
+    }
+}
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// Tells the batcher when the caller of an entry goes away before its outcome.
+struct AbandonOnDrop<'a> {
+    pool: &'a Pool,
+    flight: &'a Flight,
+    key: EntryKey,
+    armed: bool,
+}
+
+impl Drop for AbandonOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            // First the flag, which running workers and the forming of batches read, then the message, which frees the place.
+            self.flight.abandon();
+            self.pool.tell_batcher(BatcherMessage::Abandon(self.key));
+        }
+    }
+}
+
+/// An exponentially weighted running mean of nanoseconds. Updates may race; a lost one does no harm.
+#[derive(Debug, Default)]
+struct Mean(AtomicU64);
+
+impl Mean {
+    fn add(&self, nanos: f64) {
+        let before = f64::from_bits(self.0.load(Ordering::Relaxed));
+        let after = if before == 0.0 { nanos } else { before + MEAN_WEIGHT * (nanos - before) };
+        self.0.store(after.to_bits(), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_nanos(f64::from_bits(self.0.load(Ordering::Relaxed)) as u64)
+    }
+}

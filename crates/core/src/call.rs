@@ -1,0 +1,146 @@
+//! What a caller may ask for beside the input, what it gets beside the output, and the flight that stands for the call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use callboard_codec::Payload;
+use serde::Serialize;
+
+use crate::clock::Instant;
+use crate::deadline::Deadline;
+
+/// Which queue class a call waits in. Higher classes leave every queue first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Somebody is looking at a screen.
+    High,
+    /// The default.
+    #[default]
+    Normal,
+    /// Work that may wait: batches, backfills.
+    Low,
+}
+
+impl Priority {
+    /// Every class, the first to leave a queue first.
+    pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+}
+
+/// How a call is to be made. The default asks for nothing special.
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    deadline: Option<Deadline>,
+    priority: Priority,
+}
+
+impl CallOptions {
+    /// No deadline of its own (the node's default timeout applies), normal priority.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives up at `deadline`. Of several deadlines the smaller one wins.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Deadline) -> Self {
+        self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
+        self
+    }
+
+    /// Gives up `timeout` from `now`.
+    #[must_use]
+    pub fn with_timeout(self, now: Instant, timeout: Duration) -> Self {
+        self.with_deadline(Deadline::after(now, timeout))
+    }
+
+    /// Waits in this class.
+    #[must_use]
+    pub fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    pub(crate) fn deadline_or_default(&self, now: Instant, default_timeout: Duration) -> Deadline {
+        self.deadline.unwrap_or_else(|| Deadline::after(now, default_timeout))
+    }
+
+    pub(crate) fn priority(&self) -> Priority {
+        self.priority
+    }
+}
+
+/// Where a call's time went, summed over its stages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Timing {
+    /// From arrival at a stage until a batch took the entry.
+    pub queue: Duration,
+    /// From the forming of the batch until user code began: hand-over, and wake-up of the worker's thread.
+    pub batch: Duration,
+    /// User code, for the whole batch.
+    pub compute: Duration,
+}
+
+impl Timing {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.queue + self.batch + self.compute
+    }
+}
+
+impl std::ops::Add for Timing {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { queue: self.queue + other.queue, batch: self.batch + other.batch, compute: self.compute + other.compute }
+    }
+}
+
+/// A successful outcome.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Reply {
+    /// What the last stage gave.
+    pub payload: Payload,
+    /// Where the time went.
+    pub timing: Timing,
+}
+
+/// One admitted call, shared by its caller and by every entry that works for it.
+///
+/// Its one mutable fact is whether somebody still waits.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) deadline: Deadline,
+    pub(crate) priority: Priority,
+    abandoned: AtomicBool,
+    /// The call of which this is one branch.
+    parent: Option<Arc<Self>>,
+}
+
+impl Flight {
+    pub(crate) fn new(deadline: Deadline, priority: Priority) -> Self {
+        Self { deadline, priority, abandoned: AtomicBool::new(false), parent: None }
+    }
+
+    /// A part of a call that can be given up without the rest.
+    pub(crate) fn branch_of(parent: &Arc<Self>) -> Self {
+        Self { parent: Some(Arc::clone(parent)), ..Self::new(parent.deadline, parent.priority) }
+    }
+
+    /// Nobody waits any more. Work that has not begun must not begin.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire) || self.parent.as_ref().is_some_and(|parent| parent.is_abandoned())
+    }
+
+    /// Whether user code may still start for this call.
+    pub(crate) fn is_wanted(&self, now: Instant) -> bool {
+        !self.is_abandoned() && !self.deadline.is_expired(now)
+    }
+}

@@ -1,0 +1,171 @@
+//! The door for callers in this process, and the one that edges use: admit, submit, wait.
+
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+
+use crate::call::{CallOptions, Flight, Reply};
+use crate::clock::{self, Instant};
+use crate::error::{CallError, ErrorKind};
+use crate::gateway::Admission;
+use crate::node::{Description, Health, Shared};
+use crate::router::Route;
+
+/// A handle on a node's routes. Cloning it is cheap; it does not keep the node alive.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded when the types are the route's own.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`].
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels the call: queued work is removed, a running worker is told, later stages do not run.
+    pub async fn call<In: Data, Out: Data + Clone>(&self, route: &str, input: In) -> Result<Out, CallError> {
+        self.call_with(route, input, CallOptions::new()).await
+    }
+
+    /// Calls a route with a deadline or priority of its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`].
+    pub async fn call_with<In: Data, Out: Data + Clone>(
+        &self,
+        route: &str,
+        input: In,
+        options: CallOptions,
+    ) -> Result<Out, CallError> {
+        let payload = Payload::new(input);
+        let route = self.find(route)?;
+        let admission = self.admit(&route, payload.size_hint() as u64)?;
+        let now = admission.admitted_at();
+        let reply = self.submit_at(now, admission, payload, options).await?;
+        Ok(reply.payload.into_inner::<Out>()?)
+    }
+
+    /// The route of this name, if it is being served.
+    #[must_use]
+    pub fn route(&self, name: &str) -> Option<Arc<Route>> {
+        self.shared.router.route(name)
+    }
+
+    /// All routes, in the order of their declaration.
+    #[must_use]
+    pub fn routes(&self) -> Vec<Arc<Route>> {
+        self.shared.router.routes()
+    }
+
+    /// Takes the permits for a call before its `bytes` are read. The admission holds them until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node's permits are out, `Unavailable` when it drains.
+    pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+        self.shared.gateway.admit(route, bytes)
+    }
+
+    /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`].
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels the call and counts it as cancelled.
+    pub async fn submit(
+        &self,
+        admission: Admission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<Reply, CallError> {
+        self.submit_at(clock::now(), admission, payload, options).await
+    }
+
+    async fn submit_at(
+        &self,
+        now: Instant,
+        admission: Admission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<Reply, CallError> {
+        let route = admission.route();
+        let outcome = OutcomeOnDrop { route, admitted_at: admission.admitted_at(), open: true };
+        let timeout = self.shared.gateway.default_timeout();
+        let deadline = options.deadline_or_default(admission.admitted_at(), timeout);
+        let flight = Arc::new(Flight::new(deadline, options.priority()));
+
+        let run = route.graph().run(payload, &flight, now);
+        // The run first: an outcome that is there counts, even if the deadline passes in the same turn.
+        let result = tokio::select! {
+            biased;
+            result = run => result,
+            () = tokio::time::sleep_until(deadline.instant()) => {
+                Err(CallError::deadline_exceeded("before the outcome was there"))
+            }
+        };
+        outcome.close(&result);
+        result
+    }
+
+    /// Whether the node lives, is ready, and how each stage does.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    /// The running tree: stages, replicas, queues, calls in flight.
+    #[must_use]
+    pub fn describe(&self) -> Description {
+        self.shared.describe()
+    }
+
+    /// The metrics as Prometheus text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.shared.encode_metrics()
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Route>, CallError> {
+        self.route(name).ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`")))
+    }
+}
+
+/// Counts a call's outcome exactly once; a call that is dropped before it has one was cancelled.
+struct OutcomeOnDrop<'a> {
+    route: &'a Route,
+    admitted_at: Instant,
+    open: bool,
+}
+
+impl OutcomeOnDrop<'_> {
+    fn close(mut self, result: &Result<Reply, CallError>) {
+        self.open = false;
+        match result {
+            Ok(_) => {
+                let total = clock::now().saturating_duration_since(self.admitted_at);
+                self.route.metrics().succeeded(total);
+            }
+            Err(error) => self.route.metrics().ended(error.kind()),
+        }
+    }
+}
+
+impl Drop for OutcomeOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.route.metrics().ended(ErrorKind::Cancelled);
+        }
+    }
+}

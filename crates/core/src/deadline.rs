@@ -1,0 +1,67 @@
+//! When an answer stops being useful: an absolute instant inside, the remaining time outside.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::Instant;
+
+/// How long a call may take when its caller did not say: long enough for a slow model, short enough to free a stuck caller.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest timeout a caller may ask for; beyond it a queued request is a leak.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
+/// The instant after which nobody waits for an outcome any more.
+///
+/// A deadline covers the whole call: all stages, all retries. Where two deadlines meet, the smaller one wins.
+///
+/// ```
+/// use std::time::Duration;
+/// use callboard_core::{Deadline, Instant};
+///
+/// let now = Instant::now();
+/// let deadline = Deadline::after(now, Duration::from_millis(50));
+/// assert!(!deadline.is_expired(now));
+/// assert!(deadline.is_expired(now + Duration::from_millis(50)));
+/// assert_eq!(deadline.remaining(now), Duration::from_millis(50));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// The deadline at exactly this instant.
+    #[must_use]
+    pub const fn at(instant: Instant) -> Self {
+        Self(instant)
+    }
+
+    /// The deadline `timeout` from `now`, capped at [`MAX_TIMEOUT`].
+    #[must_use]
+    pub fn after(now: Instant, timeout: Duration) -> Self {
+        Self(now + timeout.min(MAX_TIMEOUT))
+    }
+
+    /// The instant itself, for timers.
+    #[must_use]
+    pub const fn instant(self) -> Instant {
+        self.0
+    }
+
+    /// Whether the time is up: a deadline is expired at its own instant.
+    #[must_use]
+    pub fn is_expired(self, now: Instant) -> bool {
+        now >= self.0
+    }
+
+    /// The time left, zero once expired. This is the form that crosses the wire.
+    #[must_use]
+    pub fn remaining(self, now: Instant) -> Duration {
+        self.0.saturating_duration_since(now)
+    }
+}
+
+impl fmt::Display for Deadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}

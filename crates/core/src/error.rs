@@ -1,0 +1,263 @@
+//! What may become of a call that did not succeed: one small vocabulary for every door.
+//!
+//! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share. Core only names the kinds; each edge
+//! has one `match` that translates them.
+
+use std::fmt;
+use std::time::Duration;
+
+use callboard_codec::{DecodeError, EncodeError, Value};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::id::StageName;
+
+/// The class of a failed call.
+///
+/// Litmus tests between look-alikes:
+///
+/// * The caller can change the request and succeed: [`InvalidInput`](Self::InvalidInput). User code ran and said no:
+///   [`Failed`](Self::Failed). User code did not survive: [`WorkerFailed`](Self::WorkerFailed). We have a bug:
+///   [`Internal`](Self::Internal).
+/// * Try again a little later, here: [`Overloaded`](Self::Overloaded). Try somewhere else, or much later:
+///   [`Unavailable`](Self::Unavailable).
+/// * Nobody waits because time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded); because the caller left:
+///   [`Cancelled`](Self::Cancelled).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request itself is wrong; sending it again will not help. Names the field and what was expected.
+    InvalidInput,
+    /// The caller did not say who it is.
+    Unauthenticated,
+    /// The caller is known and may not do this.
+    PermissionDenied,
+    /// No such route, stage or function.
+    NotFound,
+    /// A bound was reached: retry after [`CallError::retry_after`]. Nothing was started.
+    Overloaded,
+    /// The caller went away. Nobody reads this answer; it is for logs and metrics.
+    Cancelled,
+    /// User code returned or raised an error. Never retried, not counted against the worker.
+    Failed,
+    /// The worker died, or broke its contract (a wrong number of results). Carries its last words.
+    WorkerFailed,
+    /// A defect of this framework.
+    Internal,
+    /// Not ready, draining, or the stage has given up. Another node, or a later time, may help.
+    Unavailable,
+    /// The deadline passed before the outcome was there.
+    DeadlineExceeded,
+}
+
+impl ErrorKind {
+    /// Every kind, in the order of the documentation's table.
+    pub const ALL: [Self; 11] = [
+        Self::InvalidInput,
+        Self::Unauthenticated,
+        Self::PermissionDenied,
+        Self::NotFound,
+        Self::Overloaded,
+        Self::Cancelled,
+        Self::Failed,
+        Self::WorkerFailed,
+        Self::Internal,
+        Self::Unavailable,
+        Self::DeadlineExceeded,
+    ];
+
+    /// The one word for metric labels, log fields and problem documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "invalid_input",
+            Self::Unauthenticated => "unauthenticated",
+            Self::PermissionDenied => "permission_denied",
+            Self::NotFound => "not_found",
+            Self::Overloaded => "overloaded",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+            Self::WorkerFailed => "worker_failed",
+            Self::Internal => "internal",
+            Self::Unavailable => "unavailable",
+            Self::DeadlineExceeded => "deadline_exceeded",
+        }
+    }
+
+    /// Whether the same request may succeed if it is sent again unchanged.
+    ///
+    /// `Overloaded` and `Unavailable` say that nothing was started; `WorkerFailed` says nothing about side effects, so it
+    /// is retryable only for callers who know that the stage is idempotent, and not marked here.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Overloaded | Self::Unavailable)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a call did not succeed.
+///
+/// Boxed inside, so that a `Result` with it stays small on the path where nothing goes wrong.
+#[derive(Clone)]
+pub struct CallError(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    error_type: Option<String>,
+    status: Option<u16>,
+    details: Option<Value>,
+    retry_after: Option<Duration>,
+    remote_trace: Option<String>,
+    stage: Option<StageName>,
+}
+
+impl CallError {
+    /// An error of this kind with a message for its reader: lowercase, no full stop, naming field and limit.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            error_type: None,
+            status: None,
+            details: None,
+            retry_after: None,
+            remote_trace: None,
+            stage: None,
+        }))
+    }
+
+    pub(crate) fn overloaded(message: impl Into<String>, retry_after: Duration) -> Self {
+        let mut error = Self::new(ErrorKind::Overloaded, message);
+        error.0.retry_after = Some(retry_after);
+        error
+    }
+
+    pub(crate) fn deadline_exceeded(place: &str) -> Self {
+        Self::new(ErrorKind::DeadlineExceeded, format!("the deadline passed {place}"))
+    }
+
+    /// What user code reported, as its caller sees it.
+    pub(crate) fn from_failure(failure: Failure, stage: &StageName) -> Self {
+        let parts = failure.into_parts();
+        let mut error = Self::new(parts.kind, parts.message);
+        error.0.error_type = parts.error_type;
+        error.0.status = parts.status;
+        error.0.details = parts.details;
+        error.0.stage = Some(stage.clone());
+        error
+    }
+
+    /// The same error in other words: a composite says what it means for the whole.
+    #[must_use]
+    pub(crate) fn with_message(mut self, message: String) -> Self {
+        self.0.message = message;
+        self
+    }
+
+    /// The same error, told to have come from `stage`.
+    #[must_use]
+    pub(crate) fn at_stage(mut self, stage: &StageName) -> Self {
+        self.0.stage = Some(stage.clone());
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn with_trace(mut self, trace: impl Into<String>) -> Self {
+        self.0.remote_trace = Some(trace.into());
+        self
+    }
+
+    /// The class of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What happened, for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The type of the error that user code raised, such as `std::num::ParseIntError`.
+    #[must_use]
+    pub fn error_type(&self) -> Option<&str> {
+        self.0.error_type.as_deref()
+    }
+
+    /// The HTTP-like status (400–599) that user code chose for its failure.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.0.status
+    }
+
+    /// What user code attached for programs.
+    #[must_use]
+    pub fn details(&self) -> Option<&Value> {
+        self.0.details.as_ref()
+    }
+
+    /// For [`ErrorKind::Overloaded`]: when a retry may fit, from the measured drain rate.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// The worker's last words: a panic's message and place, or another process's traceback.
+    #[must_use]
+    pub fn remote_trace(&self) -> Option<&str> {
+        self.0.remote_trace.as_deref()
+    }
+
+    /// The stage in which it happened, if it got that far.
+    #[must_use]
+    pub fn stage(&self) -> Option<&str> {
+        self.0.stage.as_ref().map(StageName::as_str)
+    }
+
+    /// Whether the same request may succeed if it is sent again unchanged.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.0.kind.is_retryable()
+    }
+}
+
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.kind, self.0.message)?;
+        match &self.0.stage {
+            Some(stage) => write!(f, " (stage `{stage}`)"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl From<DecodeError> for CallError {
+    fn from(error: DecodeError) -> Self {
+        Self::new(ErrorKind::InvalidInput, error.to_string())
+    }
+}
+
+impl From<EncodeError> for CallError {
+    /// Our own value could not be encoded: the sender's fault, and here we are the sender.
+    fn from(error: EncodeError) -> Self {
+        Self::new(ErrorKind::Internal, error.to_string())
+    }
+}

@@ -1,0 +1,147 @@
+//! The way in: takes permits without a message, gives them back when dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ractor::ActorRef;
+
+use super::admission::{Ledger, LedgerLine, Limits, Refusal};
+use super::message::GatewayMessage;
+use crate::clock::{self, Instant};
+use crate::error::{CallError, ErrorKind};
+use crate::id::FlightId;
+use crate::metrics::SharedMetrics;
+use crate::router::Route;
+
+/// When a refused caller may come again: the time in which a node at its bound has surely finished something.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Shared by every door of the node. The lock is held for a few dozen instructions, twice per call.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    default_timeout: Duration,
+    ledger: Mutex<Ledger>,
+    actor: Mutex<Option<ActorRef<GatewayMessage>>>,
+    metrics: SharedMetrics,
+}
+
+impl Gateway {
+    pub(crate) fn new(limits: Limits, metrics: SharedMetrics) -> Self {
+        Self {
+            default_timeout: limits.default_timeout,
+            ledger: Mutex::new(Ledger::new(limits)),
+            actor: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// Lets a call in.
+    pub(crate) fn admit(self: &Arc<Self>, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+        let now = clock::now();
+        let admitted = self.ledger.lock().admit(now, route.id().clone(), bytes);
+        let (key, id) = admitted.map_err(|refusal| self.refuse(refusal))?;
+        Ok(Admission { gateway: Arc::clone(self), route: Arc::clone(route), key, id, admitted_at: now })
+    }
+
+    pub(crate) fn set_actor(&self, actor: ActorRef<GatewayMessage>) {
+        *self.actor.lock() = Some(actor);
+    }
+
+    pub(crate) fn drain(&self) {
+        self.ledger.lock().drain();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.ledger.lock().is_draining()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.ledger.lock().in_flight()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ledger.lock().bytes()
+    }
+
+    pub(crate) fn admitted(&self) -> u64 {
+        self.ledger.lock().admitted()
+    }
+
+    pub(crate) fn default_timeout(&self) -> Duration {
+        self.default_timeout
+    }
+
+    /// Reads the lines of the ledger under its lock.
+    pub(crate) fn with_lines<T>(&self, read: impl FnOnce(&mut dyn Iterator<Item = &LedgerLine>) -> T) -> T {
+        read(&mut self.ledger.lock().lines())
+    }
+
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<(FlightId, String)> {
+        let ledger = self.ledger.lock();
+        ledger.overdue(now).map(|line| (line.id, line.route.to_string())).collect()
+    }
+
+    fn refuse(&self, refusal: Refusal) -> CallError {
+        self.metrics.refused();
+        match refusal {
+            Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),
+            Refusal::TooManyCalls { .. } | Refusal::TooManyBytes { .. } => {
+                CallError::overloaded(refusal.to_string(), RETRY_AFTER)
+            }
+        }
+    }
+}
+
+/// A call's right to be here: one permit, its bytes, its line in the ledger. Dropping it gives all of them back.
+#[derive(Debug)]
+pub struct Admission {
+    gateway: Arc<Gateway>,
+    route: Arc<Route>,
+    key: usize,
+    id: FlightId,
+    admitted_at: Instant,
+}
+
+impl Admission {
+    /// The route it was given for.
+    #[must_use]
+    pub fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
+    /// The number of this call on this node.
+    #[must_use]
+    pub fn id(&self) -> FlightId {
+        self.id
+    }
+
+    /// When the call was let in. A timeout counts from here, so that it covers the reading of the body.
+    #[must_use]
+    pub fn admitted_at(&self) -> Instant {
+        self.admitted_at
+    }
+
+    /// Takes `bytes` more: the body turned out longer than announced.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node's bytes are all out. The admission itself stays good.
+    pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        let grown = self.gateway.ledger.lock().grow(self.key, bytes);
+        grown.map_err(|refusal| self.gateway.refuse(refusal))
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        let emptied = {
+            let mut ledger = self.gateway.ledger.lock();
+            ledger.close(self.key);
+            ledger.is_draining() && ledger.in_flight() == 0
+        };
+        if emptied && let Some(actor) = &*self.gateway.actor.lock() {
+            let _ = actor.send_message(GatewayMessage::Emptied);
+        }
+    }
+}

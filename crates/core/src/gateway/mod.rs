@@ -1,0 +1,20 @@
+//! The gateway: who may come in, who is in, and how everybody leaves.
+//!
+//! Every call holds an [`Admission`] from before its body is read until its outcome is there. The permits count calls and
+//! bytes; the ledger knows each call in flight.
+//!
+//! * **Full:** [`Gateway::admit`] answers `Overloaded` at once; nothing was read or queued.
+//! * **Draining:** it answers `Unavailable`; what is in flight goes on.
+//! * **Cancelled:** dropping the admission frees its permits and closes its line in the ledger.
+
+mod actor;
+mod admission;
+mod handle;
+mod message;
+
+pub use admission::{DEFAULT_MAX_IN_FLIGHT, Limits};
+pub use handle::Admission;
+
+pub(crate) use actor::GatewayActor;
+pub(crate) use handle::Gateway;
+pub(crate) use message::GatewayMessage;

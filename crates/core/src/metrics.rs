@@ -1,0 +1,343 @@
+//! What the node counts and measures, as Prometheus families in a registry of its own.
+//!
+//! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route and
+//! kept; labels are route and stage names and small enumerations, never anything that a request brings along.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::batcher::ReleaseReason;
+use crate::call::Timing;
+use crate::error::ErrorKind;
+use crate::id::{RouteName, StageName};
+
+/// Where an entry was when nobody wanted it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    Queue,
+    Worker,
+}
+
+/// Why nobody wanted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Discarded {
+    Expired,
+    Cancelled,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabel {
+    route: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    route: String,
+    outcome: Word,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabel {
+    stage: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReleaseLabels {
+    stage: String,
+    reason: Word,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DiscardLabels {
+    stage: String,
+    place: Word,
+    why: Word,
+}
+
+/// A label value from a fixed vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Word(&'static str);
+
+impl EncodeLabelValue for Word {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encoder.write_str(self.0)
+    }
+}
+
+type Seconds = Family<StageLabel, Histogram, fn() -> Histogram>;
+
+/// 10 µs to 80 s in steps of three: wide enough for closures and for language models.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(10e-6, 3.0, 15))
+}
+
+/// 1 to 2,048 entries.
+fn sizes() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 12))
+}
+
+/// The families of one node.
+#[derive(Debug)]
+pub(crate) struct NodeMetrics {
+    registry: Mutex<Registry>,
+    requests: Family<OutcomeLabels, Counter<u64, AtomicU64>>,
+    request_seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
+    in_flight: Gauge<i64, AtomicI64>,
+    in_flight_bytes: Gauge<i64, AtomicI64>,
+    refused: Counter,
+    queue_seconds: Seconds,
+    batch_seconds: Seconds,
+    compute_seconds: Seconds,
+    batch_size: Seconds,
+    batches: Family<ReleaseLabels, Counter>,
+    discarded: Family<DiscardLabels, Counter>,
+    stage_refused: Family<StageLabel, Counter>,
+    restarts: Family<StageLabel, Counter>,
+    moved: Family<StageLabel, Counter>,
+    queued: Family<StageLabel, Gauge>,
+    replicas: Family<StageLabel, Gauge>,
+    ready: Family<StageLabel, Gauge>,
+}
+
+impl NodeMetrics {
+    pub(crate) fn new() -> Self {
+        let this = Self {
+            registry: Mutex::new(Registry::with_prefix("callboard")),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            in_flight: Gauge::default(),
+            in_flight_bytes: Gauge::default(),
+            refused: Counter::default(),
+            queue_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            batch_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            compute_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            batch_size: Family::new_with_constructor(sizes as fn() -> Histogram),
+            batches: Family::default(),
+            discarded: Family::default(),
+            stage_refused: Family::default(),
+            restarts: Family::default(),
+            moved: Family::default(),
+            queued: Family::default(),
+            replicas: Family::default(),
+            ready: Family::default(),
+        };
+        this.register();
+        this
+    }
+
+    /// The catalogue: every family with its help text.
+    #[rustfmt::skip]
+    fn register(&self) {
+        let mut registry = self.registry.lock();
+        registry.register("requests", "Admitted calls by route and outcome", self.requests.clone());
+        registry.register("request_duration_seconds", "Admission to outcome, successful calls", self.request_seconds.clone());
+        registry.register("in_flight", "Admitted calls without an outcome yet", self.in_flight.clone());
+        registry.register("in_flight_bytes", "Payload bytes of the calls in flight", self.in_flight_bytes.clone());
+        registry.register("refused", "Calls that the gateway refused: too many, too large, or draining", self.refused.clone());
+        registry.register("stage_queue_seconds", "Arrival at a stage to the forming of its batch", self.queue_seconds.clone());
+        registry.register("stage_batch_seconds", "Forming of a batch to the start of user code", self.batch_seconds.clone());
+        registry.register("stage_compute_seconds", "User code, per batch", self.compute_seconds.clone());
+        registry.register("stage_batch_size", "Entries per batch", self.batch_size.clone());
+        registry.register("stage_batches", "Batches by why they were released", self.batches.clone());
+        registry.register("stage_discarded", "Entries that nobody wanted any more, by place and reason", self.discarded.clone());
+        registry.register("stage_refused", "Entries refused because the stage's queue was full", self.stage_refused.clone());
+        registry.register("stage_restarts", "Replicas started again after a crash", self.restarts.clone());
+        registry.register("stage_moved_to_threads", "Task stages that held a runtime thread too long", self.moved.clone());
+        registry.register("stage_queued", "Entries waiting", self.queued.clone());
+        registry.register("stage_replicas", "Replicas that are up", self.replicas.clone());
+        registry.register("stage_ready", "1 while the stage takes entries, else 0", self.ready.clone());
+    }
+
+    pub(crate) fn stage(&self, name: &StageName) -> StageMetrics {
+        let label = StageLabel { stage: name.to_string() };
+        let batches = |reason: ReleaseReason| {
+            let labels = ReleaseLabels { stage: name.to_string(), reason: Word(reason.as_str()) };
+            self.batches.get_or_create_owned(&labels)
+        };
+        let discarded = |place, why| {
+            let labels = DiscardLabels { stage: name.to_string(), place: Word(place), why: Word(why) };
+            self.discarded.get_or_create_owned(&labels)
+        };
+        StageMetrics {
+            queue_seconds: self.queue_seconds.get_or_create_owned(&label),
+            batch_seconds: self.batch_seconds.get_or_create_owned(&label),
+            compute_seconds: self.compute_seconds.get_or_create_owned(&label),
+            batch_size: self.batch_size.get_or_create_owned(&label),
+            full: batches(ReleaseReason::Full),
+            idle: batches(ReleaseReason::Idle),
+            delay: batches(ReleaseReason::Delay),
+            deadline: batches(ReleaseReason::Deadline),
+            drain: batches(ReleaseReason::Drain),
+            queue_expired: discarded("queue", "expired"),
+            queue_cancelled: discarded("queue", "cancelled"),
+            worker_expired: discarded("worker", "expired"),
+            worker_cancelled: discarded("worker", "cancelled"),
+            refused: self.stage_refused.get_or_create_owned(&label),
+            restarts: self.restarts.get_or_create_owned(&label),
+            moved: self.moved.get_or_create_owned(&label),
+            queued: self.queued.get_or_create_owned(&label),
+            replicas: self.replicas.get_or_create_owned(&label),
+            ready: self.ready.get_or_create_owned(&label),
+        }
+    }
+
+    pub(crate) fn route(&self, name: &RouteName) -> RouteMetrics {
+        let outcome = |word: &'static str| {
+            let labels = OutcomeLabels { route: name.to_string(), outcome: Word(word) };
+            self.requests.get_or_create_owned(&labels)
+        };
+        RouteMetrics {
+            ok: outcome("ok"),
+            errors: ErrorKind::ALL.map(|kind| outcome(kind.as_str())),
+            seconds: self.request_seconds.get_or_create_owned(&RouteLabel { route: name.to_string() }),
+        }
+    }
+
+    /// The gateway said no.
+    pub(crate) fn refused(&self) {
+        self.refused.inc();
+    }
+
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refused.get()
+    }
+
+    /// The text that Prometheus scrapes.
+    pub(crate) fn encode(&self, in_flight: usize, in_flight_bytes: u64) -> String {
+        self.in_flight.set(in_flight as i64);
+        self.in_flight_bytes.set(in_flight_bytes as i64);
+        let mut text = String::new();
+        if let Err(error) = encode(&mut text, &self.registry.lock()) {
+            // Writing into a string does not fail; a metric that cannot be encoded is our defect, and is told as such.
+            let _ = writeln!(text, "# encoding failed: {error}");
+        }
+        text
+    }
+}
+
+/// The handles of one route.
+#[derive(Debug)]
+pub(crate) struct RouteMetrics {
+    ok: Counter,
+    errors: [Counter; ErrorKind::ALL.len()],
+    seconds: Histogram,
+}
+
+impl RouteMetrics {
+    pub(crate) fn succeeded(&self, total: Duration) {
+        self.ok.inc();
+        self.seconds.observe(total.as_secs_f64());
+    }
+
+    pub(crate) fn ended(&self, kind: ErrorKind) {
+        self.errors[kind as usize].inc();
+    }
+
+    pub(crate) fn outcomes(&self) -> u64 {
+        self.ok.get() + self.errors.iter().map(Counter::get).sum::<u64>()
+    }
+}
+
+/// The handles of one stage.
+#[derive(Debug)]
+pub(crate) struct StageMetrics {
+    queue_seconds: Histogram,
+    batch_seconds: Histogram,
+    compute_seconds: Histogram,
+    batch_size: Histogram,
+    full: Counter,
+    idle: Counter,
+    delay: Counter,
+    deadline: Counter,
+    drain: Counter,
+    queue_expired: Counter,
+    queue_cancelled: Counter,
+    worker_expired: Counter,
+    worker_cancelled: Counter,
+    refused: Counter,
+    restarts: Counter,
+    moved: Counter,
+    queued: Gauge,
+    replicas: Gauge,
+    ready: Gauge,
+}
+
+impl StageMetrics {
+    pub(crate) fn released(&self, reason: ReleaseReason, entries: usize) {
+        self.batch_size.observe(entries as f64);
+        self.reason(reason).inc();
+    }
+
+    fn reason(&self, reason: ReleaseReason) -> &Counter {
+        match reason {
+            ReleaseReason::Full => &self.full,
+            ReleaseReason::Idle => &self.idle,
+            ReleaseReason::Delay => &self.delay,
+            ReleaseReason::Deadline => &self.deadline,
+            ReleaseReason::Drain => &self.drain,
+        }
+    }
+
+    pub(crate) fn computed(&self, compute: Duration) {
+        self.compute_seconds.observe(compute.as_secs_f64());
+    }
+
+    pub(crate) fn waited(&self, timing: &Timing) {
+        self.queue_seconds.observe(timing.queue.as_secs_f64());
+        self.batch_seconds.observe(timing.batch.as_secs_f64());
+    }
+
+    pub(crate) fn discarded(&self, place: Place, why: Discarded) {
+        self.discards(place, why).inc();
+    }
+
+    pub(crate) fn discards(&self, place: Place, why: Discarded) -> &Counter {
+        match (place, why) {
+            (Place::Queue, Discarded::Expired) => &self.queue_expired,
+            (Place::Queue, Discarded::Cancelled) => &self.queue_cancelled,
+            (Place::Worker, Discarded::Expired) => &self.worker_expired,
+            (Place::Worker, Discarded::Cancelled) => &self.worker_cancelled,
+        }
+    }
+
+    pub(crate) fn refused(&self) {
+        self.refused.inc();
+    }
+
+    pub(crate) fn restarted(&self) {
+        self.restarts.inc();
+    }
+
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.get()
+    }
+
+    pub(crate) fn moved_to_threads(&self) {
+        self.moved.inc();
+    }
+
+    pub(crate) fn batches(&self) -> u64 {
+        [&self.full, &self.idle, &self.delay, &self.deadline, &self.drain].iter().map(|counter| counter.get()).sum()
+    }
+
+    /// The gauges are read from their owners when somebody looks, so that nothing has to be kept in step.
+    pub(crate) fn set_gauges(&self, queued: usize, replicas: usize, ready: bool) {
+        self.queued.set(queued as i64);
+        self.replicas.set(replicas as i64);
+        self.ready.set(i64::from(ready));
+    }
+}
+
+/// Shared by everything on the node that counts.
+pub(crate) type SharedMetrics = Arc<NodeMetrics>;

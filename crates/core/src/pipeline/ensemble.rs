@@ -1,0 +1,163 @@
+//! Ensembles: several pipelines on the same input, side by side, and how their outcomes become one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+use serde::{Deserialize, Serialize};
+
+use super::{Graph, Pipeline};
+use crate::error::{CallError, ErrorKind};
+use crate::stage::StageSpec;
+
+type JoinAll = Arc<dyn Fn(Vec<Payload>) -> Result<Payload, CallError> + Send + Sync>;
+type JoinPartial = Arc<dyn Fn(Vec<Result<Payload, CallError>>) -> Result<Payload, CallError> + Send + Sync>;
+
+/// How the members' outcomes become the ensemble's.
+#[derive(Clone)]
+pub(crate) enum Join {
+    /// The first error is the outcome, and the members that still run are cancelled.
+    FailFast(JoinAll),
+    /// Errors stand in their place; only "all failed" is an error.
+    Partial(JoinPartial),
+}
+
+impl fmt::Debug for Join {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FailFast(_) => "FailFast",
+            Self::Partial(_) => "Partial",
+        })
+    }
+}
+
+/// Why one member of a partial ensemble has no result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[non_exhaustive]
+pub struct MemberError {
+    /// The class of the error, as [`ErrorKind::as_str`].
+    pub kind: String,
+    /// What happened.
+    pub message: String,
+}
+
+/// The members of an ensemble: a tuple of two to six pipelines from the same input.
+///
+/// Implemented for tuples only; use [`Pipeline::ensemble_of`] for a list.
+pub trait Members<In>: sealed::Sealed<In> {
+    /// The tuple of their outputs.
+    type Outputs: Data;
+}
+
+mod sealed {
+    use super::{Graph, JoinAll, StageSpec};
+    use std::sync::Arc;
+
+    #[expect(unnameable_types, reason = "sealed: implemented here and nowhere else")]
+    pub trait Sealed<In> {
+        #[expect(private_interfaces, reason = "sealed: callers cannot name or call it")]
+        fn into_parts(self) -> (Vec<Graph<Arc<StageSpec>>>, JoinAll);
+    }
+}
+
+macro_rules! tuple_members {
+    ($($output:ident . $index:tt),+) => {
+        impl<In: Data, $($output: Data + Clone),+> Members<In> for ($(Pipeline<In, $output>,)+) {
+            type Outputs = ($($output,)+);
+        }
+
+        impl<In: Data, $($output: Data + Clone),+> sealed::Sealed<In> for ($(Pipeline<In, $output>,)+) {
+            #[expect(private_interfaces, reason = "sealed: callers cannot name or call it")]
+            fn into_parts(self) -> (Vec<Graph<Arc<StageSpec>>>, JoinAll) {
+                let join: JoinAll = Arc::new(|payloads| {
+                    let mut payloads = payloads.into_iter();
+                    Ok(Payload::new(($(take::<$output>(payloads.next())?,)+)))
+                });
+                (vec![$(self.$index.graph,)+], join)
+            }
+        }
+    };
+}
+
+tuple_members!(A.0, B.1);
+tuple_members!(A.0, B.1, C.2);
+tuple_members!(A.0, B.1, C.2, D.3);
+tuple_members!(A.0, B.1, C.2, D.3, E.4);
+tuple_members!(A.0, B.1, C.2, D.3, E.4, F.5);
+
+fn take<T: Data + Clone>(payload: Option<Payload>) -> Result<T, CallError> {
+    let payload = payload.ok_or_else(|| CallError::new(ErrorKind::Internal, "an ensemble lost a member's result"))?;
+    Ok(payload.into_inner::<T>()?)
+}
+
+impl<In: Data> Pipeline<In, In> {
+    /// Runs all members side by side on the same input: it costs the slowest of them, not the sum. The output is the tuple
+    /// of their outputs. The first error is the outcome, and the members that still run are cancelled.
+    ///
+    /// ```
+    /// use callboard_core::{Pipeline, Stage};
+    ///
+    /// let length = Stage::each("length", |text: &String| Ok(text.len()));
+    /// let upper = Stage::each("upper", |text: &String| Ok(text.to_uppercase()));
+    /// let both: Pipeline<String, (usize, String)> = Pipeline::ensemble((length.into(), upper.into()));
+    /// assert_eq!(both.to_string(), "(length | upper)");
+    /// ```
+    #[must_use]
+    pub fn ensemble<M: Members<In>>(members: M) -> Pipeline<In, M::Outputs> {
+        let (members, join) = members.into_parts();
+        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join) })
+    }
+
+    /// An ensemble of any number of members with the same output. Empty, it gives an empty list.
+    #[must_use]
+    pub fn ensemble_of<Out: Data + Clone>(members: Vec<Pipeline<In, Out>>) -> Pipeline<In, Vec<Out>> {
+        let join: JoinAll = Arc::new(|payloads| {
+            let outputs = payloads.into_iter().map(|payload| take::<Out>(Some(payload)));
+            Ok(Payload::new(outputs.collect::<Result<Vec<_>, _>>()?))
+        });
+        let members = members.into_iter().map(|member| member.graph).collect();
+        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join) })
+    }
+
+    /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them fail
+    /// is the ensemble's outcome an error, which says how many did and why the first.
+    #[must_use]
+    pub fn ensemble_partial<Out: Data + Clone>(
+        members: Vec<Pipeline<In, Out>>,
+    ) -> Pipeline<In, Vec<Result<Out, MemberError>>> {
+        let join: JoinPartial = Arc::new(|outcomes| join_partial::<Out>(outcomes));
+        let members = members.into_iter().map(|member| member.graph).collect();
+        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join) })
+    }
+}
+
+fn join_partial<Out: Data + Clone>(outcomes: Vec<Result<Payload, CallError>>) -> Result<Payload, CallError> {
+    let members = outcomes.len();
+    let mut first_error = None;
+    let mut failed = 0;
+    let outputs: Vec<Result<Out, MemberError>> = outcomes
+        .into_iter()
+        .map(|outcome| outcome.and_then(|payload| take::<Out>(Some(payload))))
+        .map(|outcome| {
+            outcome.map_err(|error| {
+                failed += 1;
+                let told = MemberError { kind: error.kind().as_str().to_owned(), message: error.message().to_owned() };
+                first_error.get_or_insert(error);
+                told
+            })
+        })
+        .collect();
+    match first_error {
+        Some(first) if failed == members => {
+            let message = format!("all {members} members of the ensemble failed, the first: {}", first.message());
+            Err(first.with_message(message))
+        }
+        _ => Ok(Payload::new(outputs)),
+    }
+}
+
+/// The error of a fail-fast ensemble: how many had failed when it gave up, and the first cause.
+pub(crate) fn first_failed(members: usize, error: CallError) -> CallError {
+    let message = format!("1 of {members} members of the ensemble failed: {}", error.message());
+    error.with_message(message)
+}

@@ -1,0 +1,129 @@
+//! The shape of a pipeline as data: over recipes in a plan, over pools in a running node.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use callboard_codec::Payload;
+
+use super::ensemble::Join;
+use crate::failure::Failure;
+
+/// A function between stages, without its types.
+pub(crate) type MapFn = Arc<dyn Fn(Payload) -> Result<Payload, Failure> + Send + Sync>;
+
+/// A choice between branches, without its types.
+pub(crate) type ChooseFn = Arc<dyn Fn(&Payload) -> Result<usize, Failure> + Send + Sync>;
+
+/// The steps of a pipeline.
+#[derive(Clone)]
+pub(crate) enum Graph<S> {
+    /// One stage.
+    Stage(S),
+    /// One after the other; empty, it gives what it takes.
+    Sequence(Vec<Self>),
+    /// A function that runs in the caller's own future: no queue, no worker.
+    Map { name: Arc<str>, function: MapFn },
+    /// All members side by side on the same input, joined in member order.
+    Ensemble { members: Vec<Self>, join: Join },
+    /// One branch, chosen by content.
+    Switch { name: Arc<str>, choose: ChooseFn, branches: Vec<Self> },
+}
+
+impl<S> Graph<S> {
+    pub(crate) fn then(self, next: Self) -> Self {
+        let mut steps = self.into_steps();
+        steps.extend(next.into_steps());
+        match <[Self; 1]>::try_from(steps) {
+            Ok([only]) => only,
+            Err(steps) => Self::Sequence(steps),
+        }
+    }
+
+    fn into_steps(self) -> Vec<Self> {
+        match self {
+            Self::Sequence(steps) => steps,
+            step => vec![step],
+        }
+    }
+
+    /// The stages in the order in which they were written; a stage that is used twice comes twice.
+    pub(crate) fn stages(&self) -> Vec<&S> {
+        let mut stages = Vec::new();
+        self.collect_stages(&mut stages);
+        stages
+    }
+
+    fn collect_stages<'a>(&'a self, stages: &mut Vec<&'a S>) {
+        match self {
+            Self::Stage(stage) => stages.push(stage),
+            Self::Map { .. } => {}
+            Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
+                for part in parts {
+                    part.collect_stages(stages);
+                }
+            }
+        }
+    }
+
+    /// The same shape over something else.
+    pub(crate) fn try_map<T, E>(&self, map: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Graph<T>, E> {
+        let mut all = |parts: &[Self]| parts.iter().map(|part| part.try_map(map)).collect::<Result<Vec<_>, E>>();
+        Ok(match self {
+            Self::Sequence(steps) => Graph::Sequence(all(steps)?),
+            Self::Ensemble { members, join } => Graph::Ensemble { members: all(members)?, join: join.clone() },
+            Self::Switch { name, choose, branches } => {
+                Graph::Switch { name: Arc::clone(name), choose: Arc::clone(choose), branches: all(branches)? }
+            }
+            Self::Map { name, function } => Graph::Map { name: Arc::clone(name), function: Arc::clone(function) },
+            Self::Stage(stage) => Graph::Stage(map(stage)?),
+        })
+    }
+}
+
+impl<S: Display> Display for Graph<S> {
+    /// `decode → (a | b) → choose{x / y} → join`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stage(stage) => stage.fmt(f),
+            Self::Sequence(steps) if steps.is_empty() => f.write_str("·"),
+            Self::Sequence(steps) => separated(f, steps, " → "),
+            Self::Map { name, .. } => write!(f, "[{name}]"),
+            Self::Ensemble { members, .. } => {
+                f.write_str("(")?;
+                separated(f, members, " | ")?;
+                f.write_str(")")
+            }
+            Self::Switch { name, branches, .. } => {
+                write!(f, "{name}{{")?;
+                separated(f, branches, " / ")?;
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+fn separated<S: Display>(f: &mut fmt::Formatter<'_>, parts: &[Graph<S>], separator: &str) -> fmt::Result {
+    for (position, part) in parts.iter().enumerate() {
+        if position > 0 {
+            f.write_str(separator)?;
+        }
+        part.fmt(f)?;
+    }
+    Ok(())
+}
+
+impl<S: fmt::Debug> fmt::Debug for Graph<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stage(stage) => f.debug_tuple("Stage").field(stage).finish(),
+            Self::Sequence(steps) => f.debug_tuple("Sequence").field(steps).finish(),
+            Self::Map { name, function: _ } => f.debug_struct("Map").field("name", name).finish_non_exhaustive(),
+            Self::Ensemble { members, join } => {
+                f.debug_struct("Ensemble").field("members", members).field("join", join).finish()
+            }
+            Self::Switch { name, choose: _, branches } => {
+                f.debug_struct("Switch").field("name", name).field("branches", branches).finish_non_exhaustive()
+            }
+        }
+    }
+}

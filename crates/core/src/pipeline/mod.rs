@@ -1,0 +1,135 @@
+//! Pipelines: stages put together, checked by their types, kept as data.
+//!
+//! ```
+//! use callboard_core::{Pipeline, Stage};
+//!
+//! let parse = Stage::each("parse", |text: &String| Ok(text.parse::<f64>()?));
+//! let root = Stage::each("root", |number: &f64| Ok(number.sqrt()));
+//! let pipeline: Pipeline<String, f64> = Pipeline::from(parse).then(root);
+//! assert_eq!(pipeline.to_string(), "parse → root");
+//! ```
+//!
+//! A stage whose input is not the last one's output does not compile:
+//!
+//! ```compile_fail
+//! use callboard_core::{Pipeline, Stage};
+//!
+//! let parse = Stage::each("parse", |text: &String| Ok(text.parse::<f64>()?));
+//! let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
+//! let pipeline = Pipeline::from(parse).then(shout);
+//! ```
+
+mod ensemble;
+mod graph;
+mod run;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+
+use crate::failure::Failure;
+use crate::stage::{Stage, StageSpec};
+
+pub use ensemble::{MemberError, Members};
+
+pub(crate) use graph::Graph;
+
+/// Stages put together, from `In` to `Out`.
+pub struct Pipeline<In, Out> {
+    graph: Graph<Arc<StageSpec>>,
+    types: PhantomData<fn(In) -> Out>,
+}
+
+impl<In: Data> Pipeline<In, In> {
+    /// Gives what it takes: the empty branch of a switch, or the original beside an ensemble's other members.
+    #[must_use]
+    pub fn pass_through() -> Self {
+        Self::of(Graph::Sequence(Vec::new()))
+    }
+
+    /// Chooses one branch by content. A choice that fails, panics or names no branch fails that item only.
+    ///
+    /// ```
+    /// use callboard_core::{Pipeline, Stage};
+    ///
+    /// let short = Stage::each("short", |text: &String| Ok(text.len()));
+    /// let long = Stage::each("long", |text: &String| Ok(text.len() / 1000));
+    /// let by_length = Pipeline::switch(
+    ///     "by_length",
+    ///     |text: &String| Ok(usize::from(text.len() > 10_000)),
+    ///     vec![short.into(), long.into()],
+    /// );
+    /// assert_eq!(by_length.to_string(), "by_length{short / long}");
+    /// ```
+    #[must_use]
+    pub fn switch<Out, F>(name: &str, choose: F, branches: Vec<Pipeline<In, Out>>) -> Pipeline<In, Out>
+    where
+        Out: Data,
+        F: Fn(&In) -> Result<usize, Failure> + Send + Sync + 'static,
+    {
+        let choose = Arc::new(move |payload: &Payload| match payload.downcast_ref::<In>() {
+            Some(input) => choose(input),
+            None => choose(&*read::<In>(payload.clone())?),
+        });
+        let branches = branches.into_iter().map(|branch| branch.graph).collect();
+        Pipeline::of(Graph::Switch { name: name.into(), choose, branches })
+    }
+}
+
+impl<In: Data, Out: Data> Pipeline<In, Out> {
+    /// Continues with `next`, which takes what this pipeline gives.
+    #[must_use]
+    pub fn then<Next: Data>(self, next: impl Into<Pipeline<Out, Next>>) -> Pipeline<In, Next> {
+        Pipeline::of(self.graph.then(next.into().graph))
+    }
+
+    /// Continues with a function that is too small to be a stage: it runs in the caller's own future, without queue, worker
+    /// or batch. A panic in it fails that item only.
+    #[must_use]
+    pub fn map<Next, F>(self, name: &str, function: F) -> Pipeline<In, Next>
+    where
+        Next: Data,
+        F: Fn(&Out) -> Result<Next, Failure> + Send + Sync + 'static,
+    {
+        let function = Arc::new(move |payload| Ok(Payload::new(function(&*read::<Out>(payload)?)?)));
+        Pipeline::of(self.graph.then(Graph::Map { name: name.into(), function }))
+    }
+
+    fn of(graph: Graph<Arc<StageSpec>>) -> Self {
+        Self { graph, types: PhantomData }
+    }
+
+    pub(crate) fn graph(&self) -> &Graph<Arc<StageSpec>> {
+        &self.graph
+    }
+}
+
+fn read<T: Data>(payload: Payload) -> Result<Arc<T>, Failure> {
+    payload.into_arc::<T>().map_err(|error| Failure::invalid_input(error.to_string()))
+}
+
+impl<In: Data, Out: Data> From<Stage<In, Out>> for Pipeline<In, Out> {
+    fn from(stage: Stage<In, Out>) -> Self {
+        Self::of(Graph::Stage(Arc::clone(stage.spec())))
+    }
+}
+
+impl<In, Out> Clone for Pipeline<In, Out> {
+    fn clone(&self) -> Self {
+        Self { graph: self.graph.clone(), types: PhantomData }
+    }
+}
+
+impl<In, Out> fmt::Display for Pipeline<In, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.graph.fmt(f)
+    }
+}
+
+impl<In, Out> fmt::Debug for Pipeline<In, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pipeline({self})")
+    }
+}

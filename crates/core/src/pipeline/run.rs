@@ -1,0 +1,134 @@
+//! A request's way through its pipeline. The caller's own future drives it: stage by stage, each answering it directly.
+//!
+//! Stages in a row, which most pipelines are, run without a box around their futures; nested parts get one each.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use callboard_codec::Payload;
+use futures_util::future::{join_all, try_join_all};
+
+use super::Graph;
+use super::ensemble::{Join, first_failed};
+use super::graph::{ChooseFn, MapFn};
+use crate::batcher::{Pool, StageReply};
+use crate::call::{Flight, Reply, Timing};
+use crate::clock::{self, Instant};
+use crate::error::{CallError, ErrorKind};
+use crate::failure::Failure;
+use crate::worker::panic_message;
+
+type Running<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
+
+impl Graph<Arc<Pool>> {
+    /// Runs one payload through all steps. The first error ends it; later steps are not run.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future abandons the stages it is in.
+    pub(crate) async fn run(&self, payload: Payload, flight: &Arc<Flight>, now: Instant) -> Result<Reply, CallError> {
+        let steps = match self {
+            Self::Sequence(steps) => steps.as_slice(),
+            step => std::slice::from_ref(step),
+        };
+        let mut reply = Reply { payload, timing: Timing::default() };
+        for (position, step) in steps.iter().enumerate() {
+            let now = if position == 0 { now } else { clock::now() };
+            reply = match step {
+                Self::Stage(pool) => {
+                    let StageReply { payload, timing } = pool.submit(reply.payload, flight, now).await?;
+                    Reply { payload, timing: reply.timing + timing }
+                }
+                Self::Map { name, function } => {
+                    Reply { payload: apply(name, function, reply.payload)?, timing: reply.timing }
+                }
+                nested => {
+                    let Reply { payload, timing } = nested.run_nested(reply.payload, flight, now).await?;
+                    Reply { payload, timing: reply.timing + timing }
+                }
+            };
+        }
+        Ok(reply)
+    }
+
+    /// The composite steps, behind a pointer because they contain pipelines themselves.
+    fn run_nested<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
+        Box::pin(async move {
+            match self {
+                Self::Ensemble { members, join } => run_ensemble(members, join, payload, flight, now).await,
+                Self::Switch { name, choose, branches } => {
+                    choose_branch(name, choose, branches, &payload)?.run(payload, flight, now).await
+                }
+                Self::Stage(_) | Self::Sequence(_) | Self::Map { .. } => self.run(payload, flight, now).await,
+            }
+        })
+    }
+}
+
+async fn run_ensemble(
+    members: &[Graph<Arc<Pool>>],
+    join: &Join,
+    payload: Payload,
+    flight: &Arc<Flight>,
+    now: Instant,
+) -> Result<Reply, CallError> {
+    match join {
+        Join::FailFast(join) => {
+            // A flight of their own: the members that are given up must not look as if the whole call were.
+            let branch = Arc::new(Flight::branch_of(flight));
+            let running = members.iter().map(|member| member.run_member(payload.clone(), &branch, now));
+            let replies = try_join_all(running).await.map_err(|error| first_failed(members.len(), error))?;
+            let timing = slowest(replies.iter().map(|reply| reply.timing));
+            let payload = join(replies.into_iter().map(|reply| reply.payload).collect())?;
+            Ok(Reply { payload, timing })
+        }
+        Join::Partial(join) => {
+            let running = members.iter().map(|member| member.run_member(payload.clone(), flight, now));
+            let outcomes = join_all(running).await;
+            let timing = slowest(outcomes.iter().flatten().map(|reply| reply.timing));
+            let payload = join(outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect())?;
+            Ok(Reply { payload, timing })
+        }
+    }
+}
+
+impl Graph<Arc<Pool>> {
+    fn run_member<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
+        Box::pin(self.run(payload, flight, now))
+    }
+}
+
+/// Members run side by side, so the ensemble took as long as its slowest.
+fn slowest(timings: impl Iterator<Item = Timing>) -> Timing {
+    timings.max_by_key(Timing::total).unwrap_or_default()
+}
+
+fn choose_branch<'a>(
+    name: &str,
+    choose: &ChooseFn,
+    branches: &'a [Graph<Arc<Pool>>],
+    payload: &Payload,
+) -> Result<&'a Graph<Arc<Pool>>, CallError> {
+    let chosen = guarded(name, || choose(payload))?;
+    branches.get(chosen).ok_or_else(|| {
+        let message = format!("switch `{name}` chose branch {chosen} of {}", branches.len());
+        CallError::new(ErrorKind::Failed, message).at_stage(&name.into())
+    })
+}
+
+fn apply(name: &str, function: &MapFn, payload: Payload) -> Result<Payload, CallError> {
+    guarded(name, || function(payload))
+}
+
+/// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
+fn guarded<T>(name: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
+    match catch_unwind(AssertUnwindSafe(code)) {
+        Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &name.into())),
+        Err(panic) => {
+            let words = panic_message(panic.as_ref());
+            let error = CallError::new(ErrorKind::WorkerFailed, format!("`{name}` panicked: {words}"));
+            Err(error.at_stage(&name.into()).with_trace(words))
+        }
+    }
+}

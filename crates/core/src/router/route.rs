@@ -1,0 +1,82 @@
+//! One public name, what goes in and comes out, and the pipeline behind it.
+
+use std::sync::Arc;
+
+use callboard_codec::{DataType, Value};
+
+use crate::batcher::Pool;
+use crate::id::{RouteName, StageName};
+use crate::metrics::RouteMetrics;
+use crate::pipeline::Graph;
+
+/// A route that is being served.
+#[derive(Debug)]
+pub struct Route {
+    name: RouteName,
+    parts: RouteParts,
+    graph: Graph<Arc<Pool>>,
+    metrics: RouteMetrics,
+}
+
+/// What a route is told by whoever declares it.
+#[derive(Clone, Debug)]
+pub(crate) struct RouteParts {
+    pub(crate) input: DataType,
+    pub(crate) output: DataType,
+    pub(crate) summary: String,
+    pub(crate) examples: Vec<Value>,
+}
+
+impl Route {
+    pub(crate) fn new(name: RouteName, parts: RouteParts, graph: Graph<Arc<Pool>>, metrics: RouteMetrics) -> Self {
+        Self { name, parts, graph, metrics }
+    }
+
+    pub(crate) fn id(&self) -> &RouteName {
+        &self.name
+    }
+
+    pub(crate) fn graph(&self) -> &Graph<Arc<Pool>> {
+        &self.graph
+    }
+
+    pub(crate) fn metrics(&self) -> &RouteMetrics {
+        &self.metrics
+    }
+
+    /// The public name: a path such as `/digits`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// What it takes.
+    #[must_use]
+    pub fn input(&self) -> &DataType {
+        &self.parts.input
+    }
+
+    /// What it gives.
+    #[must_use]
+    pub fn output(&self) -> &DataType {
+        &self.parts.output
+    }
+
+    /// One line for people.
+    #[must_use]
+    pub fn summary(&self) -> &str {
+        &self.parts.summary
+    }
+
+    /// Inputs that work.
+    #[must_use]
+    pub fn examples(&self) -> &[Value] {
+        &self.parts.examples
+    }
+
+    /// Its stages in order.
+    #[must_use]
+    pub fn stages(&self) -> Vec<StageName> {
+        self.graph.stages().into_iter().map(|pool| pool.name().clone()).collect()
+    }
+}

@@ -1,0 +1,300 @@
+//! The supervisor of one stage: starts its batcher and replicas, and starts replicas again.
+//!
+//! Construction runs in tasks of its own, so the supervisor is never deaf while a model loads. The first start is all or
+//! nothing: one replica that cannot be built fails the stage with its own message, and nobody tries again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use tokio::sync::oneshot;
+
+use super::intensity::{Intensity, RestartWindow, Verdict};
+use super::lifecycle::StageState;
+use super::message::DeploymentMessage;
+use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
+use crate::clock;
+use crate::stage::StageSpec;
+use crate::worker::{Replica, Watchdog, WorkerActor, WorkerArgs, WorkerSlot};
+
+/// The actor that supervises one stage.
+pub(crate) struct DeploymentActor;
+
+pub(crate) struct DeploymentArgs {
+    pub(crate) spec: Arc<StageSpec>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) watchdog: Arc<Watchdog>,
+    /// Told once: all replicas are up, or why not.
+    pub(crate) started: oneshot::Sender<Result<(), String>>,
+}
+
+pub(crate) struct DeploymentState {
+    spec: Arc<StageSpec>,
+    pool: Arc<Pool>,
+    watchdog: Arc<Watchdog>,
+    batcher: ActorRef<BatcherMessage>,
+    replicas: Vec<ReplicaState>,
+    window: RestartWindow,
+    /// Present until the first start is decided.
+    started: Option<oneshot::Sender<Result<(), String>>>,
+    /// Replicas that died before their `ReplicaUp` was read: news of a death overtakes ordinary messages.
+    early_deaths: Vec<(ActorId, String)>,
+    stopping: bool,
+}
+
+/// One replica over all its lives.
+struct ReplicaState {
+    /// Starts so far.
+    starts: u64,
+    /// Restarts in a row without a completed batch between them.
+    attempt: u32,
+    /// The current life, once it is up.
+    slot: Option<Arc<WorkerSlot>>,
+}
+
+impl Actor for DeploymentActor {
+    type Msg = DeploymentMessage;
+    type State = DeploymentState;
+    type Arguments = DeploymentArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<DeploymentMessage>,
+        args: DeploymentArgs,
+    ) -> Result<DeploymentState, ActorProcessingErr> {
+        let DeploymentArgs { spec, pool, watchdog, started } = args;
+        let batcher_args = BatcherArgs { pool: Arc::clone(&pool) };
+        let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
+        pool.set_batcher(batcher.clone());
+
+        let count = spec.settings().replicas().get();
+        let mut state = DeploymentState {
+            window: RestartWindow::new(spec.settings().intensity()),
+            spec,
+            pool,
+            watchdog,
+            batcher,
+            replicas: (0..count).map(|_| ReplicaState { starts: 0, attempt: 0, slot: None }).collect(),
+            started: Some(started),
+            early_deaths: Vec::new(),
+            stopping: false,
+        };
+        for index in 0..count {
+            state.start_replica(&myself, index);
+        }
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<DeploymentMessage>,
+        message: DeploymentMessage,
+        state: &mut DeploymentState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            DeploymentMessage::ReplicaUp(slot) => state.replica_up(&myself, slot),
+            DeploymentMessage::ReplicaNotStarted { index, message } => {
+                state.replica_not_started(&myself, index, &message);
+            }
+            DeploymentMessage::Restart(index) if !state.stopping => state.start_replica(&myself, index),
+            DeploymentMessage::Restart(_) => {}
+            DeploymentMessage::Stop { within, stopped } => {
+                state.stop(within).await;
+                let _ = stopped.send(());
+                myself.stop(None);
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<DeploymentMessage>,
+        event: SupervisionEvent,
+        state: &mut DeploymentState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(who, error) => state.child_died(&myself, &who, &error.to_string()),
+            SupervisionEvent::ActorTerminated(who, _, reason) => {
+                state.child_died(&myself, &who, reason.as_deref().unwrap_or("it was stopped"));
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<DeploymentMessage>,
+        state: &mut DeploymentState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.pool.enter(StageState::Stopped, None);
+        Ok(())
+    }
+}
+
+impl DeploymentState {
+    /// Begins a life of a replica. Its worker or the task reports how it went.
+    fn start_replica(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize) {
+        let replica = &mut self.replicas[index];
+        let generation = replica.starts;
+        replica.starts += 1;
+        let args = WorkerArgs {
+            spec: Arc::clone(&self.spec),
+            pool: Arc::clone(&self.pool),
+            replica: Replica {
+                stage: self.spec.name().clone(),
+                index,
+                generation,
+                max_batch_size: self.spec.settings().batching().max_batch_size.get(),
+            },
+            watchdog: Arc::clone(&self.watchdog),
+            supervisor: myself.clone(),
+        };
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            if let Err(error) = Actor::spawn_linked(None, WorkerActor, args, myself.get_cell()).await {
+                let message = spawn_error_text(error);
+                // A supervisor that is gone no longer cares.
+                let _ = myself.cast(DeploymentMessage::ReplicaNotStarted { index, message });
+            }
+        });
+    }
+
+    fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, slot: Arc<WorkerSlot>) {
+        if slot.generation() > 0 {
+            tracing::info!(stage = %self.pool.name(), replica = slot.index(), "replica is back");
+        }
+        self.pool.note_worker(Arc::clone(&slot));
+        let index = slot.index();
+        let actor = slot.actor().get_id();
+        self.replicas[index].slot = Some(slot);
+        if let Some(early) = self.early_deaths.iter().position(|(dead, _)| *dead == actor) {
+            let (_, why) = self.early_deaths.swap_remove(early);
+            self.replica_died(myself, index, &why);
+            return;
+        }
+        if self.replicas.iter().all(ReplicaState::is_up) {
+            self.pool.enter(StageState::Ready, None);
+            if let Some(started) = self.started.take() {
+                let _ = started.send(Ok(()));
+            }
+        }
+    }
+
+    fn replica_not_started(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, message: &str) {
+        if self.stopping {
+            return;
+        }
+        let reason = format!("replica {index} could not start: {message}");
+        if let Some(started) = self.started.take() {
+            self.pool.enter(StageState::Failed, Some(reason.clone()));
+            let _ = started.send(Err(reason));
+            return;
+        }
+        tracing::error!(stage = %self.pool.name(), replica = index, message, "replica could not start");
+        self.restart_or_give_up(myself, index, true, reason);
+    }
+
+    fn child_died(&mut self, myself: &ActorRef<DeploymentMessage>, who: &ActorCell, why: &str) {
+        if self.stopping {
+            return;
+        }
+        if who.get_id() == self.batcher.get_id() {
+            // The queue is gone, and with it the way in. Its callers have been told by their dropped reply ports.
+            self.give_up(format!("its batcher died: {why}"));
+            return;
+        }
+        match self.replicas.iter().position(|replica| replica.is(who)) {
+            Some(index) => self.replica_died(myself, index, why),
+            None => self.early_deaths.push((who.get_id(), why.to_owned())),
+        }
+    }
+
+    fn replica_died(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, why: &str) {
+        let Some(slot) = self.replicas[index].slot.take() else { return };
+        slot.retire();
+        tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
+        let in_a_loop = slot.batches() == 0;
+        self.restart_or_give_up(myself, index, in_a_loop, format!("replica {index} died: {why}"));
+    }
+
+    /// A crash counts against the intensity only if the replica completed no batch since its start.
+    fn restart_or_give_up(
+        &mut self,
+        myself: &ActorRef<DeploymentMessage>,
+        index: usize,
+        in_a_loop: bool,
+        reason: String,
+    ) {
+        if in_a_loop && self.window.record(clock::now()) == Verdict::GiveUp {
+            let Intensity { max_restarts, within } = self.spec.settings().intensity();
+            self.give_up(format!("more than {max_restarts} crashes in {within:?}, the last: {reason}"));
+            return;
+        }
+        let replica = &mut self.replicas[index];
+        if !in_a_loop {
+            replica.attempt = 0;
+        }
+        let delay = self.spec.settings().backoff().delay(replica.attempt, fastrand::f64());
+        replica.attempt += 1;
+        self.pool.enter(StageState::Degraded, Some(reason));
+        self.pool.metrics().restarted();
+        if delay.is_zero() {
+            self.start_replica(myself, index);
+        } else {
+            myself.send_after(delay, move || DeploymentMessage::Restart(index));
+        }
+    }
+
+    /// The stage is over; the node serves on without it.
+    fn give_up(&mut self, reason: String) {
+        tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
+        self.stopping = true;
+        self.pool.enter(StageState::Failed, Some(reason));
+        self.pool.tell_batcher(BatcherMessage::Close);
+        for slot in self.pool.workers() {
+            slot.actor().stop(None);
+        }
+    }
+
+    /// Stops the workers side by side and then the batcher. A worker that does not come to an end in time is killed;
+    /// a thread that hangs in user code is let go.
+    async fn stop(&mut self, within: Duration) {
+        self.stopping = true;
+        self.pool.enter(StageState::Draining, None);
+        self.pool.tell_batcher(BatcherMessage::Drain);
+        let workers = self.pool.workers();
+        for worker in &workers {
+            worker.actor().stop(None);
+        }
+        let end = clock::now() + within;
+        for worker in &workers {
+            let left = end.saturating_duration_since(clock::now());
+            if worker.actor().wait(Some(left)).await.is_err() {
+                tracing::warn!(stage = %self.pool.name(), replica = worker.index(), "worker did not stop in time");
+                worker.actor().kill();
+            }
+        }
+        self.batcher.stop(None);
+        let _ = self.batcher.wait(Some(within)).await;
+    }
+}
+
+impl ReplicaState {
+    fn is_up(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| !slot.is_gone())
+    }
+
+    fn is(&self, who: &ActorCell) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.actor().get_id() == who.get_id())
+    }
+}
+
+/// The constructor's own message where there is one.
+fn spawn_error_text(error: SpawnErr) -> String {
+    match error {
+        SpawnErr::StartupFailed(cause) => cause.to_string(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,136 @@
+//! The life of a stage: which state may follow which. Pure.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Where a stage is in its life.
+///
+/// `Starting → WarmingUp → Ready ⇄ Degraded → Draining → Stopped`, and `Failed` from anywhere before `Stopped`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StageState {
+    /// Its workers are being built.
+    #[default]
+    Starting,
+    /// Its workers run their warm-up.
+    WarmingUp,
+    /// All replicas are up.
+    Ready,
+    /// It serves, but a replica is missing or was replaced after a crash loop began.
+    Degraded,
+    /// It finishes what is in hand and takes nothing new.
+    Draining,
+    /// It is over.
+    Stopped,
+    /// It has given up; its reason says why. Its routes answer `Unavailable`.
+    Failed,
+}
+
+impl StageState {
+    /// The one word for metrics, logs and documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::WarmingUp => "warming up",
+            Self::Ready => "ready",
+            Self::Degraded => "degraded",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether traffic should be sent here.
+    #[must_use]
+    pub const fn is_ready(self) -> bool {
+        matches!(self, Self::Ready | Self::Degraded)
+    }
+
+    /// Whether the stage still works for calls that were admitted.
+    pub(crate) const fn accepts_entries(self) -> bool {
+        matches!(self, Self::Ready | Self::Degraded | Self::Draining)
+    }
+
+    const fn may_become(self, next: Self) -> bool {
+        match (self, next) {
+            (Self::Stopped | Self::Failed, Self::Stopped) => true,
+            (Self::Stopped | Self::Failed, _) => false,
+            (_, Self::Draining | Self::Stopped | Self::Failed) => true,
+            (Self::Starting, Self::WarmingUp | Self::Ready | Self::Degraded) => true,
+            (Self::WarmingUp, Self::Ready | Self::Degraded) => true,
+            (Self::Ready | Self::Degraded, Self::Ready | Self::Degraded) => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for StageState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The current state and why it was entered.
+#[derive(Debug, Default)]
+pub(crate) struct Lifecycle {
+    state: StageState,
+    reason: Option<String>,
+}
+
+impl Lifecycle {
+    pub(crate) fn state(&self) -> StageState {
+        self.state
+    }
+
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Enters `next` if a life can go that way; says whether it did.
+    pub(crate) fn enter(&mut self, next: StageState, reason: Option<String>) -> bool {
+        let allowed = self.state.may_become(next);
+        if allowed {
+            // What a stage failed of stays told after it is stopped.
+            if !(self.state == StageState::Failed && reason.is_none()) {
+                self.reason = reason;
+            }
+            self.state = next;
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goes_through_its_life_in_order() {
+        let mut life = Lifecycle::default();
+        for next in [
+            StageState::WarmingUp,
+            StageState::Ready,
+            StageState::Degraded,
+            StageState::Ready,
+            StageState::Draining,
+            StageState::Stopped,
+        ] {
+            assert!(life.enter(next, None), "{next}");
+        }
+    }
+
+    #[test]
+    fn nothing_comes_back_from_failed_or_draining() {
+        let mut life = Lifecycle::default();
+        assert!(life.enter(StageState::Failed, Some("why".to_owned())));
+        assert!(!life.enter(StageState::Ready, None));
+        assert_eq!(life.reason(), Some("why"));
+
+        let mut life = Lifecycle::default();
+        assert!(life.enter(StageState::Draining, None));
+        assert!(!life.enter(StageState::Degraded, None));
+    }
+}

@@ -1,0 +1,31 @@
+//! What the supervisor of a stage can be told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::worker::WorkerSlot;
+
+/// Messages to the supervisor of one stage; at most a few per replica.
+#[derive(Debug)]
+pub(crate) enum DeploymentMessage {
+    /// A replica is built and warm. From the worker itself.
+    ReplicaUp(Arc<WorkerSlot>),
+    /// A replica could not be built or warmed up. From the task that tried.
+    ReplicaNotStarted {
+        /// Which replica.
+        index: usize,
+        /// Its own message.
+        message: String,
+    },
+    /// The back-off of this replica has passed. From the supervisor's timer.
+    Restart(usize),
+    /// Stop the workers in good order, each within this time, and then the stage. From the node.
+    Stop {
+        /// What a worker gets to finish its batch and clean up.
+        within: Duration,
+        /// Told when all are stopped.
+        stopped: oneshot::Sender<()>,
+    },
+}

@@ -1,0 +1,30 @@
+//! Supervision: who is started, who is restarted, and when to stop trying.
+//!
+//! ```text
+//! node
+//! ├── gateway            admission, ledger, drain
+//! ├── router             the table of routes
+//! └── deployment (one per stage)
+//!     ├── batcher        the queue
+//!     └── worker …       one per replica: user code lives here and may die here
+//! ```
+//!
+//! Precious state is near the root, dangerous work in the leaves. A crash ends one replica. A replica that had completed a
+//! batch is started again at once; one that dies before its first batch is in a crash *loop*: it waits longer each time,
+//! and after [`Intensity`] is exceeded its stage is `Failed`, which its routes and the readiness answer tell. The other
+//! stages serve on.
+
+mod backoff;
+mod deployment;
+mod intensity;
+mod lifecycle;
+mod message;
+
+pub use backoff::BackoffPolicy;
+pub use intensity::Intensity;
+pub use lifecycle::StageState;
+
+pub(crate) use deployment::{DeploymentActor, DeploymentArgs};
+pub(crate) use intensity::{RestartWindow, Verdict};
+pub(crate) use lifecycle::Lifecycle;
+pub(crate) use message::DeploymentMessage;

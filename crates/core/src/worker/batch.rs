@@ -1,0 +1,99 @@
+//! The items that a worker is called with, and what it may ask about each.
+
+use std::ops::Index;
+use std::sync::Arc;
+
+use crate::call::Flight;
+use crate::clock::Instant;
+use crate::deadline::Deadline;
+
+/// The items of one call of a worker, never empty.
+///
+/// Items are shared: a worker reads `&In`. One that needs the values takes them with [`into_inputs`](Self::into_inputs),
+/// which clones an item only where somebody else still holds it.
+#[derive(Debug)]
+pub struct Batch<In> {
+    items: Vec<Arc<In>>,
+    flights: Vec<Arc<Flight>>,
+}
+
+impl<In> Batch<In> {
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self { items: Vec::with_capacity(capacity), flights: Vec::with_capacity(capacity) }
+    }
+
+    pub(crate) fn push(&mut self, item: Arc<In>, flight: Arc<Flight>) {
+        self.items.push(item);
+        self.flights.push(flight);
+    }
+
+    /// The number of items.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is no item. A worker never sees such a batch.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The items in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &In> {
+        self.items.iter().map(AsRef::as_ref)
+    }
+
+    /// What is known about the call behind the item at `index`.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is not below [`len`](Self::len).
+    #[must_use]
+    pub fn context(&self, index: usize) -> ItemContext<'_> {
+        ItemContext { flight: &self.flights[index] }
+    }
+
+    /// The items by value.
+    #[must_use]
+    pub fn into_inputs(self) -> Vec<In>
+    where
+        In: Clone,
+    {
+        self.items.into_iter().map(Arc::unwrap_or_clone).collect()
+    }
+}
+
+impl<In> Index<usize> for Batch<In> {
+    type Output = In;
+
+    fn index(&self, index: usize) -> &In {
+        &self.items[index]
+    }
+}
+
+/// The call behind one item of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemContext<'a> {
+    flight: &'a Flight,
+}
+
+impl ItemContext<'_> {
+    /// When its caller stops waiting.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.flight.deadline
+    }
+
+    /// Whether its caller has gone: work on this item is for nothing.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.flight.is_abandoned()
+    }
+
+    /// Whether its caller has gone or its deadline has passed.
+    #[must_use]
+    pub fn is_wanted(&self, now: Instant) -> bool {
+        self.flight.is_wanted(now)
+    }
+}

@@ -1,0 +1,69 @@
+//! Closures as workers.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+
+use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
+use super::{Batch, Worker};
+use crate::failure::Failure;
+
+/// A closure over one item. All replicas share it.
+pub(crate) struct EachClosure<F, In, Out> {
+    function: Arc<F>,
+    types: PhantomData<fn(&In) -> Out>,
+}
+
+impl<F, In, Out> EachClosure<F, In, Out> {
+    pub(crate) fn new(function: Arc<F>) -> Self {
+        Self { function, types: PhantomData }
+    }
+}
+
+impl<F, In, Out> DynWorker for EachClosure<F, In, Out>
+where
+    F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static,
+    In: Data,
+    Out: Data,
+{
+    fn warmup(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
+        for item in items.drain(..) {
+            let outcome = read_input::<In>(item.payload).and_then(|input| (self.function)(&input)).map(Payload::new);
+            outcomes.push(outcome);
+        }
+        Ok(())
+    }
+
+    fn cleanup(&mut self) {}
+}
+
+/// A closure over a batch. All replicas share it.
+pub(crate) struct BatchClosure<F, In, Out> {
+    function: Arc<F>,
+    types: PhantomData<fn(In) -> Out>,
+}
+
+impl<F, In, Out> BatchClosure<F, In, Out> {
+    pub(crate) fn new(function: Arc<F>) -> Self {
+        Self { function, types: PhantomData }
+    }
+}
+
+impl<F, In, Out> Worker for BatchClosure<F, In, Out>
+where
+    F: Fn(Batch<In>) -> Vec<Result<Out, Failure>> + Send + Sync + 'static,
+    In: Data,
+    Out: Data,
+{
+    type In = In;
+    type Out = Out;
+
+    fn call(&mut self, batch: Batch<In>) -> Vec<Result<Out, Failure>> {
+        (self.function)(batch)
+    }
+}

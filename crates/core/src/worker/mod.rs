@@ -1,0 +1,106 @@
+//! Workers run user code: one batch at a time, one outcome per item.
+//!
+//! A worker is one **replica** of a stage. Its actor owns a *seat*, the place where the code runs: inline on the runtime
+//! for quick closures, or on an OS thread of its own. The batcher hands a free worker one message per batch; the worker
+//! answers every entry's reply port directly and marks itself free.
+//!
+//! * **Full:** a worker has no queue; the batcher hands it a batch only when it is free.
+//! * **Late or cancelled:** entries are checked once more right before user code runs, so nothing expired or abandoned
+//!   is executed.
+//! * **Panic:** ends this replica only. Its batch is answered with `WorkerFailed` at once; the supervisor starts another.
+
+mod actor;
+mod batch;
+mod closure;
+mod erased;
+mod message;
+mod replica;
+mod run;
+mod seat;
+mod slot;
+mod watchdog;
+
+pub use batch::{Batch, ItemContext};
+pub use replica::Replica;
+
+pub(crate) use actor::{WorkerActor, WorkerArgs};
+pub(crate) use closure::{BatchClosure, EachClosure};
+pub(crate) use erased::{DynWorker, Erased};
+pub(crate) use message::WorkerMessage;
+pub(crate) use run::{BatchRun, panic_message};
+pub(crate) use slot::WorkerSlot;
+pub(crate) use watchdog::{MAX_TASK_CALL, Watchdog};
+
+use callboard_codec::Data;
+
+use crate::failure::Failure;
+
+/// User code with state: built inside its replica, called with batches until the node drains.
+///
+/// # Contract
+///
+/// * [`call`](Self::call) returns **one outcome per item, in order**. A different number is an error for all of them,
+///   because nobody could tell which result belongs to whom.
+/// * An `Err` is the answer to that item only. A panic is the end of this replica: return failures, do not raise them.
+/// * A worker is called by one thread at a time and never twice at once; it may keep buffers between calls.
+///
+/// The trap is to let one bad item fail its neighbours:
+///
+/// ```
+/// # use callboard_core::{Batch, Failure};
+/// # struct Parse;
+/// # impl Parse {
+/// // Wrong: the first unreadable item answers for all of them.
+/// fn call_wrong(&mut self, batch: Batch<String>) -> Vec<Result<i64, Failure>> {
+///     let parsed: Result<Vec<i64>, _> = batch.iter().map(|text| text.parse::<i64>()).collect();
+///     match parsed {
+///         Ok(numbers) => numbers.into_iter().map(Ok).collect(),
+///         Err(error) => batch.iter().map(|_| Err(Failure::from(error.clone()))).collect(),
+///     }
+/// }
+///
+/// // Right: each item has its own outcome.
+/// fn call(&mut self, batch: Batch<String>) -> Vec<Result<i64, Failure>> {
+///     batch.iter().map(|text| Ok(text.parse::<i64>()?)).collect()
+/// }
+/// # }
+/// ```
+///
+/// # Cancellation
+///
+/// A caller that goes away does not interrupt `call`. Long calls look at [`Batch::context`] and stop working on items for
+/// which [`ItemContext::is_cancelled`] says so; what they return for those is dropped.
+///
+/// # Panics
+///
+/// A panic ends the replica; all entries of its batch get `WorkerFailed` and the supervisor decides on a restart.
+pub trait Worker: Send + 'static {
+    /// What one item is.
+    type In: Data;
+    /// What one item becomes.
+    type Out: Data;
+
+    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with the item.
+    fn preprocess(&mut self, _item: &Self::In) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Runs one batch.
+    fn call(&mut self, batch: Batch<Self::In>) -> Vec<Result<Self::Out, Failure>>;
+
+    /// Runs once after construction, before the replica counts as ready.
+    ///
+    /// # Errors
+    ///
+    /// A failure here is a failure to start.
+    fn warmup(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Runs once when the replica is stopped in good order. Not after a panic.
+    fn cleanup(&mut self) {}
+}

@@ -1,0 +1,165 @@
+//! Calls that simply work, and calls that user code refuses.
+
+use callboard_core::{App, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StartError, Worker};
+
+use super::support::{Gate, gated, serve};
+
+#[tokio::test]
+async fn a_pipeline_hands_each_stage_the_value_of_the_one_before() {
+    let parse = Stage::each("parse", |text: &String| Ok(text.parse::<i64>()?));
+    let square = Stage::batch("square", |batch: Batch<i64>| batch.iter().map(|n| Ok(n * n)).collect());
+    let show = Stage::each("show", |n: &i64| Ok(format!("<{n}>"))).on_threads();
+    let node = serve(Pipeline::from(parse).then(square).then(show)).await;
+    let shown: String = node.client().call("/route", "12".to_owned()).await.unwrap();
+    assert_eq!(shown, "<144>");
+}
+
+#[tokio::test]
+async fn an_error_of_user_code_reaches_its_caller_with_type_and_status() {
+    let parse = Stage::each("parse", |text: &String| {
+        let parsed = text.parse::<i64>();
+        if text == "teapot" {
+            return Err(Failure::new("short and stout").with_status(418).with_type("Teapot"));
+        }
+        Ok(parsed?)
+    });
+    let node = serve(parse).await;
+    let error = node.client().call::<_, i64>("/route", "twelve".to_owned()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Failed);
+    assert_eq!(error.error_type(), Some("core::num::error::ParseIntError"));
+    assert_eq!(error.stage(), Some("parse"));
+    let error = node.client().call::<_, i64>("/route", "teapot".to_owned()).await.unwrap_err();
+    assert_eq!((error.status(), error.message()), (Some(418), "short and stout"));
+}
+
+#[tokio::test]
+async fn one_bad_item_does_not_fail_its_batch() {
+    let gate = Gate::default();
+    let first = gated(&gate);
+    let halve = Stage::batch("halve", |batch: Batch<u64>| {
+        let halve =
+            |n: &u64| if n.is_multiple_of(2) { Ok(n / 2) } else { Err(Failure::invalid_input(format!("{n} is odd"))) };
+        batch.iter().map(halve).collect()
+    })
+    .max_batch_size(8);
+    let node = serve(Pipeline::from(first.max_batch_size(8)).then(halve)).await;
+    gate.open();
+    let client = node.client();
+    let calls = (0..8u64).map(|n| {
+        let client = client.clone();
+        tokio::spawn(async move { (n, client.call::<u64, u64>("/route", n).await) })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        match call.await.unwrap() {
+            (n, Ok(half)) => assert_eq!(half * 2, n),
+            (n, Err(error)) => {
+                assert_eq!((n % 2, error.kind()), (1, ErrorKind::InvalidInput));
+                assert_eq!(error.message(), format!("{n} is odd"));
+            }
+        }
+    }
+}
+
+struct Checked;
+
+impl Worker for Checked {
+    type In = i64;
+    type Out = i64;
+
+    fn preprocess(&mut self, item: &i64) -> Result<(), Failure> {
+        if *item < 0 { Err(Failure::invalid_input("must not be negative")) } else { Ok(()) }
+    }
+
+    fn call(&mut self, batch: Batch<i64>) -> Vec<Result<i64, Failure>> {
+        assert!(batch.iter().all(|n| *n >= 0), "preprocess keeps bad items out");
+        batch.into_inputs().into_iter().map(|n| Ok(n + 1)).collect()
+    }
+}
+
+#[tokio::test]
+async fn preprocess_answers_its_item_only() {
+    let checked = Stage::worker("checked", |_: &Replica| Ok(Checked)).max_batch_size(4);
+    let node = serve(checked).await;
+    let client = node.client();
+    let calls = [-1i64, 1, -2, 2].map(|n| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<i64, i64>("/route", n).await })
+    });
+    let mut outcomes = Vec::new();
+    for call in calls {
+        outcomes.push(call.await.unwrap().map_err(|error| error.kind()));
+    }
+    assert_eq!(outcomes, [Err(ErrorKind::InvalidInput), Ok(2), Err(ErrorKind::InvalidInput), Ok(3)]);
+}
+
+#[tokio::test]
+async fn a_wrong_number_of_results_is_an_error_for_all_and_the_stage_stays_up() {
+    let forgetful =
+        Stage::batch(
+            "forgetful",
+            |batch: Batch<u64>| {
+                if batch[0] == 0 { Vec::new() } else { batch.iter().map(|n| Ok(*n)).collect() }
+            },
+        );
+    let node = serve(forgetful).await;
+    let error = node.client().call::<u64, u64>("/route", 0).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+    assert_eq!(error.message(), "the worker returned 0 results for 1 items");
+    assert_eq!(node.client().call::<u64, u64>("/route", 7).await.unwrap(), 7);
+}
+
+#[tokio::test]
+async fn an_unknown_route_is_not_found() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
+    let error = node.client().call::<u64, u64>("/other", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(error.message(), "there is no route `/other`");
+}
+
+#[tokio::test]
+async fn an_input_of_another_type_is_converted_or_refused() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
+    let error = node.client().call::<String, u64>("/route", "one".to_owned()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    // The same number in another type is the same value.
+    assert_eq!(node.client().call::<u8, u64>("/route", 7).await.unwrap(), 7);
+}
+
+#[tokio::test]
+async fn a_shared_stage_is_one_queue_and_one_pool() {
+    let echo = Stage::each("echo", |n: &u64| Ok(*n));
+    let node = App::new().route("/a", echo.clone()).route("/b", echo).start().await.unwrap();
+    node.client().call::<u64, u64>("/a", 1).await.unwrap();
+    node.client().call::<u64, u64>("/b", 1).await.unwrap();
+    let description = node.describe();
+    assert_eq!(description.stages.len(), 1);
+    assert_eq!(description.stages[0].batches, 2);
+}
+
+#[tokio::test]
+async fn plans_that_contradict_themselves_do_not_start() {
+    let echo = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
+    let twice = App::new().route("/a", echo("e")).route("/a", echo("f")).start().await;
+    assert!(matches!(twice, Err(StartError::DuplicateRoute { .. })));
+    let same_name = App::new().route("/a", echo("e")).route("/b", echo("e")).start().await;
+    assert!(matches!(same_name, Err(StartError::DuplicateStage { .. })));
+    for bad in ["", "/", "digits", "/a//b", "/a/", "/../etc", "/a b", "/a?b"] {
+        let refused = App::new().route(bad, echo("e")).start().await;
+        assert!(matches!(refused, Err(StartError::BadRouteName { .. })), "{bad:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_outcome_is_counted_once() {
+    let node = serve(Stage::each("parse", |text: &String| Ok(text.parse::<i64>()?))).await;
+    let client = node.client();
+    for text in ["1", "2", "x"] {
+        let _ = client.call::<_, i64>("/route", text.to_owned()).await;
+    }
+    let metrics = node.metrics();
+    let line = |outcome: &str| format!(r#"callboard_requests_total{{route="/route",outcome="{outcome}"}}"#);
+    assert!(metrics.contains(&format!("{} 2", line("ok"))), "{metrics}");
+    assert!(metrics.contains(&format!("{} 1", line("failed"))), "{metrics}");
+    let description = node.describe();
+    assert_eq!((description.admitted, description.outcomes, description.in_flight), (3, 3, 0));
+}

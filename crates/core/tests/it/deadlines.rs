@@ -1,0 +1,90 @@
+//! Deadlines fire on time, whatever the workers do, and nothing expired is executed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{CallOptions, Deadline, ErrorKind, Instant, Stage};
+
+use super::support::{Gate, gated, serve, until};
+
+fn within(timeout: Duration) -> CallOptions {
+    CallOptions::new().with_timeout(Instant::now(), timeout)
+}
+
+#[tokio::test]
+async fn a_deadline_fires_while_every_worker_is_busy() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let holder = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<u64, u64>("/route", 1).await }
+    });
+    until("the worker is busy", || gate.arrived() == 1).await;
+
+    // The gate stays shut: only a timer of its own can answer this call.
+    let error = client.call_with::<u64, u64>("/route", 2, within(Duration::from_millis(20))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    until("the expired entry left the queue", || node.describe().stages[0].queued == 0).await;
+
+    gate.open();
+    assert_eq!(holder.await.unwrap().unwrap(), 1);
+    assert_eq!(gate.arrived(), 1, "the expired call was executed");
+}
+
+#[tokio::test]
+async fn a_deadline_shorter_than_the_work_answers_in_time_and_frees_the_permit() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let error = client.call_with::<u64, u64>("/route", 1, within(Duration::from_millis(20))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert_eq!(node.describe().in_flight, 0);
+    gate.open();
+    assert_eq!(client.call::<u64, u64>("/route", 2).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_deadline_in_the_past_is_refused_before_it_queues() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let node = serve(Stage::each("count", move |n: &u64| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(*n)
+    }))
+    .await;
+    let past = CallOptions::new().with_deadline(Deadline::at(Instant::now()));
+    let error = node.client().call_with::<u64, u64>("/route", 1, past).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert_eq!(ran.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_waits_for_company_up_to_its_delay_and_not_past_a_deadline() {
+    let stage = Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(8).max_delay(Duration::from_secs(10));
+    let node = serve(stage).await;
+    let client = node.client();
+
+    let start = Instant::now();
+    assert_eq!(client.call::<u64, u64>("/route", 1).await.unwrap(), 1);
+    assert_eq!(start.elapsed().as_secs(), 10, "alone, the entry waits for the whole delay");
+
+    let start = Instant::now();
+    let options = CallOptions::new().with_timeout(start, Duration::from_secs(3));
+    let outcome = client.call_with::<u64, u64>("/route", 2, options).await;
+    assert!(start.elapsed() <= Duration::from_secs(3), "the delay went past the deadline");
+    drop(outcome);
+
+    let start = Instant::now();
+    let calls: Vec<_> = (0..8u64)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO, "a full batch does not wait");
+}

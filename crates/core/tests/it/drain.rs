@@ -1,0 +1,115 @@
+//! Endings in good order: what is in hand is finished, workers clean up, nothing new comes in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{Batch, Drained, ErrorKind, Failure, Replica, Stage, StageState, Worker};
+
+use super::support::{Gate, PATIENCE, gated, serve, until};
+
+#[tokio::test]
+async fn a_drain_finishes_what_is_in_hand_and_refuses_the_rest() {
+    let gate = Gate::default();
+    let node = Arc::new(serve(gated(&gate)).await);
+    let client = node.client();
+    let calls: Vec<_> = (0..10u64)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
+        })
+        .collect();
+    until("all are in flight", || node.describe().in_flight == 10).await;
+
+    let draining = tokio::spawn({
+        let node = Arc::clone(&node);
+        async move { node.drain(PATIENCE).await }
+    });
+    until("the node drains", || node.health().draining).await;
+    let refused = client.call::<u64, u64>("/route", 99).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(!node.health().ready && node.health().live);
+
+    gate.open();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(draining.await.unwrap(), Drained::Completely);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_gives_up_after_its_grace() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<u64, u64>("/route", 1).await });
+    while gate.arrived() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(node.drain(Duration::from_secs(5)).await, Drained::TimedOut { in_flight: 1 });
+    gate.open();
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_withdrawn_node_is_not_ready_but_still_serves() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
+    node.withdraw();
+    let health = node.health();
+    assert!(!health.ready && health.draining && health.live);
+    assert_eq!(node.client().call::<u64, u64>("/route", 1).await.unwrap(), 1);
+}
+
+struct Tidy(Arc<AtomicUsize>);
+
+impl Worker for Tidy {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        batch.iter().map(|n| Ok(*n)).collect()
+    }
+
+    fn cleanup(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_lets_every_worker_clean_up() {
+    let cleaned = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&cleaned);
+    let on_threads = Stage::worker("tidy", move |_: &Replica| Ok(Tidy(Arc::clone(&count)))).replicas(3);
+    let node = serve(on_threads.clone()).await;
+    let client = node.client();
+    client.call::<u64, u64>("/route", 1).await.unwrap();
+    assert_eq!(node.shutdown(PATIENCE).await, Drained::Completely);
+    assert_eq!(cleaned.load(Ordering::SeqCst), 3);
+    assert_eq!(client.health().stages[0].state, StageState::Stopped);
+
+    let node = serve(on_threads.as_tasks()).await;
+    assert_eq!(node.shutdown(PATIENCE).await, Drained::Completely);
+    assert_eq!(cleaned.load(Ordering::SeqCst), 6);
+}
+
+#[tokio::test]
+async fn dropping_a_node_answers_its_callers() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let calls: Vec<_> = (0..3u64)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
+        })
+        .collect();
+    until("all are in flight", || client.describe().in_flight == 3).await;
+    node.abort();
+    gate.open();
+    for call in calls {
+        // The one that was running may still finish; nobody hangs.
+        let outcome = tokio::time::timeout(PATIENCE, call).await.expect("answered").unwrap();
+        drop(outcome);
+    }
+    assert_eq!(client.describe().in_flight, 0);
+}

@@ -1,0 +1,14 @@
+//! The core through the door that its users have: an app, its node, and an in-process client.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+mod calls;
+mod cancellation;
+mod chaos;
+mod composition;
+mod deadlines;
+mod drain;
+mod overload;
+mod supervision;
+mod support;
+mod watchdog;

@@ -1,0 +1,101 @@
+//! Bounds that hold, and honest answers at them.
+
+use std::time::Duration;
+
+use callboard_core::{App, ErrorKind, Limits};
+
+use super::support::{Gate, gated, serve, until};
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once_and_says_when_to_come_again() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate).queue(2)).await;
+    let client = node.client();
+    let mut waiting = Vec::new();
+    let mut send = |n: u64| {
+        let client = client.clone();
+        waiting.push(tokio::spawn(async move { client.call::<u64, u64>("/route", n).await }));
+    };
+    send(0);
+    until("the worker is busy", || gate.arrived() == 1).await;
+    send(1);
+    send(2);
+    until("the queue is full", || node.describe().stages[0].queued == 2).await;
+
+    let error = client.call::<u64, u64>("/route", 3).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded);
+    assert_eq!(error.message(), "the queue of stage `gated` is full: 2 entries wait already");
+    assert!(error.retry_after().is_some() && error.is_retryable());
+    assert_eq!(node.describe().in_flight, 3, "the refused call holds no permit");
+
+    gate.open();
+    for call in waiting {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_gateway_bounds_calls_and_bytes() {
+    let gate = Gate::default();
+    let limits = Limits { max_in_flight: 1, max_in_flight_bytes: 1000, ..Limits::default() };
+    let node = App::new().route("/route", gated(&gate)).limits(limits).start().await.unwrap();
+    let client = node.client();
+    let route = client.route("/route").unwrap();
+
+    let too_many_bytes = client.admit(&route, 1001).unwrap_err();
+    assert_eq!(too_many_bytes.kind(), ErrorKind::Overloaded);
+    let admission = client.admit(&route, 600).unwrap();
+    assert!(admission.grow(400).is_ok());
+    assert_eq!(admission.grow(1).unwrap_err().kind(), ErrorKind::Overloaded);
+    let too_many_calls = client.admit(&route, 0).unwrap_err();
+    assert_eq!(too_many_calls.message(), "1 calls are in flight already");
+    drop(admission);
+    assert_eq!((node.describe().in_flight, node.describe().in_flight_bytes), (0, 0));
+    assert!(client.admit(&route, 0).is_ok());
+    gate.open();
+}
+
+#[tokio::test]
+async fn five_times_the_capacity_is_served_at_capacity_and_the_rest_refused_quickly() {
+    let work = Duration::from_millis(1);
+    let stage = callboard_core::Stage::each("slow", move |n: &u64| {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < work {
+            std::hint::spin_loop();
+        }
+        Ok(*n)
+    })
+    .on_threads()
+    .queue(8);
+    let node = serve(stage).await;
+    let client = node.client();
+    // 50 callers in a closed loop against one worker and eight places.
+    let callers: Vec<_> = (0..50)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let (mut served, mut refused) = (0u32, 0u32);
+                for n in 0..20u64 {
+                    match client.call::<u64, u64>("/route", n).await {
+                        Ok(_) => served += 1,
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+                            refused += 1;
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                    }
+                }
+                (served, refused)
+            })
+        })
+        .collect();
+    let (mut served, mut refused) = (0, 0);
+    for caller in callers {
+        let (s, r) = caller.await.unwrap();
+        (served, refused) = (served + s, refused + r);
+    }
+    assert_eq!(served + refused, 1000);
+    assert!(served > 0 && refused > 0, "served {served}, refused {refused}");
+    let description = node.describe();
+    assert_eq!((description.in_flight, description.stages[0].queued), (0, 0));
+}

@@ -1,0 +1,67 @@
+//! What the tests share: gates that hold a worker until the test says so, and waiting for an event with a bound.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use callboard_codec::Data;
+use callboard_core::{App, Node, Pipeline, RouteSpec, Stage};
+use schemars::JsonSchema;
+
+/// Longer than anything here takes on the slowest machine; reached only by a test that fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Holds worker threads until it is opened, and counts how many came to it.
+#[derive(Clone, Default)]
+pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar, AtomicUsize)>);
+
+impl Gate {
+    /// Called by user code on a worker's thread.
+    pub(crate) fn pass(&self) {
+        let (open, changed, arrived) = &*self.0;
+        arrived.fetch_add(1, Ordering::SeqCst);
+        let open = open.lock().unwrap();
+        let (open, timeout) = changed.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap();
+        assert!(*open && !timeout.timed_out(), "the test never opened the gate");
+    }
+
+    pub(crate) fn open(&self) {
+        let (open, changed, _) = &*self.0;
+        *open.lock().unwrap() = true;
+        changed.notify_all();
+    }
+
+    pub(crate) fn arrived(&self) -> usize {
+        self.0.2.load(Ordering::SeqCst)
+    }
+}
+
+/// Waits until `condition` holds; panics with `what` when it never does.
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "never happened: {what}");
+}
+
+/// A node with one route.
+pub(crate) async fn serve<In, Out>(pipeline: impl Into<Pipeline<In, Out>>) -> Node
+where
+    In: Data + JsonSchema,
+    Out: Data + JsonSchema,
+{
+    App::new().mount(RouteSpec::new("/route", pipeline)).start().await.expect("the node starts")
+}
+
+/// A thread stage of one replica whose calls wait at the gate and then give their input back.
+pub(crate) fn gated(gate: &Gate) -> Stage<u64, u64> {
+    let gate = gate.clone();
+    Stage::each("gated", move |number: &u64| {
+        gate.pass();
+        Ok(*number)
+    })
+    .on_threads()
+}
