@@ -1,0 +1,37 @@
+//! The knobs of an ONNX stage.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// How a model is loaded and run. In `callboard.toml` these are the keys of a stage of kind `onnx`.
+///
+/// Batching itself is the stage's: `max_batch_size`, `max_delay_ms`, `replicas`, `queue`. Replicas share the weights.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OnnxConfig {
+    /// The `.onnx` file. Weights in files beside it (`.onnx.data`) are found by their names. Required.
+    pub model: PathBuf,
+
+    /// Threads that one run may use. By default all models of the process share one pool with a thread per physical core,
+    /// which suits one large model; with `1` and several replicas small models answer more calls per second, because
+    /// replicas then do not wait for each other. A number gives this model a pool of its own, shared by its replicas.
+    #[serde(default)]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Whether the first axis of inputs and outputs is the batch. By default the declared shapes decide, see
+    /// [`BatchAxis`](crate::BatchAxis). Say `false` for a model whose first axis has any length but is no batch, such as the
+    /// length of a text; `true` makes it an error if the shapes do not allow it.
+    #[serde(default)]
+    pub batched: Option<bool>,
+}
+
+impl OnnxConfig {
+    /// The defaults, for this file.
+    #[must_use]
+    pub fn new(model: impl Into<PathBuf>) -> Self {
+        Self { model: model.into(), threads: None, batched: None }
+    }
+}

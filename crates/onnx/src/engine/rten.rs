@@ -1,0 +1,101 @@
+//! [rten](https://docs.rs/rten): pure Rust, a minute to build.
+//!
+//! It computes in f32, i32, i8 and u8. Inputs are lent to it and outputs taken from it without a copy.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+
+use callboard_codec::{DType, Element, Tensor};
+use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueView};
+use rten_tensor::{Layout, Tensor as RtenTensor, TensorView};
+
+use super::{Engine, EngineError};
+use crate::signature::{Signature, TensorSpec};
+
+const NAME: &str = "rten";
+
+#[derive(Debug)]
+pub(crate) struct RtenEngine {
+    model: Model,
+    inputs: Vec<NodeId>,
+    outputs: Vec<NodeId>,
+    threads: Option<Arc<ThreadPool>>,
+}
+
+impl RtenEngine {
+    /// Loads from the bytes that the signature was read from. With external data, rten has to open the files itself.
+    pub(crate) fn load(
+        path: &Path,
+        file: Vec<u8>,
+        has_external_data: bool,
+        signature: &Signature,
+        threads: Option<NonZeroUsize>,
+    ) -> Result<Self, EngineError> {
+        let model = if has_external_data { Model::load_file(path) } else { Model::load(file) };
+        let model = model.map_err(|error| EngineError::new(NAME, error))?;
+        let node = |spec: &TensorSpec| model.node_id(spec.name()).map_err(|error| EngineError::new(NAME, error));
+        let inputs = signature.inputs().iter().map(node).collect::<Result<_, _>>()?;
+        let outputs = signature.outputs().iter().map(node).collect::<Result<_, _>>()?;
+        let threads = threads.map(|threads| Arc::new(ThreadPool::with_num_threads(threads.get())));
+        Ok(Self { model, inputs, outputs, threads })
+    }
+}
+
+impl Engine for RtenEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn dtype(&self, declared: DType) -> Option<DType> {
+        match declared {
+            DType::F32 | DType::F64 | DType::F16 => Some(DType::F32),
+            DType::I32 | DType::I64 | DType::Bool => Some(DType::I32),
+            DType::I8 => Some(DType::I8),
+            DType::U8 => Some(DType::U8),
+            _ => None,
+        }
+    }
+
+    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        let views = inputs.iter().map(|tensor| lend(tensor).map(Into::into)).collect::<Result<Vec<_>, _>>()?;
+        let inputs = self.inputs.iter().copied().zip(views).collect();
+        let options = RunOptions::default().with_thread_pool(self.threads.clone());
+        let outputs = self.model.run(inputs, &self.outputs, Some(options));
+        outputs.map_err(|error| EngineError::new(NAME, error))?.into_iter().map(take).collect()
+    }
+}
+
+fn lend(tensor: &Tensor) -> Result<ValueView<'_>, EngineError> {
+    match tensor.dtype() {
+        DType::F32 => view::<f32>(tensor),
+        DType::I32 => view::<i32>(tensor),
+        DType::I8 => view::<i8>(tensor),
+        DType::U8 => view::<u8>(tensor),
+        other => Err(EngineError::new(NAME, format_args!("cannot be given a tensor of {other}"))),
+    }
+}
+
+fn view<'a, T: Element>(tensor: &'a Tensor) -> Result<ValueView<'a>, EngineError>
+where
+    ValueView<'a>: From<TensorView<'a, T>>,
+{
+    let elements = tensor.as_slice::<T>().map_err(|error| EngineError::new(NAME, error))?;
+    ValueView::from_shape(tensor.shape(), elements).map_err(|error| EngineError::new(NAME, error))
+}
+
+fn take(value: Value) -> Result<Tensor, EngineError> {
+    match value {
+        Value::FloatTensor(tensor) => own(tensor),
+        Value::Int32Tensor(tensor) => own(tensor),
+        Value::Int8Tensor(tensor) => own(tensor),
+        Value::UInt8Tensor(tensor) => own(tensor),
+        other => Err(EngineError::new(NAME, format_args!("gave a {}, which is no tensor", other.dtype()))),
+    }
+}
+
+fn own<T: Element>(tensor: RtenTensor<T>) -> Result<Tensor, EngineError> {
+    let shape = tensor.shape().to_vec();
+    // Row-major, copied only if the last operator left a transposed view.
+    Tensor::from_vec(&shape, tensor.into_data()).map_err(|error| EngineError::new(NAME, error))
+}

@@ -1,0 +1,173 @@
+//! One item, from what a caller or the stage before sent to the tensors that the engine takes.
+//!
+//! Decides which forms an input may have and refuses everything else with the input's name, what was expected and what
+//! came. Nothing here looks at more than one item, so an item that is refused cannot disturb its neighbours.
+
+use callboard_codec::{DType, DecodeError, Map, Tensor, Value};
+use callboard_core::Failure;
+
+use crate::cast::{CastError, cast};
+use crate::model::Model;
+use crate::signature::{Axis, BatchAxis, Signature, TensorSpec};
+
+/// What is wrong with an item.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputError {
+    #[error("input `{name}` is missing, expected {expected}")]
+    Missing { name: String, expected: String },
+    #[error("there is no input `{name}`, the model takes {inputs}")]
+    Unknown { name: String, inputs: String },
+    #[error("expected a map of the inputs {inputs}, got {got}")]
+    NotAMap { inputs: String, got: &'static str },
+    #[error("input `{name}`: expected {expected}, got {got}")]
+    Wrong { name: String, expected: String, got: String },
+    #[error("input `{name}`: axis `{axis}` is {length}, but {other_length} in `{other}`")]
+    AxesDiffer { name: String, axis: String, length: usize, other: String, other_length: usize },
+    #[error("input `{name}`: {source}")]
+    OutOfRange { name: String, source: CastError },
+}
+
+impl InputError {
+    /// The answer to this item's caller.
+    pub(crate) fn into_failure(self) -> Failure {
+        Failure::invalid_input(self.to_string()).with_type(self.error_type())
+    }
+
+    fn error_type(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "MissingInput",
+            Self::Unknown { .. } => "UnknownInput",
+            Self::NotAMap { .. } | Self::Wrong { .. } | Self::AxesDiffer { .. } => "WrongInput",
+            Self::OutOfRange { .. } => "OutOfRange",
+        }
+    }
+}
+
+/// The tensors of one item in the signature's order, without the batch axis, each of the engine's dtype.
+pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Tensor>, InputError> {
+    let signature = model.signature();
+    let values = values_of(signature, item)?;
+    let mut tensors = Vec::with_capacity(values.len());
+    for ((spec, dtype), value) in model.inputs().zip(values) {
+        let tensor = read_tensor(signature, spec, value)?;
+        tensors.push(to_engine(spec, &tensor, dtype)?);
+    }
+    check_named_axes(signature, &tensors)?;
+    Ok(tensors)
+}
+
+/// One value per input: the item itself for a model with one input, or the entries of a map.
+fn values_of<'a>(signature: &Signature, item: &'a Value) -> Result<Vec<&'a Value>, InputError> {
+    let by_name = |map: &'a Map| {
+        check_known(signature, map)?;
+        let value = |spec: &TensorSpec| map.get(spec.name()).ok_or_else(|| missing(signature, spec));
+        signature.inputs().iter().map(value).collect()
+    };
+    match (signature.inputs(), item) {
+        // `{"dtype": ..., "shape": ..., "data": ...}` is a tensor, unless the model calls its input that.
+        ([only], Value::Map(map)) if map.contains_key("data") && !map.contains_key(only.name()) => Ok(vec![item]),
+        (_, Value::Map(map)) => by_name(map),
+        ([_], _) => Ok(vec![item]),
+        (_, other) => Err(InputError::NotAMap { inputs: names(signature), got: other.kind() }),
+    }
+}
+
+/// A name that the model does not know is a misspelt one more often than a superfluous one.
+fn check_known(signature: &Signature, map: &Map) -> Result<(), InputError> {
+    let unknown = map.keys().find(|key| signature.inputs().iter().all(|spec| spec.name() != *key));
+    match unknown {
+        None => Ok(()),
+        Some(name) => Err(InputError::Unknown { name: name.chars().take(64).collect(), inputs: names(signature) }),
+    }
+}
+
+fn missing(signature: &Signature, spec: &TensorSpec) -> InputError {
+    InputError::Missing { name: spec.name().to_owned(), expected: signature.describe_item(spec) }
+}
+
+fn names(signature: &Signature) -> String {
+    let names: Vec<_> = signature.inputs().iter().map(|spec| format!("`{}`", spec.name())).collect();
+    match names.is_empty() {
+        true => "no inputs".to_owned(),
+        false => names.join(", "),
+    }
+}
+
+fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Result<Tensor, InputError> {
+    let wrong =
+        |got: String| InputError::Wrong { name: spec.name().to_owned(), expected: signature.describe_item(spec), got };
+    let unreadable = |error: DecodeError| wrong(format!("{}: {error}", value.kind()));
+    let tensor = match value {
+        Value::Tensor(tensor) if tensor.dtype() != spec.dtype() => return Err(wrong(describe(tensor))),
+        other => Tensor::from_value(other, Some(spec.dtype())).map_err(unreadable)?,
+    };
+    fit(signature, spec, &tensor).ok_or_else(|| wrong(describe(&tensor)))
+}
+
+/// The tensor if its shape is that of one item. A batch axis of 1 that was sent along is taken off: the ranks differ, so
+/// it cannot be mistaken for anything else.
+fn fit(signature: &Signature, spec: &TensorSpec, tensor: &Tensor) -> Option<Tensor> {
+    let Some(axes) = signature.item_axes(spec) else {
+        return Some(tensor.clone());
+    };
+    match tensor.shape() {
+        shape if fits(shape, axes) => Some(tensor.clone()),
+        [1, sample @ ..] if signature.batch_axis() != BatchAxis::Absent && fits(sample, axes) => {
+            tensor.reshape(sample).ok()
+        }
+        _ => None,
+    }
+}
+
+fn fits(shape: &[usize], axes: &[Axis]) -> bool {
+    let fits_axis = |(length, axis): (&usize, &Axis)| match axis {
+        Axis::Fixed(expected) => length == expected,
+        Axis::Named(_) | Axis::Any => true,
+    };
+    shape.len() == axes.len() && shape.iter().zip(axes).all(fits_axis)
+}
+
+/// An axis name stands for one length per item, wherever it appears.
+fn check_named_axes(signature: &Signature, tensors: &[Tensor]) -> Result<(), InputError> {
+    let mut seen: Vec<(&str, usize, &str)> = Vec::new();
+    for (spec, tensor) in signature.inputs().iter().zip(tensors) {
+        let axes = signature.item_axes(spec).unwrap_or_default();
+        for (axis, &length) in axes.iter().zip(tensor.shape()) {
+            let Some(axis) = axis.name() else { continue };
+            match seen.iter().find(|(name, _, _)| *name == axis) {
+                None => seen.push((axis, length, spec.name())),
+                Some((_, other_length, _)) if *other_length == length => {}
+                Some((_, other_length, other)) => {
+                    return Err(InputError::AxesDiffer {
+                        name: spec.name().to_owned(),
+                        axis: axis.to_owned(),
+                        length,
+                        other: (*other).to_owned(),
+                        other_length: *other_length,
+                    });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn to_engine(spec: &TensorSpec, tensor: &Tensor, dtype: DType) -> Result<Tensor, InputError> {
+    cast(tensor, dtype).map_err(|source| InputError::OutOfRange { name: spec.name().to_owned(), source })
+}
+
+fn describe(tensor: &Tensor) -> String {
+    format!("{} {:?}", tensor.dtype(), tensor.shape())
+}
+
+/// What an item became: the tensor of a model with one output, else a map by name.
+pub(crate) fn write_item(signature: &Signature, outputs: Vec<Tensor>) -> Value {
+    let named = |outputs: Vec<Tensor>| {
+        let names = signature.outputs().iter().map(TensorSpec::name);
+        names.zip(outputs).collect::<Map>()
+    };
+    match <[Tensor; 1]>::try_from(outputs) {
+        Ok([only]) => Value::Tensor(only),
+        Err(several) => Value::Map(named(several)),
+    }
+}

@@ -1,0 +1,142 @@
+//! A loaded model: its signature and the engine that runs it.
+//!
+//! Loading happens once, when the plan is made, so that a broken file is an error before anything starts and routes can be
+//! described without running. Clones share the weights.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use callboard_codec::{DType, DataType};
+
+use crate::config::OnnxConfig;
+use crate::engine::{Engine, RtenEngine};
+use crate::error::LoadError;
+use crate::signature::{BatchAxis, Signature, TensorSpec, read};
+
+/// What one protobuf message may be; larger models keep their weights in files beside them.
+const MAX_MODEL_BYTES: u64 = 2 * 1024 * 1024 * 1024 - 1;
+
+/// A model that is ready to run. Cheap to clone.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard_onnx::Model;
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits.onnx");
+/// let model = Model::load(path)?;
+/// assert_eq!(model.signature().to_string(), "image: f32 [batch, 1, 8, 8] → logits: f32 [batch, 10]");
+///
+/// let stage = callboard_onnx::stage("digits", &model).max_batch_size(32);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Model(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    signature: Signature,
+    engine: Box<dyn Engine>,
+    /// What the engine takes each input as.
+    input_dtypes: Vec<DType>,
+}
+
+impl Model {
+    /// Loads an ONNX file with the default knobs.
+    ///
+    /// # Errors
+    ///
+    /// When the file is missing, is no ONNX model, or needs what the engine lacks.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        Self::from_config(&OnnxConfig::new(path.as_ref()))
+    }
+
+    /// Loads an ONNX file as configured.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load), and when `batched = true` contradicts the file.
+    pub fn from_config(config: &OnnxConfig) -> Result<Self, LoadError> {
+        let path = config.model.as_path();
+        let file = read_file(path)?;
+        let read = read(&file).map_err(|source| LoadError::Signature { path: path.into(), source })?;
+        let signature = settle_batch_axis(read.signature, config)?;
+        let engine = RtenEngine::load(path, file, read.has_external_data, &signature, config.threads)
+            .map_err(|source| LoadError::Engine { path: path.into(), source })?;
+        Self::assemble(path, signature, Box::new(engine))
+    }
+
+    /// A model on another engine than the built-in one.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::UnsupportedDType`] when the engine has no dtype for one of the tensors.
+    pub fn with_engine(signature: Signature, engine: impl Engine) -> Result<Self, LoadError> {
+        let name = engine.name();
+        Self::assemble(Path::new(name), signature, Box::new(engine))
+    }
+
+    fn assemble(path: &Path, signature: Signature, engine: Box<dyn Engine>) -> Result<Self, LoadError> {
+        let dtype = |spec: &TensorSpec| {
+            engine.dtype(spec.dtype()).ok_or_else(|| LoadError::UnsupportedDType {
+                path: path.into(),
+                engine: engine.name(),
+                tensor: spec.name().to_owned(),
+                dtype: spec.dtype(),
+            })
+        };
+        let input_dtypes = signature.inputs().iter().map(dtype).collect::<Result<_, _>>()?;
+        signature.outputs().iter().try_for_each(|spec| dtype(spec).map(drop))?;
+        Ok(Self(Arc::new(Parts { signature, engine, input_dtypes })))
+    }
+
+    /// What the model takes and gives.
+    #[must_use]
+    pub fn signature(&self) -> &Signature {
+        &self.0.signature
+    }
+
+    /// The type of one item, for a route that begins with this model.
+    #[must_use]
+    pub fn input_type(&self) -> DataType {
+        self.signature().input_type()
+    }
+
+    /// The type of one result, for a route that ends with this model.
+    #[must_use]
+    pub fn output_type(&self) -> DataType {
+        self.signature().output_type()
+    }
+
+    pub(crate) fn engine(&self) -> &dyn Engine {
+        &*self.0.engine
+    }
+
+    /// The inputs with the dtype that the engine takes each as.
+    pub(crate) fn inputs(&self) -> impl ExactSizeIterator<Item = (&TensorSpec, DType)> {
+        self.signature().inputs().iter().zip(self.0.input_dtypes.iter().copied())
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let failed = |source: io::Error| LoadError::Read { path: path.into(), source };
+    let mut file = Vec::new();
+    // One byte more than is allowed tells a file that is too large without believing its metadata.
+    File::open(path).and_then(|open| open.take(MAX_MODEL_BYTES + 1).read_to_end(&mut file)).map_err(failed)?;
+    match file.len() as u64 > MAX_MODEL_BYTES {
+        true => Err(LoadError::TooLarge { path: path.into(), max_bytes: MAX_MODEL_BYTES }),
+        false => Ok(file),
+    }
+}
+
+fn settle_batch_axis(signature: Signature, config: &OnnxConfig) -> Result<Signature, LoadError> {
+    match config.batched {
+        Some(true) if signature.batch_axis() != BatchAxis::Stacked => {
+            Err(LoadError::NoBatchAxis { path: config.model.clone(), signature: signature.to_string() })
+        }
+        Some(false) => Ok(signature.without_batch_axis()),
+        _ => Ok(signature),
+    }
+}

@@ -1,0 +1,111 @@
+//! The few messages of the ONNX protobuf that a signature is read from.
+//!
+//! Field numbers are those of `onnx.proto` (IR version 10, <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>);
+//! fields that are not listed, the weights among them, are skipped without being kept. None of the messages contains
+//! itself, and prost counts the nesting of what it skips, so a file cannot make the decoder recurse.
+
+use prost::{Enumeration, Message, Oneof};
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ModelProto {
+    #[prost(int64, optional, tag = "1")]
+    pub(crate) ir_version: Option<i64>,
+    #[prost(string, optional, tag = "2")]
+    pub(crate) producer_name: Option<String>,
+    #[prost(message, optional, tag = "7")]
+    pub(crate) graph: Option<GraphProto>,
+    #[prost(message, repeated, tag = "8")]
+    pub(crate) opset_import: Vec<OperatorSetIdProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct OperatorSetIdProto {
+    #[prost(string, optional, tag = "1")]
+    pub(crate) domain: Option<String>,
+    #[prost(int64, optional, tag = "2")]
+    pub(crate) version: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GraphProto {
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) initializer: Vec<TensorProto>,
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) input: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "12")]
+    pub(crate) output: Vec<ValueInfoProto>,
+}
+
+/// A weight: only its name and where its data lies.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TensorProto {
+    #[prost(string, optional, tag = "8")]
+    pub(crate) name: Option<String>,
+    /// 0 in this file, 1 in a file beside it.
+    #[prost(int32, optional, tag = "14")]
+    pub(crate) data_location: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ValueInfoProto {
+    #[prost(string, optional, tag = "1")]
+    pub(crate) name: Option<String>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) r#type: Option<TypeProto>,
+}
+
+/// Sequences, maps and the like have fields of their own; without `tensor_type` it is one of those.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TypeProto {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) tensor_type: Option<TensorTypeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TensorTypeProto {
+    #[prost(int32, optional, tag = "1")]
+    pub(crate) elem_type: Option<i32>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) shape: Option<TensorShapeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TensorShapeProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) dim: Vec<DimensionProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DimensionProto {
+    #[prost(oneof = "DimensionValue", tags = "1, 2")]
+    pub(crate) value: Option<DimensionValue>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum DimensionValue {
+    #[prost(int64, tag = "1")]
+    Value(i64),
+    #[prost(string, tag = "2")]
+    Param(String),
+}
+
+/// `TensorProto.DataType`. Types that we have no word for (strings, complex numbers, 8-bit floats) are not listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub(crate) enum ElementType {
+    Undefined = 0,
+    Float = 1,
+    Uint8 = 2,
+    Int8 = 3,
+    Uint16 = 4,
+    Int16 = 5,
+    Int32 = 6,
+    Int64 = 7,
+    String = 8,
+    Bool = 9,
+    Float16 = 10,
+    Double = 11,
+    Uint32 = 12,
+    Uint64 = 13,
+    Bfloat16 = 16,
+}

@@ -1,0 +1,236 @@
+//! What a model takes and gives: names, dtypes and shapes, read from the ONNX file itself.
+//!
+//! Engines convert types inside (rten keeps an i64 as an i32), so their own metadata does not tell what the model's author
+//! declared; the protobuf does.
+//!
+//! Decides which inputs are the callers' to give (weights that old files list among the inputs are not) and whether the
+//! first axis is the batch: see [`BatchAxis`]. A file that declares what no tensor can be is refused with a reason.
+
+mod read;
+mod schema;
+
+use std::fmt;
+
+use callboard_codec::{DType, DataType};
+
+pub use read::SignatureError;
+pub(crate) use read::read;
+
+/// The inputs and outputs of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+    opset: Option<i64>,
+    batch_axis: BatchAxis,
+}
+
+/// One input or output as the file declares it, batch axis included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    name: String,
+    dtype: DType,
+    shape: Option<Vec<Axis>>,
+}
+
+/// One axis of a declared shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Always this long.
+    Fixed(usize),
+    /// Any length, but the same wherever the name stands: `batch`, `sequence`.
+    Named(String),
+    /// Any length.
+    Any,
+}
+
+/// What the first axis of a model's tensors means, and so what one item is.
+///
+/// The file does not say; this is what the declared shapes allow. [`OnnxConfig::batched`](crate::OnnxConfig::batched)
+/// overrules the first case, which is a guess for models whose only axis is, say, the length of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BatchAxis {
+    /// Every input and output begins with an axis of any length, inputs with the same one: items are samples without that
+    /// axis and are stacked along it.
+    Stacked,
+    /// Every input and output begins with an axis of length 1, as many exports have: items are samples without it, run
+    /// one at a time.
+    One,
+    /// Anything else: items are whole tensors, run one at a time.
+    Absent,
+}
+
+impl Signature {
+    /// Reads the signature of an ONNX file.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no ONNX model, or one whose inputs or outputs are not all tensors of numbers.
+    pub fn try_from_onnx(file: &[u8]) -> Result<Self, SignatureError> {
+        Ok(read(file)?.signature)
+    }
+
+    fn new(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, opset: Option<i64>) -> Self {
+        let batch_axis = BatchAxis::of(&inputs, &outputs);
+        Self { inputs, outputs, opset, batch_axis }
+    }
+
+    /// What the model takes, in the file's order.
+    #[must_use]
+    pub fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+
+    /// What the model gives, in the file's order.
+    #[must_use]
+    pub fn outputs(&self) -> &[TensorSpec] {
+        &self.outputs
+    }
+
+    /// The version of the `ai.onnx` operators, if the file says.
+    #[must_use]
+    pub fn opset(&self) -> Option<i64> {
+        self.opset
+    }
+
+    /// What the first axis means.
+    #[must_use]
+    pub fn batch_axis(&self) -> BatchAxis {
+        self.batch_axis
+    }
+
+    /// The same tensors, taken as whole ones: one item, one run.
+    #[must_use]
+    pub fn without_batch_axis(self) -> Self {
+        Self { batch_axis: BatchAxis::Absent, ..self }
+    }
+
+    /// The axes of one item of an input or output: the declared ones without the batch.
+    pub(crate) fn item_axes<'a>(&self, spec: &'a TensorSpec) -> Option<&'a [Axis]> {
+        let axes = spec.shape.as_deref()?;
+        match self.batch_axis {
+            BatchAxis::Stacked | BatchAxis::One => axes.get(1..),
+            BatchAxis::Absent => Some(axes),
+        }
+    }
+
+    /// One item of an input or output in words: `f32 [1, 8, 8]`.
+    pub(crate) fn describe_item(&self, spec: &TensorSpec) -> String {
+        Shaped { dtype: spec.dtype, axes: self.item_axes(spec) }.to_string()
+    }
+
+    /// The type of one item: what a route of this stage alone takes.
+    #[must_use]
+    pub fn input_type(&self) -> DataType {
+        DataType::value().with_name("ModelInput").with_schema(schema::input(self))
+    }
+
+    /// The type of what becomes of one item.
+    #[must_use]
+    pub fn output_type(&self) -> DataType {
+        DataType::value().with_name("ModelOutput").with_schema(schema::output(self))
+    }
+}
+
+impl TensorSpec {
+    /// The name in the graph.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The element type that the file declares.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The axes, batch included. `None` when the file leaves the shape open.
+    #[must_use]
+    pub fn shape(&self) -> Option<&[Axis]> {
+        self.shape.as_deref()
+    }
+
+    fn first_axis(&self) -> Option<&Axis> {
+        self.shape.as_ref()?.first()
+    }
+}
+
+impl BatchAxis {
+    fn of(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Self {
+        let all = |fits: fn(&Axis) -> bool| {
+            let input_fits = |spec: &TensorSpec| spec.first_axis().is_some_and(fits);
+            // An output of unknown shape gets the benefit of the doubt: warm-up sees what really comes.
+            let output_fits = |spec: &TensorSpec| spec.shape.is_none() || input_fits(spec);
+            !inputs.is_empty() && inputs.iter().all(input_fits) && outputs.iter().all(output_fits)
+        };
+        // Exporters invent names for the first axis of outputs, so only those of the inputs have to agree.
+        let names = || inputs.iter().filter_map(|spec| spec.first_axis()?.name());
+        let one_name = || names().all(|name| Some(name) == names().next());
+        if all(|axis| !matches!(axis, Axis::Fixed(_))) && one_name() {
+            Self::Stacked
+        } else if all(|axis| *axis == Axis::Fixed(1)) {
+            Self::One
+        } else {
+            Self::Absent
+        }
+    }
+}
+
+impl Axis {
+    /// The name, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Named(name) => Some(name),
+            Self::Fixed(_) | Self::Any => None,
+        }
+    }
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(length) => length.fmt(f),
+            Self::Named(name) => f.write_str(name),
+            Self::Any => f.write_str("?"),
+        }
+    }
+}
+
+/// `f32 [batch, 1, 8, 8]`.
+impl fmt::Display for TensorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Shaped { dtype: self.dtype, axes: self.shape() }.fmt(f)
+    }
+}
+
+/// `image: f32 [batch, 1, 8, 8] → logits: f32 [batch, 10]`.
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |specs: &[TensorSpec]| {
+            let specs: Vec<_> = specs.iter().map(|spec| format!("{}: {spec}", spec.name)).collect();
+            specs.join(", ")
+        };
+        write!(f, "{} → {}", list(&self.inputs), list(&self.outputs))
+    }
+}
+
+struct Shaped<'a> {
+    dtype: DType,
+    axes: Option<&'a [Axis]>,
+}
+
+impl fmt::Display for Shaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(axes) = self.axes else {
+            return write!(f, "{} of any shape", self.dtype);
+        };
+        let axes: Vec<_> = axes.iter().map(Axis::to_string).collect();
+        write!(f, "{} [{}]", self.dtype, axes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests;

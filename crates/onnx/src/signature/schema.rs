@@ -1,0 +1,66 @@
+//! JSON Schemas (2020-12, as OpenAPI 3.1 has them) of one item, from a signature.
+
+use callboard_codec::DType;
+use serde_json::{Map, Value, json};
+
+use super::{Axis, Signature, TensorSpec};
+
+/// One input: the tensor alone or under its name. Several: an object with all of them.
+pub(super) fn input(signature: &Signature) -> Value {
+    match signature.inputs() {
+        [only] => json!({ "anyOf": [tensor(signature, only), object(signature, std::slice::from_ref(only))] }),
+        several => object(signature, several),
+    }
+}
+
+/// One output: the tensor. Several: an object with all of them.
+pub(super) fn output(signature: &Signature) -> Value {
+    match signature.outputs() {
+        [only] => tensor(signature, only),
+        several => object(signature, several),
+    }
+}
+
+fn object(signature: &Signature, specs: &[TensorSpec]) -> Value {
+    let properties: Map<String, Value> =
+        specs.iter().map(|spec| (spec.name().to_owned(), tensor(signature, spec))).collect();
+    let required: Vec<&str> = specs.iter().map(TensorSpec::name).collect();
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// Nested arrays with their lengths where the model fixes them.
+fn tensor(signature: &Signature, spec: &TensorSpec) -> Value {
+    let mut schema = match signature.item_axes(spec) {
+        Some(axes) => axes.iter().rev().fold(element(spec.dtype()), array),
+        // Numbers nested to any depth have no schema of their own.
+        None => json!({}),
+    };
+    if let Some(fields) = schema.as_object_mut() {
+        let words = format!("`{}`: {}", spec.name(), signature.describe_item(spec));
+        fields.insert("description".to_owned(), words.into());
+    }
+    schema
+}
+
+fn array(items: Value, axis: &Axis) -> Value {
+    match axis {
+        Axis::Fixed(length) => json!({ "type": "array", "items": items, "minItems": length, "maxItems": length }),
+        Axis::Named(_) | Axis::Any => json!({ "type": "array", "items": items }),
+    }
+}
+
+fn element(dtype: DType) -> Value {
+    let integer = |min: i64, max: u64| json!({ "type": "integer", "minimum": min, "maximum": max });
+    match dtype {
+        DType::Bool => json!({ "type": "boolean" }),
+        DType::I8 => integer(i8::MIN.into(), i8::MAX as u64),
+        DType::I16 => integer(i16::MIN.into(), i16::MAX as u64),
+        DType::I32 => integer(i32::MIN.into(), i32::MAX as u64),
+        DType::I64 => integer(i64::MIN, i64::MAX as u64),
+        DType::U8 => integer(0, u8::MAX.into()),
+        DType::U16 => integer(0, u16::MAX.into()),
+        DType::U32 => integer(0, u32::MAX.into()),
+        DType::U64 => integer(0, u64::MAX),
+        _ => json!({ "type": "number" }),
+    }
+}

@@ -1,0 +1,195 @@
+use proptest::prelude::*;
+use prost::Message as _;
+
+use super::*;
+use crate::proto::{
+    DimensionProto, DimensionValue, ElementType, GraphProto, ModelProto, OperatorSetIdProto, TensorProto,
+    TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
+};
+
+/// An axis for the builders below: a number or a name; "" is an axis without either.
+#[derive(Clone, Copy)]
+enum Dim {
+    Fixed(i64),
+    Named(&'static str),
+}
+use Dim::{Fixed, Named};
+
+fn value(name: &str, elements: ElementType, dims: &[Dim]) -> ValueInfoProto {
+    let axis = |dim: &Dim| match dim {
+        Fixed(length) => Some(DimensionValue::Value(*length)),
+        Named("") => None,
+        Named(name) => Some(DimensionValue::Param((*name).to_owned())),
+    };
+    let dim = dims.iter().map(|dim| DimensionProto { value: axis(dim) }).collect();
+    let tensor_type = TensorTypeProto { elem_type: Some(elements as i32), shape: Some(TensorShapeProto { dim }) };
+    ValueInfoProto { name: Some(name.to_owned()), r#type: Some(TypeProto { tensor_type: Some(tensor_type) }) }
+}
+
+fn model(input: Vec<ValueInfoProto>, output: Vec<ValueInfoProto>) -> ModelProto {
+    ModelProto {
+        ir_version: Some(8),
+        producer_name: None,
+        graph: Some(GraphProto { initializer: Vec::new(), input, output }),
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+    }
+}
+
+fn read_model(model: &ModelProto) -> Result<Signature, SignatureError> {
+    Signature::try_from_onnx(&model.encode_to_vec())
+}
+
+fn signature(input: &[Dim], output: &[Dim]) -> Signature {
+    let model = model(vec![value("x", ElementType::Float, input)], vec![value("y", ElementType::Float, output)]);
+    read_model(&model).unwrap()
+}
+
+#[test]
+fn tells_names_dtypes_and_symbolic_axes() {
+    let model = model(
+        vec![
+            value("ids", ElementType::Int64, &[Named("batch"), Named("sequence")]),
+            value("mask", ElementType::Bool, &[Named("batch"), Named("sequence")]),
+        ],
+        vec![value("scores", ElementType::Float16, &[Named("batch"), Fixed(3)])],
+    );
+    let signature = read_model(&model).unwrap();
+    assert_eq!(
+        signature.to_string(),
+        "ids: i64 [batch, sequence], mask: bool [batch, sequence] → scores: f16 [batch, 3]"
+    );
+    assert_eq!(signature.opset(), Some(17));
+    assert_eq!(signature.batch_axis(), BatchAxis::Stacked);
+    assert_eq!(signature.describe_item(&signature.inputs()[0]), "i64 [sequence]");
+}
+
+#[test]
+fn takes_a_free_first_axis_for_the_batch() {
+    assert_eq!(signature(&[Named("N"), Fixed(4)], &[Named("N")]).batch_axis(), BatchAxis::Stacked);
+    assert_eq!(
+        signature(&[Named(""), Fixed(4)], &[Named("invented_by_the_exporter")]).batch_axis(),
+        BatchAxis::Stacked
+    );
+    assert_eq!(signature(&[Fixed(-1), Fixed(4)], &[Named("")]).batch_axis(), BatchAxis::Stacked);
+}
+
+#[test]
+fn does_not_take_anything_else_for_the_batch() {
+    assert_eq!(signature(&[Fixed(1), Fixed(4)], &[Fixed(1), Fixed(2)]).batch_axis(), BatchAxis::One);
+    assert_eq!(signature(&[Fixed(8), Fixed(4)], &[Fixed(8)]).batch_axis(), BatchAxis::Absent);
+    assert_eq!(signature(&[Named("N")], &[Fixed(1)]).batch_axis(), BatchAxis::Absent);
+    assert_eq!(signature(&[], &[]).batch_axis(), BatchAxis::Absent);
+    let overruled = signature(&[Named("length")], &[Named("length")]).without_batch_axis();
+    assert_eq!(overruled.batch_axis(), BatchAxis::Absent);
+}
+
+#[test]
+fn inputs_with_different_first_axes_are_not_one_batch() {
+    let inputs = vec![
+        value("query", ElementType::Float, &[Named("q"), Fixed(4)]),
+        value("keys", ElementType::Float, &[Named("k"), Fixed(4)]),
+    ];
+    let outputs = vec![value("scores", ElementType::Float, &[Named("q"), Named("k")])];
+    assert_eq!(read_model(&model(inputs, outputs)).unwrap().batch_axis(), BatchAxis::Absent);
+}
+
+#[test]
+fn weights_listed_as_inputs_are_not_asked_of_the_caller() {
+    let x = value("x", ElementType::Float, &[Named("N"), Fixed(4)]);
+    let w = value("w", ElementType::Float, &[Fixed(4), Fixed(2)]);
+    let mut model = model(vec![x, w], vec![value("y", ElementType::Float, &[Named("N"), Fixed(2)])]);
+    let weight = TensorProto { name: Some("w".to_owned()), data_location: None };
+    model.graph.as_mut().unwrap().initializer.push(weight);
+    assert_eq!(read_model(&model).unwrap().inputs().len(), 1);
+}
+
+#[test]
+fn notices_weights_in_other_files() {
+    let mut model = model(Vec::new(), vec![value("y", ElementType::Float, &[])]);
+    assert!(!read(&model.encode_to_vec()).unwrap().has_external_data);
+    let weight = TensorProto { name: Some("w".to_owned()), data_location: Some(1) };
+    model.graph.as_mut().unwrap().initializer.push(weight);
+    assert!(read(&model.encode_to_vec()).unwrap().has_external_data);
+}
+
+#[test]
+fn refuses_what_is_no_onnx_file() {
+    for bytes in [&b""[..], b"\x89PNG\r\n\x1a\n", b"not a model", &[0xff; 64]] {
+        let error = Signature::try_from_onnx(bytes).unwrap_err();
+        assert!(matches!(error, SignatureError::NotOnnx { .. }), "{error}");
+    }
+}
+
+#[test]
+fn refuses_what_is_no_tensor_of_numbers_and_names_it() {
+    let sequence = ValueInfoProto { name: Some("zipmap".to_owned()), r#type: Some(TypeProto { tensor_type: None }) };
+    let error = read_model(&model(Vec::new(), vec![sequence])).unwrap_err();
+    assert_eq!(error.to_string(), "output `zipmap` is not a tensor");
+
+    let text = value("text", ElementType::String, &[Named("N")]);
+    let error = read_model(&model(vec![text], vec![value("y", ElementType::Float, &[])])).unwrap_err();
+    assert_eq!(error.to_string(), "input `text` has elements of an unsupported type (ONNX code 8)");
+
+    let error = read_model(&model(Vec::new(), Vec::new())).unwrap_err();
+    assert_eq!(error, SignatureError::NoOutputs);
+}
+
+#[test]
+fn refuses_counts_beyond_reason() {
+    let y = || value("y", ElementType::Float, &[]);
+    let deep = value("deep", ElementType::Float, &[Fixed(1); 33]);
+    let error = read_model(&model(vec![deep], vec![y()])).unwrap_err();
+    assert_eq!(error.to_string(), "input `deep` has 33 axes, more than 32");
+
+    let error = read_model(&model(Vec::new(), vec![y(); 1025])).unwrap_err();
+    assert_eq!(error.to_string(), "1025 outputs are more than 1024");
+
+    let long = value(&"n".repeat(513), ElementType::Float, &[]);
+    let error = read_model(&model(vec![long], vec![y()])).unwrap_err();
+    assert_eq!(error.to_string(), "an input has no usable name");
+}
+
+#[test]
+fn schema_of_one_input_takes_it_bare_or_named() {
+    let schema =
+        signature(&[Named("N"), Fixed(2), Named("width")], &[Named("N"), Fixed(3)]).input_type().schema().clone();
+    let bare = &schema["anyOf"][0];
+    assert_eq!(bare["description"], "`x`: f32 [2, width]");
+    assert_eq!((&bare["minItems"], &bare["maxItems"]), (&2.into(), &2.into()));
+    assert_eq!(bare["items"]["items"]["type"], "number");
+    assert!(bare["items"].get("maxItems").is_none());
+    let named = &schema["anyOf"][1];
+    assert_eq!(named["required"][0], "x");
+    assert_eq!(&named["properties"]["x"], bare);
+}
+
+#[test]
+fn schema_of_several_outputs_is_an_object() {
+    let outputs =
+        vec![value("label", ElementType::Int64, &[Named("N")]), value("is_sure", ElementType::Bool, &[Named("N")])];
+    let model = model(vec![value("x", ElementType::Uint8, &[Named("N"), Fixed(4)])], outputs);
+    let signature = read_model(&model).unwrap();
+    let output = signature.output_type().schema().clone();
+    assert_eq!(output["properties"]["label"]["type"], "integer");
+    assert_eq!(output["properties"]["is_sure"]["type"], "boolean");
+    assert_eq!(signature.input_type().schema()["anyOf"][0]["items"]["maximum"], 255);
+}
+
+proptest! {
+    #[test]
+    fn bytes_from_anywhere_give_a_signature_or_a_reason(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+        let _ = Signature::try_from_onnx(&bytes);
+    }
+
+    #[test]
+    fn a_damaged_file_gives_a_signature_or_a_reason(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+        let inputs = vec![value("ids", ElementType::Int64, &[Named("batch"), Fixed(8)])];
+        let mut bytes = model(inputs, vec![value("y", ElementType::Float, &[Named("batch")])]).encode_to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if cut {
+            bytes.truncate(at);
+        }
+        let _ = Signature::try_from_onnx(&bytes);
+    }
+}

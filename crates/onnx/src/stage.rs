@@ -1,0 +1,101 @@
+//! The stage: a worker per replica around the shared model.
+//!
+//! * **Batches:** the stage's `max_batch_size` items at most; a model without a batch axis runs them one after the other.
+//! * **Late or cancelled:** items whose caller has gone are left out of runs that have not begun.
+//! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not pay for
+//!   threads and buffers, and a model that cannot run at all is an error at start.
+
+use bytes::Bytes;
+use callboard_codec::{DType, Tensor, Value};
+use callboard_core::{Batch, Failure, Replica, Stage, Worker};
+
+use crate::cast::cast;
+use crate::item::{read_item, write_item};
+use crate::model::Model;
+use crate::run::{Tensors, run_items};
+use crate::signature::{Axis, BatchAxis};
+
+/// Zeros that a warm-up may allocate per input: beyond that the largest batch is left to the first callers.
+const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
+
+/// A stage that runs `model`. Its workers are threads; see [`Stage`] for batching, replicas and queue.
+///
+/// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
+/// `InvalidInput`.
+#[must_use]
+pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
+    let model = model.clone();
+    Stage::worker(name, move |replica: &Replica| {
+        Ok(OnnxWorker { model: model.clone(), max_batch_size: replica.max_batch_size() })
+    })
+}
+
+struct OnnxWorker {
+    model: Model,
+    max_batch_size: usize,
+}
+
+impl Worker for OnnxWorker {
+    type In = Value;
+    type Out = Value;
+
+    fn call(&mut self, batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
+        let read = |item| read_item(&self.model, item).map_err(crate::item::InputError::into_failure);
+        let items = batch.iter().map(read).collect();
+        let outcomes = run_items(&self.model, items, |index| !batch.context(index).is_cancelled());
+        let write = |outcome: Result<Tensors, Failure>| Ok(write_item(self.model.signature(), outcome?));
+        outcomes.into_iter().map(write).collect()
+    }
+
+    fn warmup(&mut self) -> Result<(), Failure> {
+        let largest = match self.model.signature().batch_axis() {
+            BatchAxis::Stacked => self.max_batch_size,
+            BatchAxis::One | BatchAxis::Absent => 1,
+        };
+        warm_up(&self.model, 1)?;
+        if largest > 1 { warm_up(&self.model, largest) } else { Ok(()) }
+    }
+}
+
+/// Runs `items` items of zeros. Axes of any length are taken as 1, which a model may rightly refuse (an image of one
+/// pixel); its refusal then says nothing about real items and is only logged.
+fn warm_up(model: &Model, items: usize) -> Result<(), Failure> {
+    let Some((zeros, guessed)) = zeros(model, items) else {
+        return Ok(());
+    };
+    let outcomes = run_items(model, vec![Ok(zeros); items], |_| true);
+    match outcomes.into_iter().find_map(Result::err) {
+        None => Ok(()),
+        Some(failure) if guessed => {
+            tracing::debug!(%failure, items, "warm-up with guessed lengths did not run");
+            Ok(())
+        }
+        Some(failure) => Err(Failure::new(format!("warm-up with {items} items of zeros: {failure}"))),
+    }
+}
+
+/// One item of zeros, and whether a length had to be guessed. `None` when no item can be made up.
+fn zeros(model: &Model, items: usize) -> Option<(Tensors, bool)> {
+    let mut guessed = false;
+    let mut tensors = Vec::new();
+    for (spec, dtype) in model.inputs() {
+        let axes = model.signature().item_axes(spec)?;
+        guessed |= axes.iter().any(|axis| !matches!(axis, Axis::Fixed(_)));
+        let shape: Vec<usize> = axes.iter().map(length).collect();
+        tensors.push(cast(&zero_tensor(spec.dtype(), &shape, items)?, dtype).ok()?);
+    }
+    Some((tensors, guessed))
+}
+
+fn length(axis: &Axis) -> usize {
+    match axis {
+        Axis::Fixed(length) => *length,
+        Axis::Named(_) | Axis::Any => 1,
+    }
+}
+
+fn zero_tensor(dtype: DType, shape: &[usize], items: usize) -> Option<Tensor> {
+    let bytes = shape.iter().try_fold(dtype.size_bytes(), |size, axis| size.checked_mul(*axis))?;
+    bytes.checked_mul(items).filter(|all| *all <= MAX_WARMUP_BYTES)?;
+    Tensor::try_new(dtype, shape, Bytes::from(vec![0; bytes])).ok()
+}

@@ -1,0 +1,115 @@
+//! Loading: what a file must be, and what is said about one that is not.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
+
+mod support;
+
+use std::error::Error as _;
+
+use callboard_onnx::{BatchAxis, LoadError, Model, OnnxConfig};
+use support::{F32, Fixed, Graph, Named, TempFile, U32, abs, add};
+
+/// The whole chain in one line, as a command line prints it.
+fn told(error: &LoadError) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line = format!("{line}: {cause}");
+        source = cause.source();
+    }
+    assert!(!line.contains('\n'), "more than one line: {line}");
+    line
+}
+
+fn refusal(result: Result<Model, LoadError>) -> String {
+    told(&result.unwrap_err())
+}
+
+fn digits() -> String {
+    format!("{}/../../examples/digits/digits.onnx", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_missing_file_is_one_line_with_path_and_reason() {
+    let line = refusal(Model::load("no/such/model.onnx"));
+    assert!(line.starts_with("cannot read model no/such/model.onnx: No such file"), "{line}");
+}
+
+#[test]
+fn a_directory_is_not_a_model() {
+    let line = refusal(Model::load(env!("CARGO_MANIFEST_DIR")));
+    assert!(line.contains("cannot read model") && line.contains("directory"), "{line}");
+}
+
+#[test]
+fn an_empty_or_foreign_file_is_said_to_be_no_onnx() {
+    for (name, content) in [("empty", &b""[..]), ("html", b"<!doctype html>"), ("zeros", &[0; 100])] {
+        let file = TempFile::new(name, content);
+        let line = refusal(Model::load(&file.0));
+        assert!(line.contains(file.0.to_str().unwrap()) && line.contains("not an ONNX file"), "{line}");
+    }
+}
+
+#[test]
+fn a_file_cut_short_is_an_error_wherever_it_was_cut() {
+    let whole = std::fs::read(digits()).unwrap();
+    for length in (0..whole.len()).step_by(997) {
+        let file = TempFile::new("cut", &whole[..length]);
+        refusal(Model::load(&file.0));
+    }
+}
+
+#[test]
+fn a_damaged_file_is_a_model_or_an_error() {
+    let whole = add().to_onnx();
+    for at in 0..whole.len() {
+        for flip in [0x01, 0x80, 0xff] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= flip;
+            let file = TempFile::new("damaged", &damaged);
+            if let Err(error) = Model::load(&file.0) {
+                told(&error);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unknown_operator_is_named() {
+    let graph = Graph::new().input("x", F32, &[Fixed(2)]).output("y", F32, &[Fixed(2)]).node("NoSuchOp", &["x"], "y");
+    let line = refusal(graph.load("operator"));
+    assert!(line.contains("NoSuchOp"), "{line}");
+}
+
+#[test]
+fn a_dtype_that_the_engine_lacks_is_named() {
+    let line = refusal(abs(U32, &[Named("batch"), Fixed(2)]).load("dtype"));
+    assert!(line.ends_with("rten does not compute in u32, the type of `x`"), "{line}");
+}
+
+#[test]
+fn batched_may_be_overruled_but_not_invented() {
+    let file = TempFile::new("overruled", &add().to_onnx());
+    let mut config = OnnxConfig::new(&file.0);
+    config.batched = Some(false);
+    assert_eq!(Model::from_config(&config).unwrap().signature().batch_axis(), BatchAxis::Absent);
+
+    let file = TempFile::new("invented", &abs(F32, &[Fixed(2)]).to_onnx());
+    let mut config = OnnxConfig::new(&file.0);
+    config.batched = Some(true);
+    let line = refusal(Model::from_config(&config));
+    assert!(line.ends_with("x: f32 [2] → y: f32 [2] has no batch axis"), "{line}");
+}
+
+#[test]
+fn an_unknown_key_is_refused() {
+    let error = serde_json::from_str::<OnnxConfig>(r#"{"model": "m.onnx", "thread": 1}"#).unwrap_err();
+    assert!(error.to_string().contains("unknown field `thread`"), "{error}");
+}
+
+#[test]
+fn threads_of_its_own_give_the_same_answer() {
+    let config: OnnxConfig = serde_json::from_value(serde_json::json!({ "model": digits(), "threads": 1 })).unwrap();
+    let model = Model::from_config(&config).unwrap();
+    assert_eq!(model.signature(), Model::load(digits()).unwrap().signature());
+}

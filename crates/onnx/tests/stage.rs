@@ -1,0 +1,338 @@
+//! The stage behind a node: what items may be, what becomes of wrong ones, and what shares a run.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
+
+mod support;
+
+use std::sync::{Arc, Mutex, mpsc};
+
+use callboard_codec::{DType, Map, Tensor, Value};
+use callboard_core::{App, CallError, Client, ErrorKind, Node, StartError};
+use callboard_onnx::{Engine, EngineError, Model, Signature};
+use ndarray::array;
+use support::{F32, F64, Fixed, Graph, Named, abs, add, compare, lookup};
+
+async fn start(model: &Model, max_batch_size: usize) -> Result<Node, StartError> {
+    let stage = callboard_onnx::stage("model", model).max_batch_size(max_batch_size);
+    App::new().route_described("/model", stage, model.input_type(), model.output_type()).start().await
+}
+
+async fn serve(graph: &Graph, name: &str) -> Node {
+    start(&graph.load(name).unwrap(), 8).await.unwrap()
+}
+
+async fn call(client: &Client, item: impl Into<Value>) -> Result<Value, CallError> {
+    client.call("/model", item.into()).await
+}
+
+async fn refused(node: &Node, item: impl Into<Value>) -> String {
+    let error = call(&node.client(), item).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    error.message().to_owned()
+}
+
+fn numbers(numbers: &[f64]) -> Value {
+    numbers.iter().copied().collect()
+}
+
+fn map<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    Value::Map(Map::from_iter(entries))
+}
+
+#[tokio::test]
+async fn an_item_is_a_tensor_a_list_a_map_or_a_tensor_as_a_map() {
+    let node = serve(&add(), "forms").await;
+    let tensor = Tensor::from_array(array![1.0_f32, 2.0]);
+    let as_map = map([("dtype", "f32".into()), ("shape", vec![Value::from(2)].into()), ("data", numbers(&[1.0, 2.0]))]);
+    let with_axis = tensor.reshape(&[1, 2]).unwrap();
+    let forms = [
+        tensor.clone().into(),
+        numbers(&[1.0, 2.0]),
+        vec![Value::from(1), Value::from(2)].into(),
+        map([("x", tensor.into())]),
+        map([("x", numbers(&[1.0, 2.0]))]),
+        as_map,
+        with_axis.into(),
+    ];
+    for form in forms {
+        let told = format!("{form:?}");
+        let answer = call(&node.client(), form).await.expect(&told);
+        assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![11.0_f32, 22.0]), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_input_is_told_what_was_expected_and_what_came() {
+    let node = serve(&add(), "wrong").await;
+    let f64s = Tensor::from_array(array![1.0_f64, 2.0]);
+    assert_eq!(refused(&node, f64s).await, "input `x`: expected f32 [2], got f64 [2]");
+    let three = Tensor::from_array(array![1.0_f32, 2.0, 3.0]);
+    assert_eq!(refused(&node, three).await, "input `x`: expected f32 [2], got f32 [3]");
+    let two_items = Tensor::from_array(array![[1.0_f32, 2.0], [3.0, 4.0]]);
+    assert_eq!(refused(&node, two_items).await, "input `x`: expected f32 [2], got f32 [2, 2]");
+    assert_eq!(refused(&node, numbers(&[1.0])).await, "input `x`: expected f32 [2], got f32 [1]");
+    let words = refused(&node, vec![Value::from(1.0), Value::from("two")]).await;
+    assert!(words.starts_with("input `x`: expected f32 [2], got list: ") && words.contains("$[1]"), "{words}");
+    let huge = refused(&node, numbers(&[1.0, 1e300])).await;
+    assert!(huge.starts_with("input `x`: expected f32 [2], got list: "), "{huge}");
+    let null = refused(&node, Value::Null).await;
+    assert!(null.starts_with("input `x`: expected f32 [2], got null"), "{null}");
+}
+
+#[tokio::test]
+async fn missing_and_unknown_inputs_are_named() {
+    let node = serve(&compare(), "names").await;
+    let a = || numbers(&[1.0, 2.0]);
+    assert_eq!(refused(&node, map([("a", a())])).await, "input `b` is missing, expected f32 [width]");
+    assert_eq!(
+        refused(&node, map([("a", a()), ("b", a()), ("c", a())])).await,
+        "there is no input `c`, the model takes `a`, `b`"
+    );
+    assert_eq!(refused(&node, a()).await, "expected a map of the inputs `a`, `b`, got list");
+    assert_eq!(
+        refused(&node, map([("a", a()), ("b", numbers(&[1.0]))])).await,
+        "input `b`: axis `width` is 1, but 2 in `a`"
+    );
+}
+
+#[tokio::test]
+async fn several_outputs_are_a_map_of_the_declared_dtypes() {
+    let node = serve(&compare(), "outputs").await;
+    let answer = call(&node.client(), map([("a", numbers(&[1.0, 5.0])), ("b", numbers(&[2.0, 3.0]))])).await.unwrap();
+    assert_eq!(answer.get("sum").unwrap().as_tensor().unwrap(), &Tensor::from_array(array![3.0_f32, 8.0]));
+    assert_eq!(answer.get("greater").unwrap().as_tensor().unwrap(), &Tensor::from_array(array![false, true]));
+}
+
+#[tokio::test]
+async fn integers_are_converted_for_the_engine_and_checked() {
+    let node = serve(&lookup(), "integers").await;
+    let answer = call(&node.client(), Tensor::from_array(array![2_i64, 0])).await.unwrap();
+    assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![[2.0_f32, 2.5], [0.0, 0.5]]));
+    assert_eq!(
+        refused(&node, Tensor::from_array(array![0_i64, 1 << 40])).await,
+        "input `ids`: 1099511627776 at element 1 does not fit i32, which the engine computes i64 in"
+    );
+}
+
+#[tokio::test]
+async fn doubles_are_computed_in_single_precision_and_come_back_as_doubles() {
+    let node = serve(&abs(F64, &[Named("batch"), Fixed(2)]), "doubles").await;
+    let answer = call(&node.client(), Tensor::from_array(array![-1.5_f64, 2.0])).await.unwrap();
+    assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![1.5_f64, 2.0]));
+}
+
+#[tokio::test]
+async fn nan_and_infinity_pass_through() {
+    let node = serve(&add(), "nan").await;
+    let answer = call(&node.client(), Tensor::from_array(array![f32::NAN, f32::INFINITY])).await.unwrap();
+    let answer = answer.as_tensor().unwrap().as_slice::<f32>().unwrap().to_vec();
+    assert!(answer[0].is_nan() && answer[1] == f32::INFINITY, "{answer:?}");
+}
+
+#[tokio::test]
+async fn models_without_a_batch_axis_run_item_by_item() {
+    let one = serve(&abs(F32, &[Fixed(1), Fixed(2)]), "one").await;
+    let absent = serve(&abs(F32, &[Fixed(2)]), "absent").await;
+    for node in [one, absent] {
+        let client = node.client();
+        let calls: Vec<_> = (0..20)
+            .map(|i| {
+                tokio::spawn({
+                    let client = client.clone();
+                    async move { call(&client, Tensor::from_array(array![-1.0_f32, i as f32])).await }
+                })
+            })
+            .collect();
+        for (i, answer) in calls.into_iter().enumerate() {
+            let answer = answer.await.unwrap().unwrap();
+            assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![1.0_f32, i as f32]));
+        }
+    }
+}
+
+/// Runs another engine, and tells what it was called with. The first call after warm-up waits until it is let go, so that
+/// calls can gather behind it.
+#[derive(Debug)]
+struct Gated {
+    inner: Doubling,
+    shapes: Arc<Mutex<Vec<Vec<usize>>>>,
+    warm_ups: usize,
+    started: mpsc::Sender<()>,
+    gate: Mutex<mpsc::Receiver<()>>,
+}
+
+/// `y = 2x`; refuses negative numbers, for the whole run as engines do.
+#[derive(Debug)]
+struct Doubling;
+
+impl Engine for Doubling {
+    fn name(&self) -> &'static str {
+        "doubling"
+    }
+
+    fn dtype(&self, declared: DType) -> Option<DType> {
+        Some(declared)
+    }
+
+    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        let x = inputs[0].view::<f32>().unwrap();
+        match x.iter().find(|x| **x < 0.0) {
+            Some(negative) => Err(EngineError::new("doubling", format_args!("{negative} is\nnegative"))),
+            None => Ok(vec![Tensor::from_array(x.mapv(|x| 2.0 * x))]),
+        }
+    }
+}
+
+impl Engine for Gated {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+
+    fn dtype(&self, declared: DType) -> Option<DType> {
+        self.inner.dtype(declared)
+    }
+
+    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        let calls = {
+            let mut shapes = self.shapes.lock().unwrap();
+            shapes.push(inputs[0].shape().to_vec());
+            shapes.len()
+        };
+        if calls == self.warm_ups + 1 {
+            self.started.send(()).unwrap();
+            self.gate.lock().unwrap().recv().unwrap();
+        }
+        self.inner.run(inputs)
+    }
+}
+
+/// What happens to items that wait together while the worker is busy: their outcomes, and the shapes of their runs.
+async fn together(items: Vec<Tensor>) -> (Vec<Result<Value, CallError>>, Vec<Vec<usize>>) {
+    let axes = [Named("batch"), Named("width")];
+    let signature = Signature::try_from_onnx(&abs(F32, &axes).to_onnx()).unwrap();
+    let shapes = Arc::new(Mutex::new(Vec::new()));
+    let (started, has_started) = mpsc::channel();
+    let (release, gate) = mpsc::channel();
+    let gated = Gated { inner: Doubling, shapes: Arc::clone(&shapes), warm_ups: 2, started, gate: Mutex::new(gate) };
+    let node = start(&Model::with_engine(signature, gated).unwrap(), 8).await.unwrap();
+    assert_eq!(*shapes.lock().unwrap(), [vec![1, 1], vec![8, 1]], "warm-up: one item, then the largest batch");
+
+    let client = node.client();
+    let first = tokio::spawn({
+        let client = client.clone();
+        async move { call(&client, Tensor::from_array(array![0.0_f32])).await }
+    });
+    tokio::task::spawn_blocking(move || has_started.recv().unwrap()).await.unwrap();
+    let mut calls: Vec<_> = items.into_iter().map(|item| Box::pin(call(&client, item))).collect();
+    // Polled once, each call is on its way to the batcher. There is one runtime thread, so a number of turns well beyond
+    // that of the messages puts them all in its queue; only then the gate opens.
+    for waiting in &mut calls {
+        assert!(poll_once(waiting).is_none());
+    }
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    release.send(()).unwrap();
+    first.await.unwrap().unwrap();
+    let mut outcomes = Vec::new();
+    for waiting in calls {
+        outcomes.push(waiting.await);
+    }
+    let runs = shapes.lock().unwrap()[3..].to_vec();
+    (outcomes, runs)
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::Pin::new(future).poll(&mut context) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
+
+fn answer(outcome: &Result<Value, CallError>) -> Vec<f32> {
+    outcome.as_ref().unwrap().as_tensor().unwrap().as_slice().unwrap().to_vec()
+}
+
+#[tokio::test]
+async fn items_that_wait_together_share_one_run() {
+    let items = (1..=4).map(|i| Tensor::from_array(array![i as f32, 0.5])).collect();
+    let (outcomes, runs) = together(items).await;
+    assert_eq!(runs, [[4, 2]]);
+    let answers: Vec<_> = outcomes.iter().map(answer).collect();
+    assert_eq!(answers, [[2.0, 1.0], [4.0, 1.0], [6.0, 1.0], [8.0, 1.0]]);
+}
+
+#[tokio::test]
+async fn items_of_different_lengths_run_in_groups() {
+    let long = |i: f32| Tensor::from_array(array![i, i, i]);
+    let short = |i: f32| Tensor::from_array(array![i]);
+    let (outcomes, runs) = together(vec![long(1.0), short(2.0), long(3.0), short(4.0)]).await;
+    assert_eq!(runs, [[2, 3], [2, 1]]);
+    let firsts: Vec<_> = outcomes.iter().map(|outcome| answer(outcome)[0]).collect();
+    assert_eq!(firsts, [2.0, 4.0, 6.0, 8.0]);
+}
+
+#[tokio::test]
+async fn a_wrong_item_fails_alone_and_the_others_run() {
+    let good = |i: f32| Tensor::from_array(array![i]);
+    let wrong_dtype = Tensor::from_array(array![1.0_f64]);
+    let (outcomes, runs) = together(vec![good(1.0), wrong_dtype, good(3.0)]).await;
+    assert_eq!(runs, [[2, 1]]);
+    assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!((answer(&outcomes[0]), answer(&outcomes[2])), (vec![2.0], vec![6.0]));
+}
+
+#[tokio::test]
+async fn an_item_that_the_model_cannot_compute_fails_alone() {
+    let (outcomes, runs) = together([1.0, -2.0, 3.0].map(|x| Tensor::from_array(array![x as f32])).to_vec()).await;
+    assert_eq!(runs, [[3, 1], [1, 1], [1, 1], [1, 1]]);
+    let error = outcomes[1].as_ref().unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Failed, "the model failed: doubling: -2 is negative"));
+    assert_eq!((answer(&outcomes[0]), answer(&outcomes[2])), (vec![2.0], vec![6.0]));
+}
+
+/// Gives its input's first element only: no batch axis, whatever the signature says.
+#[derive(Debug)]
+struct Forgetful;
+
+impl Engine for Forgetful {
+    fn name(&self) -> &'static str {
+        "forgetful"
+    }
+
+    fn dtype(&self, declared: DType) -> Option<DType> {
+        Some(declared)
+    }
+
+    fn run(&self, _inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+        Ok(vec![Tensor::from_array(array![1.0_f32, 2.0, 3.0])])
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_breaks_its_signature_does_not_start() {
+    let signature = Signature::try_from_onnx(&add().to_onnx()).unwrap();
+    let model = Model::with_engine(signature, Forgetful).unwrap();
+    let error = start(&model, 8).await.unwrap_err();
+    let mut told = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        told = format!("{told}: {cause}");
+        source = cause.source();
+    }
+    assert!(told.contains("output `y` of shape [3] has no batch axis of 1"), "{told}");
+}
+
+#[tokio::test]
+async fn guessed_lengths_may_fail_in_warm_up() {
+    // Concatenated with eight columns, a width of 1 does not fit; a width of 8 would.
+    let graph = Graph::new()
+        .input("x", F32, &[Named("batch"), Named("width")])
+        .output("y", F32, &[Named("batch"), Named("width")])
+        .weight("w", &[8, 8], &[1.0; 64])
+        .node("MatMul", &["x", "w"], "y");
+    let node = serve(&graph, "guessed").await;
+    let answer = call(&node.client(), numbers(&[1.0; 8])).await.unwrap();
+    assert_eq!(answer.as_tensor().unwrap().as_slice::<f32>().unwrap(), [8.0; 8]);
+}
