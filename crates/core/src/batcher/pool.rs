@@ -119,6 +119,11 @@ impl Pool {
         self.queued.load(Ordering::SeqCst)
     }
 
+    /// Whether a batch could leave that nobody could join any more.
+    pub(crate) fn has_full_batch(&self) -> bool {
+        self.queued() >= self.policy().max_batch_size.get()
+    }
+
     /// The replicas that are up.
     pub(crate) fn workers(&self) -> Vec<Arc<WorkerSlot>> {
         self.workers.lock().iter().filter(|slot| !slot.is_gone()).cloned().collect()

@@ -52,10 +52,16 @@ impl BatchRun {
         pool.record_run(seated.len(), started_at, finished_at);
 
         match ran {
-            // Free first: the batcher can form the next batch while this one's callers are woken.
-            Ok(Ok(())) => {
+            // A full batch waits: the batcher can hand it over while this one's callers are woken.
+            Ok(Ok(())) if pool.has_full_batch() => {
                 pool.release_worker(slot);
                 answer(pool, seated, outcomes, finished_at - started_at);
+                Ok(())
+            }
+            // Else the callers first, so that their next requests can join the next batch.
+            Ok(Ok(())) => {
+                answer(pool, seated, outcomes, finished_at - started_at);
+                pool.release_worker(slot);
                 Ok(())
             }
             Ok(Err(wrong)) => {

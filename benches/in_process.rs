@@ -1,0 +1,230 @@
+//! What a call costs inside one process: through gateway, router, batcher and worker, next to hand-written rivals.
+//!
+//! Run with `cargo bench --bench in_process`. Every figure is measured in the same run as what it is compared with, in
+//! interleaved rounds; the best round of each side counts, because on a shared machine noise only ever adds.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
+
+use std::time::{Duration, Instant};
+
+use callboard::{App, Batch, Client, Node, Stage};
+use tokio::sync::{mpsc, oneshot};
+
+const ROUNDS: usize = 5;
+const CALLERS: u64 = 64;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        // In a task of its own: a call from `block_on`'s thread would pay for a wake-up across threads.
+        tokio::spawn(latency_at_one_caller()).await.unwrap();
+        tokio::spawn(throughput_at_many_callers()).await.unwrap();
+        tokio::spawn(batches_at_saturation()).await.unwrap();
+    });
+}
+
+/// Call latency at one caller: task stage with and without batching, two stages, and a thread stage next to a bare wake-up.
+async fn latency_at_one_caller() {
+    let echo = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
+    let single = start(echo("echo")).await;
+    let batching = start(echo("echo").max_batch_size(32)).await;
+    let two = start_pipeline(callboard::Pipeline::from(echo("one")).then(echo("two"))).await;
+    let thread = start(echo("echo").on_threads()).await;
+    let wake = BareThread::spawn();
+    let channel = hand_written_loop(32);
+
+    let mut best = [Latency::WORST; 6];
+    for _ in 0..ROUNDS {
+        best[0].keep(measure_calls(&single.client()).await);
+        best[1].keep(measure_calls(&batching.client()).await);
+        best[2].keep(measure_calls(&two.client()).await);
+        best[3].keep(measure(|n| channel_call(&channel, n)).await);
+        best[4].keep(measure_calls(&thread.client()).await);
+        best[5].keep(measure(|n| wake.round_trip(n)).await);
+    }
+    println!("\none caller                                p50 µs   p99 µs");
+    let names = [
+        "task stage",
+        "task stage, max_batch_size = 32",
+        "two task stages",
+        "hand-written mpsc + oneshot loop",
+        "thread stage",
+        "bare wake-up of a thread and back",
+    ];
+    for (name, latency) in names.iter().zip(&best) {
+        println!("  {name:<38} {:>7.2}  {:>7.2}", latency.p50, latency.p99);
+    }
+    println!("  batching penalty when idle             ratio {:.2}", best[1].p50 / best[0].p50);
+    println!("  one more stage adds                    {:.2} µs", best[2].p50 - best[0].p50);
+    println!(
+        "  thread stage over task stage adds      {:.2} × a bare wake-up",
+        (best[4].p50 - best[0].p50) / best[5].p50
+    );
+}
+
+/// Calls per second at 64 callers, next to a hand-written batching loop.
+async fn throughput_at_many_callers() {
+    let task = start(Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(64)).await;
+    let thread = start(Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(64).on_threads()).await;
+    let channel = hand_written_loop(64);
+    let mut best = [0.0f64; 3];
+    for _ in 0..ROUNDS {
+        let client = task.client();
+        best[0] = best[0].max(calls_per_second(move |n| call(client.clone(), n)).await);
+        let client = thread.client();
+        best[1] = best[1].max(calls_per_second(move |n| call(client.clone(), n)).await);
+        let channel = channel.clone();
+        best[2] = best[2].max(calls_per_second(move |n| channel_call_owned(channel.clone(), n)).await);
+    }
+    println!("\n{CALLERS} callers                                calls/s    of the hand-written loop");
+    for (name, rate) in ["task stage", "thread stage", "hand-written mpsc + oneshot loop"].iter().zip(best) {
+        println!("  {name:<38} {rate:>8.0}    {:.2}", rate / best[2]);
+    }
+    println!("  mean batch of the task stage           {:.1}", mean_batch(&task));
+}
+
+/// How full batches are when work takes a millisecond per batch and callers wait.
+async fn batches_at_saturation() {
+    println!("\nsaturation, 1 ms per batch               mean batch   of what the callers allow");
+    for (callers, max) in [(64u64, 32usize), (64, 64), (16, 32)] {
+        let stage = Stage::batch("model", |batch: Batch<u64>| {
+            spin(Duration::from_millis(1));
+            batch.iter().map(|n| Ok(*n)).collect()
+        });
+        let node = start(stage.max_batch_size(max).on_threads()).await;
+        let client = node.client();
+        let _ = rate(callers, 500, move |n| call(client.clone(), n)).await;
+        let allowed = (callers as usize).min(max) as f64;
+        let mean = mean_batch(&node);
+        println!("  {callers} callers, max_batch_size = {max:<12}  {mean:>6.1}       {:.2}", mean / allowed);
+    }
+}
+
+async fn start(stage: Stage<u64, u64>) -> Node {
+    start_pipeline(stage.into()).await
+}
+
+async fn start_pipeline(pipeline: callboard::Pipeline<u64, u64>) -> Node {
+    App::new().route("/echo", pipeline).start().await.unwrap()
+}
+
+async fn call(client: Client, n: u64) -> u64 {
+    client.call("/echo", n).await.unwrap()
+}
+
+fn mean_batch(node: &Node) -> f64 {
+    let description = node.describe();
+    description.admitted as f64 / description.stages[0].batches as f64
+}
+
+fn spin(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Latency {
+    p50: f64,
+    p99: f64,
+}
+
+impl Latency {
+    const WORST: Self = Self { p50: f64::INFINITY, p99: f64::INFINITY };
+
+    fn keep(&mut self, round: Self) {
+        self.p50 = self.p50.min(round.p50);
+        self.p99 = self.p99.min(round.p99);
+    }
+}
+
+async fn measure_calls(client: &Client) -> Latency {
+    measure(|n| call(client.clone(), n)).await
+}
+
+async fn measure<F: Future<Output = u64>>(mut call: impl FnMut(u64) -> F) -> Latency {
+    let mut micros = Vec::with_capacity(20_000);
+    for n in 0..20_000 {
+        let begun = Instant::now();
+        assert_eq!(call(n).await, n);
+        micros.push(begun.elapsed().as_nanos() as f64 / 1000.0);
+    }
+    micros.sort_unstable_by(f64::total_cmp);
+    Latency { p50: micros[micros.len() / 2], p99: micros[micros.len() * 99 / 100] }
+}
+
+async fn calls_per_second<F>(call: impl Fn(u64) -> F + Clone + Send + 'static) -> f64
+where
+    F: Future<Output = u64> + Send,
+{
+    rate(CALLERS, 10_000, call).await
+}
+
+async fn rate<F>(callers: u64, calls: u64, call: impl Fn(u64) -> F + Clone + Send + 'static) -> f64
+where
+    F: Future<Output = u64> + Send,
+{
+    let begun = Instant::now();
+    let tasks: Vec<_> = (0..callers)
+        .map(|_| {
+            let call = call.clone();
+            tokio::spawn(async move {
+                for n in 0..calls {
+                    assert_eq!(call(n).await, n);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    (callers * calls) as f64 / begun.elapsed().as_secs_f64()
+}
+
+type Request = (u64, oneshot::Sender<u64>);
+
+/// What one would write by hand: a bounded channel into a task that takes what is there and answers each.
+fn hand_written_loop(max: usize) -> mpsc::Sender<Request> {
+    let (sender, mut inbox) = mpsc::channel::<Request>(1024);
+    tokio::spawn(async move {
+        let mut batch = Vec::with_capacity(max);
+        while inbox.recv_many(&mut batch, max).await > 0 {
+            for (n, reply) in batch.drain(..) {
+                let _ = reply.send(n);
+            }
+        }
+    });
+    sender
+}
+
+async fn channel_call(channel: &mpsc::Sender<Request>, n: u64) -> u64 {
+    let (reply, answer) = oneshot::channel();
+    channel.send((n, reply)).await.unwrap();
+    answer.await.unwrap()
+}
+
+async fn channel_call_owned(channel: mpsc::Sender<Request>, n: u64) -> u64 {
+    channel_call(&channel, n).await
+}
+
+/// An OS thread that sends back what it gets: the floor under every thread stage.
+struct BareThread(std::sync::mpsc::SyncSender<Request>);
+
+impl BareThread {
+    fn spawn() -> Self {
+        let (sender, inbox) = std::sync::mpsc::sync_channel::<Request>(1);
+        std::thread::spawn(move || {
+            while let Ok((n, reply)) = inbox.recv() {
+                let _ = reply.send(n);
+            }
+        });
+        Self(sender)
+    }
+
+    fn round_trip(&self, n: u64) -> impl Future<Output = u64> + use<> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send((n, reply)).unwrap();
+        async move { answer.await.unwrap() }
+    }
+}
