@@ -48,7 +48,7 @@ impl Client {
     ) -> Result<Out, CallError> {
         let payload = Payload::new(input);
         let route = self.find(route)?;
-        let admission = self.admit(&route, payload.size_hint() as u64)?;
+        let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;
         Ok(reply.payload.into_inner::<Out>()?)
@@ -72,7 +72,7 @@ impl Client {
     ///
     /// `Overloaded` when the node's permits are out, `Unavailable` when it drains.
     pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
-        self.shared.gateway.admit(route, bytes)
+        self.shared.gateway.admit(Arc::clone(route), bytes)
     }
 
     /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.

@@ -57,6 +57,10 @@ name_type! {
     RouteName
 }
 
+/// The number of a route on this node, never used twice: what the ledger writes instead of the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RouteIndex(pub(crate) usize);
+
 /// The number of one admitted request on this node, never used twice while the node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]

@@ -69,6 +69,7 @@ impl Actor for BatcherActor {
             BatcherMessage::Submit(entry) => state.queue.push(entry.key, entry.enqueued_at, entry),
             BatcherMessage::Abandon(key) => {
                 if let Some(entry) = state.queue.remove(key) {
+                    state.pool.give_up_places(1);
                     state.pool.discard(entry, clock::now(), Place::Queue);
                 }
             }
@@ -174,22 +175,23 @@ impl BatcherState {
     fn form(&mut self, now: Instant) -> Vec<Entry> {
         let max = self.pool.policy().max_batch_size.get();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
+        let before = self.queue.len();
         while entries.len() < max {
-            let Some(mut entry) = self.queue.pop() else { break };
+            let Some(entry) = self.queue.pop() else { break };
             if entry.flight.is_wanted(now) {
-                entry.place.give_up();
                 entries.push(entry);
             } else {
                 self.pool.discard(entry, now, Place::Queue);
             }
         }
+        self.pool.give_up_places(before - self.queue.len());
         entries
     }
 
     fn take_back(&mut self, error: ractor::MessagingErr<WorkerMessage>) {
         if let ractor::MessagingErr::SendErr(WorkerMessage::Run(run)) = error {
-            for mut entry in run.entries {
-                entry.place.take_again(&self.pool);
+            self.pool.take_places_again(run.entries.len());
+            for entry in run.entries {
                 self.queue.push(entry.key, entry.enqueued_at, entry);
             }
         }
@@ -205,6 +207,7 @@ impl BatcherState {
     }
 
     fn answer_all_unavailable(&mut self) {
+        self.pool.give_up_places(self.queue.len());
         while let Some(entry) = self.queue.pop() {
             let message = format!("stage `{}` {}", self.pool.name(), self.pool.why_unavailable());
             let error = CallError::new(ErrorKind::Unavailable, message).at_stage(self.pool.name());

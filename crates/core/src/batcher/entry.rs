@@ -5,7 +5,6 @@ use std::sync::Arc;
 use callboard_codec::Payload;
 use tokio::sync::oneshot;
 
-use super::pool::QueuePlace;
 pub(crate) use super::queue::EntryKey;
 use crate::call::{Flight, Timing};
 use crate::clock::Instant;
@@ -47,6 +46,4 @@ pub(crate) struct Entry {
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: ReplyPort,
-    /// Held while the entry waits; given up when a batch takes it.
-    pub(crate) place: QueuePlace,
 }

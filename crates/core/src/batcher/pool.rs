@@ -82,15 +82,16 @@ impl Pool {
             let error = CallError::deadline_exceeded("before the stage was reached");
             return Err(error.at_stage(&self.name));
         }
-        let place = QueuePlace::take(self).ok_or_else(|| self.refuse())?;
+        self.take_place()?;
         let key = EntryKey {
             priority: flight.priority,
             deadline: flight.deadline,
             sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
         };
         let (reply, outcome) = ReplyPort::pair();
-        let entry = Entry { key, payload, flight: Arc::clone(flight), enqueued_at: now, reply, place };
+        let entry = Entry { key, payload, flight: Arc::clone(flight), enqueued_at: now, reply };
         if batcher.send_message(BatcherMessage::Submit(entry)).is_err() {
+            self.give_up_places(1);
             return Err(self.unavailable());
         }
         let mut abandon = AbandonOnDrop { pool: self, flight, key, armed: true };
@@ -231,6 +232,26 @@ impl Pool {
         item.saturating_mul(queued) / replicas
     }
 
+    /// Takes a place in the bounded queue for one entry. The batcher gives it up when the entry leaves the queue.
+    fn take_place(&self) -> Result<(), CallError> {
+        let before = self.queued.fetch_add(1, Ordering::SeqCst);
+        if before < self.settings.queue().get() {
+            return Ok(());
+        }
+        self.give_up_places(1);
+        Err(self.refuse())
+    }
+
+    /// Entries have left the queue.
+    pub(crate) fn give_up_places(&self, entries: usize) {
+        self.queued.fetch_sub(entries, Ordering::SeqCst);
+    }
+
+    /// Entries are back in the queue, although it may be full: they were admitted once.
+    pub(crate) fn take_places_again(&self, entries: usize) {
+        self.queued.fetch_add(entries, Ordering::SeqCst);
+    }
+
     fn refuse(&self) -> CallError {
         self.metrics.refused();
         let message =
@@ -265,40 +286,6 @@ impl Pool {
             _ => ErrorKind::WorkerFailed,
         };
         CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name)
-    }
-}
-
-/// A place in a stage's bounded queue, given up when dropped.
-#[derive(Debug)]
-pub(crate) struct QueuePlace(Option<Arc<Pool>>);
-
-impl QueuePlace {
-    fn take(pool: &Arc<Pool>) -> Option<Self> {
-        let before = pool.queued.fetch_add(1, Ordering::SeqCst);
-        let place = Self(Some(Arc::clone(pool)));
-        // Dropping the place again takes the surplus back.
-        (before < pool.settings.queue().get()).then_some(place)
-    }
-
-    /// The entry has left the queue.
-    pub(crate) fn give_up(&mut self) {
-        if let Some(pool) = self.0.take() {
-            pool.queued.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
-    /// The entry is back in the queue although it may be full: it was admitted once.
-    pub(crate) fn take_again(&mut self, pool: &Arc<Pool>) {
-        if self.0.is_none() {
-            pool.queued.fetch_add(1, Ordering::SeqCst);
-            self.0 = Some(Arc::clone(pool));
-        }
-    }
-}
-
-impl Drop for QueuePlace {
-    fn drop(&mut self) {
-        self.give_up();
     }
 }
 

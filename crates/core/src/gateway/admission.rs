@@ -6,7 +6,7 @@ use slab::Slab;
 
 use crate::clock::Instant;
 use crate::deadline::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
-use crate::id::{FlightId, RouteName};
+use crate::id::{FlightId, RouteIndex};
 use crate::stage::DEFAULT_QUEUE_BYTES;
 
 /// Calls in flight on one node by default: far above what the stages' queues take, so that it only bounds what waits for
@@ -50,7 +50,7 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) struct LedgerLine {
     pub(crate) id: FlightId,
-    pub(crate) route: RouteName,
+    pub(crate) route: RouteIndex,
     pub(crate) since: Instant,
     bytes: u64,
 }
@@ -71,7 +71,7 @@ impl Ledger {
     }
 
     /// Lets a call in, or says why not. The key closes the line again.
-    pub(crate) fn admit(&mut self, now: Instant, route: RouteName, bytes: u64) -> Result<(usize, FlightId), Refusal> {
+    pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64) -> Result<(usize, FlightId), Refusal> {
         if self.draining {
             return Err(Refusal::Draining);
         }
@@ -171,7 +171,7 @@ mod tests {
             for operation in operations {
                 let before = (ledger.in_flight(), ledger.bytes());
                 match operation {
-                    Operation::Admit(bytes) => match ledger.admit(now, RouteName::new("/r"), bytes) {
+                    Operation::Admit(bytes) => match ledger.admit(now, RouteIndex(0), bytes) {
                         Ok((key, _)) => open.push(key),
                         Err(_) => {
                             prop_assert!(before.0 == 4 || before.1 + bytes > 100);
@@ -199,8 +199,8 @@ mod tests {
     fn a_lying_length_does_not_overflow_the_sum() {
         let mut ledger = Ledger::new(Limits::default());
         let now = Instant::now();
-        assert!(ledger.admit(now, RouteName::new("/r"), 1).is_ok());
-        let refused = ledger.admit(now, RouteName::new("/r"), u64::MAX);
+        assert!(ledger.admit(now, RouteIndex(0), 1).is_ok());
+        let refused = ledger.admit(now, RouteIndex(0), u64::MAX);
         assert!(matches!(refused, Err(Refusal::TooManyBytes { .. })));
     }
 }

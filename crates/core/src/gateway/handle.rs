@@ -10,7 +10,7 @@ use super::admission::{Ledger, LedgerLine, Limits, Refusal};
 use super::message::GatewayMessage;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
-use crate::id::FlightId;
+use crate::id::{FlightId, RouteIndex};
 use crate::metrics::SharedMetrics;
 use crate::router::Route;
 
@@ -37,11 +37,11 @@ impl Gateway {
     }
 
     /// Lets a call in.
-    pub(crate) fn admit(self: &Arc<Self>, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+    pub(crate) fn admit(self: &Arc<Self>, route: Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
         let now = clock::now();
-        let admitted = self.ledger.lock().admit(now, route.id().clone(), bytes);
+        let admitted = self.ledger.lock().admit(now, route.index(), bytes);
         let (key, id) = admitted.map_err(|refusal| self.refuse(refusal))?;
-        Ok(Admission { gateway: Arc::clone(self), route: Arc::clone(route), key, id, admitted_at: now })
+        Ok(Admission { gateway: Arc::clone(self), route, key, id, admitted_at: now })
     }
 
     pub(crate) fn set_actor(&self, actor: ActorRef<GatewayMessage>) {
@@ -77,9 +77,9 @@ impl Gateway {
         read(&mut self.ledger.lock().lines())
     }
 
-    pub(crate) fn overdue(&self, now: Instant) -> Vec<(FlightId, String)> {
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<(FlightId, RouteIndex)> {
         let ledger = self.ledger.lock();
-        ledger.overdue(now).map(|line| (line.id, line.route.to_string())).collect()
+        ledger.overdue(now).map(|line| (line.id, line.route)).collect()
     }
 
     fn refuse(&self, refusal: Refusal) -> CallError {

@@ -15,6 +15,7 @@ use crate::batcher::Pool;
 use crate::client::Client;
 use crate::clock;
 use crate::gateway::{Gateway, Limits};
+use crate::id::RouteIndex;
 use crate::metrics::{NodeMetrics, SharedMetrics};
 use crate::router::{Route, Router};
 use crate::stage::StageSpec;
@@ -108,20 +109,24 @@ impl Node {
     }
 
     async fn publish(&self, routes: &[RouteSpec]) -> Result<(), StartError> {
-        let routes = routes.iter().map(|route| self.open(route)).collect::<Result<Vec<_>, _>>()?;
+        let routes = routes
+            .iter()
+            .enumerate()
+            .map(|(index, route)| self.open(RouteIndex(index), route))
+            .collect::<Result<Vec<_>, _>>()?;
         let (published, done) = oneshot::channel();
         self.root.cast(RootMessage::Publish { routes, published }).map_err(internal)?;
         done.await.map_err(internal)
     }
 
     /// Puts a route over the pools that run its stages.
-    fn open(&self, spec: &RouteSpec) -> Result<Arc<Route>, StartError> {
+    fn open(&self, index: RouteIndex, spec: &RouteSpec) -> Result<Arc<Route>, StartError> {
         let graph = spec.graph.try_map(&mut |stage| {
             let pool = self.shared.pools.iter().find(|pool| pool.name() == stage.name());
             pool.cloned().ok_or_else(|| internal(format!("stage `{}` has no pool", stage.name())))
         })?;
         let metrics = self.shared.metrics.route(&spec.name);
-        Ok(Arc::new(Route::new(spec.name.clone(), spec.parts.clone(), graph, metrics)))
+        Ok(Arc::new(Route::new(index, spec.name.clone(), spec.parts.clone(), graph, metrics)))
     }
 
     /// A handle for callers in this process, and for edges.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use callboard_codec::{DataType, Value};
 
 use crate::batcher::Pool;
-use crate::id::{RouteName, StageName};
+use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::RouteMetrics;
 use crate::pipeline::Graph;
 
 /// A route that is being served.
 #[derive(Debug)]
 pub struct Route {
+    index: RouteIndex,
     name: RouteName,
     parts: RouteParts,
     graph: Graph<Arc<Pool>>,
@@ -28,8 +29,18 @@ pub(crate) struct RouteParts {
 }
 
 impl Route {
-    pub(crate) fn new(name: RouteName, parts: RouteParts, graph: Graph<Arc<Pool>>, metrics: RouteMetrics) -> Self {
-        Self { name, parts, graph, metrics }
+    pub(crate) fn new(
+        index: RouteIndex,
+        name: RouteName,
+        parts: RouteParts,
+        graph: Graph<Arc<Pool>>,
+        metrics: RouteMetrics,
+    ) -> Self {
+        Self { index, name, parts, graph, metrics }
+    }
+
+    pub(crate) fn index(&self) -> RouteIndex {
+        self.index
     }
 
     pub(crate) fn id(&self) -> &RouteName {

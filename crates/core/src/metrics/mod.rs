@@ -3,6 +3,8 @@
 //! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route and
 //! kept; labels are route and stage names and small enumerations, never anything that a request brings along.
 
+mod histogram;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -14,9 +16,9 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEn
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use self::histogram::PowerHistogram;
 use crate::batcher::ReleaseReason;
 use crate::call::Timing;
 use crate::error::ErrorKind;
@@ -75,16 +77,22 @@ impl EncodeLabelValue for Word {
     }
 }
 
-type Seconds = Family<StageLabel, Histogram, fn() -> Histogram>;
+/// Durations: 1 µs to 134 s in doubling steps, wide enough for closures and for language models.
+type Seconds = PowerHistogram<29>;
 
-/// 10 µs to 80 s in steps of three: wide enough for closures and for language models.
-fn seconds() -> Histogram {
-    Histogram::new(exponential_buckets(10e-6, 3.0, 15))
+/// Batch sizes: 1 to 4,096 entries.
+type Sizes = PowerHistogram<14>;
+
+fn seconds() -> Seconds {
+    Seconds::new(1e-6)
 }
 
-/// 1 to 2,048 entries.
-fn sizes() -> Histogram {
-    Histogram::new(exponential_buckets(1.0, 2.0, 12))
+fn sizes() -> Sizes {
+    Sizes::new(1.0)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The families of one node.
@@ -92,14 +100,14 @@ fn sizes() -> Histogram {
 pub(crate) struct NodeMetrics {
     registry: Mutex<Registry>,
     requests: Family<OutcomeLabels, Counter<u64, AtomicU64>>,
-    request_seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
+    request_seconds: Family<RouteLabel, Seconds, fn() -> Seconds>,
     in_flight: Gauge<i64, AtomicI64>,
     in_flight_bytes: Gauge<i64, AtomicI64>,
     refused: Counter,
-    queue_seconds: Seconds,
-    batch_seconds: Seconds,
-    compute_seconds: Seconds,
-    batch_size: Seconds,
+    queue_seconds: Family<StageLabel, Seconds, fn() -> Seconds>,
+    batch_seconds: Family<StageLabel, Seconds, fn() -> Seconds>,
+    compute_seconds: Family<StageLabel, Seconds, fn() -> Seconds>,
+    batch_size: Family<StageLabel, Sizes, fn() -> Sizes>,
     batches: Family<ReleaseLabels, Counter>,
     discarded: Family<DiscardLabels, Counter>,
     stage_refused: Family<StageLabel, Counter>,
@@ -115,14 +123,14 @@ impl NodeMetrics {
         let this = Self {
             registry: Mutex::new(Registry::with_prefix("callboard")),
             requests: Family::default(),
-            request_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            request_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
             in_flight: Gauge::default(),
             in_flight_bytes: Gauge::default(),
             refused: Counter::default(),
-            queue_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-            batch_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-            compute_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-            batch_size: Family::new_with_constructor(sizes as fn() -> Histogram),
+            queue_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
+            batch_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
+            compute_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
+            batch_size: Family::new_with_constructor(sizes as fn() -> Sizes),
             batches: Family::default(),
             discarded: Family::default(),
             stage_refused: Family::default(),
@@ -231,13 +239,13 @@ impl NodeMetrics {
 pub(crate) struct RouteMetrics {
     ok: Counter,
     errors: [Counter; ErrorKind::ALL.len()],
-    seconds: Histogram,
+    seconds: Seconds,
 }
 
 impl RouteMetrics {
     pub(crate) fn succeeded(&self, total: Duration) {
         self.ok.inc();
-        self.seconds.observe(total.as_secs_f64());
+        self.seconds.observe(micros(total));
     }
 
     pub(crate) fn ended(&self, kind: ErrorKind) {
@@ -252,10 +260,10 @@ impl RouteMetrics {
 /// The handles of one stage.
 #[derive(Debug)]
 pub(crate) struct StageMetrics {
-    queue_seconds: Histogram,
-    batch_seconds: Histogram,
-    compute_seconds: Histogram,
-    batch_size: Histogram,
+    queue_seconds: Seconds,
+    batch_seconds: Seconds,
+    compute_seconds: Seconds,
+    batch_size: Sizes,
     full: Counter,
     idle: Counter,
     delay: Counter,
@@ -275,7 +283,7 @@ pub(crate) struct StageMetrics {
 
 impl StageMetrics {
     pub(crate) fn released(&self, reason: ReleaseReason, entries: usize) {
-        self.batch_size.observe(entries as f64);
+        self.batch_size.observe(entries as u64);
         self.reason(reason).inc();
     }
 
@@ -290,12 +298,12 @@ impl StageMetrics {
     }
 
     pub(crate) fn computed(&self, compute: Duration) {
-        self.compute_seconds.observe(compute.as_secs_f64());
+        self.compute_seconds.observe(micros(compute));
     }
 
     pub(crate) fn waited(&self, timing: &Timing) {
-        self.queue_seconds.observe(timing.queue.as_secs_f64());
-        self.batch_seconds.observe(timing.batch.as_secs_f64());
+        self.queue_seconds.observe(micros(timing.queue));
+        self.batch_seconds.observe(micros(timing.batch));
     }
 
     pub(crate) fn discarded(&self, place: Place, why: Discarded) {
