@@ -1,0 +1,174 @@
+//! The accept loop: takes connections while there is room, serves each in a task of its own, and closes in order.
+//!
+//! * **Full**: at `max_connections` the loop stops accepting. New clients wait in the kernel's backlog until a connection
+//!   ends; nobody who is connected is dropped. The header timer frees places that idle or slow clients hold.
+//! * **Out of descriptors**: `accept` is tried again after a growing pause ([`AcceptBackoff`]), with one log line per episode.
+//! * **Closing**: whoever waits in the backlog is still taken, then the socket is closed, every connection is told, and
+//!   after `shutdown_grace` those that are still there are cut.
+
+mod backoff;
+mod closing;
+mod connection;
+mod stream;
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::{Request, Response};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tower::{BoxError, Service};
+
+use self::backoff::AcceptBackoff;
+use self::connection::Connections;
+use crate::config::HttpConfig;
+
+/// What the loop counts. Clones share their counters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AcceptMetrics {
+    pub(crate) accepted: Counter,
+    pub(crate) open: Gauge,
+    pub(crate) accept_errors: Counter,
+    pub(crate) cut_at_shutdown: Counter,
+}
+
+/// Serves connections of `listener` until `shutdown` completes, then closes in order.
+pub(crate) async fn run<S, B>(
+    listener: TcpListener,
+    service: S,
+    config: &HttpConfig,
+    metrics: AcceptMetrics,
+    shutdown: impl Future<Output = ()>,
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let mut accepting = Accepting {
+        listener,
+        service,
+        places: Arc::new(Semaphore::new(config.max_connections)),
+        connections: Connections::new(config),
+        tasks: JoinSet::new(),
+        metrics,
+    };
+    tokio::select! {
+        biased;
+        () = accepting.accept_forever() => {}
+        () = shutdown => {}
+    }
+    accepting.close(config).await;
+}
+
+struct Accepting<S> {
+    listener: TcpListener,
+    service: S,
+    places: Arc<Semaphore>,
+    connections: Arc<Connections>,
+    tasks: JoinSet<()>,
+    metrics: AcceptMetrics,
+}
+
+impl<S, B> Accepting<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    async fn accept_forever(&mut self) {
+        let mut backoff = AcceptBackoff::default();
+        while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+            match self.listener.accept().await {
+                Ok((socket, _peer)) => {
+                    backoff.on_success();
+                    self.spawn(socket, place);
+                }
+                Err(error) => {
+                    self.metrics.accept_errors.inc();
+                    if let Some(pause) = backoff.on_error(&error) {
+                        tracing::error!(%error, ?pause, "cannot accept connections, will try again");
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            }
+            while self.tasks.try_join_next().is_some() {}
+        }
+    }
+
+    fn spawn(&mut self, socket: TcpStream, place: OwnedSemaphorePermit) {
+        self.metrics.accepted.inc();
+        let open = OpenConnection::new(self.metrics.open.clone(), place);
+        let serving = Arc::clone(&self.connections).serve(socket, self.service.clone());
+        self.tasks.spawn(async move {
+            serving.await;
+            drop(open);
+        });
+    }
+
+    /// Stop taking, tell, wait, give up.
+    async fn close(mut self, config: &HttpConfig) {
+        self.take_backlog().await;
+        drop(self.listener);
+        self.connections.closing.begin();
+        let all_ended = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(config.shutdown_grace, all_ended)
+            .await
+            .is_err()
+        {
+            let cut = self.tasks.len();
+            self.metrics.cut_at_shutdown.inc_by(cut as u64);
+            tracing::warn!(connections = cut, grace = ?config.shutdown_grace, "connections cut at the end of the grace period");
+            self.tasks.shutdown().await;
+        }
+    }
+
+    /// A client in the backlog believes that it is connected and may have sent its request already.
+    async fn take_backlog(&mut self) {
+        while let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            let waiting = poll_fn(|cx| match self.listener.poll_accept(cx) {
+                Poll::Ready(accepted) => Poll::Ready(accepted.ok()),
+                Poll::Pending => Poll::Ready(None),
+            });
+            match waiting.await {
+                Some((socket, _peer)) => self.spawn(socket, place),
+                None => return,
+            }
+        }
+    }
+}
+
+/// Counts a connection for as long as it lives, however it ends, and holds its place.
+struct OpenConnection {
+    open: Gauge,
+    _place: OwnedSemaphorePermit,
+}
+
+impl OpenConnection {
+    fn new(open: Gauge, place: OwnedSemaphorePermit) -> Self {
+        open.inc();
+        Self {
+            open,
+            _place: place,
+        }
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.open.dec();
+    }
+}

@@ -1,0 +1,153 @@
+//! The socket as hyper sees it: first the bytes that were read to tell HTTP/1 from HTTP/2, then the rest; and at the end a
+//! lingering close, so that a client which still sends does not lose the answer.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+/// The first bytes of an HTTP/2 connection whose client knows beforehand that we speak it (RFC 9113 §3.4).
+const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a lingering close reads and throws away at most: a client that goes on beyond this after its answer was sent does
+/// not listen.
+const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
+
+/// What the client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Http1,
+    Http2,
+}
+
+/// A connection whose first bytes are known.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    socket: TokioIo<TcpStream>,
+    /// Bytes of `head` not yet handed to hyper.
+    unread: std::ops::Range<usize>,
+    head: [u8; H2_PREFACE.len()],
+    linger: Duration,
+    lingering: Option<Lingering>,
+}
+
+#[derive(Debug)]
+struct Lingering {
+    until: Pin<Box<Sleep>>,
+    discarded_bytes: usize,
+}
+
+impl Stream {
+    /// Reads until the first byte that cannot belong to the HTTP/2 preface, or the whole of it.
+    ///
+    /// Waits as long as the client likes: the caller sets the limit. Ends with `UnexpectedEof` when the client leaves
+    /// before it sent anything of use.
+    pub(crate) async fn sniff(socket: TcpStream, linger: Duration) -> io::Result<(Self, Version)> {
+        let mut head = [0; H2_PREFACE.len()];
+        let mut filled = 0;
+        let version = loop {
+            socket.readable().await?;
+            match socket.try_read(&mut head[filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            }
+            if head[..filled] != H2_PREFACE[..filled] {
+                break Version::Http1;
+            }
+            if filled == H2_PREFACE.len() {
+                break Version::Http2;
+            }
+        };
+        let stream = Self {
+            socket: TokioIo::new(socket),
+            unread: 0..filled,
+            head,
+            linger,
+            lingering: None,
+        };
+        Ok((stream, version))
+    }
+
+    /// Throws away what still arrives, until the client closes its side, the limit, or the end of the wait.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger;
+        let lingering = self.lingering.get_or_insert_with(|| Lingering {
+            until: Box::pin(tokio::time::sleep(linger)),
+            discarded_bytes: 0,
+        });
+        let mut scratch = [0; 8 * 1024];
+        while lingering.discarded_bytes < MAX_DISCARDED_BYTES {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(self.socket.inner_mut()).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    lingering.discarded_bytes += buffer.filled().len();
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return lingering.until.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(buf.remaining());
+            let start = self.unread.start;
+            buf.put_slice(&self.head[start..start + count]);
+            self.unread.start += count;
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.socket).poll_read(cx, buf)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    /// Closes our side, then lingers.
+    ///
+    /// Closing a socket with unread bytes in it makes the kernel send a reset, and a reset may overtake the answer in the
+    /// client's own buffers. Whoever sends us a gigabyte that we refuse should still read why (RFC 9112 §9.6).
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.lingering.is_none() {
+            ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+        }
+        self.poll_discard(cx).map(Ok)
+    }
+}

@@ -1,0 +1,200 @@
+//! The edge's limits: every one bounds something that a client decides, and says what a client could do without it.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it answers.
+///
+/// ```
+/// use std::time::Duration;
+/// use callboard_http::HttpConfig;
+///
+/// let mut config = HttpConfig::default();
+/// config.max_body_bytes = 8 * 1024 * 1024;
+/// config.body_progress_timeout = Duration::from_secs(5);
+/// config.validate()?;
+/// # Ok::<(), callboard_http::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HttpConfig {
+    /// Connections served at once. Default 10,000.
+    ///
+    /// *Threat*: a client that opens connections until memory or file descriptors are gone. An idle connection costs about
+    /// 12 KiB and one descriptor, so raise the process's descriptor limit with it. At the limit nobody is dropped: new
+    /// clients wait in the kernel's backlog. Pairs with [`header_read_timeout`](Self::header_read_timeout), which frees the
+    /// places of silent clients.
+    pub max_connections: usize,
+
+    /// From accept until the client's first bytes tell which version of HTTP it speaks. Default 10 s.
+    ///
+    /// *Threat*: clients that connect and say nothing, or the HTTP/2 preface a byte at a time. Cut without an answer. Raise it
+    /// only for clients that open connections ahead of need.
+    pub first_byte_timeout: Duration,
+
+    /// From the start of waiting for a request until the end of its headers, on HTTP/1. Default 30 s.
+    ///
+    /// *Threat*: slowloris, headers sent at ten bytes a second. The wait between two requests of a kept-alive connection
+    /// counts, so this is also the longest time a connection may be idle. Cut without an answer. On HTTP/2 it is the interval of
+    /// pings, and a client that does not answer one within [`first_byte_timeout`](Self::first_byte_timeout) is cut.
+    pub header_read_timeout: Duration,
+
+    /// Request line and headers together, in bytes. Default 64 KiB, answered with 431.
+    ///
+    /// *Threat*: memory, by headers without end. Large cookies are the only honest reason to raise it.
+    pub max_header_bytes: usize,
+
+    /// A request body, in bytes. Default 64 MiB, answered with 413: by the Content-Length alone where there is one, else at the
+    /// chunk that exceeds it.
+    ///
+    /// *Threat*: memory. The node's own byte budget holds for all bodies together; this keeps one client from taking it all.
+    pub max_body_bytes: u64,
+
+    /// The longest silence within a request body. Default 10 s, answered with 408.
+    ///
+    /// *Threat*: a client that announces a body, so that its memory is set aside, and does not send it. The request's own
+    /// deadline bounds the whole body as well (504), so a trickle cannot hold its place for longer than that.
+    pub body_progress_timeout: Duration,
+
+    /// HTTP/2 requests in flight on one connection. Default 256; more wait at the client.
+    ///
+    /// *Threat*: one connection that takes the share of hundreds. Pairs with [`max_connections`](Self::max_connections): the
+    /// product bounds the requests that the edge holds.
+    pub max_concurrent_streams: u32,
+
+    /// How long a closed connection is read after its last answer, so that a client which still sends a refused body sees the
+    /// answer and not a reset. Default 1 s.
+    ///
+    /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its side.
+    pub close_linger: Duration,
+
+    /// How long an idle HTTP/1 connection stays open after shutdown began. Default 500 ms.
+    ///
+    /// A busy client sends its next request within it and learns by `Connection: close` to go elsewhere; closing at once would
+    /// fail the request that is on its way. Zero closes at once.
+    pub shutdown_linger: Duration,
+
+    /// How long requests in hand may take after shutdown began; then their connections are cut. Default 30 s.
+    ///
+    /// Should not be shorter than the drain time of the node behind it.
+    pub shutdown_grace: Duration,
+}
+
+impl HttpConfig {
+    /// Finds limits that could not work.
+    ///
+    /// # Errors
+    ///
+    /// Names the first field that is out of range, and the range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let above_zero: [(&'static str, bool); 6] = [
+            ("max_connections", self.max_connections > 0),
+            ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
+            ("header_read_timeout", !self.header_read_timeout.is_zero()),
+            ("max_body_bytes", self.max_body_bytes > 0),
+            (
+                "body_progress_timeout",
+                !self.body_progress_timeout.is_zero(),
+            ),
+            ("max_concurrent_streams", self.max_concurrent_streams > 0),
+        ];
+        if let Some((field, _)) = above_zero.into_iter().find(|(_, holds)| !holds) {
+            return Err(ConfigError::Zero { field });
+        }
+        if self.max_connections > MAX_CONNECTIONS {
+            return Err(ConfigError::TooLarge {
+                field: "max_connections",
+                most: MAX_CONNECTIONS,
+            });
+        }
+        if self.max_header_bytes < LEAST_HEADER_BYTES {
+            return Err(ConfigError::TooSmall {
+                field: "max_header_bytes",
+                least: LEAST_HEADER_BYTES,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            first_byte_timeout: Duration::from_secs(10),
+            header_read_timeout: Duration::from_secs(30),
+            max_header_bytes: 64 * 1024,
+            max_body_bytes: 64 * 1024 * 1024,
+            body_progress_timeout: Duration::from_secs(10),
+            max_concurrent_streams: 256,
+            close_linger: Duration::from_secs(1),
+            shutdown_linger: Duration::from_millis(500),
+            shutdown_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A limit that could not work.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Set it above zero, or leave it out for the default.
+    #[error("`{field}` must be above zero")]
+    Zero {
+        /// The field of [`HttpConfig`].
+        field: &'static str,
+    },
+    /// Nothing could be served with less.
+    #[error("`{field}` must be at least {least}")]
+    TooSmall {
+        /// The field of [`HttpConfig`].
+        field: &'static str,
+        /// The least value that works.
+        least: usize,
+    },
+    /// More cannot be counted.
+    #[error("`{field}` must be at most {most}")]
+    TooLarge {
+        /// The field of [`HttpConfig`].
+        field: &'static str,
+        /// The largest value that works.
+        most: usize,
+    },
+}
+
+/// What the places' semaphore can count.
+const MAX_CONNECTIONS: usize = tokio::sync::Semaphore::MAX_PERMITS;
+
+/// A request line and a Host header with room to spare.
+const LEAST_HEADER_BYTES: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        HttpConfig::default().validate().unwrap();
+    }
+
+    #[test]
+    fn names_the_limit_that_cannot_work() {
+        let config = HttpConfig {
+            max_body_bytes: 0,
+            ..HttpConfig::default()
+        };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "`max_body_bytes` must be above zero"
+        );
+        let config = HttpConfig {
+            max_header_bytes: 10,
+            ..HttpConfig::default()
+        };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "`max_header_bytes` must be at least 1024"
+        );
+    }
+}

@@ -1,0 +1,7 @@
+//! The edge on real loopback sockets, with clients that behave and clients that do not.
+
+// clippy allows it in test functions by itself, but not in what they share.
+#![allow(clippy::unwrap_used)]
+
+mod accept;
+mod support;

@@ -1,0 +1,125 @@
+//! HTTP/1.1 by hand over a `TcpStream`.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::PATIENCE;
+
+/// A connection whose bytes the test writes itself.
+pub(crate) struct Raw {
+    pub(crate) socket: TcpStream,
+    unread: Vec<u8>,
+}
+
+/// One response.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Raw {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self {
+            socket: TcpStream::connect(address).await.unwrap(),
+            unread: Vec::new(),
+        }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.socket.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Sends `GET path` and reads the answer.
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n"))
+            .await;
+        self.answer().await
+    }
+
+    /// Sends `POST path` with these header lines and this body, and reads the answer.
+    pub(crate) async fn post(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl AsRef<[u8]>,
+    ) -> Answer {
+        let body = body.as_ref();
+        let mut head = format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n",
+            body.len()
+        );
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        self.send([head.as_bytes(), body].concat()).await;
+        self.answer().await
+    }
+
+    /// Reads one response with a Content-Length (or none, which is no body).
+    pub(crate) async fn answer(&mut self) -> Answer {
+        timeout(PATIENCE, self.read_answer())
+            .await
+            .expect("an answer in time")
+    }
+
+    async fn read_answer(&mut self) -> Answer {
+        let head_end = loop {
+            if let Some(at) = self.unread.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            assert!(
+                self.read_more().await > 0,
+                "closed before an answer: {:?}",
+                String::from_utf8_lossy(&self.unread)
+            );
+        };
+        let head = String::from_utf8(self.unread.drain(..head_end).collect()).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let mut answer = Answer {
+            status,
+            head,
+            body: Vec::new(),
+        };
+        let length = answer
+            .header("content-length")
+            .map_or(0, |length| length.parse().unwrap());
+        while self.unread.len() < length {
+            assert!(self.read_more().await > 0, "closed within an answer");
+        }
+        answer.body = self.unread.drain(..length).collect();
+        answer
+    }
+
+    async fn read_more(&mut self) -> usize {
+        self.socket.read_buf(&mut self.unread).await.unwrap()
+    }
+
+    /// Waits until the server closes the connection; whatever it says until then is returned.
+    pub(crate) async fn closed(&mut self) -> Vec<u8> {
+        let reading = async {
+            // A reset is a way to close, too.
+            while let Ok(1..) = self.socket.read_buf(&mut self.unread).await {}
+        };
+        timeout(PATIENCE, reading).await.expect("closed in time");
+        std::mem::take(&mut self.unread)
+    }
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
