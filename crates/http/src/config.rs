@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use callboard_codec::DecodeLimits;
 use thiserror::Error;
 
 /// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it answers.
@@ -57,6 +58,12 @@ pub struct HttpConfig {
     /// deadline bounds the whole body as well (504), so a trickle cannot hold its place for longer than that.
     pub body_progress_timeout: Duration,
 
+    /// What a decoder may be talked into: depth, elements, lengths. See [`DecodeLimits`]; answered with 400.
+    ///
+    /// *Threat*: a small body that becomes a large or deep value. Its `max_bytes` should not be below
+    /// [`max_body_bytes`](Self::max_body_bytes), which is answered more clearly.
+    pub decode: DecodeLimits,
+
     /// HTTP/2 requests in flight on one connection. Default 256; more wait at the client.
     ///
     /// *Threat*: one connection that takes the share of hundreds. Pairs with [`max_connections`](Self::max_connections): the
@@ -93,26 +100,17 @@ impl HttpConfig {
             ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
             ("header_read_timeout", !self.header_read_timeout.is_zero()),
             ("max_body_bytes", self.max_body_bytes > 0),
-            (
-                "body_progress_timeout",
-                !self.body_progress_timeout.is_zero(),
-            ),
+            ("body_progress_timeout", !self.body_progress_timeout.is_zero()),
             ("max_concurrent_streams", self.max_concurrent_streams > 0),
         ];
         if let Some((field, _)) = above_zero.into_iter().find(|(_, holds)| !holds) {
             return Err(ConfigError::Zero { field });
         }
         if self.max_connections > MAX_CONNECTIONS {
-            return Err(ConfigError::TooLarge {
-                field: "max_connections",
-                most: MAX_CONNECTIONS,
-            });
+            return Err(ConfigError::TooLarge { field: "max_connections", most: MAX_CONNECTIONS });
         }
         if self.max_header_bytes < LEAST_HEADER_BYTES {
-            return Err(ConfigError::TooSmall {
-                field: "max_header_bytes",
-                least: LEAST_HEADER_BYTES,
-            });
+            return Err(ConfigError::TooSmall { field: "max_header_bytes", least: LEAST_HEADER_BYTES });
         }
         Ok(())
     }
@@ -127,6 +125,7 @@ impl Default for HttpConfig {
             max_header_bytes: 64 * 1024,
             max_body_bytes: 64 * 1024 * 1024,
             body_progress_timeout: Duration::from_secs(10),
+            decode: DecodeLimits::default(),
             max_concurrent_streams: 256,
             close_linger: Duration::from_secs(1),
             shutdown_linger: Duration::from_millis(500),
@@ -180,21 +179,9 @@ mod tests {
 
     #[test]
     fn names_the_limit_that_cannot_work() {
-        let config = HttpConfig {
-            max_body_bytes: 0,
-            ..HttpConfig::default()
-        };
-        assert_eq!(
-            config.validate().unwrap_err().to_string(),
-            "`max_body_bytes` must be above zero"
-        );
-        let config = HttpConfig {
-            max_header_bytes: 10,
-            ..HttpConfig::default()
-        };
-        assert_eq!(
-            config.validate().unwrap_err().to_string(),
-            "`max_header_bytes` must be at least 1024"
-        );
+        let config = HttpConfig { max_body_bytes: 0, ..HttpConfig::default() };
+        assert_eq!(config.validate().unwrap_err().to_string(), "`max_body_bytes` must be above zero");
+        let config = HttpConfig { max_header_bytes: 10, ..HttpConfig::default() };
+        assert_eq!(config.validate().unwrap_err().to_string(), "`max_header_bytes` must be at least 1024");
     }
 }

@@ -1,8 +1,88 @@
-//! callboard-http.
+//! The HTTP edge of a Callboard node: routes as `POST` endpoints, with everything around them that a service on a network
+//! needs.
+//!
+//! ```text
+//!  socket ─► accept loop ─► Edge ──┬─► a user's route   head → admission → body → payload → call → reply
+//!            timers, cap,   id,    │
+//!            orderly end    panics └─► a fixed page     /  /docs/  /openapi.json  /metrics  /livez  /readyz
+//! ```
+//!
+//! What goes in and comes out, performed here without a socket:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::body::{Body, to_bytes};
+//! use axum::http::Request;
+//! use callboard_core::{App, Stage};
+//! use callboard_http::{ApiInfo, Edge, HttpConfig};
+//! use tower::Service;
+//!
+//! let double = Stage::each("double", |number: &i64| Ok(number * 2));
+//! let node = App::new().route("/double", double).start().await?;
+//! let mut edge = Edge::try_new(node.client(), HttpConfig::default(), ApiInfo::default())?;
+//!
+//! // curl localhost:8000/double -H 'content-type: application/json' -d 21
+//! let request = Request::post("/double").header("content-type", "application/json").body(Body::from("21"))?;
+//! let response = edge.call(request).await?;
+//! assert_eq!(response.status(), 200);
+//! assert!(response.headers().contains_key("server-timing"));
+//! assert_eq!(to_bytes(response.into_body(), 100).await?, "42");
+//!
+//! // curl localhost:8000/double -H 'content-type: application/json' -d '"a word"'
+//! let request = Request::post("/double").header("content-type", "application/json").body(Body::from("\"a word\""))?;
+//! let response = edge.call(request).await?;
+//! assert_eq!(response.status(), 422);
+//! assert_eq!(response.headers()["content-type"], "application/problem+json");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`serve`] does the same on a listener until it is told to stop. [`Edge`] is a [`tower::Service`], to be the fallback of an
+//! axum router of one's own; [`serve_router`] runs any axum router on the same accept loop.
+//!
+//! # What a request may say
+//!
+//! | header | meaning |
+//! |---|---|
+//! | `content-type` | the body's form: `application/json`, `application/msgpack`, `multipart/form-data`, or a media type that the route takes raw; others are answered 415 |
+//! | `accept` | the reply's form: `application/json` (also for `*/*` and none) or `application/msgpack`; others are answered 406 |
+//! | `x-request-timeout-ms` | how long the answer is of use, in whole milliseconds; more than an hour counts as an hour, 0 and words are answered 400 |
+//! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
+//! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
+//!
+//! Every answer has `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in
+//! user code.
+//!
+//! # What may go wrong
+//!
+//! Every error is a problem document (RFC 9457) with `kind`, `message`, `retryable`, `request_id` and, where there are any,
+//! `error_type`, `stage`, `details` and `remote_trace`. The edge refuses before it reads: wrong method, headers and media type
+//! (405, 400, 415, 406), a length beyond the limit (413), no room (429 with `retry-after`), not ready (503). Then come a body
+//! that is silent (408), broken or malformed (400) or not what the route takes (422); a failure of user code with its own
+//! status or 500; a worker that died (500); a deadline that passed (504). A client that leaves cancels its call.
+//!
+//! # Limits
+//!
+//! [`HttpConfig`] names each with its threat. Together with the node's own permits they bound what the edge holds: at most
+//! `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum.
 
 mod accept;
+mod catch_panic;
 mod config;
+mod convert;
+mod edge;
+mod error;
+mod infer;
+mod metrics;
+mod openapi;
+mod pages;
+mod request;
+mod request_id;
 mod server;
+mod server_timing;
 
 pub use config::{ConfigError, HttpConfig};
-pub use server::{ServeError, serve_router};
+pub use edge::Edge;
+pub use openapi::{ApiInfo, openapi};
+pub use server::{ServeError, serve, serve_edge, serve_router};

@@ -1,11 +1,48 @@
 //! Serving on a socket: the edge, or any axum router, behind the same accept loop.
 
 use axum::Router;
+use callboard_core::Client;
 use thiserror::Error;
 use tokio::net::TcpListener;
 
 use crate::accept::{self, AcceptMetrics};
 use crate::config::{ConfigError, HttpConfig};
+use crate::edge::Edge;
+use crate::openapi::ApiInfo;
+
+/// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes; then finishes what is in hand.
+///
+/// Shutdown is orderly: clients in the backlog are still taken, nobody new is, each connection says goodbye with its next
+/// answer, and what outlasts [`HttpConfig::shutdown_grace`] is cut. The node itself is not drained; do that first, so that
+/// `/readyz` tells load balancers while requests are still answered.
+///
+/// # Errors
+///
+/// [`ServeError`] before anything is accepted. Errors of single connections end those connections only.
+///
+/// # Cancellation
+///
+/// Dropping the future cuts every connection; complete `shutdown` instead.
+pub async fn serve(
+    listener: TcpListener,
+    client: Client,
+    config: HttpConfig,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    serve_edge(listener, Edge::try_new(client, config, ApiInfo::default())?, shutdown).await;
+    Ok(())
+}
+
+/// Serves an [`Edge`] that was made before, as [`serve`] does.
+///
+/// # Cancellation
+///
+/// As [`serve`].
+pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future<Output = ()>) {
+    let metrics = edge.accept_metrics();
+    let config = edge.config().clone();
+    accept::run(listener, edge, &config, metrics, shutdown).await;
+}
 
 /// Serves any axum router with this crate's accept loop: its timers, caps and orderly end, and nothing else of the edge.
 ///
@@ -17,7 +54,7 @@ use crate::config::{ConfigError, HttpConfig};
 ///
 /// # Cancellation
 ///
-/// Dropping the future cuts every connection; complete `shutdown` instead.
+/// As [`serve`].
 pub async fn serve_router(
     listener: TcpListener,
     router: Router,
@@ -25,14 +62,7 @@ pub async fn serve_router(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     config.validate()?;
-    accept::run(
-        listener,
-        router,
-        &config,
-        AcceptMetrics::default(),
-        shutdown,
-    )
-    .await;
+    accept::run(listener, router, &config, AcceptMetrics::default(), shutdown).await;
     Ok(())
 }
 
@@ -43,4 +73,10 @@ pub enum ServeError {
     /// Correct the limit that it names.
     #[error("the http limits cannot work")]
     Config(#[from] ConfigError),
+    /// Give the route another name: this path is one of the edge's own pages, or below one.
+    #[error("route `{route}` takes a path that the http edge keeps for itself")]
+    ReservedRoute {
+        /// The route's name.
+        route: String,
+    },
 }

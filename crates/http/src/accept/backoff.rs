@@ -25,9 +25,7 @@ impl AcceptBackoff {
         if concerns_one_client(error) {
             return None;
         }
-        let pause = self
-            .current
-            .map_or(FIRST_PAUSE, |last| (last * 2).min(LONGEST_PAUSE));
+        let pause = self.current.map_or(FIRST_PAUSE, |last| (last * 2).min(LONGEST_PAUSE));
         self.current = Some(pause);
         self.current
     }
@@ -60,9 +58,7 @@ mod tests {
     fn pauses_longer_while_descriptors_are_exhausted_and_forgets_on_success() {
         let mut backoff = AcceptBackoff::default();
         let exhausted = io::Error::from_raw_os_error(TOO_MANY_OPEN_FILES);
-        let pauses: Vec<_> = (0..9)
-            .map(|_| backoff.on_error(&exhausted).unwrap())
-            .collect();
+        let pauses: Vec<_> = (0..9).map(|_| backoff.on_error(&exhausted).unwrap()).collect();
         assert_eq!(pauses[0], FIRST_PAUSE);
         assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]));
         assert_eq!(pauses[8], LONGEST_PAUSE);

@@ -37,9 +37,7 @@ impl Closing {
             if let Poll::Ready(output) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(output));
             }
-            let is_registered = registered
-                .as_ref()
-                .is_some_and(|waker| waker.will_wake(cx.waker()));
+            let is_registered = registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
             if !is_registered {
                 registered = Some(cx.waker().clone());
                 if told.as_mut().poll(cx).is_ready() {
@@ -47,11 +45,7 @@ impl Closing {
                 }
             }
             // After the registration, so that a `begin` between the two is not missed.
-            if self.has_begun() {
-                Poll::Ready(None)
-            } else {
-                Poll::Pending
-            }
+            if self.has_begun() { Poll::Ready(None) } else { Poll::Pending }
         })
         .await
     }
@@ -67,10 +61,7 @@ mod tests {
     async fn ends_the_wait_of_work_that_is_pending() {
         let closing = Arc::new(Closing::default());
         let other = Arc::clone(&closing);
-        let waiting =
-            tokio::spawn(
-                async move { other.unless_begun(pin!(std::future::pending::<()>())).await },
-            );
+        let waiting = tokio::spawn(async move { other.unless_begun(pin!(std::future::pending::<()>())).await });
         tokio::task::yield_now().await;
         closing.begin();
         assert_eq!(waiting.await.unwrap(), None);
@@ -80,12 +71,7 @@ mod tests {
     async fn is_seen_by_those_who_come_late() {
         let closing = Closing::default();
         closing.begin();
-        assert_eq!(
-            closing
-                .unless_begun(pin!(std::future::pending::<()>()))
-                .await,
-            None
-        );
+        assert_eq!(closing.unless_begun(pin!(std::future::pending::<()>())).await, None);
         assert_eq!(closing.unless_begun(pin!(async { 7 })).await, Some(7));
     }
 }

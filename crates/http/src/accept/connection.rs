@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{CONNECTION, HeaderValue};
-use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tower::{BoxError, Service};
 
+use super::Respond;
 use super::closing::Closing;
 use super::stream::{Stream, Version};
 use crate::config::HttpConfig;
@@ -56,28 +54,16 @@ impl Connections {
     }
 
     /// Serves until either side ends it. Errors of a connection concern its client alone and are told to the debug log.
-    pub(crate) async fn serve<S, B>(self: Arc<Self>, socket: TcpStream, service: S)
-    where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-            + Clone
-            + Send
-            + 'static,
-        S::Future: Send + 'static,
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
+    pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, responder: impl Respond) {
         // A response is written in one piece; waiting for more to send (Nagle) would only add the peer's delayed ACK.
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "connection lost before it began");
             return;
         }
-        let sniffed = pin!(timeout(
-            self.first_byte_timeout,
-            Stream::sniff(socket, self.close_linger)
-        ));
+        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.close_linger)));
         let ended = match self.unless_lingered(sniffed).await {
-            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, service).await,
-            Some(Ok(Ok((stream, Version::Http2)))) => self.serve_http2(stream, service).await,
+            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, responder).await,
+            Some(Ok(Ok((stream, Version::Http2)))) => self.serve_http2(stream, responder).await,
             Some(Ok(Err(error))) => {
                 return tracing::debug!(%error, "client left before its first request");
             }
@@ -94,17 +80,12 @@ impl Connections {
     /// HTTP/1 has no way to say "this request, but no other" to a client whose next request is on its way. So closing first
     /// only marks responses with `Connection: close`, and closes idle connections after a linger in which a busy client
     /// sends its next request and learns. Closing at once would fail that request.
-    async fn serve_http1<S, B>(&self, stream: Stream, service: S) -> hyper::Result<()>
-    where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
-        B: Body<Data = Bytes> + 'static,
-        B::Error: Into<BoxError>,
-    {
+    async fn serve_http1(&self, stream: Stream, responder: impl Respond) -> hyper::Result<()> {
         let closing = &self.closing;
         let service = service_fn(move |request| {
-            let answer = service.clone().call(request);
+            let answer = responder.clone().respond(request);
             async move {
-                let mut response = answer.await?;
+                let mut response = answer.await;
                 if closing.has_begun() {
                     response.headers_mut().insert(CONNECTION, GOODBYE);
                 }
@@ -128,17 +109,11 @@ impl Connections {
     }
 
     /// HTTP/2 can say it: GOAWAY names the last request that is still answered.
-    async fn serve_http2<S, B>(&self, stream: Stream, service: S) -> hyper::Result<()>
-    where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-            + Clone
-            + Send
-            + 'static,
-        S::Future: Send + 'static,
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        let service = service_fn(move |request| service.clone().call(request));
+    async fn serve_http2(&self, stream: Stream, responder: impl Respond) -> hyper::Result<()> {
+        let service = service_fn(move |request| {
+            let answer = responder.clone().respond(request);
+            async { Ok::<_, Infallible>(answer.await) }
+        });
         let mut connection = pin!(self.http2.serve_connection(stream, service));
         if let Some(ended) = self.closing.unless_begun(connection.as_mut()).await {
             return ended;

@@ -11,23 +11,41 @@ mod closing;
 mod connection;
 mod stream;
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use hyper::body::{Body, Bytes, Incoming};
-use hyper::{Request, Response};
+use axum::Router;
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tower::{BoxError, Service};
+use tower::Service;
 
 use self::backoff::AcceptBackoff;
 use self::connection::Connections;
 use crate::config::HttpConfig;
+
+/// Whoever answers requests: cheap to clone, never busy, never failing. What [`tower::Service`] leaves open is decided here,
+/// so that an answer's future needs no box.
+pub(crate) trait Respond: Clone + Send + Sync + 'static {
+    /// The answer to one request.
+    fn respond(self, request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static;
+}
+
+impl Respond for Router {
+    fn respond(mut self, request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static {
+        let answer = self.call(request);
+        async {
+            let Ok(response) = answer.await;
+            response
+        }
+    }
+}
 
 /// What the loop counts. Clones share their counters.
 #[derive(Clone, Debug, Default)]
@@ -39,24 +57,16 @@ pub(crate) struct AcceptMetrics {
 }
 
 /// Serves connections of `listener` until `shutdown` completes, then closes in order.
-pub(crate) async fn run<S, B>(
+pub(crate) async fn run(
     listener: TcpListener,
-    service: S,
+    responder: impl Respond,
     config: &HttpConfig,
     metrics: AcceptMetrics,
     shutdown: impl Future<Output = ()>,
-) where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+) {
     let mut accepting = Accepting {
         listener,
-        service,
+        responder,
         places: Arc::new(Semaphore::new(config.max_connections)),
         connections: Connections::new(config),
         tasks: JoinSet::new(),
@@ -70,25 +80,16 @@ pub(crate) async fn run<S, B>(
     accepting.close(config).await;
 }
 
-struct Accepting<S> {
+struct Accepting<R> {
     listener: TcpListener,
-    service: S,
+    responder: R,
     places: Arc<Semaphore>,
     connections: Arc<Connections>,
     tasks: JoinSet<()>,
     metrics: AcceptMetrics,
 }
 
-impl<S, B> Accepting<S>
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
+impl<R: Respond> Accepting<R> {
     async fn accept_forever(&mut self) {
         let mut backoff = AcceptBackoff::default();
         while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
@@ -112,7 +113,7 @@ where
     fn spawn(&mut self, socket: TcpStream, place: OwnedSemaphorePermit) {
         self.metrics.accepted.inc();
         let open = OpenConnection::new(self.metrics.open.clone(), place);
-        let serving = Arc::clone(&self.connections).serve(socket, self.service.clone());
+        let serving = Arc::clone(&self.connections).serve(socket, self.responder.clone());
         self.tasks.spawn(async move {
             serving.await;
             drop(open);
@@ -125,10 +126,7 @@ where
         drop(self.listener);
         self.connections.closing.begin();
         let all_ended = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(config.shutdown_grace, all_ended)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(config.shutdown_grace, all_ended).await.is_err() {
             let cut = self.tasks.len();
             self.metrics.cut_at_shutdown.inc_by(cut as u64);
             tracing::warn!(connections = cut, grace = ?config.shutdown_grace, "connections cut at the end of the grace period");
@@ -160,10 +158,7 @@ struct OpenConnection {
 impl OpenConnection {
     fn new(open: Gauge, place: OwnedSemaphorePermit) -> Self {
         open.inc();
-        Self {
-            open,
-            _place: place,
-        }
+        Self { open, _place: place }
     }
 }
 

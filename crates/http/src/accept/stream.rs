@@ -66,23 +66,16 @@ impl Stream {
                 break Version::Http2;
             }
         };
-        let stream = Self {
-            socket: TokioIo::new(socket),
-            unread: 0..filled,
-            head,
-            linger,
-            lingering: None,
-        };
+        let stream = Self { socket: TokioIo::new(socket), unread: 0..filled, head, linger, lingering: None };
         Ok((stream, version))
     }
 
     /// Throws away what still arrives, until the client closes its side, the limit, or the end of the wait.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let linger = self.linger;
-        let lingering = self.lingering.get_or_insert_with(|| Lingering {
-            until: Box::pin(tokio::time::sleep(linger)),
-            discarded_bytes: 0,
-        });
+        let lingering = self
+            .lingering
+            .get_or_insert_with(|| Lingering { until: Box::pin(tokio::time::sleep(linger)), discarded_bytes: 0 });
         let mut scratch = [0; 8 * 1024];
         while lingering.discarded_bytes < MAX_DISCARDED_BYTES {
             let mut buffer = ReadBuf::new(&mut scratch);
@@ -99,11 +92,7 @@ impl Stream {
 }
 
 impl Read for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut buf: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         if !self.unread.is_empty() {
             let count = self.unread.len().min(buf.remaining());
             let start = self.unread.start;
@@ -116,11 +105,7 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(cx, buf)
     }
 

@@ -14,19 +14,13 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use crate::support::{PATIENCE, Raw, Server, bind};
+use crate::support::{PATIENCE, Raw, Server, bind, config};
 
 /// Short enough to wait for, long enough for a loaded machine to answer an honest request within.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
-}
-
-fn config(change: impl FnOnce(&mut HttpConfig)) -> HttpConfig {
-    let mut config = HttpConfig::default();
-    change(&mut config);
-    config
 }
 
 #[tokio::test]
@@ -39,20 +33,12 @@ async fn speaks_http1_and_http2_on_one_port() {
     assert_eq!(client.get("/").await.text(), "hello", "kept alive and in step");
 
     let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
-    let (mut client, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), socket)
-            .await
-            .unwrap();
+    let (mut client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), socket).await.unwrap();
     tokio::spawn(connection);
-    let request = hyper::Request::get(format!("http://{}/", server.address))
-        .body(Empty::<Bytes>::new())
-        .unwrap();
+    let request = hyper::Request::get(format!("http://{}/", server.address)).body(Empty::<Bytes>::new()).unwrap();
     let response = client.send_request(request).await.unwrap();
     assert_eq!(response.version(), hyper::Version::HTTP_2);
-    assert_eq!(
-        response.into_body().collect().await.unwrap().to_bytes(),
-        "hello"
-    );
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
 }
 
 #[tokio::test]
@@ -89,9 +75,7 @@ async fn cuts_headers_that_trickle_in() {
     let (mut reading, mut writing) = client.socket.into_split();
     let trickle = tokio::spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_millis(20));
-        let head = b"GET / HTTP/1.1\r\nx-slow: "
-            .iter()
-            .chain(std::iter::repeat(&b'z'));
+        let head = b"GET / HTTP/1.1\r\nx-slow: ".iter().chain(std::iter::repeat(&b'z'));
         for byte in head {
             ticks.tick().await;
             if writing.write_all(&[*byte]).await.is_err() {
@@ -101,14 +85,9 @@ async fn cuts_headers_that_trickle_in() {
     });
     let mut said = Vec::new();
     let reading = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut said);
-    _ = tokio::time::timeout(PATIENCE, reading)
-        .await
-        .expect("cut in time");
+    _ = tokio::time::timeout(PATIENCE, reading).await.expect("cut in time");
     assert_eq!(said, b"");
-    tokio::time::timeout(PATIENCE, trickle)
-        .await
-        .expect("the trickle ends")
-        .unwrap();
+    tokio::time::timeout(PATIENCE, trickle).await.expect("the trickle ends").unwrap();
 }
 
 #[tokio::test]
@@ -123,9 +102,7 @@ async fn closes_connections_that_are_idle_between_requests() {
 async fn answers_garbage_with_400_and_closes() {
     let server = Server::of_router(hello(), HttpConfig::default()).await;
     let mut client = server.connect().await;
-    client
-        .send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is no HTTP\r\n\r\n")
-        .await;
+    client.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is no HTTP\r\n\r\n").await;
     assert_eq!(client.answer().await.status, 400);
     assert_eq!(client.closed().await, b"");
 }
@@ -134,26 +111,17 @@ async fn answers_garbage_with_400_and_closes() {
 async fn answers_endless_headers_with_431() {
     let server = Server::of_router(hello(), config(|c| c.max_header_bytes = 4096)).await;
     let mut client = server.connect().await;
-    client
-        .send(format!(
-            "GET / HTTP/1.1\r\nhost: test\r\nx-long: {}\r\n\r\n",
-            "z".repeat(8192)
-        ))
-        .await;
+    client.send(format!("GET / HTTP/1.1\r\nhost: test\r\nx-long: {}\r\n\r\n", "z".repeat(8192))).await;
     assert_eq!(client.answer().await.status, 431);
 }
 
 #[tokio::test]
 async fn a_client_that_still_sends_a_refused_body_reads_the_answer() {
-    let refusing = Router::new().route(
-        "/",
-        post(|| async { (axum::http::StatusCode::PAYLOAD_TOO_LARGE, "too large") }),
-    );
+    let refusing =
+        Router::new().route("/", post(|| async { (axum::http::StatusCode::PAYLOAD_TOO_LARGE, "too large") }));
     let server = Server::of_router(refusing, HttpConfig::default()).await;
     let mut client = server.connect().await;
-    client
-        .send("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1073741824\r\n\r\n")
-        .await;
+    client.send("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1073741824\r\n\r\n").await;
     let block = vec![0; 64 * 1024];
     for _ in 0..8 {
         client.send(&block).await;
@@ -172,10 +140,7 @@ async fn at_the_cap_new_clients_wait_for_a_place() {
     second.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
     assert_eq!(first.get("/").await.status, 200, "whoever is in stays in");
     let nothing = &mut [0];
-    assert!(
-        second.socket.try_read(nothing).is_err(),
-        "the second is not served yet"
-    );
+    assert!(second.socket.try_read(nothing).is_err(), "the second is not served yet");
 
     drop(first);
     assert_eq!(second.answer().await.status, 200);
@@ -196,11 +161,7 @@ fn held() -> Held {
         wait.notified().await;
         "done"
     };
-    Held {
-        started,
-        release,
-        router: Router::new().route("/", get(handler)),
-    }
+    Held { started, release, router: Router::new().route("/", get(handler)) }
 }
 
 #[tokio::test]
@@ -218,10 +179,7 @@ async fn shutdown_finishes_the_request_in_hand_and_takes_no_more() {
     }
     held.release.notify_one();
     let answer = client.answer().await;
-    assert_eq!(
-        (answer.status, answer.header("connection")),
-        (200, Some("close"))
-    );
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     assert_eq!(client.closed().await, b"");
     drop(client);
     server.ended().await;
@@ -239,10 +197,7 @@ async fn shutdown_lets_a_busy_client_finish_on_its_kept_alive_connection() {
         tokio::task::yield_now().await;
     }
     let answer = client.get("/").await;
-    assert_eq!(
-        (answer.status, answer.header("connection")),
-        (200, Some("close"))
-    );
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     drop(client);
     server.ended().await;
 }
@@ -276,12 +231,7 @@ async fn shutdown_still_answers_those_who_wait_in_the_backlog() {
     let mut client = Raw::connect(listener.local_addr().unwrap()).await;
     client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
     // The accept loop sees the end before it sees the client.
-    let serving = tokio::spawn(serve_router(
-        listener,
-        hello(),
-        HttpConfig::default(),
-        ready(()),
-    ));
+    let serving = tokio::spawn(serve_router(listener, hello(), HttpConfig::default(), ready(())));
     assert_eq!(client.answer().await.header("connection"), Some("close"));
     drop(client);
     serving.await.unwrap().unwrap();
@@ -290,11 +240,6 @@ async fn shutdown_still_answers_those_who_wait_in_the_backlog() {
 #[tokio::test]
 async fn refuses_limits_that_cannot_work() {
     let nonsense = config(|c| c.max_connections = 0);
-    let refused = serve_router(bind().await, hello(), nonsense, pending())
-        .await
-        .unwrap_err();
-    assert_eq!(
-        std::error::Error::source(&refused).unwrap().to_string(),
-        "`max_connections` must be above zero"
-    );
+    let refused = serve_router(bind().await, hello(), nonsense, pending()).await.unwrap_err();
+    assert_eq!(std::error::Error::source(&refused).unwrap().to_string(), "`max_connections` must be above zero");
 }

@@ -4,4 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod accept;
+mod calls;
+mod hostile;
+mod pages;
+mod refusals;
 mod support;

@@ -1,17 +1,19 @@
 //! A server on a free port and a client that says exactly the bytes it is told to.
 
+pub(crate) mod app;
 pub(crate) mod raw;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use callboard_http::{HttpConfig, ServeError, serve_router};
+use callboard_core::{App, Drained, Node};
+use callboard_http::{HttpConfig, ServeError, serve, serve_router};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub(crate) use self::raw::Raw;
+pub(crate) use self::raw::{Answer, Raw};
 
 /// How long anything may take that should happen at once; reached only by a failing test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,6 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A server that stops when told to.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    node: Option<Node>,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<Result<(), ServeError>>,
 }
@@ -26,30 +29,59 @@ pub(crate) struct Server {
 impl Server {
     /// A bare axum router behind the accept loop.
     pub(crate) async fn of_router(router: Router, config: HttpConfig) -> Self {
-        Self::spawn(bind().await, |listener, stopped| {
-            serve_router(listener, router, config, stopped)
-        })
+        Self::spawn(None, bind().await, |listener, stopped| serve_router(listener, router, config, stopped))
     }
 
-    pub(crate) fn spawn<F>(
-        listener: TcpListener,
-        serve: impl FnOnce(TcpListener, Stopped) -> F,
-    ) -> Self
+    /// The edge of a node that runs `app`.
+    pub(crate) async fn of_app(app: App, config: HttpConfig) -> Self {
+        let node = app.start().await.unwrap();
+        let client = node.client();
+        Self::spawn(Some(node), bind().await, |listener, stopped| serve(listener, client, config, stopped))
+    }
+
+    fn spawn<F>(node: Option<Node>, listener: TcpListener, serve: impl FnOnce(TcpListener, Stopped) -> F) -> Self
     where
         F: Future<Output = Result<(), ServeError>> + Send + 'static,
     {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped: Stopped = Box::pin(async { _ = stopped.await });
-        Self {
-            address,
-            stop: Some(stop),
-            serving: tokio::spawn(serve(listener, stopped)),
-        }
+        Self { address, node, stop: Some(stop), serving: tokio::spawn(serve(listener, stopped)) }
     }
 
     pub(crate) async fn connect(&self) -> Raw {
         Raw::connect(self.address).await
+    }
+
+    /// Drains the node, which must have nothing in flight.
+    pub(crate) async fn drain(&self) {
+        let drained = self.node.as_ref().expect("a server of an app").drain(PATIENCE).await;
+        assert_eq!(drained, Drained::Completely);
+    }
+
+    /// `GET path` on a connection of its own.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.connect().await.get(path).await
+    }
+
+    /// `POST path` with JSON on a connection of its own.
+    pub(crate) async fn post_json(&self, path: &str, json: &str) -> Answer {
+        self.connect().await.post(path, &[("content-type", "application/json")], json).await
+    }
+
+    /// The value of a sample on `/metrics`, by its full name and labels.
+    pub(crate) async fn metric(&self, sample: &str) -> Option<f64> {
+        let page = self.get("/metrics").await;
+        let line = page.text().lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        line.map(|number| number.parse().unwrap())
+    }
+
+    /// Waits until a sample has this value.
+    pub(crate) async fn metric_becomes(&self, sample: &str, value: f64) {
+        let becoming = async { while self.metric(sample).await != Some(value) {} };
+        if tokio::time::timeout(PATIENCE, becoming).await.is_err() {
+            panic!("{sample} does not become {value}:\n{}", self.get("/metrics").await.text());
+        }
     }
 
     /// Asks the server to stop, without waiting for it.
@@ -71,4 +103,11 @@ pub(crate) type Stopped = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+/// The default limits with a change.
+pub(crate) fn config(change: impl FnOnce(&mut HttpConfig)) -> HttpConfig {
+    let mut config = HttpConfig::default();
+    change(&mut config);
+    config
 }

@@ -24,10 +24,7 @@ pub(crate) struct Answer {
 
 impl Raw {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        Self {
-            socket: TcpStream::connect(address).await.unwrap(),
-            unread: Vec::new(),
-        }
+        Self { socket: TcpStream::connect(address).await.unwrap(), unread: Vec::new() }
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -36,23 +33,14 @@ impl Raw {
 
     /// Sends `GET path` and reads the answer.
     pub(crate) async fn get(&mut self, path: &str) -> Answer {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n"))
-            .await;
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")).await;
         self.answer().await
     }
 
     /// Sends `POST path` with these header lines and this body, and reads the answer.
-    pub(crate) async fn post(
-        &mut self,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: impl AsRef<[u8]>,
-    ) -> Answer {
+    pub(crate) async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Answer {
         let body = body.as_ref();
-        let mut head = format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n",
-            body.len()
-        );
+        let mut head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -63,9 +51,7 @@ impl Raw {
 
     /// Reads one response with a Content-Length (or none, which is no body).
     pub(crate) async fn answer(&mut self) -> Answer {
-        timeout(PATIENCE, self.read_answer())
-            .await
-            .expect("an answer in time")
+        timeout(PATIENCE, self.read_answer()).await.expect("an answer in time")
     }
 
     async fn read_answer(&mut self) -> Answer {
@@ -73,22 +59,12 @@ impl Raw {
             if let Some(at) = self.unread.windows(4).position(|four| four == b"\r\n\r\n") {
                 break at + 4;
             }
-            assert!(
-                self.read_more().await > 0,
-                "closed before an answer: {:?}",
-                String::from_utf8_lossy(&self.unread)
-            );
+            assert!(self.read_more().await > 0, "closed before an answer: {:?}", String::from_utf8_lossy(&self.unread));
         };
         let head = String::from_utf8(self.unread.drain(..head_end).collect()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let mut answer = Answer {
-            status,
-            head,
-            body: Vec::new(),
-        };
-        let length = answer
-            .header("content-length")
-            .map_or(0, |length| length.parse().unwrap());
+        let mut answer = Answer { status, head, body: Vec::new() };
+        let length = answer.header("content-length").map_or(0, |length| length.parse().unwrap());
         while self.unread.len() < length {
             assert!(self.read_more().await > 0, "closed within an answer");
         }
@@ -117,6 +93,20 @@ impl Answer {
             let (key, value) = line.split_once(':')?;
             key.eq_ignore_ascii_case(name).then(|| value.trim())
         })
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The members of a problem document that tests ask for, after a look at those that all have.
+    pub(crate) fn problem(&self) -> serde_json::Value {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let problem = self.json();
+        assert_eq!(problem["status"], self.status);
+        assert_eq!(problem["detail"], problem["message"]);
+        assert_eq!(problem["request_id"], self.header("x-request-id").unwrap());
+        problem
     }
 
     pub(crate) fn text(&self) -> &str {

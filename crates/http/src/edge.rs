@@ -1,0 +1,162 @@
+//! The edge as one service: user routes first, then the fixed pages, and around both what every answer has.
+//!
+//! User routes are looked up in the node's own table, which may change while serving, and answered without a second router;
+//! everything else is an axum router of fixed pages. Whatever happens inside, one answer leaves: a problem document for an
+//! error, a 500 for a panic, and always the request's id.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use axum::http::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_core::Client;
+use hyper::body::Incoming;
+use prometheus_client::metrics::counter::Counter;
+use tower::{BoxError, Service};
+
+use crate::accept::{AcceptMetrics, Respond};
+use crate::catch_panic::catch_panic;
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+use crate::infer;
+use crate::metrics::EdgeMetrics;
+use crate::openapi::ApiInfo;
+use crate::pages;
+use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
+use crate::server::ServeError;
+
+/// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
+/// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`.
+#[derive(Clone, Debug)]
+pub struct Edge(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    client: Client,
+    config: HttpConfig,
+    ids: RequestIds,
+    metrics: Arc<EdgeMetrics>,
+    pages: Router,
+}
+
+impl Edge {
+    /// The edge of the node behind `client`.
+    ///
+    /// # Errors
+    ///
+    /// A limit that cannot work, or a route that takes a path of the edge's own.
+    pub fn try_new(client: Client, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+        config.validate()?;
+        if let Some(route) = client.routes().iter().find(|route| pages::is_reserved(route.name())) {
+            return Err(ServeError::ReservedRoute { route: route.name().to_owned() });
+        }
+        let metrics = Arc::new(EdgeMetrics::new());
+        let pages = pages::router(client.clone(), Arc::clone(&metrics), info);
+        Ok(Self(Arc::new(Inner { client, config, ids: RequestIds::new(), metrics, pages })))
+    }
+
+    pub(crate) fn config(&self) -> &HttpConfig {
+        &self.0.config
+    }
+
+    pub(crate) fn accept_metrics(&self) -> AcceptMetrics {
+        self.0.metrics.accept.clone()
+    }
+
+    /// Answers one request, whatever it is.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels the call it made and counts the request as abandoned.
+    async fn answer<B>(self, request: Request<B>) -> Response
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let inner = &*self.0;
+        let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
+        let id = id.unwrap_or_else(|| inner.ids.make());
+        let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
+
+        let mut response = match catch_panic(inner.dispatch(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => error.into_answer(id.as_str()),
+            Err(_told_by_the_panic_hook) => {
+                inner.metrics.panics.inc();
+                tracing::error!(request_id = id.as_str(), "a request panicked in the http edge");
+                ApiError::panicked().into_answer(id.as_str())
+            }
+        };
+        open.answered();
+        inner.metrics.responded(response.status());
+        response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+        response
+    }
+}
+
+impl Inner {
+    async fn dispatch<B>(&self, request: Request<B>) -> Result<Response, ApiError>
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if let Some(route) = self.client.route(request.uri().path()) {
+            return infer::call(&self.client, &route, &self.config, request).await;
+        }
+        let Ok(mut response) = self.pages.clone().call(request.map(Body::new)).await;
+        match response.extensions_mut().remove::<ApiError>() {
+            Some(error) => Err(error),
+            None => Ok(response),
+        }
+    }
+}
+
+impl Respond for Edge {
+    fn respond(self, request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static {
+        self.answer(request)
+    }
+}
+
+impl<B> Service<Request<B>> for Edge
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let edge = self.clone();
+        Box::pin(async { Ok(edge.answer(request).await) })
+    }
+}
+
+/// A request without an answer yet. Dropped as such, its client has left, and that is counted.
+struct Open<'a> {
+    abandoned: &'a Counter,
+    answered: bool,
+}
+
+impl Open<'_> {
+    fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.abandoned.inc();
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The one table from what became of a call to an HTTP status.
+
+use axum::http::StatusCode;
+use callboard_core::ErrorKind;
+
+/// The status of a failed call. `chosen` is what user code asked for: it may choose for what *it* reports
+/// ([`ErrorKind::Failed`] and [`ErrorKind::InvalidInput`]), and never for what the framework found.
+pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
+    let chosen = chosen.and_then(|code| StatusCode::from_u16(code).ok());
+    match kind {
+        ErrorKind::InvalidInput => chosen.unwrap_or(StatusCode::BAD_REQUEST),
+        ErrorKind::Unauthenticated => StatusCode::UNAUTHORIZED,
+        ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Cancelled => client_closed_request(),
+        ErrorKind::Failed => chosen.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        ErrorKind::WorkerFailed => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        // Kinds may be added below us; until this table knows one, it is our defect and not the client's.
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// nginx's word for "the client left before the answer": nobody receives it, logs and metrics do.
+fn client_closed_request() -> StatusCode {
+    StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_status() {
+        let table = [
+            (ErrorKind::InvalidInput, 400),
+            (ErrorKind::Unauthenticated, 401),
+            (ErrorKind::PermissionDenied, 403),
+            (ErrorKind::NotFound, 404),
+            (ErrorKind::Overloaded, 429),
+            (ErrorKind::Cancelled, 499),
+            (ErrorKind::Failed, 500),
+            (ErrorKind::WorkerFailed, 500),
+            (ErrorKind::Internal, 500),
+            (ErrorKind::Unavailable, 503),
+            (ErrorKind::DeadlineExceeded, 504),
+        ];
+        assert_eq!(table.map(|(kind, _)| kind), ErrorKind::ALL, "a row for each kind");
+        for (kind, status) in table {
+            assert_eq!(status_of(kind, None).as_u16(), status, "{kind}");
+        }
+    }
+
+    #[test]
+    fn user_code_chooses_only_for_what_it_reports() {
+        for kind in ErrorKind::ALL {
+            let chosen = status_of(kind, Some(418)).as_u16();
+            let may_choose = matches!(kind, ErrorKind::InvalidInput | ErrorKind::Failed);
+            assert_eq!(chosen == 418, may_choose, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What went wrong with a request, on its way to becoming an answer.
+//!
+//! Handlers return [`ApiError`]; it becomes a problem document (RFC 9457) in one place, [`ApiError::into_answer`], where the
+//! request's id is known. Failed calls come with a kind of their own; the statuses that only HTTP knows (405, 406, 408, 413,
+//! 415) are made here, all of kind `invalid_input`: the caller can change the request and succeed.
+
+mod mapping;
+mod problem;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, Value};
+use callboard_core::{CallError, ErrorKind};
+
+use self::mapping::status_of;
+
+pub(crate) use self::problem::PROBLEM_JSON;
+
+/// An answer that is not the one hoped for. Boxed inside: the path where all is well carries one pointer.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    status: StatusCode,
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+    error_type: Option<Cow<'static, str>>,
+    retry_after: Option<Duration>,
+    remote_trace: Option<String>,
+    stage: Option<String>,
+    details: Option<Value>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl ApiError {
+    /// An error of the edge's own.
+    fn edge(status: StatusCode, error_type: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        let mut error = Self::of_kind(ErrorKind::InvalidInput, message);
+        error.0.status = status;
+        error.0.error_type = Some(error_type.into());
+        error
+    }
+
+    pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            status: status_of(kind, None),
+            kind,
+            message: message.into(),
+            error_type: None,
+            retry_after: None,
+            remote_trace: None,
+            stage: None,
+            details: None,
+            header: None,
+        }))
+    }
+
+    fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.header = Some((name, value));
+        self
+    }
+
+    /// Attaches what programs may read.
+    pub(crate) fn with_details(mut self, details: Option<Value>) -> Self {
+        self.0.details = details;
+        self
+    }
+
+    /// 400: a header that cannot be read, or not in the way it must be.
+    pub(crate) fn bad_header(name: &'static str, allowed: &'static str) -> Self {
+        Self::edge(StatusCode::BAD_REQUEST, "bad_header", format!("header `{name}` must be {allowed}"))
+    }
+
+    /// 400: the body's end did not come, or its framing is wrong.
+    pub(crate) fn broken_body(cause: &dyn std::fmt::Display) -> Self {
+        Self::edge(StatusCode::BAD_REQUEST, "broken_body", format!("the body could not be read: {cause}"))
+    }
+
+    /// 400: a multipart body that is none, or has a part of no use.
+    pub(crate) fn bad_multipart(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)
+    }
+
+    /// 404 for a path that is neither a route nor a page.
+    pub(crate) fn no_such_route(path: &str) -> Self {
+        let path: String = path.chars().take(MAX_SHOWN_CHARS).collect();
+        Self::of_kind(ErrorKind::NotFound, format!("there is no route `{path}`; `GET /` lists what there is"))
+    }
+
+    /// 405, naming the method that would do.
+    pub(crate) fn method_not_allowed(method: &Method, allowed: &'static str) -> Self {
+        let method: String = method.as_str().chars().take(MAX_SHOWN_CHARS).collect();
+        let message = format!("method {method} is not allowed here; use {allowed}");
+        Self::edge(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+            .with_header(ALLOW, HeaderValue::from_static(allowed))
+    }
+
+    /// 406, listing what could be sent.
+    pub(crate) fn not_acceptable(offered: &str) -> Self {
+        let message = format!("nothing that `accept` allows can be sent; on offer: {offered}");
+        Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
+    }
+
+    /// 408: the client went silent within its body.
+    pub(crate) fn body_stalled(limit: Duration) -> Self {
+        let message = format!("no byte of the body arrived for {limit:?}");
+        Self::edge(StatusCode::REQUEST_TIMEOUT, "body_stalled", message)
+    }
+
+    /// 413, by announcement or by count.
+    pub(crate) fn body_too_large(limit_bytes: u64) -> Self {
+        let message = format!("the body exceeds the limit of {limit_bytes} bytes");
+        Self::edge(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+    }
+
+    /// 415, listing what is understood.
+    pub(crate) fn unsupported_media_type(got: Option<&str>, accepted: &str) -> Self {
+        let got = match got {
+            Some(got) => {
+                format!("content-type `{}` is not understood", got.chars().take(MAX_SHOWN_CHARS).collect::<String>())
+            }
+            None => "the request has no content-type".to_owned(),
+        };
+        let message = format!("{got} here; accepted: {accepted}");
+        Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+    }
+
+    /// 415 for a body that is compressed.
+    pub(crate) fn unsupported_encoding() -> Self {
+        let message = "compressed bodies are not understood; send the body as it is, without content-encoding";
+        Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
+            .with_header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+    }
+
+    /// 504 before anything ran: the deadline passed while the body was still coming.
+    pub(crate) fn deadline_within_body() -> Self {
+        let message = "the deadline passed before the body had arrived; `x-request-timeout-ms` asks for more time";
+        Self::of_kind(ErrorKind::DeadlineExceeded, message)
+    }
+
+    /// 500: the outcome is there, and the format has no form for it.
+    pub(crate) fn unencodable(error: EncodeError) -> Self {
+        CallError::from(error).into()
+    }
+
+    /// 500 for a panic of ours or of a codec of the user's.
+    pub(crate) fn panicked() -> Self {
+        Self::of_kind(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.0.status
+    }
+}
+
+impl From<CallError> for ApiError {
+    fn from(error: CallError) -> Self {
+        let mut answer = Self::of_kind(error.kind(), error.message().to_owned());
+        answer.0.status = status_of(error.kind(), error.status());
+        answer.0.error_type = error.error_type().map(|name| name.to_owned().into());
+        answer.0.retry_after = error.retry_after();
+        answer.0.remote_trace = error.remote_trace().map(str::to_owned);
+        answer.0.stage = error.stage().map(str::to_owned);
+        answer.0.details = error.details().cloned();
+        answer
+    }
+}
+
+impl From<DecodeError> for ApiError {
+    /// 422 for what is well-formed but not what the route takes, 400 for everything else.
+    fn from(error: DecodeError) -> Self {
+        let (status, error_type) = match error.kind() {
+            DecodeErrorKind::Mismatch => (StatusCode::UNPROCESSABLE_ENTITY, "schema_mismatch"),
+            DecodeErrorKind::LimitExceeded => (StatusCode::BAD_REQUEST, "decode_limit_exceeded"),
+            _ => (StatusCode::BAD_REQUEST, "malformed_body"),
+        };
+        Self::edge(status, error_type, error.to_string())
+    }
+}
+
+/// Carries the error through axum to where the request's id is known and the answer is written.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = self.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// How much of a client's own text is repeated to it.
+const MAX_SHOWN_CHARS: usize = 100;

@@ -1,0 +1,92 @@
+//! The problem document of an error (RFC 9457), with this framework's members beside the standard ones.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::response::Response;
+use callboard_codec::Value;
+use serde::Serialize;
+
+use super::ApiError;
+
+/// The media type of every error.
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// The document, in the order in which it is read.
+#[derive(Serialize)]
+struct Problem<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    kind: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_type: Option<&'a str>,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote_trace: Option<&'a str>,
+    retryable: bool,
+    request_id: &'a str,
+}
+
+impl ApiError {
+    /// The answer that the client reads.
+    pub(crate) fn into_answer(self, request_id: &str) -> Response {
+        let error = self.0;
+        let kind = error.kind.as_str();
+        let problem = Problem {
+            r#type: format!("urn:callboard:error:{kind}"),
+            title: error.status.canonical_reason().unwrap_or("Error"),
+            status: error.status.as_u16(),
+            detail: &error.message,
+            kind,
+            error_type: error.error_type.as_deref(),
+            message: &error.message,
+            stage: error.stage.as_deref(),
+            details: error.details.as_ref(),
+            remote_trace: error.remote_trace.as_deref(),
+            retryable: error.kind.is_retryable(),
+            request_id,
+        };
+        // Details are the user's own value and may hold what JSON cannot; the rest of the document always can.
+        let body = serde_json::to_vec(&problem)
+            .or_else(|_| serde_json::to_vec(&Problem { details: None, ..problem }))
+            .unwrap_or_default();
+
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = error.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        headers.extend(error.header);
+        if let Some(pause) = error.retry_after {
+            insert_retry_after(headers, pause);
+        }
+        response
+    }
+}
+
+/// Whole seconds, rounded up: a client that comes a little late is served, one that comes a little early is refused again.
+fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
+    let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
+    headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_whole_seconds_rounded_up() {
+        for (pause, header) in [(0, "1"), (1, "1"), (1000, "1"), (1001, "2"), (2500, "3")] {
+            let mut headers = HeaderMap::new();
+            insert_retry_after(&mut headers, Duration::from_millis(pause));
+            assert_eq!(headers[RETRY_AFTER], header, "{pause} ms");
+        }
+    }
+}

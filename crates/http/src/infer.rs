@@ -1,0 +1,93 @@
+//! One call by HTTP, as an outline: what may be refused is refused before the body is read, and the cheapest check comes
+//! first.
+//!
+//! Dropping the future, which hyper does when the client leaves, cancels the call wherever it is.
+
+use axum::body::{Body, HttpBody};
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::{Method, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::{Map, Payload, Value};
+use callboard_core::{CallOptions, Client, DEFAULT_TIMEOUT, Deadline, Route};
+use std::sync::Arc;
+use tower::BoxError;
+
+use crate::config::HttpConfig;
+use crate::convert;
+use crate::error::ApiError;
+use crate::request::body::{BodyLimits, Incoming};
+use crate::request::head::Head;
+use crate::request::media::{BodyForm, reply_format};
+use crate::request::multipart;
+use crate::server_timing::server_timing;
+
+/// Where a reply says what took its time.
+pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// Answers one request to a user's route.
+pub(crate) async fn call<B>(
+    client: &Client,
+    route: &Arc<Route>,
+    config: &HttpConfig,
+    request: Request<B>,
+) -> Result<Response, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    if request.method() != Method::POST {
+        return Err(ApiError::method_not_allowed(request.method(), "POST"));
+    }
+    let (parts, body) = request.into_parts();
+    let head = Head::read(&parts.headers)?;
+    let form = BodyForm::of(head.content_type, route.input())?;
+    let reply_format = reply_format(head.accept)?;
+
+    // The length by the message's framing, which is what Content-Length says where there is one.
+    let announced = body.size_hint().exact();
+    if announced.is_some_and(|bytes| bytes > config.max_body_bytes) {
+        return Err(ApiError::body_too_large(config.max_body_bytes));
+    }
+    let admission = client.admit(route, announced.unwrap_or(0))?;
+    let deadline = Deadline::after(admission.admitted_at(), head.timeout.unwrap_or(DEFAULT_TIMEOUT));
+
+    let limits =
+        BodyLimits { max_bytes: config.max_body_bytes, progress_timeout: config.body_progress_timeout, deadline };
+    let body = Incoming::new(body, announced, &admission, limits);
+    let payload = read_payload(route, form, body, config).await?;
+
+    let options = CallOptions::new().with_priority(head.priority).with_deadline(deadline);
+    let reply = client.submit(admission, payload, options).await?;
+
+    let bytes = convert::encode(reply.payload, reply_format).await?;
+    let mut response = Response::new(Body::from(bytes));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(reply_format.media_type()));
+    headers.insert(SERVER_TIMING, server_timing(&reply.timing));
+    Ok(response)
+}
+
+async fn read_payload<B>(
+    route: &Arc<Route>,
+    form: BodyForm<'_>,
+    body: Incoming<'_, B>,
+    config: &HttpConfig,
+) -> Result<Payload, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let value = match form {
+        BodyForm::Encoded(format) => {
+            return convert::decode(route, format, body.collect().await?, &config.decode).await;
+        }
+        BodyForm::Multipart(boundary) => multipart::read(body, boundary, &config.decode).await?,
+        BodyForm::Raw(field) => raw_value(field, body.collect().await?),
+    };
+    Ok(route.input().from_value(value)?)
+}
+
+fn raw_value(field: &str, bytes: Bytes) -> Value {
+    Value::Map(Map::from_iter([(field.to_owned(), Value::Bytes(bytes))]))
+}

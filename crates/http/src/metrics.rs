@@ -1,0 +1,108 @@
+//! What the edge counts of its own; calls and stages are counted by the node, and `/metrics` shows both.
+//!
+//! One registry per edge, no process-wide recorder: two nodes in one process do not mix. Nothing on the path of a request
+//! takes a lock: each status has its counter, looked up once.
+
+use std::sync::OnceLock;
+
+use axum::http::StatusCode;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use crate::accept::AcceptMetrics;
+
+/// The media type of what [`EdgeMetrics::encode_after`] writes.
+pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The last line of a document; a document that is continued must not have it yet.
+const END: &str = "# EOF\n";
+
+/// The counters of one edge.
+#[derive(Debug)]
+pub(crate) struct EdgeMetrics {
+    registry: Registry,
+    pub(crate) accept: AcceptMetrics,
+    /// Requests whose client left before the answer.
+    pub(crate) abandoned: Counter,
+    pub(crate) panics: Counter,
+    responses: Family<StatusLabel, Counter>,
+    by_status: Box<[OnceLock<Counter>]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StatusLabel {
+    status: u16,
+}
+
+impl EdgeMetrics {
+    pub(crate) fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("callboard_http"),
+            accept: AcceptMetrics::default(),
+            abandoned: Counter::default(),
+            panics: Counter::default(),
+            responses: Family::default(),
+            by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("responses", "Answers by status", self.responses.clone());
+        registry.register("abandoned_requests", "Requests whose client left before the answer", self.abandoned.clone());
+        registry.register("panics", "Requests on which the edge or a user's codec panicked", self.panics.clone());
+        let accept = &self.accept;
+        registry.register("connections_open", "Connections being served", accept.open.clone());
+        registry.register("connections_accepted", "Connections taken since the start", accept.accepted.clone());
+        registry.register(
+            "accept_errors",
+            "Failed accepts, such as for want of descriptors",
+            accept.accept_errors.clone(),
+        );
+        registry.register("connections_cut", "Connections cut at the end of the grace", accept.cut_at_shutdown.clone());
+    }
+
+    pub(crate) fn responded(&self, status: StatusCode) {
+        let status = status.as_u16();
+        if let Some(counter) = self.by_status.get(usize::from(status)) {
+            counter.get_or_init(|| self.responses.get_or_create_owned(&StatusLabel { status })).inc();
+        }
+    }
+
+    /// The node's document continued with the edge's families.
+    pub(crate) fn encode_after(&self, node: String) -> String {
+        let mut text = node;
+        text.truncate(text.trim_end_matches(END).len());
+        if let Err(error) = encode(&mut text, &self.registry) {
+            tracing::error!(%error, "the edge's metrics cannot be encoded");
+        }
+        text
+    }
+}
+
+/// Every status that `StatusCode` can hold is below this.
+const STATUSES: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn continues_the_nodes_document_and_ends_it_once() {
+        let metrics = EdgeMetrics::new();
+        metrics.responded(StatusCode::OK);
+        metrics.responded(StatusCode::OK);
+        metrics.responded(StatusCode::TOO_MANY_REQUESTS);
+        let text = metrics.encode_after("# TYPE x counter\nx_total 1\n# EOF\n".to_owned());
+        assert!(text.starts_with("# TYPE x counter\nx_total 1\n"), "{text}");
+        assert!(text.contains("callboard_http_responses_total{status=\"200\"} 2\n"), "{text}");
+        assert!(text.contains("callboard_http_responses_total{status=\"429\"} 1\n"), "{text}");
+        assert_eq!(text.matches("# EOF").count(), 1);
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

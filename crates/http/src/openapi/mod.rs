@@ -1,0 +1,117 @@
+//! The OpenAPI 3.1 document, made from the routes that are being served.
+//!
+//! OpenAPI 3.1 takes JSON Schema 2020-12 as it is, so each route's schemas go in unchanged but for their place: definitions
+//! move to `components/schemas` and references follow ([`schema`]). The document is a plain JSON value; there is no second
+//! schema language between the types and it.
+
+mod operation;
+mod sample;
+mod schema;
+
+use std::sync::Arc;
+
+use callboard_core::Route;
+use serde_json::{Value, json};
+
+use self::schema::Components;
+
+pub(crate) use self::operation::example_of;
+
+/// What the document says about the service as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiInfo {
+    /// Its name. Default `Callboard`.
+    pub title: String,
+    /// The version of the service, not of this crate. Default `0.0.0`.
+    pub version: String,
+    /// What it is for, as CommonMark. Default empty.
+    pub description: String,
+}
+
+impl Default for ApiInfo {
+    fn default() -> Self {
+        Self { title: "Callboard".to_owned(), version: "0.0.0".to_owned(), description: String::new() }
+    }
+}
+
+/// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each body form it takes, both forms
+/// of answers, and every error that can happen.
+#[must_use]
+pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
+    let mut components = Components::default();
+    components.insert("Problem", problem_schema());
+    let mut paths: serde_json::Map<String, Value> = routes
+        .iter()
+        .map(|route| (route.name().to_owned(), json!({ "post": operation::of_route(route, &mut components) })))
+        .collect();
+    paths.extend(fixed_pages());
+    json!({
+        "openapi": "3.1.0",
+        "info": info_object(info),
+        "servers": [{ "url": "/" }],
+        "tags": [
+            { "name": "routes", "description": "What this node serves." },
+            { "name": "node", "description": "How the node itself does." },
+        ],
+        "paths": paths,
+        "components": {
+            "schemas": components.into_schemas(),
+            "responses": operation::error_responses(),
+            "headers": operation::headers(),
+            "parameters": operation::parameters(),
+        },
+    })
+}
+
+fn info_object(info: &ApiInfo) -> Value {
+    let mut object = json!({ "title": info.title, "version": info.version });
+    if !info.description.is_empty() {
+        object["description"] = json!(info.description);
+    }
+    object
+}
+
+/// RFC 9457, with the members of our own.
+fn problem_schema() -> Value {
+    json!({
+        "type": "object",
+        "description": "What went wrong (RFC 9457).",
+        "required": ["type", "title", "status", "detail", "kind", "message", "retryable", "request_id"],
+        "properties": {
+            "type": { "type": "string", "description": "`urn:callboard:error:` and the kind." },
+            "title": { "type": "string", "description": "The status in words." },
+            "status": { "type": "integer", "description": "The HTTP status." },
+            "detail": { "type": "string", "description": "What happened, for people." },
+            "kind": {
+                "type": "string",
+                "enum": callboard_core::ErrorKind::ALL.map(callboard_core::ErrorKind::as_str),
+                "description": "The class of the error, for programs.",
+            },
+            "error_type": { "type": "string", "description": "The type of the error within its kind." },
+            "message": { "type": "string", "description": "The same as `detail`." },
+            "stage": { "type": "string", "description": "The stage in which it happened." },
+            "details": { "description": "What the stage attached for programs." },
+            "remote_trace": { "type": "string", "description": "The last words of a worker that died." },
+            "retryable": { "type": "boolean", "description": "Whether the same request may succeed later." },
+            "request_id": { "type": "string", "description": "The same as the header `x-request-id`." },
+        },
+    })
+}
+
+fn fixed_pages() -> impl IntoIterator<Item = (String, Value)> {
+    let page = |summary: &str, media_type: &str, unavailable: bool| {
+        let mut responses = json!({ "200": { "description": "OK", "content": { media_type: {} } } });
+        if unavailable {
+            responses["503"] = json!({ "$ref": "#/components/responses/Unavailable" });
+        }
+        json!({ "get": { "tags": ["node"], "summary": summary, "responses": responses } })
+    };
+    [
+        ("/livez".to_owned(), page("Whether the process answers", "application/json", true)),
+        (
+            "/readyz".to_owned(),
+            page("Whether traffic may come, and if not, which stage and why", "application/json", true),
+        ),
+        ("/metrics".to_owned(), page("Metrics for Prometheus", crate::metrics::OPENMETRICS, false)),
+    ]
+}

@@ -1,0 +1,164 @@
+//! One route as an OpenAPI operation, and the parts that all operations share.
+
+use callboard_codec::{DataType, Format};
+use callboard_core::Route;
+use serde_json::{Map, Value, json};
+
+use super::sample::sample;
+use super::schema::Components;
+use crate::error::PROBLEM_JSON;
+use crate::request::media::{MULTIPART, REPLY_FORMATS};
+
+/// The `POST` of a route.
+pub(super) fn of_route(route: &Route, components: &mut Components) -> Value {
+    let mut operation = json!({
+        "tags": ["routes"],
+        "operationId": operation_id(route.name()),
+        "parameters": PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })),
+        "requestBody": { "required": true, "content": request_content(route, components) },
+        "responses": responses(route, components),
+    });
+    if !route.summary().is_empty() {
+        operation["summary"] = json!(route.summary());
+    }
+    operation
+}
+
+/// `/digits/v2` as `post_digits_v2`.
+fn operation_id(route: &str) -> String {
+    format!("post{}", route.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
+}
+
+fn request_content(route: &Route, components: &mut Components) -> Value {
+    let input = route.input();
+    let reference = components.insert(input.name(), input.schema().clone());
+    let mut encoded = json!({ "schema": reference });
+    if let Some(example) = example_of(route) {
+        encoded["example"] = example;
+    }
+    let mut content = Map::new();
+    content.insert(Format::Json.media_type().to_owned(), encoded);
+    content.insert(Format::Msgpack.media_type().to_owned(), json!({ "schema": reference }));
+    content.insert(MULTIPART.to_owned(), json!({ "schema": form_schema(input, &reference) }));
+    for media_type in input.raw_body().into_iter().flat_map(|raw| &raw.media_types) {
+        content.insert(media_type.clone(), json!({ "schema": binary() }));
+    }
+    Value::Object(content)
+}
+
+/// A form for a route that takes raw bodies has that body as a file; else it has the fields of the type.
+fn form_schema(input: &DataType, reference: &Value) -> Value {
+    match input.raw_body() {
+        Some(raw) => {
+            json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } })
+        }
+        None => reference.clone(),
+    }
+}
+
+fn binary() -> Value {
+    json!({ "type": "string", "format": "binary" })
+}
+
+/// The route's own example as JSON, else one made from its schema; none where the input is bytes in the main.
+pub(crate) fn example_of(route: &Route) -> Option<Value> {
+    let given = route.examples().first().and_then(|example| example.encode(Format::Json).ok());
+    if let Some(json) = given.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+        return Some(json);
+    }
+    route.input().raw_body().is_none().then(|| sample(route.input().schema()))
+}
+
+fn responses(route: &Route, components: &mut Components) -> Value {
+    let output = route.output();
+    let reference = components.insert(output.name(), output.schema().clone());
+    let content: Map<String, Value> =
+        REPLY_FORMATS.iter().map(|format| (format.media_type().to_owned(), json!({ "schema": reference }))).collect();
+    let mut responses = Map::new();
+    responses.insert(
+        "200".to_owned(),
+        json!({
+            "description": "The outcome.",
+            "headers": HEADERS.map(|(name, ..)| (name, json!({ "$ref": format!("#/components/headers/{name}") })))
+                .into_iter().filter(|(name, _)| *name != RETRY_AFTER).collect::<std::collections::BTreeMap<_, _>>(),
+            "content": content,
+        }),
+    );
+    for (status, name, _) in ERRORS {
+        responses.insert(status.to_owned(), json!({ "$ref": format!("#/components/responses/{name}") }));
+    }
+    Value::Object(responses)
+}
+
+const RETRY_AFTER: &str = "retry-after";
+
+/// Every error of a user route: status, component, and when it happens.
+const ERRORS: [(&str, &str, &str); 13] = [
+    ("400", "BadRequest", "The body is malformed or exceeds a decoder's limit, or a header cannot be read."),
+    ("404", "NotFound", "No such route."),
+    ("405", "MethodNotAllowed", "Routes are called by POST."),
+    ("406", "NotAcceptable", "Nothing that `accept` allows can be sent."),
+    ("408", "BodyStalled", "The body stopped coming."),
+    ("413", "BodyTooLarge", "The body exceeds the limit."),
+    ("415", "UnsupportedMediaType", "The body's media type or encoding is not understood here."),
+    ("422", "SchemaMismatch", "The body is well-formed and not what the route takes."),
+    ("429", "Overloaded", "A bound was reached and nothing was started; `retry-after` says when to come again."),
+    ("500", "Failed", "User code failed, its worker died, or the framework has a defect; `kind` tells which."),
+    ("503", "Unavailable", "The stage is not ready or has given up, or the node drains."),
+    ("504", "DeadlineExceeded", "The deadline passed before the outcome was there."),
+    ("default", "Chosen", "A status that the route's own code chose for its failure."),
+];
+
+/// The problem documents of all errors.
+pub(super) fn error_responses() -> Value {
+    let response = |(_, name, description): (&str, &str, &str)| {
+        let mut response = json!({
+            "description": description,
+            "content": { PROBLEM_JSON: { "schema": { "$ref": "#/components/schemas/Problem" } } },
+        });
+        if name == "Overloaded" {
+            response["headers"] = json!({ RETRY_AFTER: { "$ref": format!("#/components/headers/{RETRY_AFTER}") } });
+        }
+        (name.to_owned(), response)
+    };
+    Value::Object(ERRORS.into_iter().map(response).collect())
+}
+
+const HEADERS: [(&str, &str); 3] = [
+    ("x-request-id", "The request's id: the client's own or a new one."),
+    ("server-timing", "Milliseconds in the queue, in the batch, and in user code."),
+    (RETRY_AFTER, "Seconds until a retry may fit."),
+];
+
+pub(super) fn headers() -> Value {
+    let header = |(name, description): (&str, &str)| {
+        let kind = if name == RETRY_AFTER { "integer" } else { "string" };
+        (name.to_owned(), json!({ "description": description, "schema": { "type": kind } }))
+    };
+    Value::Object(HEADERS.into_iter().map(header).collect())
+}
+
+/// Component, header, description.
+const PARAMETERS: [(&str, &str, &str); 3] = [
+    ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
+    ("Priority", "x-request-priority", "The class of the queues in which the request waits."),
+    (
+        "RequestId",
+        "x-request-id",
+        "An id of the client's own: visible ASCII, at most 128 characters; others are replaced.",
+    ),
+];
+
+pub(super) fn parameters() -> Value {
+    let parameter = |(component, name, description): (&str, &str, &str)| {
+        let schema = match component {
+            "Timeout" => json!({ "type": "integer", "minimum": 1 }),
+            "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"], "default": "normal" }),
+            _ => json!({ "type": "string", "maxLength": 128 }),
+        };
+        let object =
+            json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema });
+        (component.to_owned(), object)
+    };
+    Value::Object(PARAMETERS.into_iter().map(parameter).collect())
+}

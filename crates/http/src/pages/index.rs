@@ -1,0 +1,131 @@
+//! `/`: what is here. A page for browsers, JSON for everybody else; whoever prefers HTML by `Accept` gets it.
+
+use std::fmt::Write as _;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, HOST};
+use axum::response::{Html, IntoResponse, Response};
+use callboard_core::Route;
+use serde::Serialize;
+
+use super::{Sources, snippet};
+use crate::request::media::{accepted, quality};
+
+#[derive(Serialize)]
+struct Index<'a> {
+    title: &'a str,
+    version: &'a str,
+    ready: bool,
+    routes: Vec<Listed>,
+    pages: [&'static str; 5],
+}
+
+/// One route of the list.
+#[derive(Serialize)]
+struct Listed {
+    path: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    summary: String,
+    stages: Vec<String>,
+    accepts: Vec<String>,
+    curl: String,
+}
+
+impl Listed {
+    fn new(route: &Route, base: &str) -> Self {
+        Self {
+            path: route.name().to_owned(),
+            summary: route.summary().to_owned(),
+            stages: route.stages().iter().map(ToString::to_string).collect(),
+            accepts: accepted(route.input()).into_iter().map(str::to_owned).collect(),
+            curl: snippet::curl(route, base),
+        }
+    }
+}
+
+pub(super) async fn index(State(sources): State<Sources>, headers: HeaderMap) -> Response {
+    let base = base_url(&headers);
+    let index = Index {
+        title: &sources.info.title,
+        version: &sources.info.version,
+        ready: sources.client.health().ready,
+        routes: sources.client.routes().iter().map(|route| Listed::new(route, &base)).collect(),
+        pages: ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"],
+    };
+    if prefers_html(&headers) { Html(page(&index)).into_response() } else { Json(index).into_response() }
+}
+
+fn prefers_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
+    quality(accept, "text/html") > quality(accept, "application/json")
+}
+
+/// The address by which the client found us, so that a pasted line finds us again.
+fn base_url(headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let is_plain = |host: &&str| host.chars().all(|c| c.is_ascii_alphanumeric() || ".-:[]".contains(c));
+    format!("http://{}", host.filter(is_plain).unwrap_or("localhost:8000"))
+}
+
+fn page(index: &Index<'_>) -> String {
+    let mut html = String::from(HEAD);
+    let title = escaped(index.title);
+    let state = if index.ready { "ready" } else { "not ready" };
+    _ = write!(html, "<title>{title}</title><h1>{title}</h1><p class=state>{} · {state}</p>", escaped(index.version));
+    for route in &index.routes {
+        _ = write!(
+            html,
+            "<section><h2>POST {}</h2><p>{}</p><p class=stages>{}</p><pre>{}</pre></section>",
+            escaped(&route.path),
+            escaped(&route.summary),
+            escaped(&route.stages.join(" → ")),
+            escaped(&route.curl),
+        );
+    }
+    html.push_str("<p>");
+    for path in index.pages {
+        // Relative, as in `/docs`: a proxy may have put us below a path of its own.
+        _ = write!(html, "<a href=\"{}\">{path}</a> ", path.trim_start_matches('/'));
+    }
+    html.push_str("</p>\n");
+    html
+}
+
+const HEAD: &str = "<!doctype html><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}\
+h2{font-size:1.1rem;margin:1.5rem 0 0}p{margin:.2rem 0}.state,.stages{color:#666}\
+pre{background:#f4f4f4;padding:.6rem .8rem;overflow-x:auto;border-radius:4px}</style>\n";
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_no_host_does_not_enter_a_shell_line() {
+        let base = |host: &str| base_url(&HeaderMap::from_iter([(HOST, host.parse().unwrap())]));
+        assert_eq!(base("example.org:8000"), "http://example.org:8000");
+        assert_eq!(base("[::1]:8000"), "http://[::1]:8000");
+        assert_eq!(base("x; rm -rf"), "http://localhost:8000");
+    }
+
+    #[test]
+    fn text_stays_text() {
+        assert_eq!(escaped("<script>\"&\"</script>"), "&lt;script&gt;&quot;&amp;&quot;&lt;/script&gt;");
+    }
+}

@@ -1,0 +1,88 @@
+//! The fixed pages, as an outline: for the machines that watch the node, for the people and programs that use it.
+
+mod docs;
+mod health;
+mod index;
+mod snippet;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, Uri};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use callboard_core::Client;
+
+use crate::error::ApiError;
+use crate::metrics::{EdgeMetrics, OPENMETRICS};
+use crate::openapi::{ApiInfo, openapi};
+
+/// Paths that no user route may take, with everything below them. `/v1` and `/v2` are kept for protocols to come.
+const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
+
+/// Whether a route of this name would hide a page of the edge.
+pub(crate) fn is_reserved(route: &str) -> bool {
+    RESERVED
+        .iter()
+        .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// What pages are made of.
+#[derive(Clone, Debug)]
+struct Sources {
+    client: Client,
+    metrics: Arc<EdgeMetrics>,
+    info: Arc<ApiInfo>,
+}
+
+pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: ApiInfo) -> Router {
+    Router::new()
+        // For orchestrators: restart it? send it traffic?
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        // For Prometheus.
+        .route("/metrics", get(metrics_page))
+        // For programs that generate clients, and for people who try calls in a browser.
+        .route("/openapi.json", get(openapi_page))
+        .route("/docs", get(docs::redirect))
+        .route("/docs/", get(docs::index))
+        .route("/docs/{*file}", get(docs::file))
+        // For whoever comes by.
+        .route("/", get(index::index))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(Sources { client, metrics, info: Arc::new(info) })
+}
+
+async fn metrics_page(State(sources): State<Sources>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, OPENMETRICS)], sources.metrics.encode_after(sources.client.metrics()))
+}
+
+async fn openapi_page(State(sources): State<Sources>) -> impl IntoResponse {
+    axum::Json(openapi(&sources.client.routes(), &sources.info))
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    ApiError::no_such_route(uri.path())
+}
+
+async fn method_not_allowed(method: Method) -> ApiError {
+    ApiError::method_not_allowed(&method, "GET, HEAD")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserves_its_own_paths_and_what_is_below_them() {
+        for reserved in ["/metrics", "/docs", "/docs/mine", "/v1/call/x", "/v2"] {
+            assert!(is_reserved(reserved), "{reserved}");
+        }
+        for free in ["/digits", "/metrics2", "/docsearch", "/v10", "/my/docs"] {
+            assert!(!is_reserved(free), "{free}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The name of one request, taken from its client or made here, found in the answer and in every problem document.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::http::header::{HeaderName, HeaderValue};
+use bytes::{BufMut, BytesMut};
+
+/// Taken, or made, and always given back.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Long enough for any tracing system's ids, short enough for a log line.
+const MAX_CHARS: usize = 128;
+
+/// One request's id: visible ASCII, at most 128 characters.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestId(HeaderValue);
+
+impl RequestId {
+    /// The client's own id, if it is one that may enter logs: visible ASCII, not too long.
+    pub(crate) fn from_client(value: &HeaderValue) -> Option<Self> {
+        let text = value.as_bytes();
+        let fits = (1..=MAX_CHARS).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic);
+        fits.then(|| Self(value.clone()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
+    }
+
+    pub(crate) fn into_header(self) -> HeaderValue {
+        self.0
+    }
+}
+
+/// Makes ids that no other process makes: a random number of this process, then a count.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    process: [u8; 16],
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    pub(crate) fn new() -> Self {
+        // The standard library's own source of randomness for its maps: enough for a name, and no dependency.
+        let random = RandomState::new().build_hasher().finish();
+        let mut process = [0; 16];
+        write_hex(&mut &mut process[..], random, 16);
+        Self { process, next: AtomicU64::new(0) }
+    }
+
+    /// A new id such as `9f3ac27e01b4d658-0000002a`.
+    pub(crate) fn make(&self) -> RequestId {
+        let count = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut text = BytesMut::with_capacity(40);
+        text.put_slice(&self.process);
+        text.put_u8(b'-');
+        let digits = (64 - count.leading_zeros()).div_ceil(4).max(8);
+        write_hex(&mut text, count, digits);
+        let value = HeaderValue::from_maybe_shared(text.freeze());
+        RequestId(value.unwrap_or_else(|_| HeaderValue::from_static("-")))
+    }
+}
+
+fn write_hex(to: &mut impl BufMut, number: u64, digits: u32) {
+    for digit in (0..digits).rev() {
+        to.put_u8(b"0123456789abcdef"[(number >> (4 * digit)) as usize & 15]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_only_what_may_enter_a_log() {
+        let take = |text: &[u8]| RequestId::from_client(&HeaderValue::from_bytes(text).unwrap());
+        assert_eq!(take(b"a-client's/own:id").unwrap().as_str(), "a-client's/own:id");
+        assert!(take(&[b'x'; 128]).is_some());
+        for refused in [&b""[..], &[b'x'; 129], b"two words", "ünïcode".as_bytes()] {
+            assert!(take(refused).is_none(), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn makes_ids_that_differ_and_that_we_would_take() {
+        let (here, there) = (RequestIds::new(), RequestIds::new());
+        let made = [here.make(), here.make(), there.make()].map(RequestId::into_header);
+        assert_ne!(made[0], made[1]);
+        assert_ne!(made[0].as_bytes()[..16], made[2].as_bytes()[..16]);
+        assert!(made.iter().all(|id| id.len() == 25 && RequestId::from_client(id).is_some()));
+    }
+
+    #[test]
+    fn counts_on_beyond_eight_digits() {
+        let ids = RequestIds { process: [b'0'; 16], next: AtomicU64::new(0x1_0000_0000) };
+        assert_eq!(ids.make().as_str(), "0000000000000000-100000000");
+    }
+}

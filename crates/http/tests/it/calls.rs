@@ -1,0 +1,150 @@
+//! Calls that succeed: every form a body and an answer can have.
+
+use callboard_codec::{DecodeLimits, Format, Value};
+use callboard_http::HttpConfig;
+use serde_json::json;
+
+use crate::support::app::app;
+use crate::support::{Server, config};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+async fn server() -> Server {
+    Server::of_app(app(), HttpConfig::default()).await
+}
+
+#[tokio::test]
+async fn json_in_json_out() {
+    let answer = server().await.post_json("/greet", r#"{"name": "Ada", "times": 2}"#).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(answer.json(), json!({ "text": "hello Ada and Ada" }));
+}
+
+#[tokio::test]
+async fn msgpack_in_msgpack_out() {
+    let body = Value::from_serialize(&json!({ "name": "Ada" })).unwrap().encode(Format::Msgpack).unwrap();
+    let headers = [("content-type", "application/msgpack"), ("accept", "application/msgpack")];
+    let answer = server().await.connect().await.post("/greet", &headers, &body).await;
+    assert_eq!(answer.header("content-type"), Some("application/msgpack"));
+    let reply = Value::decode(Format::Msgpack, &answer.body.into(), &DecodeLimits::default()).unwrap();
+    assert_eq!(reply.get("text"), Some(&Value::from("hello Ada")));
+}
+
+#[tokio::test]
+async fn each_part_of_a_form_is_what_it_says_it_is() {
+    let body = "--xyz\r\n\
+        Content-Disposition: form-data; name=\"image\"; filename=\"seven.png\"\r\n\
+        Content-Type: image/png\r\n\r\n\
+        \x01\x02\x03\r\n--xyz\r\n\
+        Content-Disposition: form-data; name=\"title\"\r\n\r\n\
+        a seven\r\n--xyz\r\n\
+        Content-Disposition: form-data; name=\"options\"\r\n\
+        Content-Type: application/json\r\n\r\n\
+        {\"top_k\": 3}\r\n--xyz\r\n\
+        Content-Disposition: form-data; name=\"tag\"\r\n\r\n\
+        one\r\n--xyz\r\n\
+        Content-Disposition: form-data; name=\"tag\"\r\n\r\n\
+        two\r\n--xyz--\r\n";
+    let headers = [("content-type", "multipart/form-data; boundary=xyz")];
+    let answer = server().await.connect().await.post("/size", &headers, body).await;
+    let expected = json!({
+        "image": "3 bytes", "title": "a seven", "options": { "top_k": 3 }, "tag": ["one", "two"],
+    });
+    assert_eq!(answer.json(), expected);
+}
+
+#[tokio::test]
+async fn raw_bodies_go_into_the_routes_field() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for content_type in ["image/png", "IMAGE/jpeg", "application/octet-stream"] {
+        let answer = client.post("/size", &[("content-type", content_type)], [0; 10]).await;
+        assert_eq!(answer.json(), json!({ "image": "10 bytes" }), "{content_type}");
+    }
+    let untyped = client.post("/size", &[], [0; 10]).await;
+    assert_eq!(untyped.json(), json!({ "image": "10 bytes" }), "without a type it is octet-stream");
+}
+
+#[tokio::test]
+async fn chunked_bodies_are_read_to_their_end() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    for chunk in ["[1", ",2,", "3]"] {
+        client.send(format!("{:x}\r\n{chunk}\r\n", chunk.len())).await;
+    }
+    client.send("0\r\n\r\n").await;
+    assert_eq!(client.answer().await.text(), "[1,2,3]");
+}
+
+#[tokio::test]
+async fn large_bodies_are_answered_whole() {
+    let server = server().await;
+    let numbers = serde_json::to_string(&(0..300_000).collect::<Vec<u32>>()).unwrap();
+    assert!(numbers.len() > 1024 * 1024);
+    assert_eq!(server.post_json("/mirror", &numbers).await.text(), numbers);
+}
+
+#[tokio::test]
+async fn expect_100_continue_is_answered_before_the_body() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n")
+        .await;
+    assert_eq!(client.answer().await.status, 100);
+    client.send("{}").await;
+    assert_eq!(client.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let request = |body: &str| {
+        let length = body.len();
+        format!(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    };
+    client.send(["1", "22", "333"].map(request).concat()).await;
+    for expected in ["1", "22", "333"] {
+        assert_eq!(client.answer().await.text(), expected);
+    }
+}
+
+#[tokio::test]
+async fn the_request_id_is_taken_or_made_and_always_given_back() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let own = client.post("/mirror", &[JSON, ("x-request-id", "my-id/1")], "1").await;
+    assert_eq!(own.header("x-request-id"), Some("my-id/1"));
+
+    let made = client.post("/mirror", &[JSON], "1").await;
+    let other = client.get("/nowhere").await;
+    assert_eq!(other.problem()["request_id"], other.header("x-request-id").unwrap());
+    assert_ne!(made.header("x-request-id"), other.header("x-request-id"));
+
+    let unfit = client.post("/mirror", &[JSON, ("x-request-id", "two words")], "1").await;
+    assert_ne!(unfit.header("x-request-id"), Some("two words"));
+}
+
+#[tokio::test]
+async fn replies_say_what_took_their_time() {
+    let answer = server().await.post_json("/mirror", "1").await;
+    let timing = answer.header("server-timing").unwrap();
+    let durations: Vec<_> = timing
+        .split(", ")
+        .map(|metric| metric.split_once(";dur=").map(|(name, ms)| (name, ms.parse::<f64>().unwrap())).unwrap())
+        .collect();
+    assert_eq!(durations.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["queue", "batch", "compute"]);
+    assert!(durations.iter().all(|(_, ms)| (0.0..10_000.0).contains(ms)), "{timing}");
+}
+
+#[tokio::test]
+async fn a_body_as_long_as_the_limit_is_taken() {
+    let server = Server::of_app(app(), config(|c| c.max_body_bytes = 10)).await;
+    assert_eq!(server.post_json("/mirror", r#""12345678""#).await.status, 200);
+    assert_eq!(server.post_json("/mirror", r#""123456789""#).await.status, 413);
+}

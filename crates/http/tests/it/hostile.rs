@@ -1,0 +1,166 @@
+//! Clients that lie, stall or leave.
+
+use std::time::Duration;
+
+use callboard_http::HttpConfig;
+use tokio::io::AsyncWriteExt;
+
+use crate::support::app::{Hold, app};
+use crate::support::{Server, config};
+
+/// Short enough to wait for, long enough for a loaded machine to answer an honest request within.
+const SHORT: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn a_gigabyte_that_is_announced_is_refused_unread() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1073741824\r\n\r\n").await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (413, Some("body_too_large")));
+}
+
+#[tokio::test]
+async fn chunks_beyond_the_limit_are_refused_at_the_one_too_many() {
+    let server = Server::of_app(app(), config(|c| c.max_body_bytes = 1000)).await;
+    for content_type in ["application/json", "multipart/form-data; boundary=xyz", "image/png"] {
+        let mut client = server.connect().await;
+        client
+            .send(format!("POST /size HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"))
+            .await;
+        client.send(format!("190\r\n{}\r\n", " ".repeat(400)).repeat(3)).await;
+        let answer = client.answer().await;
+        assert_eq!(
+            (answer.status, answer.problem()["error_type"].as_str()),
+            (413, Some("body_too_large")),
+            "{content_type}"
+        );
+    }
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_408_and_gives_its_permits_back() {
+    let server = Server::of_app(app(), config(|c| c.body_progress_timeout = SHORT)).await;
+    for already in ["", "[1, 2"] {
+        let mut client = server.connect().await;
+        client
+            .send(
+                "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n",
+            )
+            .await;
+        client.send(already).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (408, Some("body_stalled")));
+    }
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_past_the_deadline_is_504() {
+    let server = Server::of_app(app(), config(|c| c.body_progress_timeout = Duration::from_secs(60))).await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nx-request-timeout-ms: 200\r\ncontent-length: 100000\r\n\r\n")
+        .await;
+    let (mut reading, mut writing) = client.socket.into_split();
+    let trickle = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_millis(10));
+        while writing.write_all(b" ").await.is_ok() {
+            ticks.tick().await;
+        }
+    });
+    let mut said = vec![0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut reading, &mut said).await.unwrap();
+    assert_eq!(said, b"HTTP/1.1 504");
+    trickle.abort();
+}
+
+#[tokio::test]
+async fn slow_bodies_that_keep_coming_are_taken() {
+    let server = Server::of_app(app(), config(|c| c.body_progress_timeout = SHORT)).await;
+    let mut client = server.connect().await;
+    let body = format!("[{}1]", " ".repeat(20));
+    client
+        .send(format!(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        ))
+        .await;
+    let mut ticks = tokio::time::interval(SHORT / 10);
+    for byte in body.bytes() {
+        ticks.tick().await;
+        client.send([byte]).await;
+    }
+    assert_eq!(client.answer().await.text(), "[1]");
+}
+
+#[tokio::test]
+async fn a_body_that_ends_early_is_no_call() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n[1,")
+        .await;
+    client.socket.shutdown().await.unwrap();
+    let said = client.closed().await;
+    assert!(!String::from_utf8_lossy(&said).contains(" 200 "));
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
+#[tokio::test]
+async fn garbage_chunks_are_400() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n").await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("broken_body")));
+}
+
+#[tokio::test]
+async fn conflicting_lengths_are_refused() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n[1,2]").await;
+    assert_eq!(client.answer().await.status, 400);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_its_running_call() {
+    let (app, hold) = Hold::with_queue(8).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"")
+        .await;
+    hold.one_is_held().await;
+    drop(client);
+    server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    server.metric_becomes("callboard_requests_total{route=\"/hold\",outcome=\"cancelled\"}", 1.0).await;
+    hold.release_one();
+}
+
+#[tokio::test]
+async fn the_work_of_a_client_that_left_is_not_begun() {
+    let (app, hold) = Hold::with_queue(8).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let request =
+        "POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"";
+    let mut first = server.connect().await;
+    first.send(request).await;
+    hold.one_is_held().await;
+    let mut second = server.connect().await;
+    second.send(request).await;
+    server.metric_becomes("callboard_in_flight", 2.0).await;
+    drop(second);
+    server.metric_becomes("callboard_in_flight", 1.0).await;
+
+    let mut third = server.connect().await;
+    third.send(request).await;
+    hold.release_one();
+    assert_eq!(first.answer().await.status, 200);
+    hold.one_is_held().await; // The third: had the second been begun, this permit would be its, and the third never released.
+    hold.release_one();
+    assert_eq!(third.answer().await.status, 200);
+}

@@ -1,0 +1,179 @@
+//! The fixed pages: health, metrics, the OpenAPI document, the documentation, the index.
+
+use callboard_core::{App, Failure, Replica, Stage};
+use callboard_http::HttpConfig;
+use serde_json::{Value, json};
+
+use crate::support::Server;
+use crate::support::app::app;
+
+async fn server() -> Server {
+    Server::of_app(app(), HttpConfig::default()).await
+}
+
+#[tokio::test]
+async fn a_node_that_serves_is_live_and_ready() {
+    let server = server().await;
+    for page in ["/livez", "/readyz"] {
+        let answer = server.get(page).await;
+        assert_eq!(answer.status, 200);
+        let health = answer.json();
+        assert_eq!((&health["live"], &health["ready"]), (&true.into(), &true.into()));
+        assert_eq!(health["stages"].as_array().unwrap().len(), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_drains_is_live_but_not_ready() {
+    let server = server().await;
+    server.drain().await;
+    let answer = server.get("/readyz").await;
+    let problem = answer.problem();
+    assert_eq!((answer.status, problem["message"].as_str()), (503, Some("the node is draining")));
+    assert_eq!(problem["details"]["draining"], true);
+    assert_eq!(server.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn metrics_tell_of_the_node_and_of_the_edge() {
+    let server = server().await;
+    assert_eq!(server.post_json("/mirror", "1").await.status, 200);
+    assert_eq!(server.post_json("/nowhere", "1").await.status, 404);
+    let page = server.get("/metrics").await;
+    assert!(page.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    let text = page.text();
+    for line in [
+        "callboard_requests_total{route=\"/mirror\",outcome=\"ok\"} 1",
+        "callboard_http_responses_total{status=\"200\"} 1",
+        "callboard_http_responses_total{status=\"404\"} 1",
+        "callboard_http_connections_open ",
+    ] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
+    assert_eq!(text.matches("# EOF").count(), 1);
+}
+
+#[tokio::test]
+async fn the_openapi_document_has_a_concrete_schema_per_route() {
+    let answer = server().await.get("/openapi.json").await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let document = answer.json();
+    assert_eq!(document["openapi"], "3.1.0");
+
+    let greet = &document["paths"]["/greet"]["post"];
+    assert_eq!(greet["summary"], "Greets by name");
+    let content = &greet["requestBody"]["content"];
+    assert_eq!(content["application/json"]["schema"]["$ref"], "#/components/schemas/Greet");
+    assert_eq!(content["application/json"]["example"], json!({ "name": "text" }));
+    assert!(content["application/msgpack"].is_object() && content["multipart/form-data"].is_object());
+    assert_eq!(document["components"]["schemas"]["Greet"]["properties"]["name"]["type"], "string");
+    assert_eq!(
+        greet["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
+        "#/components/schemas/Greeting"
+    );
+
+    let form = &document["paths"]["/size"]["post"]["requestBody"]["content"];
+    assert_eq!(form["image/*"]["schema"]["format"], "binary");
+    assert_eq!(form["multipart/form-data"]["schema"]["properties"]["image"]["format"], "binary");
+}
+
+#[tokio::test]
+async fn every_reference_of_the_openapi_document_leads_somewhere() {
+    let document = server().await.get("/openapi.json").await.json();
+    let mut references = Vec::new();
+    collect_references(&document, &mut references);
+    assert!(references.len() > 20);
+    for reference in references {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+}
+
+fn collect_references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(object) => object.iter().for_each(|(key, value)| match value {
+            Value::String(target) if key == "$ref" => found.push(target),
+            other => collect_references(other, found),
+        }),
+        Value::Array(items) => items.iter().for_each(|item| collect_references(item, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_documentation_comes_with_its_assets() {
+    let server = server().await;
+    let redirect = server.get("/docs").await;
+    assert_eq!((redirect.status, redirect.header("location")), (308, Some("docs/")));
+    let page = server.get("/docs/").await;
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html")));
+    let script = server.get("/docs/swagger-ui-bundle.js").await;
+    assert_eq!((script.status, script.header("content-encoding")), (200, Some("gzip")));
+    assert!(script.body.len() > 100_000);
+    let initializer = server.get("/docs/swagger-initializer.js").await;
+    assert!(initializer.text().contains("../openapi.json"), "{}", initializer.text());
+}
+
+#[tokio::test]
+async fn the_index_is_json_for_programs_and_a_page_for_people() {
+    let server = server().await;
+    let index = server.get("/").await.json();
+    let routes = index["routes"].as_array().unwrap();
+    assert_eq!(routes[0]["path"], "/greet");
+    assert_eq!(routes[0]["stages"], json!(["greet"]));
+    assert_eq!(routes[1]["curl"], "curl -F image=@FILE http://test/size");
+
+    let mut client = server.connect().await;
+    client.send("GET / HTTP/1.1\r\nhost: test\r\naccept: text/html,application/xhtml+xml,*/*;q=0.8\r\n\r\n").await;
+    let page = client.answer().await;
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(page.text().contains("POST /greet"), "{}", page.text());
+}
+
+#[tokio::test]
+async fn the_curl_lines_of_the_index_really_work() {
+    let server = server().await;
+    let index = server.get("/").await.json();
+    let line = index["routes"][0]["curl"].as_str().unwrap();
+    let body = line.split("-d '").nth(1).unwrap().trim_end_matches('\'');
+    assert_eq!(server.post_json("/greet", body).await.status, 200);
+}
+
+#[tokio::test]
+async fn pages_answer_head_as_they_answer_get() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    client.send("HEAD /livez HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await;
+    let said = client.closed().await;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\n\r\n"), "{said}");
+}
+
+#[tokio::test]
+async fn a_stage_that_has_given_up_is_named_with_its_reason() {
+    let stage = Stage::worker("fragile", |_: &Replica| Ok(Fragile));
+    let server = Server::of_app(App::new().route("/fragile", stage), HttpConfig::default()).await;
+    let crash = async {
+        while server.get("/readyz").await.status == 200 {
+            server.post_json("/fragile", "1").await;
+        }
+    };
+    tokio::time::timeout(crate::support::PATIENCE, crash).await.expect("the stage gives up");
+    let problem = server.get("/readyz").await.problem();
+    let message = problem["message"].as_str().unwrap();
+    assert!(message.starts_with("stage `fragile` is failed"), "{message}");
+    let refused = server.post_json("/fragile", "1").await;
+    assert_eq!((refused.status, refused.problem()["kind"].as_str()), (503, Some("unavailable")));
+}
+
+/// Dies on its first batch, always.
+struct Fragile;
+
+impl callboard_core::Worker for Fragile {
+    type In = i64;
+    type Out = i64;
+
+    fn call(&mut self, _batch: callboard_core::Batch<i64>) -> Vec<Result<i64, Failure>> {
+        panic!("too fragile")
+    }
+}

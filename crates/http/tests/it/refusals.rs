@@ -1,0 +1,235 @@
+//! Every status that is not 200, each reached by a real request.
+
+use callboard_core::{App, Limits, Stage};
+use callboard_http::{HttpConfig, ServeError, serve};
+
+use crate::support::app::{Hold, app};
+use crate::support::{Raw, Server, bind};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+async fn server() -> Server {
+    Server::of_app(app(), HttpConfig::default()).await
+}
+
+#[tokio::test]
+async fn status_400_names_the_header_that_cannot_be_read() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for timeout in ["0", "-5", "soon", ""] {
+        let answer = client.post("/mirror", &[JSON, ("x-request-timeout-ms", timeout)], "1").await;
+        let problem = answer.problem();
+        assert_eq!((answer.status, problem["error_type"].as_str()), (400, Some("bad_header")), "{timeout}");
+        let expected = "header `x-request-timeout-ms` must be a whole number of milliseconds from 1 to 3600000";
+        assert_eq!(problem["message"], expected);
+    }
+}
+
+#[tokio::test]
+async fn status_400_says_where_json_is_malformed() {
+    let server = server().await;
+    let deep = "[".repeat(10_000);
+    let cases =
+        [("/mirror", "{\"a\": [1, NaN]}"), ("/mirror", deep.as_str()), ("/greet", "{\"name\": "), ("/greet", "")];
+    for (route, body) in cases {
+        let answer = server.post_json(route, body).await;
+        let problem = answer.problem();
+        assert_eq!((answer.status, problem["kind"].as_str()), (400, Some("invalid_input")), "{route} {problem}");
+        assert_eq!(problem["retryable"], false);
+    }
+}
+
+#[tokio::test]
+async fn status_400_for_forms_that_are_none() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let form = [("content-type", "multipart/form-data; boundary=xyz")];
+    let nameless = "--xyz\r\nContent-Disposition: form-data\r\n\r\nx\r\n--xyz--\r\n";
+    let unended = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx";
+    let binary = b"--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n\xff\xfe\r\n--xyz--\r\n".as_slice();
+    for body in [nameless.as_bytes(), unended.as_bytes(), binary, b"no form at all"] {
+        let answer = client.post("/size", &form, body).await;
+        assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("bad_multipart")));
+    }
+    let many = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n".repeat(1025) + "--xyz--\r\n";
+    let answer = client.post("/size", &form, many).await;
+    assert_eq!(answer.problem()["message"], "the form has more than 1024 parts");
+}
+
+#[tokio::test]
+async fn status_404_for_unknown_routes_and_pages() {
+    let server = server().await;
+    for (answer, path) in
+        [(server.post_json("/nowhere", "1").await, "/nowhere"), (server.get("/docs/none.js").await, "/docs/none.js")]
+    {
+        let problem = answer.problem();
+        assert_eq!((answer.status, problem["kind"].as_str()), (404, Some("not_found")));
+        assert!(problem["message"].as_str().unwrap().contains(path));
+    }
+}
+
+#[tokio::test]
+async fn status_405_names_the_method_that_would_do() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for method in ["GET", "DELETE", "BREW"] {
+        client.send(format!("{method} /greet HTTP/1.1\r\nhost: test\r\n\r\n")).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")), "{method}");
+        assert_eq!(answer.problem()["error_type"], "method_not_allowed");
+    }
+    let page = client.post("/metrics", &[], "").await;
+    assert_eq!((page.status, page.header("allow")), (405, Some("GET, HEAD")));
+    assert_eq!(page.problem()["status"], 405);
+}
+
+#[tokio::test]
+async fn status_406_when_nothing_fits() {
+    let server = server().await;
+    let answer = server.connect().await.post("/mirror", &[JSON, ("accept", "text/html")], "1").await;
+    assert_eq!(answer.status, 406);
+    let message = answer.problem()["message"].to_string();
+    assert!(message.contains("application/json, application/msgpack"), "{message}");
+}
+
+#[tokio::test]
+async fn status_415_lists_what_is_accepted() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let form = client.post("/greet", &[("content-type", "application/x-www-form-urlencoded")], "name=Ada").await;
+    let untyped = client.post("/greet", &[], "{}").await;
+    for answer in [form, untyped] {
+        assert_eq!(answer.status, 415);
+        let message = answer.problem()["message"].to_string();
+        assert!(message.contains("accepted: application/json, application/msgpack, multipart/form-data"), "{message}");
+    }
+    let compressed = client.post("/greet", &[JSON, ("content-encoding", "gzip")], "{}").await;
+    assert_eq!((compressed.status, compressed.header("accept-encoding")), (415, Some("identity")));
+}
+
+#[tokio::test]
+async fn status_422_names_the_field_that_does_not_fit() {
+    let server = server().await;
+    let cases =
+        [(r#"{"times": 1}"#, "name"), (r#"{"name": 7}"#, "$.name"), (r#"{"name": "Ada", "times": 300}"#, "$.times")];
+    for (body, field) in cases {
+        let answer = server.post_json("/greet", body).await;
+        let problem = answer.problem();
+        assert_eq!((answer.status, problem["error_type"].as_str()), (422, Some("schema_mismatch")), "{problem}");
+        assert!(problem["message"].as_str().unwrap().contains(field), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn failures_of_user_code_are_500_or_the_status_it_chose() {
+    let server = server().await;
+    let plain = server.post_json("/fail", r#""plainly""#).await.problem();
+    assert_eq!((&plain["status"], &plain["kind"]), (&500.into(), &"failed".into()));
+    assert_eq!(plain["error_type"], "core::num::error::ParseIntError");
+    assert_eq!(plain["stage"], "fail");
+
+    let chosen = server.post_json("/fail", r#""teapot""#).await.problem();
+    assert_eq!((&chosen["status"], &chosen["kind"]), (&418.into(), &"failed".into()));
+    assert_eq!((&chosen["error_type"], &chosen["details"]), (&"Teapot".into(), &7.into()));
+
+    let item = server.post_json("/fail", r#""bad_item""#).await.problem();
+    assert_eq!((&item["status"], &item["kind"]), (&400.into(), &"invalid_input".into()));
+}
+
+#[tokio::test]
+async fn status_500_with_the_last_words_of_a_worker_that_died() {
+    let server = server().await;
+    let answer = server.post_json("/fail", r#""by_panic""#).await;
+    let problem = answer.problem();
+    assert_eq!((answer.status, problem["kind"].as_str()), (500, Some("worker_failed")));
+    assert!(problem["remote_trace"].as_str().unwrap().contains("the worker panics"), "{problem}");
+}
+
+#[tokio::test]
+async fn status_500_when_the_edge_panics_and_the_connection_stays() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let answer = client.post("/explode", &[JSON], "1").await;
+    assert_eq!((answer.status, answer.problem()["kind"].as_str()), (500, Some("internal")));
+    assert_eq!(client.post("/mirror", &[JSON], "1").await.status, 200);
+    assert_eq!(server.metric("callboard_http_panics_total").await, Some(1.0));
+}
+
+#[tokio::test]
+async fn status_429_says_when_to_come_again_before_the_body_is_read() {
+    let (app, hold) = Hold::with_queue(8).split();
+    let limits = Limits { max_in_flight: 1, ..Limits::default() };
+    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
+    let mut first = server.connect().await;
+    let holding = tokio::spawn(async move { first.post("/hold", &[JSON], r#""first""#).await });
+    hold.one_is_held().await;
+
+    let mut second = server.connect().await;
+    second
+        .send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n")
+        .await;
+    let refused = second.answer().await;
+    let problem = refused.problem();
+    assert_eq!((refused.status, problem["kind"].as_str()), (429, Some("overloaded")));
+    assert_eq!(problem["retryable"], true);
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+
+    hold.release_one();
+    assert_eq!(holding.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn status_429_when_the_bytes_of_the_node_are_out() {
+    let limits = Limits { max_in_flight_bytes: 1000, ..Limits::default() };
+    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let mut announced = server.connect().await;
+    announced
+        .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n")
+        .await;
+    assert_eq!(announced.answer().await.status, 429);
+
+    let mut chunked = server.connect().await;
+    chunked.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    chunked.send(format!("3e8\r\n{}\r\n", " ".repeat(1000))).await;
+    chunked.send("1\r\n1\r\n").await;
+    assert_eq!(chunked.answer().await.status, 429);
+    assert_eq!(server.post_json("/mirror", "1").await.status, 200, "everything was given back");
+}
+
+#[tokio::test]
+async fn status_503_while_the_node_drains() {
+    let server = server().await;
+    server.drain().await;
+    let answer = server.post_json("/mirror", "1").await;
+    let problem = answer.problem();
+    assert_eq!((answer.status, problem["kind"].as_str()), (503, Some("unavailable")));
+    assert_eq!(problem["retryable"], true);
+}
+
+#[tokio::test]
+async fn status_504_when_the_work_takes_longer_than_the_client_waits() {
+    let (app, hold) = Hold::with_queue(8).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let answer = client.post("/hold", &[JSON, ("x-request-timeout-ms", "50")], r#""late""#).await;
+    assert_eq!((answer.status, answer.problem()["kind"].as_str()), (504, Some("deadline_exceeded")));
+    hold.release_one();
+}
+
+#[tokio::test]
+async fn routes_may_not_take_the_paths_of_the_edge() {
+    let node = App::new().route("/docs/mine", Stage::each("x", |x: &i64| Ok(*x))).start().await.unwrap();
+    let refused = serve(bind().await, node.client(), HttpConfig::default(), std::future::pending()).await;
+    assert!(matches!(refused, Err(ServeError::ReservedRoute { route }) if route == "/docs/mine"));
+}
+
+#[tokio::test]
+async fn a_refusal_leaves_the_connection_in_step() {
+    let server = server().await;
+    let mut client: Raw = server.connect().await;
+    for (path, body, status) in
+        [("/greet", "{}", 422), ("/nowhere", "{}", 404), ("/mirror", "[", 400), ("/mirror", "1", 200)]
+    {
+        assert_eq!(client.post(path, &[JSON], body).await.status, status);
+    }
+}

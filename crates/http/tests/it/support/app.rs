@@ -1,0 +1,134 @@
+//! The routes that the tests call.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use callboard_codec::{DataType, Map, RawBody, Value};
+use callboard_core::{App, Failure, RouteSpec, Stage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Greet {
+    pub(crate) name: String,
+    pub(crate) times: Option<u8>,
+}
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Greeting {
+    pub(crate) text: String,
+}
+
+/// What `/fail` is to do.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fail {
+    Plainly,
+    Teapot,
+    BadItem,
+    ByPanic,
+}
+
+/// A user's type whose own reading panics.
+#[derive(Clone, Serialize, JsonSchema)]
+pub(crate) struct Explosive;
+
+impl<'de> Deserialize<'de> for Explosive {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("a user's codec panics")
+    }
+}
+
+/// `/greet` (typed), `/size` (dynamic, takes raw bodies), `/mirror` (dynamic), `/fail`, `/explode`.
+pub(crate) fn app() -> App {
+    let greet = Stage::each("greet", |greet: &Greet| {
+        let names = vec![greet.name.as_str(); usize::from(greet.times.unwrap_or(1))];
+        Ok(Greeting { text: format!("hello {}", names.join(" and ")) })
+    });
+    let greet = RouteSpec::new::<Greet, Greeting>("/greet", greet).summary("Greets by name");
+    App::new()
+        .mount(greet)
+        .mount(size())
+        .route("/mirror", Stage::each("mirror", |value: &Value| Ok(value.clone())))
+        .route("/fail", Stage::each("fail", fail))
+        .route("/explode", Stage::each("explode", |_: &Explosive| Ok(0u8)))
+}
+
+/// Tells what each field holds.
+fn size() -> RouteSpec {
+    let stage = Stage::each("size", |form: &Value| {
+        let form = form.as_map().ok_or_else(|| Failure::invalid_input("send a form"))?;
+        let shown = |value: &Value| match value {
+            Value::Bytes(bytes) => Value::from(format!("{} bytes", bytes.len())),
+            other => other.clone(),
+        };
+        Ok(Value::Map(form.iter().map(|(name, value)| (name.to_owned(), shown(value))).collect::<Map>()))
+    });
+    let raw = RawBody {
+        field: "image".to_owned(),
+        media_types: vec!["image/*".to_owned(), "application/octet-stream".to_owned()],
+    };
+    RouteSpec::described("/size", stage, DataType::value().with_raw_body(raw), DataType::value())
+}
+
+fn fail(how: &Fail) -> Result<u8, Failure> {
+    match how {
+        Fail::Plainly => Err("x".parse::<u8>().unwrap_err().into()),
+        Fail::Teapot => Err(Failure::new("short and stout").with_status(418).with_type("Teapot").with_details(7)),
+        Fail::BadItem => Err(Failure::invalid_input("`item` is too dark")),
+        Fail::ByPanic => panic!("the worker panics"),
+    }
+}
+
+/// `/hold`: one replica on a thread of its own that reports each start and then waits to be let go.
+pub(crate) struct Hold {
+    pub(crate) app: App,
+    started: Arc<Semaphore>,
+    release: Sender<()>,
+}
+
+impl Hold {
+    /// With a queue of this many entries behind the one that is held.
+    pub(crate) fn with_queue(entries: usize) -> Self {
+        let started = Arc::new(Semaphore::new(0));
+        let (release, released) = channel();
+        let (tell, released) = (Arc::clone(&started), Arc::new(Mutex::new(released)));
+        let stage = Stage::each("hold", move |text: &String| {
+            tell.add_permits(1);
+            wait(&released);
+            Ok(text.clone())
+        });
+        let stage = stage.on_threads().queue(entries);
+        Self { app: App::new().route("/hold", stage), started, release }
+    }
+
+    /// Splits what the server needs from what the test needs.
+    pub(crate) fn split(self) -> (App, Holding) {
+        (self.app, Holding { started: self.started, release: self.release })
+    }
+}
+
+/// The test's side of [`Hold`].
+pub(crate) struct Holding {
+    started: Arc<Semaphore>,
+    release: Sender<()>,
+}
+
+impl Holding {
+    /// Waits until one more call is being held.
+    pub(crate) async fn one_is_held(&self) {
+        let started = tokio::time::timeout(super::PATIENCE, self.started.acquire()).await;
+        started.expect("the stage starts").unwrap().forget();
+    }
+
+    /// Lets one held call go.
+    pub(crate) fn release_one(&self) {
+        self.release.send(()).unwrap();
+    }
+}
+
+/// Ends also when the test is over, so that no thread outlives it.
+fn wait(released: &Mutex<Receiver<()>>) {
+    _ = released.lock().unwrap().recv();
+}
