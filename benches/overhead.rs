@@ -1,0 +1,136 @@
+//! What the whole of Callboard costs over HTTP: a no-op echo through edge, gateway, router, batcher and worker, against a bare
+//! axum handler that echoes the same JSON on the same accept loop with the same headers.
+//!
+//! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` takes its time,
+//! `-- --connections 64 --pipelines task` looks at one corner.
+//!
+//! One binary: it starts itself again as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
+//! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, which does no more than it
+//! must: it takes CPU from the servers on a small machine. Rounds are interleaved and change their order, and a ratio is
+//! the median of the ratios within rounds, so that what else the machine does weighs on both sides.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
+
+mod overhead_parts {
+    pub(crate) mod load;
+    pub(crate) mod server;
+}
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use overhead_parts::load::{self, Measured};
+use overhead_parts::server::{self, Kind, ServerProcess};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(kind) = arguments.strip_prefix(&["serve".to_owned()]).and_then(|rest| rest.first()) {
+        return server::run(Kind::of(kind).expect("a kind of server"));
+    }
+    let plan = Plan::of(&arguments);
+    let servers: Vec<ServerProcess> = plan.kinds.iter().map(|kind| ServerProcess::start(*kind)).collect();
+    println!("{} rounds of {:?} each; body {} bytes", plan.rounds, plan.duration, server::BODY.len());
+    for connections in &plan.connections {
+        let rounds: Vec<Vec<Measured>> =
+            (0..plan.rounds).map(|round| run_round(&servers, *connections, plan.duration, round)).collect();
+        report(*connections, &servers, &rounds);
+    }
+    report_wake_up(bare_wake_up());
+}
+
+/// What to measure.
+struct Plan {
+    kinds: Vec<Kind>,
+    connections: Vec<usize>,
+    rounds: usize,
+    duration: Duration,
+}
+
+impl Plan {
+    fn of(arguments: &[String]) -> Self {
+        let after = |flag: &str| {
+            let at = arguments.iter().position(|argument| argument == flag)?;
+            arguments.get(at + 1).map(String::as_str)
+        };
+        let quick = arguments.iter().any(|argument| argument == "--quick");
+        let (rounds, seconds) = if quick { (3, 0.8) } else { (7, 2.0) };
+        let list = |flag: &str, default: &str| -> Vec<String> {
+            after(flag).unwrap_or(default).split(',').map(str::to_owned).collect()
+        };
+        let mut kinds = vec![Kind::Bare];
+        kinds.extend(list("--pipelines", "task,thread").iter().map(|name| Kind::of(name).expect("task or thread")));
+        Self {
+            kinds,
+            connections: list("--connections", "1,64,256").iter().map(|number| number.parse().unwrap()).collect(),
+            rounds: after("--rounds").map_or(rounds, |number| number.parse().unwrap()),
+            duration: Duration::from_secs_f64(after("--seconds").map_or(seconds, |number| number.parse().unwrap())),
+        }
+    }
+}
+
+/// Each server once; every other round in the opposite order.
+fn run_round(servers: &[ServerProcess], connections: usize, duration: Duration, round: usize) -> Vec<Measured> {
+    let mut order: Vec<usize> = (0..servers.len()).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    let mut measured: Vec<Option<Measured>> = servers.iter().map(|_| None).collect();
+    for index in order {
+        measured[index] = Some(load::run(&servers[index], connections, duration));
+    }
+    measured.into_iter().flatten().collect()
+}
+
+fn report(connections: usize, servers: &[ServerProcess], rounds: &[Vec<Measured>]) {
+    println!("\n{connections} connections      requests/s   p50 µs   p99 µs   server CPU µs/request");
+    for (index, server) in servers.iter().enumerate() {
+        let of_server: Vec<&Measured> = rounds.iter().map(|round| &round[index]).collect();
+        let figure = |of: fn(&Measured) -> f64| median(of_server.iter().map(|measured| of(measured)));
+        let ratio = |of: fn(&Measured) -> f64| median(rounds.iter().map(|round| of(&round[index]) / of(&round[0])));
+        println!(
+            "  {:<16} {:>11.0} {:>8.1} {:>8.1} {:>10.2}",
+            server.kind.name(),
+            figure(Measured::requests_per_second),
+            figure(Measured::p50),
+            figure(Measured::p99),
+            figure(Measured::cpu_per_request),
+        );
+        if index > 0 {
+            let added = median(rounds.iter().map(|round| round[index].p50() - round[0].p50()));
+            println!(
+                "    of bare axum   {:>9.3}×                     {:>10.3}×   p50 {added:+.1} µs",
+                ratio(Measured::requests_per_second),
+                ratio(Measured::cpu_per_request),
+            );
+        }
+    }
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = figures.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// A bare thread that is woken and wakes back: what any hand-over to a thread costs on this machine.
+fn bare_wake_up() -> Duration {
+    let (to_thread, inbox) = mpsc::sync_channel::<()>(1);
+    let (to_us, answers) = mpsc::sync_channel::<()>(1);
+    let thread = std::thread::spawn(move || while inbox.recv().is_ok() && to_us.send(()).is_ok() {});
+    let mut round_trips: Vec<Duration> = (0..20_000)
+        .map(|_| {
+            let begin = Instant::now();
+            to_thread.send(()).unwrap();
+            answers.recv().unwrap();
+            begin.elapsed()
+        })
+        .collect();
+    drop(to_thread);
+    thread.join().unwrap();
+    round_trips.sort();
+    round_trips[round_trips.len() / 2]
+}
+
+fn report_wake_up(round_trip: Duration) {
+    println!("\nbare wake-up of a thread and back: p50 {:.1} µs", round_trip.as_secs_f64() * 1e6);
+}

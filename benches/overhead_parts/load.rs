@@ -1,0 +1,99 @@
+//! The load: connections that each send a request, read its answer, and send the next.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::server::{BODY, ServerProcess};
+
+/// What one server did under one load.
+pub(crate) struct Measured {
+    latencies_ns: Histogram<u64>,
+    elapsed: Duration,
+    cpu_seconds: f64,
+}
+
+impl Measured {
+    pub(crate) fn requests_per_second(&self) -> f64 {
+        self.latencies_ns.len() as f64 / self.elapsed.as_secs_f64()
+    }
+
+    pub(crate) fn p50(&self) -> f64 {
+        self.latencies_ns.value_at_quantile(0.5) as f64 / 1e3
+    }
+
+    pub(crate) fn p99(&self) -> f64 {
+        self.latencies_ns.value_at_quantile(0.99) as f64 / 1e3
+    }
+
+    /// In microseconds.
+    pub(crate) fn cpu_per_request(&self) -> f64 {
+        self.cpu_seconds * 1e6 / self.latencies_ns.len() as f64
+    }
+}
+
+/// Loads `server` for `duration`, after a fifth of that to warm up.
+pub(crate) fn run(server: &ServerProcess, connections: usize, duration: Duration) -> Measured {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        drive(server.address, connections, duration / 5).await;
+        let (cpu, begin) = (server.cpu_seconds(), Instant::now());
+        let latencies_ns = drive(server.address, connections, duration).await;
+        Measured { latencies_ns, elapsed: begin.elapsed(), cpu_seconds: server.cpu_seconds() - cpu }
+    })
+}
+
+async fn drive(address: SocketAddr, connections: usize, duration: Duration) -> Histogram<u64> {
+    let until = Instant::now() + duration;
+    let mut tasks: JoinSet<Histogram<u64>> = (0..connections).map(|_| closed_loop(address, until)).collect();
+    let mut all = histogram();
+    while let Some(latencies) = tasks.join_next().await {
+        all.add(latencies.unwrap()).unwrap();
+    }
+    all
+}
+
+async fn closed_loop(address: SocketAddr, until: Instant) -> Histogram<u64> {
+    let request = format!(
+        "POST /echo HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\naccept: */*\r\ncontent-length: {}\r\n\r\n{BODY}",
+        BODY.len(),
+    );
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.set_nodelay(true).unwrap();
+    let mut buffer = vec![0; 4096];
+    let mut latencies = histogram();
+    let mut begin = Instant::now();
+    while begin < until {
+        socket.write_all(request.as_bytes()).await.unwrap();
+        read_answer(&mut socket, &mut buffer).await;
+        let end = Instant::now();
+        latencies.record((end - begin).as_nanos() as u64).unwrap();
+        begin = end;
+    }
+    latencies
+}
+
+/// Reads one answer and insists that it is the echo.
+async fn read_answer(socket: &mut TcpStream, buffer: &mut [u8]) {
+    let mut filled = 0;
+    loop {
+        let read = socket.read(&mut buffer[filled..]).await.unwrap();
+        assert!(read > 0, "the server closed the connection");
+        filled += read;
+        let answer = &buffer[..filled];
+        // The body is the last thing that comes, and it is known.
+        if answer.ends_with(BODY.as_bytes()) {
+            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(answer));
+            return;
+        }
+        assert!(filled < buffer.len(), "not the echo: {}", String::from_utf8_lossy(answer));
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap()
+}

@@ -1,0 +1,134 @@
+//! The servers under load, and how the measuring process starts them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use axum::routing::post;
+use axum::{Json, Router};
+use callboard_core::{App, Stage};
+use callboard_http::{HttpConfig, serve, serve_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+/// What is echoed: a small request as a model of tabular data gets it.
+pub(crate) const BODY: &str = r#"{"id":184467,"name":"a sample of the usual size","values":[0.25,1.5,-3.0,42.125,0.001,7.75,1024.0,0.5]}"#;
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+struct Echo {
+    id: u64,
+    name: String,
+    values: Vec<f64>,
+}
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An axum handler, nothing else.
+    Bare,
+    /// A pipeline of one stage that runs as a task.
+    Task,
+    /// A pipeline of one stage on a thread of its own.
+    Thread,
+}
+
+impl Kind {
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        [Self::Bare, Self::Task, Self::Thread].into_iter().find(|kind| kind.argument() == name)
+    }
+
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Task => "task",
+            Self::Thread => "thread",
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare axum",
+            Self::Task => "task stage",
+            Self::Thread => "thread stage",
+        }
+    }
+}
+
+/// Serves until standard input ends, which it does when the measuring process is gone.
+pub(crate) fn run(kind: Kind) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap());
+        std::io::stdout().flush().unwrap();
+        let orphaned = async {
+            _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
+        };
+        // In a task of its own: the accept loop should not share a thread with `block_on`.
+        let serving = match kind {
+            Kind::Bare => tokio::spawn(serve_router(listener, bare(), HttpConfig::default(), orphaned)),
+            Kind::Task | Kind::Thread => {
+                let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone()));
+                let echo = if kind == Kind::Thread { echo.on_threads() } else { echo };
+                let node = App::new().route("/echo", echo).start().await.unwrap();
+                let client = node.client();
+                tokio::spawn(async move {
+                    let served = serve(listener, client, HttpConfig::default(), orphaned).await;
+                    drop(node);
+                    served
+                })
+            }
+        };
+        serving.await.unwrap().unwrap();
+    });
+}
+
+/// The same answer as the edge's, header by header, made at no cost.
+fn bare() -> Router {
+    let headers = [
+        ("server-timing", "queue;dur=0.003, batch;dur=0.001, compute;dur=0.000"),
+        ("x-request-id", "9f3ac27e01b4d658-0000002a"),
+    ];
+    Router::new().route("/echo", post(move |Json(echo): Json<Echo>| async move { (headers, Json(echo)) }))
+}
+
+/// A server in a process of its own.
+pub(crate) struct ServerProcess {
+    pub(crate) kind: Kind,
+    pub(crate) address: SocketAddr,
+    process: Child,
+}
+
+impl ServerProcess {
+    pub(crate) fn start(kind: Kind) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["serve", kind.argument()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { kind, address: line.trim().parse().expect("the server says its address"), process }
+    }
+
+    /// User and system time of all its threads so far, in seconds.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        // Fields after the name, which is in parentheses and may hold spaces; `utime` and `stime` are fields 14 and 15.
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        ticks as f64 / TICKS_PER_SECOND
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+/// What Linux reports times in, whatever its own clock.
+const TICKS_PER_SECOND: f64 = 100.0;
