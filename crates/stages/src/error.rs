@@ -1,0 +1,34 @@
+//! Why a stage cannot be built from its configuration.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a stage cannot be built from its configuration. The remedy is in the file that configures it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A key whose value cannot be, by itself or beside another.
+    #[error("`{key}`: {reason}")]
+    Invalid {
+        /// The key at fault.
+        key: &'static str,
+        /// What is wrong with its value.
+        reason: String,
+    },
+    /// A file that the configuration names cannot be read.
+    #[error("`{key}`: cannot read {}", path.display())]
+    Read {
+        /// The key that names the file.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ConfigError {
+    pub(crate) fn invalid(key: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid { key, reason: reason.into() }
+    }
+}

@@ -1,0 +1,167 @@
+//! From the bytes of a picture to its pixels, never trusting what they declare.
+
+use std::io::{self, Cursor};
+
+use image::{DynamicImage, ImageDecoder as _, ImageError, ImageFormat, ImageReader, Limits};
+
+use super::complete::{is_whole_jpeg, is_whole_webp};
+use super::config::{Color, Plan};
+
+/// The longest side that is read, JPEG's own limit. A picture of one row and millions of columns is legal PNG, has no use
+/// here, and would make tables of that length.
+pub(super) const MAX_SIDE: u32 = 65_535;
+
+/// The most bytes of one pixel in the formats that are read: 16 bits of red, green, blue and alpha.
+const MAX_PIXEL_BYTES: u64 = 8;
+
+/// What a decoder needs beside the pixels: tables, rows, metadata of reasonable length.
+const WORKING_BYTES: u64 = 8 * 1024 * 1024;
+
+/// What is wrong with a picture. Told to the caller with the field's name before it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InvalidImage {
+    #[error("is missing, there is {keys}")]
+    Missing { keys: String },
+    #[error("expected bytes, got {got}")]
+    NotBytes { got: &'static str },
+    #[error("is not base64: {reason}")]
+    NotBase64 { reason: String },
+    #[error("is empty")]
+    Empty,
+    #[error("is not a PNG, JPEG, GIF, BMP or WebP picture")]
+    UnknownFormat,
+    #[error("declares {width} x {height} pixels, the limit is max_pixels = {max_pixels}")]
+    TooManyPixels { width: u32, height: u32, max_pixels: u64 },
+    #[error("declares {width} x {height} pixels, the limit is {MAX_SIDE} for a side")]
+    SideTooLong { width: u32, height: u32 },
+    #[error("has no pixels: it declares {width} x {height}")]
+    NoPixels { width: u32, height: u32 },
+    #[error("is cut short: the {format} data ends too early")]
+    Truncated { format: &'static str },
+    #[error("cannot be read as {format}: {reason}")]
+    Broken { format: &'static str, reason: String },
+}
+
+impl InvalidImage {
+    /// A name for programs.
+    pub(super) fn error_type(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "MissingInput",
+            Self::NotBytes { .. } | Self::NotBase64 { .. } => "WrongInput",
+            Self::TooManyPixels { .. } | Self::SideTooLong { .. } => "ImageTooLarge",
+            Self::Truncated { .. } => "ImageTruncated",
+            Self::Empty | Self::UnknownFormat | Self::NoPixels { .. } | Self::Broken { .. } => "InvalidImage",
+        }
+    }
+}
+
+/// The pixels of a picture: rows of interleaved channels.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Raster<T> {
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) channels: usize,
+    pub(super) data: Vec<T>,
+}
+
+/// Decodes a picture into the plan's colours.
+pub(super) fn decode(bytes: &[u8], plan: &Plan) -> Result<Raster<u8>, InvalidImage> {
+    if bytes.is_empty() {
+        return Err(InvalidImage::Empty);
+    }
+    let format = image::guess_format(bytes).ok().and_then(Format::of).ok_or(InvalidImage::UnknownFormat)?;
+    format.check_whole(bytes)?;
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format.format);
+    reader.limits(limits(plan));
+    let mut decoder = reader.into_decoder().map_err(|error| format.explain(error))?;
+    let (width, height) = decoder.dimensions();
+    check_size(width, height, plan)?;
+    let orientation = match plan.orient {
+        true => decoder.orientation().map_err(|error| format.explain(error))?,
+        false => image::metadata::Orientation::NoTransforms,
+    };
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| format.explain(error))?;
+    picture.apply_orientation(orientation);
+    Ok(into_raster(picture, plan.color))
+}
+
+/// For whatever a decoder allocates by itself; the pixels are counted before they are asked for.
+fn limits(plan: &Plan) -> Limits {
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(plan.max_pixels.saturating_mul(MAX_PIXEL_BYTES).saturating_add(WORKING_BYTES));
+    limits
+}
+
+fn check_size(width: u32, height: u32, plan: &Plan) -> Result<(), InvalidImage> {
+    let max_pixels = plan.max_pixels;
+    match u64::from(width) * u64::from(height) {
+        0 => Err(InvalidImage::NoPixels { width, height }),
+        pixels if pixels > max_pixels => Err(InvalidImage::TooManyPixels { width, height, max_pixels }),
+        _ if width.max(height) > MAX_SIDE => Err(InvalidImage::SideTooLong { width, height }),
+        _ => Ok(()),
+    }
+}
+
+fn into_raster(picture: DynamicImage, color: Color) -> Raster<u8> {
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    let data = match color {
+        Color::Rgb => picture.into_rgb8().into_raw(),
+        Color::Grey => picture.into_luma8().into_raw(),
+    };
+    Raster { width, height, channels: color.channels(), data }
+}
+
+/// A format that is read, with its name for people.
+#[derive(Clone, Copy)]
+struct Format {
+    format: ImageFormat,
+    name: &'static str,
+}
+
+impl Format {
+    fn of(format: ImageFormat) -> Option<Self> {
+        let name = match format {
+            ImageFormat::Png => "PNG",
+            ImageFormat::Jpeg => "JPEG",
+            ImageFormat::Gif => "GIF",
+            ImageFormat::Bmp => "BMP",
+            ImageFormat::WebP => "WebP",
+            _ => return None,
+        };
+        Some(Self { format, name })
+    }
+
+    fn explain(self, error: ImageError) -> InvalidImage {
+        match is_early_end(&error) {
+            true => InvalidImage::Truncated { format: self.name },
+            false => InvalidImage::Broken { format: self.name, reason: one_line(&error) },
+        }
+    }
+
+    fn check_whole(self, bytes: &[u8]) -> Result<(), InvalidImage> {
+        let is_whole = match self.format {
+            ImageFormat::Jpeg => is_whole_jpeg(bytes),
+            ImageFormat::WebP => is_whole_webp(bytes),
+            _ => true,
+        };
+        if is_whole { Ok(()) } else { Err(InvalidImage::Truncated { format: self.name }) }
+    }
+}
+
+/// Decoders say in different ways that they ran out of bytes: most with the system's word for it, the GIF decoder with one
+/// of its own, whose type `image` does not hand out.
+fn is_early_end(error: &ImageError) -> bool {
+    match error {
+        ImageError::IoError(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+        ImageError::Decoding(error) => {
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            cause.is_some_and(|cause| cause == "Unexpected End of File")
+        }
+        _ => false,
+    }
+}
+
+fn one_line(error: &ImageError) -> String {
+    let words = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    words.chars().take(200).collect()
+}
