@@ -1,7 +1,7 @@
 //! Numbers from one dtype to another, refused where the value would not survive.
 //!
-//! Decides what an engine that lacks a dtype may be given instead: the same numbers in one it has. An integer that does not
-//! fit, or a finite float that would become infinite, is an error that names the number; rounding a float is not.
+//! Decides what an engine that lacks a dtype may be given instead: the same numbers in one it has. An integer that does
+//! not fit, or a finite float that would become infinite, is an error that names the number; rounding a float is not.
 
 use callboard_codec::{DType, Element, Tensor};
 use half::f16;

@@ -15,15 +15,15 @@ pub struct OnnxConfig {
     /// The `.onnx` file. Weights in files beside it (`.onnx.data`) are found by their names. Required.
     pub model: PathBuf,
 
-    /// Threads that one run may use. By default all models of the process share one pool with a thread per physical core,
-    /// which suits one large model; with `1` and several replicas small models answer more calls per second, because
-    /// replicas then do not wait for each other. A number gives this model a pool of its own, shared by its replicas.
+    /// Threads that compute this model, for all its replicas together. By default all models of the process share one
+    /// pool with a thread per physical core; with a number this model gets a pool of its own, so that a large model
+    /// cannot starve its neighbours. More replicas than threads wait for each other.
     #[serde(default)]
     pub threads: Option<NonZeroUsize>,
 
     /// Whether the first axis of inputs and outputs is the batch. By default the declared shapes decide, see
-    /// [`BatchAxis`](crate::BatchAxis). Say `false` for a model whose first axis has any length but is no batch, such as the
-    /// length of a text; `true` makes it an error if the shapes do not allow it.
+    /// [`BatchAxis`](crate::BatchAxis). Say `false` for a model whose first axis has any length but is no batch, such
+    /// as the length of a text; `true` makes it an error if the shapes do not allow it.
     #[serde(default)]
     pub batched: Option<bool>,
 }

@@ -104,8 +104,8 @@ fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Resul
     fit(signature, spec, &tensor).ok_or_else(|| wrong(describe(&tensor)))
 }
 
-/// The tensor if its shape is that of one item. A batch axis of 1 that was sent along is taken off: the ranks differ, so
-/// it cannot be mistaken for anything else.
+/// The tensor if its shape is that of one item. A batch axis of 1 that was sent along is taken off: the ranks differ,
+/// so it cannot be mistaken for anything else.
 fn fit(signature: &Signature, spec: &TensorSpec, tensor: &Tensor) -> Option<Tensor> {
     let Some(axes) = signature.item_axes(spec) else {
         return Some(tensor.clone());

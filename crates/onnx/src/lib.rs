@@ -30,8 +30,8 @@
 //!
 //! # One item is one sample
 //!
-//! When every input and output begins with a free axis, that axis is the batch ([`BatchAxis`]): an item comes without it
-//! and the stage stacks what is waiting. An item may have these forms:
+//! When every input and output begins with a free axis, that axis is the batch ([`BatchAxis`]): an item comes without
+//! it and the stage stacks what is waiting. An item may have these forms:
 //!
 //! * for a model with one input, the input itself: a tensor of the declared dtype, nested lists of numbers, or a map
 //!   `{dtype, shape, data}`;
@@ -40,14 +40,14 @@
 //! The result is the tensor of a model with one output, or a map of output names to tensors. A leading axis of length 1
 //! that was sent along is taken off; results never have it.
 //!
-//! Numbers in lists are read as the declared dtype and refused when they are out of its range. A tensor of another dtype is
-//! refused, never converted: the sender would not learn that it loses digits. NaN and infinity are values like any other,
-//! for which a model may have a use.
+//! Numbers in lists are read as the declared dtype and refused when they are out of its range. A tensor of another
+//! dtype is refused, never converted: the sender would not learn that it loses digits. NaN and infinity are values like
+//! any other, for which a model may have a use.
 //!
 //! # Running it again is safe
 //!
-//! A run leaves nothing behind, so these stages are idempotent: after a crash in the middle of a batch its items may be run
-//! once more.
+//! A run leaves nothing behind, so these stages are idempotent: after a crash in the middle of a batch its items may be
+//! run once more.
 
 mod cast;
 mod config;

@@ -1,7 +1,7 @@
 //! A loaded model: its signature and the engine that runs it.
 //!
-//! Loading happens once, when the plan is made, so that a broken file is an error before anything starts and routes can be
-//! described without running. Clones share the weights.
+//! Loading happens once, when the plan is made, so that a broken file is an error before anything starts and routes can
+//! be described without running. Clones share the weights.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,8 +1,8 @@
 //! From items to outcomes: stack, run, split.
 //!
-//! Decides which items share a run: those of one shape, in the order they came. When a run of several fails, each of them
-//! runs again alone, so that an item that the model cannot compute (an index out of range, say) fails by itself; a model
-//! may be asked twice because it leaves nothing behind.
+//! Decides which items share a run: those of one shape, in the order they came. When a run of several fails, each of
+//! them runs again alone, so that an item that the model cannot compute (an index out of range, say) fails by itself; a
+//! model may be asked twice because it leaves nothing behind.
 
 use callboard_codec::{Tensor, TensorError};
 use callboard_core::Failure;

@@ -1,6 +1,7 @@
 //! The stage: a worker per replica around the shared model.
 //!
-//! * **Batches:** the stage's `max_batch_size` items at most; a model without a batch axis runs them one after the other.
+//! * **Batches:** the stage's `max_batch_size` items at most; a model without a batch axis runs them one after the
+//!   other.
 //! * **Late or cancelled:** items whose caller has gone are left out of runs that have not begun.
 //! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not pay for
 //!   threads and buffers, and a model that cannot run at all is an error at start.

@@ -150,8 +150,8 @@ async fn models_without_a_batch_axis_run_item_by_item() {
     }
 }
 
-/// Runs another engine, and tells what it was called with. The first call after warm-up waits until it is let go, so that
-/// calls can gather behind it.
+/// Runs another engine, and tells what it was called with. The first call after warm-up waits until it is let go, so
+/// that calls can gather behind it.
 #[derive(Debug)]
 struct Gated {
     inner: Doubling,
@@ -224,8 +224,8 @@ async fn together(items: Vec<Tensor>) -> (Vec<Result<Value, CallError>>, Vec<Vec
     });
     tokio::task::spawn_blocking(move || has_started.recv().unwrap()).await.unwrap();
     let mut calls: Vec<_> = items.into_iter().map(|item| Box::pin(call(&client, item))).collect();
-    // Polled once, each call is on its way to the batcher. There is one runtime thread, so a number of turns well beyond
-    // that of the messages puts them all in its queue; only then the gate opens.
+    // Polled once, each call is on its way to the batcher. There is one runtime thread, so a number of turns well
+    // beyond that of the messages puts them all in its queue; only then the gate opens.
     for waiting in &mut calls {
         assert!(poll_once(waiting).is_none());
     }

@@ -1,7 +1,7 @@
 //! What a model takes and gives: names, dtypes and shapes, read from the ONNX file itself.
 //!
-//! Engines convert types inside (rten keeps an i64 as an i32), so their own metadata does not tell what the model's author
-//! declared; the protobuf does.
+//! Engines convert types inside (rten keeps an i64 as an i32), so their own metadata does not tell what the model's
+//! author declared; the protobuf does.
 //!
 //! Decides which inputs are the callers' to give (weights that old files list among the inputs are not) and whether the
 //! first axis is the batch: see [`BatchAxis`]. A file that declares what no tensor can be is refused with a reason.
@@ -51,8 +51,8 @@ pub enum Axis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BatchAxis {
-    /// Every input and output begins with an axis of any length, inputs with the same one: items are samples without that
-    /// axis and are stacked along it.
+    /// Every input and output begins with an axis of any length, inputs with the same one: items are samples without
+    /// that axis and are stacked along it.
     Stacked,
     /// Every input and output begins with an axis of length 1, as many exports have: items are samples without it, run
     /// one at a time.

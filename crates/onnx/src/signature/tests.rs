@@ -182,7 +182,11 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_file_gives_a_signature_or_a_reason(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+    fn a_damaged_file_gives_a_signature_or_a_reason(
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        cut in any::<bool>(),
+    ) {
         let inputs = vec![value("ids", ElementType::Int64, &[Named("batch"), Fixed(8)])];
         let mut bytes = model(inputs, vec![value("y", ElementType::Float, &[Named("batch")])]).encode_to_vec();
         let at = at.index(bytes.len());
