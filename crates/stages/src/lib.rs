@@ -7,8 +7,9 @@
 //! * [`image`]: PNG, JPEG, GIF, BMP or WebP to a tensor: colours, size, scale and layout as the model wants them.
 //! * [`labels`]: scores to names, the best ones first.
 //!
-//! Both take and give [`Value`](callboard_codec::Value)s, and both work on single samples without a batch axis: batching is
-//! the model stage's. Their configurations are the keys of a `[[stage]]` in `callboard.toml`; an unknown key is an error.
+//! Both take and give [`Value`](callboard_codec::Value)s, and both work on single samples without a batch axis:
+//! batching is the model stage's. Their configurations are the keys of a `[[stage]]` in `callboard.toml`; an unknown
+//! key is an error.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -1,10 +1,10 @@
 //! Whether a picture's data goes to its end, for formats whose decoders fill in what is missing.
 //!
-//! Half a photograph decodes without an error in JPEG: the rest is grey. A person sees that; a model answers nonsense. PNG,
-//! GIF and BMP decoders notice by themselves.
+//! Half a photograph decodes without an error in JPEG: the rest is grey. A person sees that; a model answers nonsense.
+//! PNG, GIF and BMP decoders notice by themselves.
 
-/// Whether a JPEG has its end marker: segments are skipped by their lengths (thumbnails with end markers of their own are
-/// inside of one), scans are read through (ITU-T T.81, B.1.1).
+/// Whether a JPEG has its end marker: segments are skipped by their lengths (thumbnails with end markers of their own
+/// are inside of one), scans are read through (ITU-T T.81, B.1.1).
 pub(super) fn is_whole_jpeg(bytes: &[u8]) -> bool {
     let mut at = 2; // behind the start marker, by which the format was recognised
     loop {

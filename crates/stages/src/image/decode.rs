@@ -2,13 +2,14 @@
 
 use std::io::{self, Cursor};
 
+use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder as _, ImageError, ImageFormat, ImageReader, Limits};
 
 use super::complete::{is_whole_jpeg, is_whole_webp};
 use super::config::{Color, Plan};
 
-/// The longest side that is read, JPEG's own limit. A picture of one row and millions of columns is legal PNG, has no use
-/// here, and would make tables of that length.
+/// The longest side that is read, JPEG's own limit. A picture of one row and millions of columns is legal PNG, has no
+/// use here, and would make tables of that length.
 pub(super) const MAX_SIDE: u32 = 65_535;
 
 /// The most bytes of one pixel in the formats that are read: 16 bits of red, green, blue and alpha.
@@ -78,11 +79,10 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan) -> Result<Raster<u8>, InvalidIma
     check_size(width, height, plan)?;
     let orientation = match plan.orient {
         true => decoder.orientation().map_err(|error| format.explain(error))?,
-        false => image::metadata::Orientation::NoTransforms,
+        false => Orientation::NoTransforms,
     };
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| format.explain(error))?;
-    picture.apply_orientation(orientation);
-    Ok(into_raster(picture, plan.color))
+    let picture = DynamicImage::from_decoder(decoder).map_err(|error| format.explain(error))?;
+    Ok(into_raster(picture, orientation, plan.color))
 }
 
 /// For whatever a decoder allocates by itself; the pixels are counted before they are asked for.
@@ -102,13 +102,15 @@ fn check_size(width: u32, height: u32, plan: &Plan) -> Result<(), InvalidImage> 
     }
 }
 
-fn into_raster(picture: DynamicImage, color: Color) -> Raster<u8> {
-    let (width, height) = (picture.width() as usize, picture.height() as usize);
-    let data = match color {
-        Color::Rgb => picture.into_rgb8().into_raw(),
-        Color::Grey => picture.into_luma8().into_raw(),
+/// First the colours, then the turn: turning needs a second picture, which is smaller then.
+fn into_raster(picture: DynamicImage, orientation: Orientation, color: Color) -> Raster<u8> {
+    let mut picture = match color {
+        Color::Rgb => DynamicImage::from(picture.into_rgb8()),
+        Color::Grey => DynamicImage::from(picture.into_luma8()),
     };
-    Raster { width, height, channels: color.channels(), data }
+    picture.apply_orientation(orientation);
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    Raster { width, height, channels: color.channels(), data: picture.into_bytes() }
 }
 
 /// A format that is read, with its name for people.
@@ -148,8 +150,8 @@ impl Format {
     }
 }
 
-/// Decoders say in different ways that they ran out of bytes: most with the system's word for it, the GIF decoder with one
-/// of its own, whose type `image` does not hand out.
+/// Decoders say in different ways that they ran out of bytes: most with the system's word for it, the GIF decoder with
+/// one of its own, whose type `image` does not hand out.
 fn is_early_end(error: &ImageError) -> bool {
     match error {
         ImageError::IoError(error) => error.kind() == io::ErrorKind::UnexpectedEof,

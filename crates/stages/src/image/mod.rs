@@ -6,14 +6,14 @@
 //!             └─ no picture, cut short, too many pixels: InvalidInput that says so
 //! ```
 //!
-//! An item is the bytes, or a map with the bytes (or their base64) under [`ImageConfig::field`]. The result is one sample
-//! without a batch axis: `[channels, height, width]` and so on, see [`Layout`].
+//! An item is the bytes, or a map with the bytes (or their base64) under [`ImageConfig::field`]. The result is one
+//! sample without a batch axis: `[channels, height, width]` and so on, see [`Layout`].
 //!
 //! * **Hostile input:** the header is read first, and a picture that declares more than [`ImageConfig::max_pixels`] is
-//!   refused before anything is allocated for its pixels. Memory per picture is at most 8 bytes per declared pixel for
-//!   decoding, and what the configured size needs.
-//! * **Where it runs:** on threads of its own. A small icon takes microseconds, but a photograph takes a tenth of a second,
-//!   and the sender chooses which.
+//!   refused before anything is allocated for its pixels. Memory per picture is at worst 12 bytes per declared pixel, and
+//!   what the configured size needs.
+//! * **Where it runs:** on threads of its own. A small icon takes microseconds, but a photograph takes a tenth of a
+//!   second, and the sender chooses which.
 //! * **Transparency** is dropped, and 16 bits per channel become 8. Of an animation the first frame counts.
 
 mod complete;

@@ -25,8 +25,8 @@ fn map<A: Copy, B>(picture: &Raster<A>, change: impl Fn(A) -> B) -> Raster<B> {
     Raster { width: picture.width, height: picture.height, channels: picture.channels, data }
 }
 
-/// `(x · scale − mean) / std`. The product is rounded to f32 once, so that 1/255 is the division by 255 of training scripts;
-/// the rest is in f32, as there.
+/// `(x · scale − mean) / std`. The product is rounded to f32 once, so that 1/255 is the division by 255 of training
+/// scripts; the rest is in f32, as there.
 fn normalize(mut picture: Raster<f32>, scale: f64, mean: &[f32], std: &[f32]) -> Raster<f32> {
     for pixel in picture.data.chunks_exact_mut(picture.channels) {
         for ((value, mean), std) in pixel.iter_mut().zip(mean).zip(std) {

@@ -1,11 +1,11 @@
 //! Another size for the same picture: separable resampling, as Pillow does it.
 //!
-//! Each axis is a table of taps: which old pixels a new one is made of, and with which weights. Kernels that interpolate are
-//! widened by the factor of shrinking, so that no old pixel is skipped (<https://github.com/python-pillow/Pillow>,
-//! `src/libImaging/Resample.c`). Unlike there, values are not rounded between the two axes.
+//! Each axis is a table of taps: which old pixels a new one is made of, and with which weights. Kernels that
+//! interpolate are widened by the factor of shrinking, so that no old pixel is skipped (Pillow's `Resample.c`,
+//! <https://github.com/python-pillow/Pillow>). Unlike there, values are not rounded between the two axes.
 //!
-//! `image::imageops::resize` is not used: its intermediate picture is as wide as the old one and as high as the new one, so
-//! that a legal picture of 65,535 × 1 pixels would take gigabytes. Here the axis that shrinks most goes first.
+//! `image::imageops::resize` is not used: its intermediate picture is as wide as the old one and as high as the new
+//! one, so that a legal picture of 65,535 × 1 pixels would take gigabytes. Here the axis that shrinks most goes first.
 
 use std::f64::consts::PI;
 
@@ -16,7 +16,8 @@ use super::decode::Raster;
 pub(super) fn resize(picture: &Raster<u8>, width: usize, height: usize, method: Resize) -> Raster<f32> {
     let columns = taps(picture.width, width, method);
     let rows = taps(picture.height, height, method);
-    // What each order computes first: as many values as the longer of the old and new lengths of its axis, times the other.
+    // What each order computes first: as many values as the longer of the old and new lengths of its axis, times the
+    // other.
     let across_first = picture.height * picture.width.max(width);
     let down_first = picture.width * picture.height.max(height);
     let mut resized = match across_first <= down_first {

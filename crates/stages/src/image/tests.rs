@@ -147,7 +147,8 @@ fn resampling_agrees_with_pillow() {
 
 #[test]
 fn a_picture_of_one_row_needs_no_more_memory_than_a_square_one() {
-    // 65,535 × 1 to 224 × 224: an intermediate picture as wide as the one and as high as the other would have 14 million values.
+    // 65,535 × 1 to 224 × 224: an intermediate picture as wide as the one and as high as the other would have 14
+    // million values.
     let long = Raster { width: 65_535, height: 1, channels: 1, data: vec![7_u8; 65_535] };
     let resized = resize(&long, 224, 224, Resize::Bilinear);
     assert!(resized.data.iter().all(|value| (value - 7.0).abs() < 1e-3));
@@ -208,7 +209,8 @@ fn what_is_no_picture_says_so() {
 fn a_picture_cut_short_anywhere_says_so() {
     for format in FORMATS {
         let whole = encode(large(), format);
-        // From behind the signature to before the pixels' end; what follows them (a checksum, a trailer) may be missing.
+        // From behind the signature to before the pixels' end; what follows them (a checksum, a trailer) may be
+        // missing.
         for length in (24..whole.len() - 8).step_by(53) {
             let told = refused(&whole[..length]).message().to_owned();
             let name =
