@@ -162,6 +162,9 @@ fn decode<T: Data>(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Resu
     let value = match format {
         Format::Json => json::from_bytes::<T>(bytes, limits),
         Format::Msgpack => msgpack::from_bytes::<T>(bytes, limits),
+        // The others know values only.
+        #[allow(unreachable_patterns, reason = "without the feature `arrow` there are fewer formats")]
+        other => Value::decode(other, bytes, limits)?.deserialize(),
     };
     value.map(Payload::new)
 }

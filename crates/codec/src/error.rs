@@ -113,6 +113,12 @@ impl DecodeError {
         self
     }
 
+    /// For an error inside a part that starts at `start`: its byte counts from the start of the input, or is that of the part.
+    pub(crate) fn shifted(mut self, start: usize) -> Self {
+        self.0.offset = Some(self.0.offset.unwrap_or(0) + start);
+        self
+    }
+
     pub(crate) fn with_path(mut self, path: String) -> Self {
         self.0.path = path;
         self

@@ -5,6 +5,15 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+
+#[cfg(feature = "arrow")]
+use crate::data_frame;
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::Budget;
+use crate::value::Value;
+use crate::{DecodeLimits, json, msgpack};
+
 /// How bytes at a border of the process are to be read or written.
 ///
 /// ```
@@ -19,39 +28,76 @@ use std::fmt;
 pub enum Format {
     /// JSON (RFC 8259): readable, and lossy where JSON has no word for a type. The rules are on [`crate::json`].
     Json,
-    /// MessagePack: every [`Value`](crate::Value) comes back as it was. The extension types are on [`crate::msgpack`].
+    /// MessagePack: every [`Value`] comes back as it was. The extension types are on [`crate::msgpack`].
     Msgpack,
+    /// Arrow IPC as a stream: a data frame.
+    #[cfg(feature = "arrow")]
+    ArrowStream,
+    /// Arrow IPC as a file (Feather 2): a data frame.
+    #[cfg(feature = "arrow")]
+    ArrowFile,
 }
 
+/// Format, name, media types: the first is written, all are read.
+const TABLE: &[(Format, &str, &[&str])] = &[
+    (Format::Json, "json", &["application/json", "text/json"]),
+    (Format::Msgpack, "msgpack", &["application/msgpack", "application/x-msgpack", "application/vnd.msgpack"]),
+    #[cfg(feature = "arrow")]
+    (Format::ArrowStream, "arrow-stream", &["application/vnd.apache.arrow.stream"]),
+    #[cfg(feature = "arrow")]
+    (Format::ArrowFile, "arrow-file", &["application/vnd.apache.arrow.file"]),
+];
+
 impl Format {
-    /// The short name used in logs and errors: `json`, `msgpack`.
+    /// Every format, in declaration order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// The short name used in logs and errors: `json`, `msgpack`, `envelope`, `npy`, `npz`, `arrow-stream`, `arrow-file`.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Json => "json",
-            Self::Msgpack => "msgpack",
-        }
+        TABLE[self as usize].1
     }
 
     /// The media type written into `Content-Type`.
     #[must_use]
     pub const fn media_type(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::Msgpack => "application/msgpack",
-        }
+        TABLE[self as usize].2[0]
     }
 
     /// The format that a `Content-Type` names, if it is one of ours. Parameters (`; charset=utf-8`) are ignored, case too.
     #[must_use]
     pub fn from_media_type(media_type: &str) -> Option<Self> {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match essence.as_str() {
-            "application/json" | "text/json" => Some(Self::Json),
-            "application/msgpack" | "application/x-msgpack" | "application/vnd.msgpack" => Some(Self::Msgpack),
-            other if other.starts_with("application/") && other.ends_with("+json") => Some(Self::Json),
-            _ => None,
-        }
+        let known = TABLE.iter().find(|row| row.2.contains(&essence.as_str())).map(|row| row.0);
+        let json = || essence.starts_with("application/") && essence.ends_with("+json");
+        known.or_else(|| json().then_some(Self::Json))
+    }
+}
+
+/// Reads one value.
+pub(crate) fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
+    limits.check_bytes(bytes.len())?;
+    match format {
+        Format::Json => json::decode(bytes, limits),
+        Format::Msgpack => msgpack::decode(bytes, limits),
+        #[cfg(feature = "arrow")]
+        Format::ArrowStream => data_frame::from_stream(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
+        #[cfg(feature = "arrow")]
+        Format::ArrowFile => data_frame::from_file(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
+    }
+}
+
+/// Writes one value into one piece.
+pub(crate) fn encode(format: Format, value: &Value) -> Result<Bytes, EncodeError> {
+    match format {
+        Format::Json => json::encode(value),
+        Format::Msgpack => msgpack::encode(value),
+        #[cfg(feature = "arrow")]
+        Format::ArrowStream => data_frame::of(value)?.to_stream_parts().map(|parts| parts.concat().into()),
+        #[cfg(feature = "arrow")]
+        Format::ArrowFile => data_frame::of(value)?.to_file(),
     }
 }
 

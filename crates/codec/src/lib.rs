@@ -33,6 +33,8 @@
 //!
 //! This crate knows bytes and values only: no sockets, no clocks, no runtime.
 
+#[cfg(feature = "arrow")]
+mod data_frame;
 mod data_type;
 mod error;
 mod format;
@@ -43,10 +45,12 @@ mod payload;
 mod tensor;
 mod value;
 
+#[cfg(feature = "arrow")]
+pub use data_frame::{DataFrame, DataFrameError, Series};
 pub use data_type::{DataType, RawBody};
 pub use error::{DecodeError, DecodeErrorKind, EncodeError, ExceededLimit};
 pub use format::Format;
 pub use limits::{DecodeLimits, MAX_DEPTH};
 pub use payload::{Data, Payload};
-pub use tensor::{DType, Element, MAX_RANK, Tensor, TensorError};
+pub use tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
 pub use value::{Map, MapIntoIter, MapIter, Scalar, Value};

@@ -33,11 +33,20 @@ pub struct DecodeLimits {
     pub max_depth: usize,
     /// Most list items and map entries in one input, counted over all levels. Threat: amplification; two bytes of input
     /// (`0,`) become a value of 40 bytes. Default: 1,048,576, some 40 MiB of values. Numbers that belong into a tensor count
-    /// here only when they come as nested lists. Message: `more elements than max_elements = M`.
+    /// here only when they come as nested lists. Pairs with `max_tree_bytes`. Message: `more elements than max_elements = M`.
     pub max_elements: usize,
     /// Longest string or map key in bytes. Threat: one text that crowds out all others, in memory and in logs.
     /// Default: 16 MiB. Message: `string of N bytes exceeds max_string_bytes = M`.
     pub max_string_bytes: usize,
+    /// Most memory for structure: the nodes of a dynamic tree, and 1 KiB for each column of each batch of a frame. Text, byte
+    /// strings, elements and cells are not structure; they never take more than the input does, once more. Threat:
+    /// amplification, as above, with room for the next item counted too, so that all that decoding takes at any moment is at
+    /// most 2 × input + 64 KiB + this (and what compressed input unpacks to). Default: 64 MiB, the most elements in one list
+    /// while it grows. Lower it together with `max_elements`. Message: `more structure than max_tree_bytes = M`.
+    pub max_tree_bytes: usize,
+    /// Most bytes that compressed parts of one input may say they unpack to, together. Threat: a few bytes that become
+    /// gigabytes. Default: 256 MiB. Message: `N bytes unpacked exceed max_decompressed_bytes = M`.
+    pub max_decompressed_bytes: usize,
     /// Largest byte string or tensor in bytes. Threat: a length prefix that lies, or one leaf that takes everything.
     /// Default: 64 MiB. Message: `segment of N bytes exceeds max_segment_bytes = M`.
     pub max_segment_bytes: usize,
@@ -51,6 +60,10 @@ const DEFAULT_MAX_BYTES: usize = 64 * MIB;
 const DEFAULT_MAX_DEPTH: usize = 128;
 /// A 224 × 224 × 3 image as nested lists has 150,528 numbers; six of them fit.
 const DEFAULT_MAX_ELEMENTS: usize = 1 << 20;
+/// A list of the most elements, 40 bytes each, and the half as long one that it grew out of.
+const DEFAULT_MAX_TREE_BYTES: usize = 64 * MIB;
+/// Four times the input, which is what tables compress to at best as a rule.
+const DEFAULT_MAX_DECOMPRESSED_BYTES: usize = 256 * MIB;
 /// Room for a 12 MB picture as base64.
 const DEFAULT_MAX_STRING_BYTES: usize = 16 * MIB;
 
@@ -61,6 +74,8 @@ impl Default for DecodeLimits {
             max_depth: DEFAULT_MAX_DEPTH,
             max_elements: DEFAULT_MAX_ELEMENTS,
             max_string_bytes: DEFAULT_MAX_STRING_BYTES,
+            max_tree_bytes: DEFAULT_MAX_TREE_BYTES,
+            max_decompressed_bytes: DEFAULT_MAX_DECOMPRESSED_BYTES,
             max_segment_bytes: DEFAULT_MAX_BYTES,
         }
     }
@@ -79,6 +94,19 @@ impl DecodeLimits {
         Ok(())
     }
 
+    /// Allows a byte string or tensor of `len` bytes.
+    pub(crate) fn check_segment(&self, len: usize) -> Result<(), DecodeError> {
+        if len > self.max_segment_bytes {
+            let max = self.max_segment_bytes;
+            return Err(DecodeError::limit_exceeded(
+                "max_segment_bytes",
+                max,
+                format!("segment of {len} bytes exceeds"),
+            ));
+        }
+        Ok(())
+    }
+
     /// The depth that is really followed.
     pub(crate) fn depth(&self) -> usize {
         self.max_depth.min(MAX_DEPTH)
@@ -90,11 +118,13 @@ impl DecodeLimits {
 pub(crate) struct Budget<'a> {
     limits: &'a DecodeLimits,
     elements: usize,
+    memory: usize,
+    decompressed: usize,
 }
 
 impl<'a> Budget<'a> {
     pub(crate) fn new(limits: &'a DecodeLimits) -> Self {
-        Self { limits, elements: limits.max_elements }
+        Self { limits, elements: limits.max_elements, memory: limits.max_tree_bytes, decompressed: 0 }
     }
 
     /// Spends `count` elements; called before room for them is reserved.
@@ -129,14 +159,78 @@ impl<'a> Budget<'a> {
     }
 
     pub(crate) fn check_segment(&self, len: usize) -> Result<(), DecodeError> {
-        if len > self.limits.max_segment_bytes {
-            let max = self.limits.max_segment_bytes;
+        self.limits.check_segment(len)
+    }
+
+    /// Spends what a compressed part says it unpacks to.
+    pub(crate) fn take_decompressed(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        self.decompressed = self.decompressed.saturating_add(bytes);
+        if self.decompressed > self.limits.max_decompressed_bytes {
+            let (total, max) = (self.decompressed, self.limits.max_decompressed_bytes);
             return Err(DecodeError::limit_exceeded(
-                "max_segment_bytes",
+                "max_decompressed_bytes",
                 max,
-                format!("segment of {len} bytes exceeds"),
+                format!("{total} bytes unpacked exceed"),
             ));
         }
         Ok(())
     }
+
+    /// Spends memory on structure; called before it is allocated.
+    pub(crate) fn take_memory(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        match self.memory.checked_sub(bytes) {
+            Some(left) => {
+                self.memory = left;
+                Ok(())
+            }
+            None => Err(DecodeError::limit_exceeded(
+                "max_tree_bytes",
+                self.limits.max_tree_bytes,
+                "more structure than".to_owned(),
+            )),
+        }
+    }
+
+    /// Takes back memory that was freed.
+    pub(crate) fn give_memory(&mut self, bytes: usize) {
+        self.memory += bytes;
+    }
+
+    /// Makes room for one more item, or for `expected` of them, old and new room counted while both are there.
+    pub(crate) fn make_room<T>(&mut self, items: &mut Vec<T>, expected: usize) -> Result<(), DecodeError> {
+        let before = items.capacity();
+        // A list that said how long it is gets just that much; an empty one is not asked.
+        let room = match expected.checked_sub(before) {
+            Some(_) if expected > 0 => before.saturating_mul(2).max(MAX_EXPECTED).min(expected),
+            _ => before.saturating_mul(2).max(LEAST_ROOM),
+        };
+        self.make_room_for(items, room)
+    }
+
+    /// Makes room for `room` items in all, if the one at hand has none.
+    pub(crate) fn make_room_for<T>(&mut self, items: &mut Vec<T>, room: usize) -> Result<(), DecodeError> {
+        let (len, before) = (items.len(), items.capacity());
+        if len < before {
+            return Ok(());
+        }
+        let room = room.max(len + 1);
+        self.take_memory(room.saturating_mul(size_of::<T>()))?;
+        items.reserve_exact(room - len);
+        self.give_memory(before * size_of::<T>());
+        Ok(())
+    }
+
+    /// Gives back the room that a finished list left over, where that is half of it.
+    pub(crate) fn trim<T>(&mut self, items: &mut Vec<T>) {
+        let before = items.capacity();
+        if items.len() * 2 <= before {
+            items.shrink_to_fit();
+            self.give_memory((before - items.capacity()) * size_of::<T>());
+        }
+    }
 }
+
+/// Room made on a format's word alone.
+const MAX_EXPECTED: usize = 256;
+/// The first room of a list of unknown length.
+const LEAST_ROOM: usize = 4;

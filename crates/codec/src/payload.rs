@@ -187,6 +187,9 @@ fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
     match format {
         Format::Json => json::to_bytes(value),
         Format::Msgpack => msgpack::to_bytes(value),
+        // The others know values only.
+        #[allow(unreachable_patterns, reason = "without the feature `arrow` there are fewer formats")]
+        other => Value::from_serialize(value)?.encode(other),
     }
 }
 

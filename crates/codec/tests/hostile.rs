@@ -153,8 +153,14 @@ fn lengths_that_lie_are_refused_before_anything_is_reserved() {
 
 #[test]
 fn each_limit_is_named_with_its_setting_and_its_place() {
-    let tight =
-        DecodeLimits { max_bytes: 64, max_depth: 3, max_elements: 5, max_string_bytes: 4, max_segment_bytes: 4 };
+    let tight = DecodeLimits {
+        max_bytes: 64,
+        max_depth: 3,
+        max_elements: 5,
+        max_string_bytes: 4,
+        max_segment_bytes: 4,
+        ..DecodeLimits::default()
+    };
     let cases: &[(Format, &[u8], &str, &str)] = &[
         (Format::Json, &[b' '; 65], "max_bytes", "$"),
         (Format::Json, b"{\"a\":[[[1]]]}", "max_depth", "$.a[0][0]"),
@@ -181,8 +187,14 @@ fn each_limit_is_named_with_its_setting_and_its_place() {
 
 #[test]
 fn input_at_the_limits_is_taken() {
-    let tight =
-        DecodeLimits { max_bytes: 64, max_depth: 3, max_elements: 5, max_string_bytes: 4, max_segment_bytes: 4 };
+    let tight = DecodeLimits {
+        max_bytes: 64,
+        max_depth: 3,
+        max_elements: 5,
+        max_string_bytes: 4,
+        max_segment_bytes: 4,
+        ..DecodeLimits::default()
+    };
     for input in ["[[[]]]", "[1,2,3,4,5]", r#"["\u0031234"]"#, "[[],[],[],[],[]]"] {
         Value::decode(Format::Json, &input.into(), &tight).unwrap();
     }

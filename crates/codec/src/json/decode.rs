@@ -20,6 +20,9 @@ pub(crate) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Value, Decod
     }
 }
 
+/// The longest that an escape's character may be.
+const MAX_CHAR_BYTES: usize = 4;
+
 struct Decoder<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -51,11 +54,12 @@ impl Decoder<'_> {
             return Ok(Value::List(items));
         }
         loop {
-            self.element()
-                .and_then(|()| self.value(depth))
-                .map(|item| items.push(item))
-                .map_err(|error| error.in_index(items.len()))?;
+            let index = items.len();
+            let item = self.element().and_then(|()| self.value(depth)).map_err(|error| error.in_index(index))?;
+            self.budget.make_room(&mut items, 0).map_err(|error| error.in_index(index).at_offset(self.at))?;
+            items.push(item);
             if self.closes(b']', "expected , or ] after a list item")? {
+                self.budget.trim(&mut items);
                 return Ok(Value::List(items));
             }
         }
@@ -70,6 +74,7 @@ impl Decoder<'_> {
         loop {
             let key = self.key(&map)?;
             let value = self.element().and_then(|()| self.value(depth)).map_err(|error| error.in_key(&key))?;
+            map.make_room(0, &mut self.budget).map_err(|error| error.in_key(&key).at_offset(self.at))?;
             map.insert(key, value);
             if self.closes(b'}', "expected , or } after a map entry")? {
                 return Ok(Value::Map(map));
@@ -132,13 +137,28 @@ impl Decoder<'_> {
                     self.at += 1;
                     return Ok(text);
                 }
-                Some(b'\\') => text.push(self.escape()?),
+                Some(b'\\') => {
+                    if text.capacity() < len + MAX_CHAR_BYTES {
+                        text.reserve_exact(self.rest_of_string() + MAX_CHAR_BYTES);
+                    }
+                    text.push(self.escape()?);
+                }
                 Some(_) => return Err(self.malformed("a raw control character in text: escape it")),
                 None => {
                     return Err(DecodeError::malformed("text without a closing quote").at_offset(start));
                 }
             }
         }
+    }
+
+    /// Bytes up to the closing quote of the text at hand: the text is no longer than its source.
+    fn rest_of_string(&self) -> usize {
+        let rest = &self.bytes[self.at..];
+        let mut at = 0;
+        while let Some(byte) = rest.get(at).filter(|byte| **byte != b'"') {
+            at += 1 + usize::from(*byte == b'\\');
+        }
+        at.min(rest.len())
     }
 
     /// Reads the escape whose backslash is at hand.

@@ -37,6 +37,11 @@ fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeErr
         Value::Map(map) => write_map(out, map, depth + 1),
         Value::Scalar(value) => write_number(out, *value),
         Value::Tensor(tensor) => write_tensor(out, tensor),
+        Value::StrTensor(tensor) => write_texts(out, tensor.shape(), &mut tensor.iter()),
+        #[cfg(feature = "arrow")]
+        Value::DataFrame(frame) => write(out, &frame.to_columns()?, depth),
+        #[cfg(feature = "arrow")]
+        Value::Series(series) => write(out, &series.to_list()?, depth),
     }
 }
 
@@ -81,11 +86,26 @@ fn write_axis<T: Element>(out: &mut Vec<u8>, shape: &[usize], elements: &[T]) ->
     write_list(out, *len, |out, index| write_axis(out, shape, &elements[index * row..][..row]))
 }
 
+/// One row of texts; recurses once per axis.
+fn write_texts<'a, I: Iterator<Item = &'a str>>(
+    out: &mut Vec<u8>,
+    shape: &[usize],
+    texts: &mut I,
+) -> Result<(), EncodeError> {
+    match shape.split_first() {
+        None => leaf(out, texts.next().expect("as many texts as the shape says")),
+        Some((len, shape)) => write_list(out, *len, |out, _| write_texts(out, shape, texts)),
+    }
+}
+
 /// serde_json would write a number that is none as `null`, which a reader cannot tell from a missing one.
 fn write_number(out: &mut Vec<u8>, number: Scalar) -> Result<(), EncodeError> {
-    match number.as_f64() {
-        Some(value) if !value.is_finite() => Err(EncodeError::new("float", format!("JSON has no form for {value}"))),
-        _ => leaf(out, &scalar::Plain(number)),
+    match number.is_finite() {
+        true => leaf(out, &scalar::Plain(number)),
+        false => {
+            let shown = number.as_f64().map_or_else(|| format!("{:?}", number.plain()), |number| number.to_string());
+            Err(EncodeError::new("float", format!("JSON has no form for {shown}")))
+        }
     }
 }
 

@@ -28,9 +28,6 @@ pub(crate) fn check(bytes: &Bytes, limits: &DecodeLimits) -> Result<(), DecodeEr
     Decoder { bytes, at: 0, end: bytes.len(), budget: Budget::new(limits) }.skip(0)
 }
 
-/// Room reserved on a header's word alone: nested headers may each claim all that is left of the input.
-const MAX_RESERVED: usize = 256;
-
 struct Decoder<'a> {
     bytes: &'a Bytes,
     at: usize,
@@ -118,8 +115,10 @@ impl Decoder<'_> {
 
     fn items(&mut self, len: usize, depth: usize) -> Result<Vec<Value>, DecodeError> {
         self.enter(len, 1, depth)?;
-        let mut items = Vec::with_capacity(len.min(MAX_RESERVED));
+        let mut items = Vec::new();
         for index in 0..len {
+            let at = self.at;
+            self.budget.make_room(&mut items, len).map_err(|error| error.in_index(index).at_offset(at))?;
             items.push(self.value(depth).map_err(|error| error.in_index(index))?);
         }
         Ok(items)
@@ -127,7 +126,7 @@ impl Decoder<'_> {
 
     fn map(&mut self, len: usize, depth: usize) -> Result<Value, DecodeError> {
         self.enter(len, 2, depth)?;
-        let mut map = Map::with_capacity(len.min(MAX_RESERVED));
+        let mut map = Map::new();
         for _ in 0..len {
             let start = self.at;
             let key = self.key()?;
@@ -135,6 +134,7 @@ impl Decoder<'_> {
                 return Err(DecodeError::malformed("the same key twice").in_key(&key).at_offset(start));
             }
             let value = self.value(depth).map_err(|error| error.in_key(&key))?;
+            map.make_room(len, &mut self.budget).map_err(|error| error.in_key(&key).at_offset(start))?;
             map.insert(key, value);
         }
         Ok(Value::Map(map))
@@ -183,7 +183,7 @@ impl Decoder<'_> {
         let start = self.at;
         if code != ext::TUPLE {
             let payload = self.segment(len)?;
-            return ext::leaf(code, &payload, &self.budget).map_err(|error| error.at_offset(start));
+            return ext::leaf(code, &payload, &mut self.budget).map_err(|error| error.shifted(start));
         }
         let inside = self.take(len)?;
         // The items are read in place, and must end where the tuple ends.

@@ -43,6 +43,13 @@ fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeErr
         Value::Map(map) => write_map(out, map, depth + 1)?,
         Value::Scalar(scalar) => write_ext(out, ext::SCALAR, &[&ext::scalar_payload(*scalar)])?,
         Value::Tensor(tensor) => write_ext(out, ext::TENSOR, &[&ext::tensor_header(tensor), tensor.data()])?,
+        Value::StrTensor(tensor) => {
+            write_ext(out, ext::STR_TENSOR, &[&ext::str_tensor_header(tensor), tensor.data()])?;
+        }
+        #[cfg(feature = "arrow")]
+        Value::DataFrame(frame) => write_stream(out, ext::DATA_FRAME, &frame.to_stream_parts()?)?,
+        #[cfg(feature = "arrow")]
+        Value::Series(series) => write_stream(out, ext::SERIES, &series.to_stream_parts()?)?,
     }
     Ok(())
 }
@@ -109,6 +116,12 @@ fn write_tuple(out: &mut Vec<u8>, items: &[Value], depth: usize) -> Result<(), E
     let len = u32::try_from(out.len() - start).map_err(|_| too_long("tuple"))?;
     out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
     Ok(())
+}
+
+#[cfg(feature = "arrow")]
+fn write_stream(out: &mut Vec<u8>, code: i8, parts: &[Bytes]) -> Result<(), EncodeError> {
+    let parts: Vec<&[u8]> = parts.iter().map(AsRef::as_ref).collect();
+    write_ext(out, code, &parts)
 }
 
 fn write_ext(out: &mut Vec<u8>, code: i8, parts: &[&[u8]]) -> Result<(), EncodeError> {

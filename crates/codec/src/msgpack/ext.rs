@@ -4,15 +4,22 @@
 
 use bytes::Bytes;
 
+#[cfg(feature = "arrow")]
+use crate::data_frame;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{Budget, DecodeLimits};
 use crate::msgpack::{decode::list_payload, encode};
-use crate::tensor::{DType, MAX_RANK, Tensor};
+use crate::tensor::{DType, MAX_RANK, StrTensor, Tensor};
 use crate::value::{Scalar, Value};
 
 pub(crate) const TUPLE: i8 = 1;
 pub(crate) const SCALAR: i8 = 2;
 pub(crate) const TENSOR: i8 = 3;
+pub(crate) const STR_TENSOR: i8 = 4;
+pub(crate) const DATA_FRAME: i8 = 5;
+pub(crate) const SERIES: i8 = 6;
+/// Stands in an envelope's tree for what lies in a segment. Nothing of its kind is read outside an envelope.
+pub(crate) const SEGMENT: i8 = 7;
 
 /// dtype, rank and padding, so that the axes and the elements keep the alignment of the payload.
 const TENSOR_HEADER_BYTES: usize = 8;
@@ -31,10 +38,29 @@ pub(crate) fn scalar_payload(scalar: Scalar) -> Vec<u8> {
 
 /// Everything of a tensor's payload that stands before its elements.
 pub(crate) fn tensor_header(tensor: &Tensor) -> Vec<u8> {
-    let rank = u8::try_from(tensor.shape().len()).expect("at most MAX_RANK axes");
-    let mut header = vec![tensor.dtype().code(), rank, 0, 0, 0, 0, 0, 0];
-    tensor.shape().iter().for_each(|axis| header.extend_from_slice(&(*axis as u64).to_le_bytes()));
+    array_header(tensor.dtype().code(), tensor.shape())
+}
+
+/// The same of an array of texts, whose dtype is none of [`DType`]'s.
+pub(crate) fn str_tensor_header(tensor: &StrTensor) -> Vec<u8> {
+    array_header(STR_CODE, tensor.shape())
+}
+
+/// Where a dtype stands in a header, this says text.
+const STR_CODE: u8 = 64;
+
+fn array_header(code: u8, shape: &[usize]) -> Vec<u8> {
+    let rank = u8::try_from(shape.len()).expect("at most MAX_RANK axes");
+    let mut header = Vec::with_capacity(TENSOR_HEADER_BYTES + shape.len() * AXIS_BYTES);
+    header.extend_from_slice(&[code, rank, 0, 0, 0, 0, 0, 0]);
+    shape.iter().for_each(|axis| header.extend_from_slice(&(*axis as u64).to_le_bytes()));
     header
+}
+
+pub(crate) fn str_tensor_payload(tensor: &StrTensor) -> Vec<u8> {
+    let mut payload = str_tensor_header(tensor);
+    payload.extend_from_slice(tensor.data());
+    payload
 }
 
 pub(crate) fn tensor_payload(tensor: &Tensor) -> Vec<u8> {
@@ -47,16 +73,26 @@ pub(crate) fn tensor_payload(tensor: &Tensor) -> Vec<u8> {
 pub(crate) fn decode(code: i8, payload: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
     match code {
         TUPLE => list_payload(payload, limits),
-        _ => leaf(code, payload, &Budget::new(limits)),
+        _ => leaf(code, payload, &mut Budget::new(limits)),
     }
 }
 
+/// What a tensor takes beside its elements: shape, counts, and the header of a buffer that was copied into alignment.
+pub(crate) const LEAF_BYTES: usize = 256;
+
 /// Reads an extension that has no values inside.
-pub(crate) fn leaf(code: i8, payload: &Bytes, budget: &Budget<'_>) -> Result<Value, DecodeError> {
+pub(crate) fn leaf(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
     budget.check_segment(payload.len())?;
+    budget.take_memory(LEAF_BYTES)?;
     match code {
         SCALAR => scalar(payload).map(Value::Scalar),
         TENSOR => tensor(payload).map(Value::Tensor),
+        STR_TENSOR => str_tensor(payload).map(Value::StrTensor),
+        #[cfg(feature = "arrow")]
+        DATA_FRAME => data_frame::from_stream(payload, budget).map(Value::DataFrame),
+        #[cfg(feature = "arrow")]
+        SERIES => data_frame::series_from_stream(payload, budget).map(Value::Series),
+        SEGMENT => Err(DecodeError::malformed("a reference to a segment outside an envelope")),
         _ => Err(DecodeError::unsupported(format!("extension type {code}"))),
     }
 }
@@ -67,10 +103,11 @@ fn scalar(payload: &[u8]) -> Result<Scalar, DecodeError> {
         .ok_or_else(|| DecodeError::malformed("a scalar whose bytes are not of its dtype"))
 }
 
-fn tensor(payload: &Bytes) -> Result<Tensor, DecodeError> {
+/// A header's dtype code and shape, and the bytes behind it.
+pub(crate) fn array_parts(payload: &Bytes) -> Result<(u8, Vec<usize>, Bytes), DecodeError> {
     let short = || DecodeError::malformed("a tensor that ends in its header");
     let [code, rank, padding @ ..] = payload.first_chunk::<TENSOR_HEADER_BYTES>().ok_or_else(short)?;
-    let (dtype, rank) = (dtype(*code)?, usize::from(*rank));
+    let rank = usize::from(*rank);
     if *padding != [0; 6] || rank > MAX_RANK {
         return Err(DecodeError::malformed("not the header of a tensor"));
     }
@@ -79,8 +116,28 @@ fn tensor(payload: &Bytes) -> Result<Tensor, DecodeError> {
     let shape = axes.as_chunks().0.iter().map(|axis| usize::try_from(u64::from_le_bytes(*axis)));
     let shape: Vec<usize> =
         shape.collect::<Result<_, _>>().map_err(|_| DecodeError::malformed("an axis longer than memory"))?;
-    Tensor::try_new(dtype, &shape, payload.slice(elements_at..))
-        .map_err(|error| DecodeError::malformed(error.to_string()))
+    Ok((*code, shape, payload.slice(elements_at..)))
+}
+
+fn tensor(payload: &Bytes) -> Result<Tensor, DecodeError> {
+    let (code, shape, data) = array_parts(payload)?;
+    make_tensor(code, &shape, data)
+}
+
+pub(crate) fn make_tensor(code: u8, shape: &[usize], data: Bytes) -> Result<Tensor, DecodeError> {
+    Tensor::try_new(dtype(code)?, shape, data).map_err(|error| DecodeError::malformed(error.to_string()))
+}
+
+fn str_tensor(payload: &Bytes) -> Result<StrTensor, DecodeError> {
+    let (code, shape, data) = array_parts(payload)?;
+    make_str_tensor(code, &shape, data)
+}
+
+pub(crate) fn make_str_tensor(code: u8, shape: &[usize], data: Bytes) -> Result<StrTensor, DecodeError> {
+    if code != STR_CODE {
+        return Err(DecodeError::malformed("not the header of an array of texts"));
+    }
+    StrTensor::try_new(shape, data).map_err(|error| DecodeError::malformed(error.to_string()))
 }
 
 fn dtype(code: u8) -> Result<DType, DecodeError> {

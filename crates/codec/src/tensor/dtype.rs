@@ -46,10 +46,14 @@ pub enum DType {
     F32,
     /// IEEE 754 double precision.
     F64,
+    /// A complex number of two [`F32`](Self::F32): real part, imaginary part.
+    C64,
+    /// A complex number of two [`F64`](Self::F64): real part, imaginary part.
+    C128,
 }
 
 /// Type, our name, NumPy's name, size in bytes, code on the wire.
-const TABLE: [(DType, &str, &str, usize, u8); 13] = [
+const TABLE: [(DType, &str, &str, usize, u8); 15] = [
     (DType::Bool, "bool", "bool", 1, 1),
     (DType::I8, "i8", "int8", 1, 2),
     (DType::I16, "i16", "int16", 2, 3),
@@ -63,6 +67,8 @@ const TABLE: [(DType, &str, &str, usize, u8); 13] = [
     (DType::BF16, "bf16", "bfloat16", 2, 11),
     (DType::F32, "f32", "float32", 4, 12),
     (DType::F64, "f64", "float64", 8, 13),
+    (DType::C64, "c64", "complex64", 8, 14),
+    (DType::C128, "c128", "complex128", 16, 15),
 ];
 
 impl DType {
@@ -77,13 +83,14 @@ impl DType {
         self.row().3
     }
 
-    /// The short name: `bool`, `i8` … `u64`, `f16`, `bf16`, `f32`, `f64`.
+    /// The short name: `bool`, `i8` … `u64`, `f16`, `bf16`, `f32`, `f64`, `c64`, `c128`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// NumPy's name: `bool`, `int8` … `uint64`, `float16`, `bfloat16`, `float32`, `float64`.
+    /// NumPy's name: `bool`, `int8` … `uint64`, `float16`, `bfloat16`, `float32`, `float64`,
+    /// `complex64`, `complex128`.
     #[must_use]
     pub const fn numpy_name(self) -> &'static str {
         self.row().2
@@ -137,6 +144,8 @@ macro_rules! with_element {
             DType::BF16 => with_element!(@arm $T, ::half::bf16, $body),
             DType::F32 => with_element!(@arm $T, f32, $body),
             DType::F64 => with_element!(@arm $T, f64, $body),
+            DType::C64 => with_element!(@arm $T, ::num_complex::Complex<f32>, $body),
+            DType::C128 => with_element!(@arm $T, ::num_complex::Complex<f64>, $body),
         }
     }};
     (@arm $T:ident, $rust:ty, $body:expr) => {{

@@ -2,12 +2,13 @@
 
 use bytemuck::{CheckedBitPattern, NoUninit};
 use half::{bf16, f16};
+use num_complex::Complex;
 
 use crate::tensor::DType;
 use crate::value::{Scalar, Value};
 
-/// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`, `f64` and
-/// `half`'s `f16` and `bf16`. Sealed: the list is that of [`DType`].
+/// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`, `f64`,
+/// `half`'s `f16` and `bf16`, and `num_complex::Complex` of `f32` and `f64`. Sealed: the list is that of [`DType`].
 pub trait Element: sealed::Bits + Copy + Send + Sync + 'static {
     /// The dtype of a tensor of such elements.
     const DTYPE: DType;
@@ -35,6 +36,7 @@ mod sealed {
     }
 
     bits!(bool, i8, i16, i32, i64, u8, u16, u32, u64, half::f16, half::bf16, f32, f64);
+    bits!(num_complex::Complex<f32>, num_complex::Complex<f64>);
 }
 
 impl Element for bool {
@@ -88,3 +90,29 @@ macro_rules! floats {
 }
 
 floats!(f16 => F16 by f16::from_f64, bf16 => BF16 by bf16::from_f64, f32 => F32 by (|wide| wide as f32), f64 => F64 by (|wide| wide));
+
+macro_rules! complexes {
+    ($($part:ty => $dtype:ident),*) => {$(
+        impl Element for Complex<$part> {
+            const DTYPE: DType = DType::$dtype;
+
+            fn to_scalar(self) -> Scalar {
+                Scalar::$dtype(self)
+            }
+
+            /// A real number, or a scalar; a pair of numbers would look like one more axis.
+            fn from_value(value: &Value) -> Option<Self> {
+                match value {
+                    Value::Scalar(Scalar::C64(x)) => Some(Self::new(<$part>::from(x.re), <$part>::from(x.im))),
+                    Value::Scalar(Scalar::C128(x)) => {
+                        let part = |wide: f64| <$part as Element>::from_value(&Value::Float(wide));
+                        Some(Self::new(part(x.re)?, part(x.im)?))
+                    }
+                    real => Some(Self::new(<$part as Element>::from_value(real)?, 0.0)),
+                }
+            }
+        }
+    )*};
+}
+
+complexes!(f32 => C64, f64 => C128);

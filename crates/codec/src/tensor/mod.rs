@@ -6,10 +6,11 @@
 
 mod dtype;
 mod element;
-mod nested;
+pub(crate) mod nested;
 mod serde;
 mod stack;
-mod view;
+mod strings;
+pub(crate) mod view;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use smallvec::SmallVec;
 pub use dtype::DType;
 pub(crate) use dtype::with_element;
 pub use element::Element;
+pub use strings::StrTensor;
 
 #[cfg(target_endian = "big")]
 compile_error!("tensors are little-endian in memory and on the wire; a big-endian host would need a swap at each view");
@@ -116,6 +118,23 @@ pub enum TensorError {
         actual_dtype: DType,
         /// The shape of the offending one.
         actual_shape: Vec<usize>,
+    },
+    /// One of the arrays of texts to be joined has another shape than the first. The others are not at fault.
+    #[error("item {index} is of shape {actual_shape:?}, the first of shape {shape:?}")]
+    ShapeMismatch {
+        /// Which of them.
+        index: usize,
+        /// The shape of the first.
+        shape: Vec<usize>,
+        /// The shape of the offending one.
+        actual_shape: Vec<usize>,
+    },
+    /// An array of texts whose buffer is not what it says: an end out of order or inside a character, or bytes that are not
+    /// UTF-8.
+    #[error("element {index} of an array of texts is no text")]
+    NotText {
+        /// The first such element, in row-major order; the number of elements when bytes are left over behind the last.
+        index: usize,
     },
     /// Nothing to join: the dtype and shape of the result would be unknown.
     #[error("no tensors to join")]

@@ -7,8 +7,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
+use ::serde::ser::SerializeSeq;
+use ::serde::{Serialize, Serializer};
+
 use crate::error::DecodeError;
-use crate::tensor::{DType, Element, MAX_RANK, Tensor, TensorError, size_of_shape, with_element};
+use crate::tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError, size_of_shape, with_element};
 use crate::value::{Map, Value};
 
 impl Tensor {
@@ -139,6 +142,44 @@ fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut Vec<T>) -> Re
             Err(DecodeError::mismatch(format!("{} where others have a row of {len}", value.kind())))
         }
         (None, Some(_)) => Err(DecodeError::mismatch("a list where others have a number")),
+    }
+}
+
+/// The shape and leaves of nested lists of texts.
+pub(crate) fn texts(value: &Value) -> Result<(Vec<usize>, Vec<&str>), DecodeError> {
+    let shape = first_shape(value)?;
+    let mut texts = Vec::new();
+    fill_texts(value, &shape, &mut texts)?;
+    Ok((shape, texts))
+}
+
+fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut Vec<&'v str>) -> Result<(), DecodeError> {
+    match (shape.split_first(), value.as_list()) {
+        (None, None) => {
+            let text = value.as_str().ok_or_else(|| DecodeError::mismatch(format!("{} is no text", value.kind())))?;
+            texts.push(text);
+            Ok(())
+        }
+        (Some((len, inner)), Some(items)) if items.len() == *len => {
+            let step = |(index, item)| fill_texts(item, inner, texts).map_err(|error| error.in_index(index));
+            items.iter().enumerate().try_for_each(step)
+        }
+        _ => Err(DecodeError::mismatch("a row of another shape than the first")),
+    }
+}
+
+/// Texts as nested lists, from the index of the first; recurses once per axis.
+pub(crate) struct Texts<'a>(pub(crate) &'a [usize], pub(crate) &'a StrTensor, pub(crate) usize);
+
+impl Serialize for Texts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((len, shape)) = self.0.split_first() else {
+            return serializer.serialize_str(self.1.get(self.2).expect("as many texts as the shape says"));
+        };
+        let row: usize = shape.iter().product();
+        let mut rows = serializer.serialize_seq(Some(*len))?;
+        (0..*len).try_for_each(|index| rows.serialize_element(&Texts(shape, self.1, self.2 + index * row)))?;
+        rows.end()
     }
 }
 

@@ -17,7 +17,13 @@ impl Serialize for Tensor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         exact::serialize(
             serializer,
-            exact::Forms { plain: &Nested(self), code: ext::TENSOR, payload: || Ok(ext::tensor_payload(self)) },
+            exact::Forms {
+                plain: &Nested(self),
+                code: ext::TENSOR,
+                payload: || Ok(ext::tensor_payload(self)),
+                shared: || Value::Tensor(self.clone()),
+                bytes: self.data().len(),
+            },
         )
     }
 }

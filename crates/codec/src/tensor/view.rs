@@ -80,7 +80,7 @@ pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
 }
 
 /// A buffer of `len` zeroed bytes that is aligned for every dtype, filled by `fill`.
-pub(super) fn aligned_buffer(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
+pub(crate) fn aligned_buffer(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
     struct Words(Vec<u128>, usize);
     impl AsRef<[u8]> for Words {
         fn as_ref(&self) -> &[u8] {
@@ -94,7 +94,7 @@ pub(super) fn aligned_buffer(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes 
 }
 
 /// The same bytes at an address that is a multiple of `alignment`; copied only when they are not there already.
-pub(super) fn aligned(data: Bytes, alignment: usize) -> Bytes {
+pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
     match data.as_ptr().addr().is_multiple_of(alignment) {
         true => data,
         false => aligned_buffer(data.len(), |buffer| buffer.copy_from_slice(&data)),

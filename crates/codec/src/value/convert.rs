@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::tensor::Tensor;
+use crate::tensor::{StrTensor, Tensor};
 use crate::value::{Map, Scalar, Value};
 
 macro_rules! from {
@@ -39,6 +39,13 @@ from! {
     Map => |map| Self::Map(map),
     Scalar => |scalar| Self::Scalar(scalar),
     Tensor => |tensor| Self::Tensor(tensor),
+    StrTensor => |tensor| Self::StrTensor(tensor),
+}
+
+#[cfg(feature = "arrow")]
+from! {
+    crate::DataFrame => |frame| Self::DataFrame(frame),
+    crate::Series => |series| Self::Series(series),
 }
 
 impl<T: Into<Self>> From<Option<T>> for Value {

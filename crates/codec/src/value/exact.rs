@@ -6,14 +6,16 @@
 //! * one for people (JSON) says `is_human_readable` and gets the plain form;
 //! * a binary one (rmp-serde) gets the exact form, as the pair of code and bytes that rmp-serde writes as an extension;
 //! * the bridge to [`Value`](crate::Value) answers like one for people, so that a user's types take the same form as in
-//!   JSON, but knows the name [`EXACT`] and asks for the exact form of what stands under it.
+//!   JSON, but knows the name [`EXACT`] and is handed what stands under it as it is (see [`handover`]).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
 use serde::ser::{Error as _, SerializeTuple};
 use serde::{Serialize, Serializer};
 
 use crate::error::EncodeError;
+use crate::value::{Value, handover};
 
 /// Wraps everything that has an exact form. Formats that do not know the name pass a newtype through.
 pub(crate) const EXACT: &str = "$callboard::exact";
@@ -21,32 +23,49 @@ pub(crate) const EXACT: &str = "$callboard::exact";
 /// The name under which rmp-serde reads and writes a MessagePack extension.
 pub(crate) const EXTENSION: &str = "_ExtStruct";
 
-/// A type with an extension code, in both its forms. The payload is made only when it is asked for.
-pub(crate) struct Forms<'a, P, F> {
+/// A type with an extension code, in all its forms. Each is made only when it is asked for.
+pub(crate) struct Forms<'a, P, F, V> {
+    /// For people.
     pub(crate) plain: &'a P,
+    /// The extension's code.
     pub(crate) code: i8,
+    /// The extension's bytes.
     pub(crate) payload: F,
+    /// The value itself, to be shared.
+    pub(crate) shared: V,
+    /// About how many bytes the payload has.
+    pub(crate) bytes: usize,
 }
 
 /// Writes whichever form suits the serializer.
-pub(crate) fn serialize<S, P, F>(serializer: S, forms: Forms<'_, P, F>) -> Result<S::Ok, S::Error>
+pub(crate) fn serialize<S, P, F, V>(serializer: S, forms: Forms<'_, P, F, V>) -> Result<S::Ok, S::Error>
 where
     S: Serializer,
     P: Serialize,
     F: Fn() -> Result<Vec<u8>, EncodeError>,
+    V: Fn() -> Value,
 {
     serializer.serialize_newtype_struct(EXACT, &forms)
 }
 
-impl<P: Serialize, F: Fn() -> Result<Vec<u8>, EncodeError>> Serialize for Forms<'_, P, F> {
+impl<P: Serialize, F: Fn() -> Result<Vec<u8>, EncodeError>, V: Fn() -> Value> Serialize for Forms<'_, P, F, V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if handover::offer(&self.shared) {
+            return serializer.serialize_unit();
+        }
         if serializer.is_human_readable() {
             return self.plain.serialize(serializer);
+        }
+        if handover::refuses(self.bytes) {
+            return Err(S::Error::custom(LARGE));
         }
         let payload = (self.payload)().map_err(S::Error::custom)?;
         serializer.serialize_newtype_struct(EXTENSION, &Extension { code: self.code, payload })
     }
 }
+
+/// Never seen outside: the envelope starts again with segments.
+const LARGE: &str = "a leaf that belongs into a segment";
 
 /// A code and its bytes: the shape that rmp-serde wants under [`EXTENSION`].
 struct Extension {
@@ -64,16 +83,20 @@ impl Serialize for Extension {
 }
 
 /// A byte string in whichever form suits the serializer: base64 or bytes.
-pub(crate) fn serialize_bytes<S: Serializer>(serializer: S, bytes: &[u8]) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize_bytes<S: Serializer>(serializer: S, bytes: &Bytes) -> Result<S::Ok, S::Error> {
     serializer.serialize_newtype_struct(EXACT, &BytesForms(bytes))
 }
 
-struct BytesForms<'a>(&'a [u8]);
+struct BytesForms<'a>(&'a Bytes);
 
 impl Serialize for BytesForms<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if handover::offer(|| Value::Bytes(self.0.clone())) {
+            return serializer.serialize_unit();
+        }
         match serializer.is_human_readable() {
             true => serializer.serialize_str(&BASE64.encode(self.0)),
+            false if handover::refuses(self.0.len()) => Err(S::Error::custom(LARGE)),
             false => serializer.serialize_bytes(self.0),
         }
     }

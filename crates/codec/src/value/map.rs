@@ -7,6 +7,8 @@ use std::fmt;
 
 use indexmap::IndexMap;
 
+use crate::error::DecodeError;
+use crate::limits::Budget;
 use crate::value::Value;
 
 /// String keys to [`Value`]s, in insertion order.
@@ -30,6 +32,11 @@ enum Entries {
 
 /// Comparing sixteen short keys takes no longer than hashing one.
 const SMALL: usize = 16;
+
+/// Memory of an indexed map with room for so many entries: each with its hash, and an index that is at worst half full.
+const fn large_bytes(capacity: usize) -> usize {
+    capacity.saturating_mul(size_of::<(u64, String, Value)>() + 24).saturating_add(128)
+}
 
 impl Map {
     /// An empty map. Allocates nothing.
@@ -63,6 +70,33 @@ impl Map {
             self.0 = Entries::Large(Box::new(entries.into_iter().collect()));
         }
         None
+    }
+
+    /// Makes room for one more entry, or for `expected` of them, before any is allocated.
+    pub(crate) fn make_room(&mut self, expected: usize, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
+        match &mut self.0 {
+            Entries::Small(entries) if entries.len() < SMALL => {
+                // Room for more than that is made when the index is.
+                let room = expected.max(entries.capacity() * 2).clamp(2, SMALL);
+                budget.make_room_for(entries, room)
+            }
+            Entries::Small(entries) => {
+                budget.take_memory(large_bytes(SMALL * 2))?;
+                let mut large = IndexMap::with_capacity(SMALL * 2);
+                budget.give_memory(entries.capacity() * size_of::<(String, Value)>());
+                large.extend(std::mem::take(entries));
+                self.0 = Entries::Large(Box::new(large));
+                Ok(())
+            }
+            Entries::Large(entries) if entries.len() < entries.capacity() => Ok(()),
+            Entries::Large(entries) => {
+                let len = entries.len();
+                budget.take_memory(large_bytes(len * 2))?;
+                entries.reserve_exact(len);
+                budget.give_memory(large_bytes(len));
+                Ok(())
+            }
+        }
     }
 
     /// Takes a value out. The others keep their order, which costs a move of those behind it.

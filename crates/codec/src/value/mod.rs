@@ -7,6 +7,7 @@
 mod bridge;
 mod convert;
 pub(crate) mod exact;
+pub(crate) mod handover;
 mod map;
 pub(crate) mod scalar;
 mod serde;
@@ -17,9 +18,11 @@ use bytes::Bytes;
 pub use map::{IntoIter as MapIntoIter, Iter as MapIter, Map};
 pub use scalar::Scalar;
 
+#[cfg(feature = "arrow")]
+use crate::data_frame::{DataFrame, Series};
 use crate::error::{DecodeError, EncodeError};
-use crate::tensor::Tensor;
-use crate::{DecodeLimits, Format, json, msgpack};
+use crate::tensor::{StrTensor, Tensor};
+use crate::{DecodeLimits, Format, format};
 
 /// A value whose type is known at run time.
 ///
@@ -63,6 +66,14 @@ pub enum Value {
     Scalar(Scalar),
     /// An n-dimensional array.
     Tensor(Tensor),
+    /// An n-dimensional array of texts.
+    StrTensor(StrTensor),
+    /// Named columns of equal length.
+    #[cfg(feature = "arrow")]
+    DataFrame(DataFrame),
+    /// One named column.
+    #[cfg(feature = "arrow")]
+    Series(Series),
 }
 
 impl Value {
@@ -73,27 +84,21 @@ impl Value {
     /// [`Malformed`](crate::DecodeErrorKind::Malformed) input, a limit that was reached, or an
     /// [`Unsupported`](crate::DecodeErrorKind::Unsupported) extension; each with path and byte.
     pub fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
-        match format {
-            Format::Json => json::decode(bytes, limits),
-            Format::Msgpack => msgpack::decode(bytes, limits),
-        }
+        format::decode(format, bytes, limits)
     }
 
     /// Writes the value.
     ///
     /// # Errors
     ///
-    /// When the format has no form for a part of it (JSON: NaN and infinities), or it is nested deeper than
-    /// [`MAX_DEPTH`](crate::MAX_DEPTH).
+    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is nested
+    /// deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
     pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
-        match format {
-            Format::Json => json::encode(self),
-            Format::Msgpack => msgpack::encode(self),
-        }
+        format::encode(format, self)
     }
 
     /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`, `tuple`,
-    /// `map`, `scalar`, `tensor`.
+    /// `map`, `scalar`, `tensor`, `str_tensor`, `data_frame`, `series`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -108,6 +113,11 @@ impl Value {
             Self::Map(_) => "map",
             Self::Scalar(_) => "scalar",
             Self::Tensor(_) => "tensor",
+            Self::StrTensor(_) => "str_tensor",
+            #[cfg(feature = "arrow")]
+            Self::DataFrame(_) => "data_frame",
+            #[cfg(feature = "arrow")]
+            Self::Series(_) => "series",
         }
     }
 
@@ -218,6 +228,35 @@ impl Value {
     pub const fn as_tensor(&self) -> Option<&Tensor> {
         match self {
             Self::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// The array of texts, if it is one. [`StrTensor::from_value`] takes nested lists too.
+    #[must_use]
+    pub const fn as_str_tensor(&self) -> Option<&StrTensor> {
+        match self {
+            Self::StrTensor(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// The data frame, if it is one. [`DataFrame::from_value`] takes a map of columns too.
+    #[cfg(feature = "arrow")]
+    #[must_use]
+    pub const fn as_data_frame(&self) -> Option<&DataFrame> {
+        match self {
+            Self::DataFrame(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// The series, if it is one.
+    #[cfg(feature = "arrow")]
+    #[must_use]
+    pub const fn as_series(&self) -> Option<&Series> {
+        match self {
+            Self::Series(series) => Some(series),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! One number that remembers its width, as a NumPy scalar does.
 
 use half::{bf16, f16};
+use num_complex::Complex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::msgpack::ext;
@@ -34,6 +35,8 @@ pub enum Scalar {
     BF16(bf16),
     F32(f32),
     F64(f64),
+    C64(Complex<f32>),
+    C128(Complex<f64>),
 }
 
 impl Scalar {
@@ -54,10 +57,13 @@ impl Scalar {
             Self::BF16(_) => DType::BF16,
             Self::F32(_) => DType::F32,
             Self::F64(_) => DType::F64,
+            Self::C64(_) => DType::C64,
+            Self::C128(_) => DType::C128,
         }
     }
 
-    /// The same number without its width: a bool, an integer or a float. Nothing is lost but the type.
+    /// The same number without its width: a bool, an integer, a float, or the tuple of a complex number's two floats. Nothing
+    /// is lost but the type.
     #[must_use]
     pub fn plain(self) -> Value {
         match self {
@@ -74,6 +80,8 @@ impl Scalar {
             Self::BF16(x) => x.to_f64().into(),
             Self::F32(x) => f64::from(x).into(),
             Self::F64(x) => x.into(),
+            Self::C64(x) => Value::Tuple(vec![x.re.into(), x.im.into()]),
+            Self::C128(x) => Value::Tuple(vec![x.re.into(), x.im.into()]),
         }
     }
 
@@ -107,6 +115,15 @@ impl Scalar {
         self.to_tensor().data().to_vec()
     }
 
+    /// Whether every part of it is a number that JSON can write.
+    pub(crate) fn is_finite(self) -> bool {
+        match self {
+            Self::C64(x) => x.is_finite(),
+            Self::C128(x) => x.is_finite(),
+            real => real.as_f64().is_none_or(f64::is_finite),
+        }
+    }
+
     /// The number of `dtype` that these bytes are.
     pub(crate) fn from_bytes(dtype: DType, bytes: &[u8]) -> Option<Self> {
         let tensor = Tensor::try_new(dtype, &[], bytes.to_vec().into()).ok()?;
@@ -135,13 +152,19 @@ macro_rules! from_element {
     )*};
 }
 
-from_element!(bool, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64);
+from_element!(bool, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, Complex<f32>, Complex<f64>);
 
 impl Serialize for Scalar {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         exact::serialize(
             serializer,
-            exact::Forms { plain: &Plain(*self), code: ext::SCALAR, payload: || Ok(ext::scalar_payload(*self)) },
+            exact::Forms {
+                plain: &Plain(*self),
+                code: ext::SCALAR,
+                payload: || Ok(ext::scalar_payload(*self)),
+                shared: || Value::Scalar(*self),
+                bytes: 0,
+            },
         )
     }
 }
@@ -155,6 +178,8 @@ impl Serialize for Plain {
             Scalar::F32(x) => serializer.serialize_f32(x),
             Scalar::F16(x) => serializer.serialize_f32(x.to_f32()),
             Scalar::BF16(x) => serializer.serialize_f32(x.to_f32()),
+            Scalar::C64(x) => (x.re, x.im).serialize(serializer),
+            Scalar::C128(x) => (x.re, x.im).serialize(serializer),
             other => other.plain().serialize(serializer),
         }
     }

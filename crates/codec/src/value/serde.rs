@@ -15,7 +15,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::error::EncodeError;
 use crate::msgpack::ext;
-use crate::value::{Map, Value, exact};
+use crate::value::{Map, Value, exact, handover};
 use crate::{DecodeLimits, MAX_DEPTH};
 
 impl Serialize for Value {
@@ -56,7 +56,9 @@ impl Serialize for Level<'_> {
             }
             Value::Tuple(items) => {
                 let payload = || ext::tuple_payload(items, self.depth);
-                exact::serialize(serializer, exact::Forms { plain: &Tuple(self, items), code: ext::TUPLE, payload })
+                let shared = || Value::Tuple(items.clone());
+                let plain = &Tuple(self, items);
+                exact::serialize(serializer, exact::Forms { plain, code: ext::TUPLE, payload, shared, bytes: 0 })
             }
             Value::Map(map) => {
                 let mut entries = serializer.serialize_map(Some(map.len()))?;
@@ -65,6 +67,11 @@ impl Serialize for Level<'_> {
             }
             Value::Scalar(scalar) => scalar.serialize(serializer),
             Value::Tensor(tensor) => tensor.serialize(serializer),
+            Value::StrTensor(tensor) => tensor.serialize(serializer),
+            #[cfg(feature = "arrow")]
+            Value::DataFrame(frame) => frame.serialize(serializer),
+            #[cfg(feature = "arrow")]
+            Value::Series(series) => series.serialize(serializer),
         }
     }
 }
@@ -103,6 +110,9 @@ impl<'de> Visitor<'de> for AnyValue {
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         if self.wrapped {
             return deserializer.deserialize_any(Self { wrapped: false });
+        }
+        if let Some(value) = handover::take() {
+            return Ok(value);
         }
         let (code, payload) = <(i8, Payload)>::deserialize(deserializer)?;
         // The payload is in memory already, so only depth is left to be limited.

@@ -20,6 +20,11 @@ impl Value {
                 map.iter().map(|(key, value)| size_of::<String>() + key.len() + value.resident_bytes()).sum()
             }
             Self::Tensor(tensor) => tensor.data().len() + size_of_val(tensor.shape()),
+            Self::StrTensor(tensor) => tensor.data().len() + size_of_val(tensor.shape()),
+            #[cfg(feature = "arrow")]
+            Self::DataFrame(frame) => frame.resident_bytes(),
+            #[cfg(feature = "arrow")]
+            Self::Series(series) => series.resident_bytes(),
         }
     }
 }

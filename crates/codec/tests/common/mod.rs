@@ -1,7 +1,7 @@
 //! Strategies that make any value there is.
 
 use bytes::Bytes;
-use callboard_codec::{DType, Scalar, Tensor, Value};
+use callboard_codec::{DType, Scalar, StrTensor, Tensor, Value};
 use proptest::prelude::*;
 
 /// Every leaf but floats that are no number, whose inequality would hide a difference.
@@ -11,6 +11,7 @@ pub(crate) fn leaf() -> impl Strategy<Value = Value> {
         proptest::collection::vec(any::<u8>(), 0..64).prop_map(|bytes| Value::Bytes(Bytes::from(bytes))),
         scalar().prop_map(Value::Scalar),
         tensor().prop_map(Value::Tensor),
+        str_tensor().prop_map(Value::StrTensor),
     ]
 }
 
@@ -54,6 +55,13 @@ pub(crate) fn tensor() -> impl Strategy<Value = Tensor> {
         bytes.prop_map(move |bytes| {
             Tensor::try_new(dtype, &shape, bytes.into()).expect("as many bytes as the shape needs")
         })
+    })
+}
+
+pub(crate) fn str_tensor() -> impl Strategy<Value = StrTensor> {
+    proptest::collection::vec(0_usize..4, 0..3).prop_flat_map(|shape| {
+        let texts = proptest::collection::vec(any::<String>(), shape.iter().product::<usize>());
+        texts.prop_map(move |texts| StrTensor::from_texts(&shape, texts).expect("as many texts as the shape needs"))
     })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Recursion is bounded by the value itself: every decoder stops at [`MAX_DEPTH`](crate::MAX_DEPTH).
 
-use ::serde::de::value::{BytesDeserializer, SeqDeserializer, StrDeserializer};
+use ::serde::de::value::{SeqDeserializer, StrDeserializer};
 use ::serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
     VariantAccess, Visitor,
@@ -10,9 +10,8 @@ use ::serde::de::{
 use ::serde::forward_to_deserialize_any;
 
 use crate::error::DecodeError;
-use crate::msgpack::ext;
-use crate::tensor::Tensor;
-use crate::value::{MapIter, Scalar, Value, exact};
+use crate::tensor::{StrTensor, Tensor};
+use crate::value::{MapIter, Scalar, Value, exact, handover};
 
 #[derive(Clone, Copy)]
 pub(super) struct ValueDeserializer<'v> {
@@ -26,15 +25,9 @@ impl<'v> ValueDeserializer<'v> {
         Self { value, exact: false }
     }
 
-    /// The exact form of what serde has no word for: an extension, as rmp-serde presents one.
+    /// Hands the value itself over: who asked for the exact form is [`Value`]'s own `Deserialize`.
     fn visit_exact<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        let (code, payload) = match self.value {
-            Value::Tensor(tensor) => (ext::TENSOR, ext::tensor_payload(tensor)),
-            Value::Scalar(scalar) => (ext::SCALAR, ext::scalar_payload(*scalar)),
-            Value::Tuple(items) => (ext::TUPLE, ext::tuple_payload(items, 0).map_err(DecodeError::custom)?),
-            _ => return Self::new(self.value).deserialize_any(visitor),
-        };
-        visitor.visit_newtype_struct(Extension { code: Some(code), payload: &payload })
+        handover::give(self.value.clone(), || visitor.visit_newtype_struct(Self::new(self.value)))
     }
 }
 
@@ -58,6 +51,18 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
             Value::Map(map) => visitor.visit_map(Entries { entries: map.iter(), entry: None }),
             Value::Scalar(scalar) => visit_scalar(*scalar, visitor),
             Value::Tensor(tensor) => visit_tensor(tensor, visitor),
+            Value::StrTensor(tensor) => visit_texts(tensor, visitor),
+            // To a type that does not know frames, one is a map of its columns.
+            #[cfg(feature = "arrow")]
+            Value::DataFrame(frame) => {
+                let columns = frame.to_columns().map_err(|error| DecodeError::mismatch(error.to_string()))?;
+                ValueDeserializer::new(&columns).deserialize_any(visitor)
+            }
+            #[cfg(feature = "arrow")]
+            Value::Series(series) => {
+                let items = series.to_list().map_err(|error| DecodeError::mismatch(error.to_string()))?;
+                ValueDeserializer::new(&items).deserialize_any(visitor)
+            }
         }
     }
 
@@ -126,6 +131,7 @@ fn visit_scalar<'de, V: Visitor<'de>>(scalar: Scalar, visitor: V) -> Result<V::V
             Value::Bool(value) => visitor.visit_bool(value),
             Value::UInt(value) => visitor.visit_u64(value),
             Value::Float(value) => visitor.visit_f64(value),
+            Value::Tuple(parts) => visit_all(Items(parts.iter().enumerate()), visitor),
             other => visitor.visit_i64(other.as_i64().expect("a scalar is a bool, an integer or a float")),
         },
     }
@@ -136,6 +142,16 @@ fn visit_tensor<'de, V: Visitor<'de>>(tensor: &Tensor, visitor: V) -> Result<V::
     match tensor.split() {
         Ok(rows) => visit_all(Rows(rows.into_iter().enumerate()), visitor),
         Err(_) => visit_scalar(tensor.to_scalar().expect("a tensor without axes has one element"), visitor),
+    }
+}
+
+fn visit_texts<'de, V: Visitor<'de>>(tensor: &StrTensor, visitor: V) -> Result<V::Value, DecodeError> {
+    match tensor.split() {
+        Ok(rows) => {
+            let rows: Vec<Value> = rows.into_iter().map(Value::StrTensor).collect();
+            visit_all(Items(rows.iter().enumerate()), visitor)
+        }
+        Err(_) => visitor.visit_str(tensor.get(0).expect("an array without axes has one element")),
     }
 }
 
@@ -327,37 +343,5 @@ impl<'de> VariantAccess<'de> for VariantData<'_> {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         self.data()?.deserialize_struct("", fields, visitor).map_err(|error| error.in_key(self.0.variant))
-    }
-}
-
-/// An extension as rmp-serde presents one: a sequence of its code and its bytes.
-struct Extension<'v> {
-    code: Option<i8>,
-    payload: &'v [u8],
-}
-
-impl<'de> Deserializer<'de> for Extension<'_> {
-    type Error = DecodeError;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        visitor.visit_seq(ExtensionParts(self))
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
-    }
-}
-
-struct ExtensionParts<'v>(Extension<'v>);
-
-impl<'de> SeqAccess<'de> for ExtensionParts<'_> {
-    type Error = DecodeError;
-
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
-        match self.0.code.take() {
-            Some(code) => seed.deserialize(code.into_deserializer()).map(Some),
-            None => seed.deserialize(BytesDeserializer::new(self.0.payload)).map(Some),
-        }
     }
 }

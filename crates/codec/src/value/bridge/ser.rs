@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::error::EncodeError;
 use crate::msgpack::ext;
-use crate::value::{Map, Value, exact};
+use crate::value::{Map, Value, exact, handover};
 use crate::{DecodeLimits, MAX_DEPTH};
 
 /// Builds the value of one node; its children get a serializer one level deeper.
@@ -160,7 +160,10 @@ impl Serializer for ValueSerializer {
         value: &T,
     ) -> Result<Value, EncodeError> {
         match name {
-            exact::EXACT => value.serialize(Self { exact: true, ..self }),
+            exact::EXACT => {
+                let (written, shared) = handover::ask(|| value.serialize(Self { exact: true, ..self }));
+                written.map(|written| shared.unwrap_or(written))
+            }
             exact::EXTENSION => from_extension(value.serialize(self)?),
             _ => value.serialize(self),
         }

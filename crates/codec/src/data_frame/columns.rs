@@ -1,0 +1,163 @@
+//! A frame out of a dynamic value: a map of columns, as JSON has them.
+//!
+//! Decides the type of a column from all its cells: bool, i64 (u64 when one needs it), f64, text, bytes; null cells fit
+//! into each. Anything else needs Arrow's own form.
+
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, Float64Array, Int64Array, NullArray, RecordBatch, StringArray, UInt64Array,
+};
+use arrow_array::{PrimitiveArray, RecordBatchOptions, types};
+use arrow_buffer::{Buffer, ScalarBuffer};
+use arrow_schema::{Field, Schema};
+
+use crate::data_frame::{DataFrame, Series};
+use crate::error::DecodeError;
+use crate::tensor::{DType, Tensor};
+use crate::value::{Map, Value};
+
+pub(super) fn frame(value: &Value) -> Result<DataFrame, DecodeError> {
+    match value {
+        Value::DataFrame(frame) => Ok(frame.clone()),
+        Value::Series(series) => Ok(series.as_frame().clone()),
+        Value::Map(columns) => of_columns(columns),
+        other => Err(DecodeError::mismatch(format!("{} is no data frame: send a map of columns", other.kind()))),
+    }
+}
+
+/// A series out of a list of cells, or a series.
+pub(super) fn series(value: &Value) -> Result<Series, DecodeError> {
+    match value {
+        Value::Series(series) => Ok(series.clone()),
+        other => Series::try_new("", vec![column(other)?]).map_err(|error| DecodeError::mismatch(error.to_string())),
+    }
+}
+
+fn of_columns(columns: &Map) -> Result<DataFrame, DecodeError> {
+    let (mut fields, mut arrays) = (Vec::new(), Vec::<ArrayRef>::new());
+    for (name, cells) in columns {
+        let array = column(cells).map_err(|error| error.in_key(name))?;
+        if let Some(first) = arrays.first()
+            && first.len() != array.len()
+        {
+            let message = format!("a column of {} cells where others have {}", array.len(), first.len());
+            return Err(DecodeError::mismatch(message).in_key(name));
+        }
+        fields.push(Field::new(name, array.data_type().clone(), true));
+        arrays.push(array);
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(arrays.first().map_or(0, |array| array.len())));
+    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)
+        .map(DataFrame::from)
+        .map_err(|error| DecodeError::mismatch(error.to_string()))
+}
+
+fn column(cells: &Value) -> Result<ArrayRef, DecodeError> {
+    match cells {
+        Value::List(cells) | Value::Tuple(cells) => of_cells(cells),
+        Value::Tensor(tensor) if tensor.shape().len() == 1 => of_tensor(tensor),
+        Value::StrTensor(texts) if texts.shape().len() == 1 => {
+            Ok(Arc::new(StringArray::from_iter_values(texts.iter())))
+        }
+        Value::Series(series) => {
+            let batch = series.as_frame().to_batch().map_err(|error| DecodeError::mismatch(error.to_string()))?;
+            Ok(Arc::clone(batch.column(0)))
+        }
+        other => Err(DecodeError::mismatch(format!("{} is no column", other.kind()))),
+    }
+}
+
+/// What a column holds, from the least to what holds it too.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Null,
+    Bool,
+    Int,
+    UInt,
+    Float,
+    Text,
+    Bytes,
+}
+
+fn of_cells(cells: &[Value]) -> Result<ArrayRef, DecodeError> {
+    let mut kind = Kind::Null;
+    for (index, cell) in cells.iter().enumerate() {
+        kind = join(kind, kind_of(cell)).ok_or_else(|| {
+            DecodeError::mismatch(format!("{} does not fit the cells before", cell.kind())).in_index(index)
+        })?;
+    }
+    Ok(match kind {
+        Kind::Null => Arc::new(NullArray::new(cells.len())),
+        Kind::Bool => Arc::new(cells.iter().map(Value::as_bool).collect::<BooleanArray>()),
+        Kind::Int => Arc::new(cells.iter().map(Value::as_i64).collect::<Int64Array>()),
+        Kind::UInt => {
+            if let Some(index) = cells.iter().position(|cell| cell.as_i64().is_some_and(i64::is_negative)) {
+                return Err(DecodeError::mismatch("a negative number beside one beyond i64").in_index(index));
+            }
+            Arc::new(cells.iter().map(Value::as_u64).collect::<UInt64Array>())
+        }
+        Kind::Float => Arc::new(cells.iter().map(Value::as_f64).collect::<Float64Array>()),
+        Kind::Text => Arc::new(cells.iter().map(Value::as_str).collect::<StringArray>()),
+        Kind::Bytes => Arc::new(cells.iter().map(Value::as_bytes).collect::<BinaryArray>()),
+    })
+}
+
+fn kind_of(cell: &Value) -> Option<Kind> {
+    match cell {
+        Value::Null => Some(Kind::Null),
+        Value::Bool(_) => Some(Kind::Bool),
+        Value::Int(_) => Some(Kind::Int),
+        Value::UInt(_) => Some(Kind::UInt),
+        Value::Float(_) => Some(Kind::Float),
+        Value::Str(_) => Some(Kind::Text),
+        Value::Bytes(_) => Some(Kind::Bytes),
+        Value::Scalar(scalar) => match scalar.plain() {
+            Value::Tuple(_) => None,
+            plain => kind_of(&plain),
+        },
+        _ => None,
+    }
+}
+
+fn join(a: Kind, b: Option<Kind>) -> Option<Kind> {
+    match (a, b?) {
+        (a, b) if a == b => Some(a),
+        (a, Kind::Null) => Some(a),
+        (Kind::Null, b) => Some(b),
+        (Kind::Int, Kind::UInt) | (Kind::UInt, Kind::Int) => Some(Kind::UInt),
+        (Kind::Int | Kind::UInt | Kind::Float, Kind::Int | Kind::UInt | Kind::Float) => Some(Kind::Float),
+        _ => None,
+    }
+}
+
+/// The column shares the tensor's memory.
+fn of_tensor(tensor: &Tensor) -> Result<ArrayRef, DecodeError> {
+    macro_rules! primitive {
+        ($t:ty) => {{
+            let values = ScalarBuffer::new(Buffer::from(tensor.data().clone()), 0, tensor.len());
+            Arc::new(PrimitiveArray::<$t>::new(values, None))
+        }};
+    }
+    if tensor.is_empty() {
+        return Ok(Arc::new(Float64Array::from(Vec::<f64>::new()))); // Its buffer may lie anywhere.
+    }
+    Ok(match tensor.dtype() {
+        DType::Bool => {
+            let bools = tensor.as_slice::<bool>().expect("asked for the tensor's own dtype");
+            Arc::new(BooleanArray::from(bools.to_vec()))
+        }
+        DType::I8 => primitive!(types::Int8Type),
+        DType::I16 => primitive!(types::Int16Type),
+        DType::I32 => primitive!(types::Int32Type),
+        DType::I64 => primitive!(types::Int64Type),
+        DType::U8 => primitive!(types::UInt8Type),
+        DType::U16 => primitive!(types::UInt16Type),
+        DType::U32 => primitive!(types::UInt32Type),
+        DType::U64 => primitive!(types::UInt64Type),
+        DType::F16 => primitive!(types::Float16Type),
+        DType::F32 => primitive!(types::Float32Type),
+        DType::F64 => primitive!(types::Float64Type),
+        other => return Err(DecodeError::mismatch(format!("{other} is no type of a column"))),
+    })
+}

@@ -1,0 +1,275 @@
+//! Arrow IPC, stream and file, in and out.
+//!
+//! Reading is arrow-ipc's, message by message, each admitted by [`check`] first; arrays share the input's
+//! memory where it lies aligned. Writing yields the stream in pieces that share the columns' memory. A file is read as the
+//! stream that stands between its magics; its footer is verified and must agree on the number of batches.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary};
+use arrow_ipc::writer::{FileWriter, StreamEncoder};
+use arrow_ipc::{Message, MessageHeader, MetadataVersion, root_as_footer_with_opts, root_as_message_with_opts};
+use arrow_schema::{ArrowError, SchemaRef};
+use bytes::Bytes;
+use flatbuffers::VerifierOptions;
+
+use crate::data_frame::check;
+use crate::data_frame::{DataFrame, Series};
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::Budget;
+use crate::tensor::view;
+
+/// Reads a frame out of an IPC stream, and nothing after it.
+pub(crate) fn from_stream(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFrame, DecodeError> {
+    guarded(|| Reader::new(bytes, 0, budget).frame())
+}
+
+/// Reads a series: a stream of one column.
+pub(crate) fn series_from_stream(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<Series, DecodeError> {
+    Series::from_frame(from_stream(bytes, budget)?).map_err(|error| DecodeError::malformed(error.to_string()))
+}
+
+const MAGIC: &[u8] = b"ARROW1";
+/// The magic and its padding, before the stream.
+const HEAD_BYTES: usize = 8;
+/// The most padding that any writer puts there.
+const MAX_HEAD_BYTES: usize = 64;
+/// The length of the footer and the magic, at the end.
+const TAIL_BYTES: usize = 4 + MAGIC.len();
+
+/// Reads a frame out of an IPC file.
+pub(crate) fn from_file(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFrame, DecodeError> {
+    let (head, tail) = (bytes.get(..HEAD_BYTES), bytes.len().checked_sub(TAIL_BYTES));
+    let (Some(head), Some(tail)) = (head, tail) else {
+        return Err(DecodeError::malformed("too short for an Arrow file").at_offset(0));
+    };
+    if !head.starts_with(MAGIC) {
+        return Err(DecodeError::malformed("not an Arrow file: it does not start with ARROW1").at_offset(0));
+    }
+    if &bytes[tail + 4..] != MAGIC {
+        return Err(DecodeError::malformed("not a whole Arrow file: it does not end with ARROW1").at_offset(tail + 4));
+    }
+    let wrong = || DecodeError::malformed("a footer that lies outside the file").at_offset(tail);
+    let len = bytes[tail..].first_chunk().map(|len| u32::from_le_bytes(*len)).unwrap_or_default();
+    let footer_at = usize::try_from(len).ok().and_then(|len| tail.checked_sub(len)).ok_or_else(wrong)?;
+    if footer_at < HEAD_BYTES {
+        return Err(wrong());
+    }
+    let footer = &bytes[footer_at..tail];
+    let footer = root_as_footer_with_opts(&bounds(footer.len()), footer).map_err(|error| {
+        DecodeError::malformed(format!("a broken footer: {}", first_line(&error))).at_offset(footer_at)
+    })?;
+    // arrow-rs pads the magic to the alignment of its buffers, which is more than the format asks.
+    let padding = bytes[HEAD_BYTES..MAX_HEAD_BYTES.clamp(HEAD_BYTES, footer_at)].iter().take_while(|byte| **byte == 0);
+    let stream_at = HEAD_BYTES + padding.count() / HEAD_BYTES * HEAD_BYTES;
+    let batches = footer.recordBatches().map_or(0, |batches| batches.len());
+    let frame = guarded(|| Reader::new(&bytes.slice(..footer_at), stream_at, budget).frame())?;
+    match frame.batches().len() == batches {
+        true => Ok(frame),
+        false => Err(DecodeError::malformed("a footer that counts other batches than there are").at_offset(footer_at)),
+    }
+}
+
+/// arrow-rs counts a panic on malformed input as a bug, and promises none of their absence. None is known to get past
+/// [`check`]; one that does ends here and not in the worker.
+fn guarded(read: impl FnOnce() -> Result<DataFrame, DecodeError>) -> Result<DataFrame, DecodeError> {
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(DecodeError::malformed("Arrow data that its reader cannot bear")))
+}
+
+struct Reader<'a, 'b> {
+    bytes: Bytes,
+    buffer: Buffer,
+    at: usize,
+    budget: &'a mut Budget<'b>,
+    dictionaries: HashMap<i64, ArrayRef>,
+}
+
+/// What stands before a message that is not of the oldest form.
+const CONTINUATION: u32 = u32::MAX;
+
+impl<'a, 'b> Reader<'a, 'b> {
+    fn new(bytes: &Bytes, at: usize, budget: &'a mut Budget<'b>) -> Self {
+        // One copy of an input that lies askew is cheaper than one for each of its buffers.
+        let bytes = view::aligned(bytes.clone(), ALIGNMENT);
+        let buffer = Buffer::from(bytes.clone());
+        Self { bytes, buffer, at, budget, dictionaries: HashMap::new() }
+    }
+
+    fn frame(&mut self) -> Result<DataFrame, DecodeError> {
+        let mut schema: Option<SchemaRef> = None;
+        let mut batches = Vec::new();
+        let start = self.at;
+        let bytes = self.bytes.clone();
+        while let Some(message) = next_message(&bytes, self.at)? {
+            let body = self.buffer.slice_with_length(message.body.start, message.body.len());
+            self.part(&message.header, &body, &mut schema, &mut batches).map_err(|error| error.at_offset(self.at))?;
+            self.at = message.body.end;
+        }
+        let schema = schema.ok_or_else(|| DecodeError::malformed("a stream without a schema").at_offset(start))?;
+        DataFrame::try_new(schema, batches).map_err(|error| DecodeError::malformed(error.to_string()))
+    }
+
+    fn part(
+        &mut self,
+        message: &Message<'_>,
+        body: &Buffer,
+        schema: &mut Option<SchemaRef>,
+        batches: &mut Vec<RecordBatch>,
+    ) -> Result<(), DecodeError> {
+        let version = message.version();
+        if ![MetadataVersion::V4, MetadataVersion::V5].contains(&version) {
+            return Err(DecodeError::unsupported(format!("Arrow metadata version {version:?}")));
+        }
+        match (message.header_type(), &schema) {
+            (MessageHeader::Schema, None) => *schema = Some(self.schema(message)?),
+            (MessageHeader::Schema, Some(_)) => return Err(DecodeError::malformed("a second schema")),
+            (MessageHeader::DictionaryBatch | MessageHeader::RecordBatch, None) => {
+                return Err(DecodeError::malformed("data before the schema"));
+            }
+            (MessageHeader::DictionaryBatch, Some(schema)) => {
+                let batch = message.header_as_dictionary_batch().ok_or_else(no_header)?;
+                let data = batch.data().ok_or_else(no_header)?;
+                if batch.isDelta() {
+                    return Err(DecodeError::unsupported("a dictionary that adds to another one"));
+                }
+                check::admit(&data, body, self.budget)?;
+                read_dictionary(body, batch, schema, &mut self.dictionaries, &version).map_err(refused)?;
+            }
+            (MessageHeader::RecordBatch, Some(schema)) => {
+                let batch = message.header_as_record_batch().ok_or_else(no_header)?;
+                check::admit(&batch, body, self.budget)?;
+                let decoder =
+                    RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &self.dictionaries, &version);
+                batches.push(decoder.and_then(RecordBatchDecoder::read_record_batch).map_err(refused)?);
+            }
+            (other, _) => return Err(DecodeError::unsupported(format!("an Arrow message of type {other:?}"))),
+        }
+        Ok(())
+    }
+
+    fn schema(&mut self, message: &Message<'_>) -> Result<SchemaRef, DecodeError> {
+        let schema = message.header_as_schema().ok_or_else(no_header)?;
+        if schema.endianness() != arrow_ipc::Endianness::Little {
+            return Err(DecodeError::unsupported("big-endian Arrow data"));
+        }
+        let columns = schema.fields().map_or(0, |fields| fields.len());
+        self.budget.take_memory(columns.saturating_mul(check::COLUMN_BYTES))?;
+        let schema = try_fb_to_schema(schema).map_err(refused)?;
+        let nested = check::fields(&schema) - columns;
+        self.budget.take_memory(nested.saturating_mul(check::COLUMN_BYTES))?;
+        match check::unsupported(&schema) {
+            None => Ok(Arc::new(schema)),
+            Some((column, bad)) => Err(DecodeError::unsupported(format!("a column of type {bad}")).in_key(column)),
+        }
+    }
+}
+
+/// A message: its verified metadata, and where its body lies.
+struct Found<'a> {
+    header: Message<'a>,
+    body: Range<usize>,
+}
+
+/// The message that starts at a byte; nothing at the end of the stream.
+fn next_message(bytes: &[u8], start: usize) -> Result<Option<Found<'_>>, DecodeError> {
+    let malformed = |message: &str, at: usize| DecodeError::malformed(message).at_offset(at);
+    let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word));
+    if start == bytes.len() {
+        return Ok(None); // The end mark is optional.
+    }
+    let short = || malformed("the input ends inside a message", start);
+    let (len, at) = match word(start).ok_or_else(short)? {
+        CONTINUATION => (word(start + 4).ok_or_else(short)?, start + 8),
+        len => (len, start + 4),
+    };
+    if len == 0 {
+        return match at == bytes.len() {
+            true => Ok(None),
+            false => Err(malformed("more input after the stream", at)),
+        };
+    }
+    let end = usize::try_from(len).ok().and_then(|len| at.checked_add(len)).ok_or_else(short)?;
+    let metadata = bytes.get(at..end).ok_or_else(short)?;
+    let header = root_as_message_with_opts(&bounds(metadata.len()), metadata)
+        .map_err(|error| malformed(&format!("broken metadata: {}", first_line(&error)), at))?;
+    let body_end = usize::try_from(header.bodyLength()).ok().and_then(|len| end.checked_add(len));
+    let body_end =
+        body_end.filter(|end| *end <= bytes.len()).ok_or_else(|| malformed("a body that is not all there", at))?;
+    Ok(Some(Found { header, body: end..body_end }))
+}
+
+/// Columns of 8 bytes and more are read in place from here on.
+const ALIGNMENT: usize = 16;
+
+/// Metadata is a graph in which nodes may be shared; what it unfolds to must stay of the order of what it weighs.
+fn bounds(len: usize) -> VerifierOptions {
+    VerifierOptions {
+        max_depth: 64,
+        max_tables: len / 8 + 16,
+        max_apparent_size: len.saturating_mul(4).saturating_add(1024),
+        ..VerifierOptions::default()
+    }
+}
+
+fn first_line(error: &impl ToString) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+fn no_header() -> DecodeError {
+    DecodeError::malformed("a message without its header")
+}
+
+fn refused(error: ArrowError) -> DecodeError {
+    DecodeError::malformed(error.to_string())
+}
+
+/// An Arrow buffer as bytes: shares its memory.
+struct Owner(Buffer);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}
+
+pub(super) fn to_stream_parts(frame: &DataFrame) -> Result<Vec<Bytes>, EncodeError> {
+    check_types(frame)?;
+    let mut encoder = StreamEncoder::try_new(frame.schema()).map_err(cannot)?;
+    let mut buffers = Vec::new();
+    for batch in frame.batches() {
+        buffers.append(&mut encoder.encode(batch).map_err(cannot)?);
+    }
+    buffers.append(&mut encoder.finish().map_err(cannot)?);
+    let parts = buffers.into_iter().filter(|buffer| !buffer.is_empty());
+    Ok(parts.map(|buffer| Bytes::from_owner(Owner(buffer))).collect())
+}
+
+pub(super) fn to_file(frame: &DataFrame) -> Result<Bytes, EncodeError> {
+    check_types(frame)?;
+    let mut out = Vec::with_capacity(1024);
+    let mut writer = FileWriter::try_new(&mut out, frame.schema()).map_err(cannot)?;
+    frame.batches().iter().try_for_each(|batch| writer.write(batch)).map_err(cannot)?;
+    writer.finish().map_err(cannot)?;
+    drop(writer);
+    Ok(out.into())
+}
+
+fn check_types(frame: &DataFrame) -> Result<(), EncodeError> {
+    match check::unsupported(frame.schema()) {
+        None => Ok(()),
+        Some((column, bad)) => {
+            Err(EncodeError::new(bad.to_string(), "a column type that does not travel").in_key(column))
+        }
+    }
+}
+
+fn cannot(error: ArrowError) -> EncodeError {
+    EncodeError::new("data_frame", error.to_string())
+}
