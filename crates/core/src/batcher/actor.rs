@@ -23,7 +23,7 @@ pub(crate) struct BatcherArgs {
 
 pub(crate) struct BatcherState {
     pool: Arc<Pool>,
-    queue: BatchQueue<Entry>,
+    queue: BatchQueue<Box<Entry>>,
     workers: Vec<Arc<WorkerSlot>>,
     last_batch: usize,
     /// The turn is given away: `Settled` is on its way.
@@ -172,7 +172,7 @@ impl BatcherState {
     }
 
     /// Takes up to a full batch of entries that somebody still wants.
-    fn form(&mut self, now: Instant) -> Vec<Entry> {
+    fn form(&mut self, now: Instant) -> Vec<Box<Entry>> {
         let max = self.pool.policy().max_batch_size.get();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
         let before = self.queue.len();

@@ -10,7 +10,7 @@ use crate::worker::WorkerSlot;
 #[derive(Debug)]
 pub(crate) enum BatcherMessage {
     /// Queue this entry. From a caller that holds a place.
-    Submit(Entry),
+    Submit(Box<Entry>),
     /// The caller of this entry has gone. From the caller's guard.
     Abandon(EntryKey),
     /// A replica is ready for batches. From the new worker.
