@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 /// What is echoed: a small request as a model of tabular data gets it.
-pub(crate) const BODY: &str = r#"{"id":184467,"name":"a sample of the usual size","values":[0.25,1.5,-3.0,42.125,0.001,7.75,1024.0,0.5]}"#;
+pub(crate) const BODY: &str =
+    r#"{"id":184467,"name":"a sample of the usual size","values":[0.25,1.5,-3.0,42.125,0.001,7.75,1024.0,0.5]}"#;
 
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 struct Echo {
