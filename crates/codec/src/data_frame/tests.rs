@@ -1,3 +1,5 @@
+//! Frames built here: through bytes and back, in parts, and refused.
+
 use std::sync::Arc;
 
 use ::serde::{Deserialize as De, Serialize as Ser};

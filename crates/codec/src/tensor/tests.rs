@@ -1,3 +1,5 @@
+//! Tensors to and from arrays and lists: what is shared, what is copied, what is refused.
+
 use ndarray::{Array, ArrayD, IxDyn, array, s};
 use proptest::prelude::*;
 

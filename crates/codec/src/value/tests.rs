@@ -1,3 +1,5 @@
+//! Values across serde and back, their accessors and their sizes.
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -1,3 +1,5 @@
+//! Signatures of models that are built here field by field.
+
 use proptest::prelude::*;
 use prost::Message as _;
 

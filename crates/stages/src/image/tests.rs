@@ -1,3 +1,5 @@
+//! Pictures that are drawn here, through the whole stage.
+
 use std::io::Cursor;
 
 use callboard_codec::{Map, Tensor, Value};
