@@ -73,6 +73,12 @@ impl App {
         self
     }
 
+    /// The node's bounds as they stand.
+    #[must_use]
+    pub fn node_limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// The routes, in order.
     pub fn routes(&self) -> &[RouteSpec] {
         &self.routes
