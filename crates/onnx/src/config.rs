@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// How a model is loaded and run. In `callboard.toml` these are the keys of a stage of kind `onnx`.
 ///
-/// Batching itself is the stage's: `max_batch_size`, `max_delay_ms`, `replicas`, `queue`. Replicas share the weights.
+/// Batching itself is the stage's: `max_batch_size`, `max_delay`, `replicas`, `queue`. Replicas share the weights.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -1,0 +1,130 @@
+//! One stage of a plan, made: which crate makes which kind, and what the stage takes and gives.
+
+use callboard_codec::{DataType, Value};
+use callboard_core::Stage;
+use callboard_stages::{ConfigError as StageError, image, labels};
+
+use super::BuildError;
+use crate::config::{ConfigError, Plan, Source, StageKind, StagePlan};
+
+/// A stage with the types of its items.
+pub(super) struct Part {
+    pub(super) stage: Stage<Value, Value>,
+    pub(super) input: DataType,
+    pub(super) output: DataType,
+    /// An item that fits, where one can be made up.
+    pub(super) example: Option<Value>,
+}
+
+impl Part {
+    /// Makes the stage and turns its knobs as planned.
+    pub(super) fn build(plan: &Plan, planned: &StagePlan) -> Result<Self, BuildError> {
+        let part = match &planned.kind {
+            StageKind::Image(config) => Self {
+                stage: image::stage(&planned.name.value, config).map_err(|error| refused(plan, planned, error))?,
+                input: image::input_type(config),
+                output: image::output_type(config),
+                example: None,
+            },
+            #[cfg(feature = "onnx")]
+            StageKind::Onnx(config) => model::part(plan, planned, config.clone())?,
+            StageKind::Labels(config) => {
+                let mut config = config.clone();
+                config.names_file = config.names_file.map(|path| plan.target.base().join(path));
+                Self {
+                    stage: labels::stage(&planned.name.value, &config)
+                        .map_err(|error| refused(plan, planned, error))?,
+                    input: labels::input_type(),
+                    output: labels::output_type(&config),
+                    example: None,
+                }
+            }
+        };
+        Ok(Self { stage: with_knobs(part.stage, planned), ..part })
+    }
+}
+
+fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Stage<Value, Value> {
+    stage
+        .max_batch_size(planned.max_batch_size.value)
+        .max_delay(planned.max_delay.value)
+        .replicas(planned.replicas.value)
+        .queue(planned.queue.value)
+}
+
+/// What a built-in stage has against its keys, with the line of the key.
+fn refused(plan: &Plan, planned: &StagePlan, error: StageError) -> BuildError {
+    let place = |key: &str| {
+        let own = planned.own.iter().find(|own| own.key == key);
+        let source = own.map_or_else(|| planned.name.source.clone(), |own| Source::File { line: own.line });
+        plan.place(&source, format!("stage `{}`: {key}", planned.name.value))
+    };
+    match error {
+        StageError::Read { key, path, source } => BuildError::Read { place: place(key), path, source },
+        StageError::Invalid { key, reason } => ConfigError::Rejected { place: place(key), message: reason }.into(),
+        other => {
+            let place = plan.place(&planned.name.source, format!("stage `{}`", planned.name.value));
+            ConfigError::Rejected { place, message: other.to_string() }.into()
+        }
+    }
+}
+
+#[cfg(feature = "onnx")]
+mod model {
+    //! Stages of kind `onnx`.
+
+    use callboard_codec::{DType, Map, Value};
+    use callboard_onnx::{Axis, BatchAxis, Model, OnnxConfig, Signature, TensorSpec};
+
+    use super::{BuildError, Part, Plan, StagePlan};
+
+    /// A picture of 32 by 32 in one colour: what still fits a page of documentation.
+    const MAX_EXAMPLE_ELEMENTS: usize = 1024;
+
+    pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
+        let name = &planned.name.value;
+        config.model = plan.target.base().join(config.model);
+        let model = Model::from_config(&config).map_err(|source| {
+            let place = plan.place(&planned.name.source, format!("stage `{name}`"));
+            BuildError::Model { place, source: Box::new(source) }
+        })?;
+        Ok(Part {
+            stage: callboard_onnx::stage(name, &model),
+            input: model.input_type(),
+            output: model.output_type(),
+            example: zeros(model.signature()),
+        })
+    }
+
+    /// An item of zeros, if the shapes are known and small enough for a person to read.
+    fn zeros(signature: &Signature) -> Option<Value> {
+        let inputs = signature.inputs().iter();
+        let inputs = inputs.map(|spec| Some((spec.name().to_owned(), zeros_of(signature, spec)?)));
+        inputs.collect::<Option<Map>>().map(Value::Map)
+    }
+
+    fn zeros_of(signature: &Signature, spec: &TensorSpec) -> Option<Value> {
+        let batch_axes = usize::from(signature.batch_axis() != BatchAxis::Absent);
+        let axes = spec.shape()?.get(batch_axes..)?.iter();
+        let shape = axes.map(|axis| match axis {
+            Axis::Fixed(length) => Some(*length),
+            _ => None,
+        });
+        let shape = shape.collect::<Option<Vec<usize>>>()?;
+        let elements = shape.iter().try_fold(1, |product: usize, length| product.checked_mul(*length))?;
+        if elements > MAX_EXAMPLE_ELEMENTS {
+            return None;
+        }
+        Some(shape.iter().rev().fold(zero(spec.dtype())?, |item, length| Value::List(vec![item; *length])))
+    }
+
+    fn zero(dtype: DType) -> Option<Value> {
+        use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+        match dtype {
+            Bool => Some(Value::Bool(false)),
+            I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64 => Some(Value::Int(0)),
+            F16 | BF16 | F32 | F64 => Some(Value::Float(0.0)),
+            _ => None,
+        }
+    }
+}

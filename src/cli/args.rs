@@ -1,0 +1,177 @@
+//! What was typed, exactly and unread. No file is opened and no value is parsed here.
+//!
+//! The flags of the settings are made from the table in `config`, so that help, file and environment cannot drift apart.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use crate::config::{Flags, SETTINGS, SettingName};
+
+/// The command line, split into words.
+#[derive(Clone, Debug)]
+pub(crate) struct LowArgs {
+    /// What to do.
+    pub(crate) verb: Verb,
+    /// What to do it with; nothing was typed if `None`.
+    pub(crate) target: Option<PathBuf>,
+    /// Settings by the names of their flags.
+    pub(crate) flags: Flags,
+}
+
+/// The commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Start and answer until told to stop.
+    Serve,
+    /// Start, run the examples once, stop.
+    Check,
+    /// Write the OpenAPI document, to this file or to stdout.
+    OpenApi {
+        /// Where to.
+        output: Option<PathBuf>,
+    },
+    /// Print the resolved plan instead of doing anything.
+    Explain,
+}
+
+/// Who is asking: the `callboard` binary serves what it is pointed at, a program serves its own app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    Callboard,
+    Own,
+}
+
+/// Splits the command line.
+///
+/// # Errors
+///
+/// What clap has to say, which includes the answers to `--help` and `--version`.
+pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::Error> {
+    let matches = command(program).try_get_matches_from(args)?;
+    let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
+    let explain = matches.try_get_one::<bool>("explain").ok().flatten().is_some_and(|explain| *explain);
+    let verb = match name {
+        _ if explain => Verb::Explain,
+        "check" => Verb::Check,
+        "openapi" => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
+        _ => Verb::Serve,
+    };
+    Ok(LowArgs { verb, target: matches.get_one::<PathBuf>("target").cloned(), flags: flags(matches) })
+}
+
+fn flags(matches: &ArgMatches) -> Flags {
+    let typed = |name: &SettingName| matches.get_one::<String>(name.flag).map(|value| (name.flag, value.clone()));
+    SETTINGS.into_iter().filter_map(typed).collect()
+}
+
+/// The grammar.
+pub(crate) fn command(program: Program) -> Command {
+    let serve = Command::new("serve").about("Start, and answer until told to stop").arg(explain());
+    let check = Command::new("check")
+        .about("Load and warm up everything, run the examples of all routes once, and say what is wrong")
+        .arg(explain());
+    let openapi = Command::new("openapi").about("Write the OpenAPI document without listening").arg(
+        Arg::new("output")
+            .short('o')
+            .long("output")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("Write to this file instead of stdout"),
+    );
+    let with_settings = |command: Command| command.arg(target(program)).args(SETTINGS.into_iter().map(setting));
+    let command = match program {
+        Program::Callboard => Command::new("callboard").version(env!("CARGO_PKG_VERSION")),
+        // A program of somebody else's has its own name and no version that we know.
+        Program::Own => Command::new("callboard-app").disable_version_flag(true),
+    };
+    command
+        .about("Serves functions and models: batched, supervised, over HTTP")
+        .after_help(EXIT_CODES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([serve, check, openapi].map(with_settings))
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 all went well; 1 it could not be done; 2 the command line, the environment or the file is wrong.
+Settings come from flags, else CALLBOARD_* variables, else the file, else defaults; --explain tells which.";
+
+fn target(program: Program) -> Arg {
+    let target = Arg::new("target").value_parser(value_parser!(PathBuf));
+    match program {
+        Program::Callboard => target
+            .value_name("DIR | FILE.toml | MODEL.onnx")
+            .help("A directory with a callboard.toml, such a file, or a model [default: this directory]"),
+        Program::Own => target.value_name("FILE.toml").help("A file of settings"),
+    }
+}
+
+fn explain() -> Arg {
+    Arg::new("explain")
+        .long("explain")
+        .action(ArgAction::SetTrue)
+        .help("Print every setting with where its value came from, and do nothing else")
+}
+
+fn setting(name: &'static SettingName) -> Arg {
+    Arg::new(name.flag)
+        .long(name.flag)
+        .value_name(name.placeholder)
+        .help(format!("{} [default: {}]", name.help, name.default))
+        .help_heading("Settings")
+        // The last one counts, so that a wrapper script's flags can be overridden.
+        .overrides_with(name.flag)
+        .allow_hyphen_values(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<LowArgs, String> {
+        let words = line.split_whitespace().map(OsString::from);
+        super::parse(Program::Callboard, words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_grammar_holds_together() {
+        command(Program::Callboard).debug_assert();
+        command(Program::Own).debug_assert();
+    }
+
+    #[test]
+    fn keeps_what_was_typed_unread() {
+        let args = parse("callboard serve examples/digits --http nonsense --drain 1s --drain 2s").unwrap();
+        assert_eq!(args.verb, Verb::Serve);
+        assert_eq!(args.target, Some(PathBuf::from("examples/digits")));
+        assert_eq!(args.flags, [("http", "nonsense".to_owned()), ("drain", "2s".to_owned())]);
+    }
+
+    #[test]
+    fn explain_does_nothing_else() {
+        assert_eq!(parse("callboard serve --explain").unwrap().verb, Verb::Explain);
+        assert_eq!(parse("callboard check --explain").unwrap().verb, Verb::Explain);
+        assert!(parse("callboard openapi --explain").is_err());
+    }
+
+    #[test]
+    fn an_unknown_flag_names_the_nearest_one() {
+        let error = parse("callboard serve --drian 1s").unwrap_err();
+        assert!(error.contains("--drain"), "{error}");
+        let error = parse("callboard sevre").unwrap_err();
+        assert!(error.contains("serve"), "{error}");
+    }
+
+    #[test]
+    fn the_help_names_every_setting() {
+        let mut command = command(Program::Callboard);
+        let serve = command.find_subcommand_mut("serve").unwrap();
+        let help = serve.render_long_help().to_string();
+        for name in SETTINGS {
+            assert!(help.contains(&format!("--{}", name.flag)), "{help}");
+            assert!(help.contains(name.default), "{help}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The commands, one verb per file.
+
+pub(crate) mod check;
+pub(crate) mod explain;
+pub(crate) mod openapi;
+pub(crate) mod serve;
+
+use std::future::Future;
+use std::io;
+
+use super::error::CliError;
+
+/// Runs one command's future on a runtime of its own, which does not outlive it: what still runs then, on whatever thread,
+/// is left behind and ends with the process.
+fn block_on<T>(command: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(no_runtime)?;
+    let outcome = runtime.block_on(command);
+    runtime.shutdown_background();
+    outcome
+}
+
+fn no_runtime(error: io::Error) -> CliError {
+    CliError::because("could not start the runtime", &error)
+}

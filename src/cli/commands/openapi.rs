@@ -1,0 +1,24 @@
+//! `callboard openapi`: writes the document that a server would answer, without listening.
+
+use std::path::Path;
+
+use super::super::error::CliError;
+use super::super::output;
+use super::super::service::{Service, api_info, title};
+use super::block_on;
+
+/// Starts the app, because a model's schema is known once it is loaded; asks for the document; stops again.
+pub(crate) fn run(service: Service, output: Option<&Path>) -> Result<(), CliError> {
+    let title = title(&service.plan.target);
+    let document = block_on(async {
+        let node = Service::start(service.app).await?;
+        let document = callboard_http::openapi(&node.client().routes(), &api_info(&title));
+        node.abort();
+        Ok(document)
+    })?;
+    let text = format!("{document:#}");
+    match output {
+        Some(path) => output::file(path, text),
+        None => output::result(text),
+    }
+}

@@ -1,0 +1,53 @@
+//! How a command ends when it does not end well: one line for people, one exit code for scripts.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::build::BuildError;
+use crate::config::ConfigError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// Command line, environment or file are wrong: exit code 2. Nothing was started.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What was asked for could not be done: exit code 1. The message is the whole story.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl CliError {
+    /// A plan could not be made into an app.
+    pub(crate) fn from_build(error: BuildError) -> Self {
+        match error {
+            BuildError::Config(error) => Self::Config(error),
+            other => Self::Failed(chain(&other)),
+        }
+    }
+
+    /// Something failed with this error: its message and those of its causes, on one line.
+    pub(crate) fn because(what: impl std::fmt::Display, error: &dyn Error) -> Self {
+        Self::Failed(format!("{what}: {}", chain(error)))
+    }
+
+    /// The code that the process ends with.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Config(_) => ExitCode::from(2),
+            Self::Failed(_) => ExitCode::from(1),
+        }
+    }
+}
+
+/// An error's message and those of its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        message.push_str(": ");
+        message.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    message
+}

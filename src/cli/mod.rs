@@ -1,0 +1,52 @@
+//! The command line: `serve`, `check`, `openapi`, for the `callboard` binary and for programs with an app of their own.
+//!
+//! A run has three steps, each in its own place: the words are split (`args`), resolved into a plan without side effects
+//! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is one line on stderr and an
+//! exit code:
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | all went well; a broken pipe on stdout counts as well |
+//! | 1 | it could not be done: a model that does not load, a port in use, a failed example, an end by a second signal |
+//! | 2 | command line, environment or file are wrong; nothing was started |
+
+mod args;
+mod commands;
+mod error;
+mod example;
+mod logging;
+mod output;
+mod run;
+mod service;
+mod signals;
+mod target;
+
+use std::process::ExitCode;
+
+use callboard_core::App;
+
+/// Gives a program with its own app the commands of the `callboard` binary: `serve`, `check`, `openapi`.
+///
+/// Settings come from flags, `CALLBOARD_*` variables, and a file of settings if one is named. Where nobody sets a limit,
+/// the app's own holds. Call it from `main`, outside any runtime; it starts its own.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use callboard::{App, Stage};
+///
+/// fn main() -> ExitCode {
+///     let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
+///     callboard::cli(App::new().route("/shout", shout))
+/// }
+/// ```
+#[must_use = "the exit code is for `main` to return"]
+pub fn cli(app: App) -> ExitCode {
+    run::run(Some(app), std::env::args_os(), std::env::vars_os())
+}
+
+/// The `callboard` binary: serves the directory, file or model that it is pointed at.
+#[must_use = "the exit code is for `main` to return"]
+pub fn main() -> ExitCode {
+    run::run(None, std::env::args_os(), std::env::vars_os())
+}

@@ -1,0 +1,44 @@
+//! The only place that prints: results to stdout, everything else to stderr.
+//!
+//! Who pipes our output into `head` has seen what they wanted: a broken pipe is not an error.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+use super::error::CliError;
+
+/// Writes a result to stdout.
+pub(crate) fn result(text: impl Display) -> Result<(), CliError> {
+    written("stdout", write_to(&mut io::stdout().lock(), &text))
+}
+
+/// Writes a result to a file.
+pub(crate) fn file(path: &Path, text: impl Display) -> Result<(), CliError> {
+    written(path.display(), std::fs::write(path, format!("{text}\n")))
+}
+
+/// Tells the person at the terminal something. If nobody can hear it, that is no reason to stop.
+pub(crate) fn note(text: impl Display) {
+    let _ = write_to(&mut io::stderr().lock(), &text);
+}
+
+/// Says why the command failed, on one line.
+pub(crate) fn failure(error: &CliError) {
+    let line = error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    note(format_args!("callboard: {line}"));
+}
+
+fn write_to(stream: &mut impl Write, text: &impl Display) -> io::Result<()> {
+    writeln!(stream, "{text}")?;
+    stream.flush()
+}
+
+fn written(place: impl Display, outcome: io::Result<()>) -> Result<(), CliError> {
+    match outcome {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(CliError::because(format_args!("could not write to {place}"), &error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,112 @@
+//! What the commands work on: an app with the settings it runs under, whoever wrote the app.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use callboard_core::{App, Limits, Node};
+use callboard_http::{ApiInfo, HttpConfig};
+
+use super::error::CliError;
+use crate::config::{ExamplePlan, Plan, Settings, Source, Sourced, Target};
+
+/// An app and its settings.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) app: App,
+    pub(crate) plan: Plan,
+}
+
+impl Service {
+    /// Joins a plan with the app of a program, or with the one that the plan itself describes.
+    pub(crate) fn new(plan: Plan, app: Option<App>) -> Result<Self, CliError> {
+        let app = match app {
+            Some(app) => app,
+            None => crate::build::app(&plan).map_err(CliError::from_build)?,
+        };
+        let limits = limits(app.node_limits().clone(), &plan.settings);
+        Ok(Self { app: app.limits(limits), plan })
+    }
+
+    /// Starts the app on the current runtime.
+    pub(crate) async fn start(app: App) -> Result<Node, CliError> {
+        app.start().await.map_err(|error| CliError::because("not started", &error))
+    }
+}
+
+/// How messages call what is served.
+pub(crate) fn title(target: &Target) -> String {
+    match target {
+        Target::File { path, .. } | Target::Model { path } => path.display().to_string(),
+        Target::Program { .. } => "this program".to_owned(),
+    }
+}
+
+/// The file that a route of the plan has as its first example, as it is reached from the current directory.
+pub(crate) fn example_file(plan: &Plan, route: &str) -> Option<PathBuf> {
+    let route = plan.routes.iter().find(|planned| planned.path.value == route)?;
+    route.examples.iter().find_map(|example| match example {
+        ExamplePlan::File(path) => Some(plan.target.base().join(path)),
+        ExamplePlan::Json(_) => None,
+    })
+}
+
+/// What somebody set beats what the program's author wrote, and that beats the default.
+fn limits(own: Limits, settings: &Settings) -> Limits {
+    Limits {
+        max_in_flight: set_or(&settings.max_in_flight, own.max_in_flight),
+        max_in_flight_bytes: set_or(&settings.max_in_flight_bytes, own.max_in_flight_bytes),
+        default_timeout: set_or(&settings.default_timeout, own.default_timeout),
+    }
+}
+
+fn set_or<T: Clone>(setting: &Sourced<T>, own: T) -> T {
+    match setting.source {
+        Source::Default => own,
+        Source::Flag(_) | Source::Env(_) | Source::File { .. } | Source::Target => setting.value.clone(),
+    }
+}
+
+/// The limits of the HTTP edge.
+pub(crate) fn http_config(settings: &Settings) -> HttpConfig {
+    let mut config = HttpConfig::default();
+    config.max_body_bytes = settings.max_body_bytes.value;
+    config.max_connections = settings.max_connections.value;
+    // `serve` cuts at the drain time, when it has counted what is cut; the edge's own limit is only its second line.
+    config.shutdown_grace = settings.drain.value + Duration::from_secs(1);
+    config
+}
+
+/// What the OpenAPI document says about the whole.
+pub(crate) fn api_info(title: &str) -> ApiInfo {
+    ApiInfo { title: title.to_owned(), ..ApiInfo::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Environment, Flags};
+
+    use super::*;
+
+    #[test]
+    fn a_programs_own_limits_hold_until_somebody_sets_others() {
+        let flags: Flags = vec![("max-in-flight", "7".to_owned())];
+        let plan = Plan::resolve(Target::Program { file: None }, &flags, &Environment::default()).unwrap();
+        let own = Limits { max_in_flight: 1, default_timeout: Duration::from_secs(1), ..Limits::default() };
+        let service = Service::new(plan, Some(App::new().limits(own))).unwrap();
+        let limits = service.app.node_limits();
+        assert_eq!((limits.max_in_flight, limits.default_timeout), (7, Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_core_and_of_the_edge() {
+        let plan = Plan::resolve(Target::Program { file: None }, &Flags::new(), &Environment::default()).unwrap();
+        let (settings, core, edge) = (plan.settings, Limits::default(), HttpConfig::default());
+        assert_eq!(settings.max_in_flight.value, core.max_in_flight);
+        assert_eq!(settings.max_in_flight_bytes.value, core.max_in_flight_bytes);
+        assert_eq!(settings.default_timeout.value, core.default_timeout);
+        assert_eq!(settings.queue.value, callboard_core::DEFAULT_QUEUE_ENTRIES);
+        assert_eq!(settings.max_body_bytes.value, edge.max_body_bytes);
+        assert_eq!(settings.max_connections.value, edge.max_connections);
+        assert_eq!(settings.drain.value, edge.shutdown_grace);
+    }
+}

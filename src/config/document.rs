@@ -1,0 +1,294 @@
+//! The configuration file as a tree whose every key and value knows its line.
+//!
+//! This is the only file that knows the TOML parser. The others ask a [`Section`] for keys and get an error with place,
+//! key and expectation when it is not what they expected.
+
+use std::ops::Range;
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ConfigError, Place};
+use super::form::{Form, Raw};
+use super::nearest::Hint;
+use super::source::{Source, Sourced};
+
+/// A parsed file.
+#[derive(Debug)]
+pub(crate) struct Document<'a> {
+    path: &'a Path,
+    text: &'a str,
+    root: DeTable<'a>,
+}
+
+impl<'a> Document<'a> {
+    /// Parses `text`; `path` is for messages only.
+    pub(crate) fn parse(path: &'a Path, text: &'a str) -> Result<Self, ConfigError> {
+        match DeTable::parse(text) {
+            Ok(root) => Ok(Self { path, text, root: root.into_inner() }),
+            Err(error) => {
+                let line = line_of(text, error.span().map_or(0, |span| span.start));
+                let place = Place::File { path: path.into(), line, part: Box::default() };
+                Err(ConfigError::Syntax { place, message: one_line(error.message()) })
+            }
+        }
+    }
+
+    /// The whole file.
+    pub(crate) fn root(&self) -> Section<'_> {
+        Section { document: self, part: String::new(), table: &self.root, line: 1 }
+    }
+}
+
+/// One table of the file.
+#[derive(Clone, Debug)]
+pub(crate) struct Section<'d> {
+    document: &'d Document<'d>,
+    /// How messages call it: `limits`, ``stage `digits` ``.
+    part: String,
+    table: &'d DeTable<'d>,
+    line: usize,
+}
+
+/// One key of a table with its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry<'d> {
+    document: &'d Document<'d>,
+    part: String,
+    span: Range<usize>,
+    pub(crate) value: &'d DeValue<'d>,
+    pub(crate) line: usize,
+}
+
+impl<'d> Section<'d> {
+    /// The same table under another name in messages.
+    pub(crate) fn called(mut self, part: String) -> Self {
+        self.part = part;
+        self
+    }
+
+    /// For an error about the table as a whole.
+    pub(crate) fn place(&self) -> Place {
+        self.document.place(self.line, &self.part)
+    }
+
+    /// Its keys, in the order in which they stand in the file.
+    pub(crate) fn keys(&self) -> Vec<&'d str> {
+        let mut keys: Vec<_> = self.table.keys().collect();
+        keys.sort_by_key(|key| key.span().start);
+        keys.into_iter().map(|key| key.get_ref().as_ref()).collect()
+    }
+
+    /// Fails on the first key that is not among `known`.
+    pub(crate) fn deny_unknown(&self, known: &[&str]) -> Result<(), ConfigError> {
+        match self.keys().into_iter().find(|key| !known.contains(key)) {
+            None => Ok(()),
+            Some(key) => Err(ConfigError::UnknownKey {
+                place: self.document.place(self.line_of(key), &self.part),
+                key: key.to_owned(),
+                hint: Hint::new(key, known.iter().copied()),
+            }),
+        }
+    }
+
+    /// The key, if it is there.
+    pub(crate) fn get(&self, key: &str) -> Option<Entry<'d>> {
+        let value = self.table.get(key)?;
+        Some(Entry {
+            document: self.document,
+            part: join(&self.part, key),
+            span: value.span(),
+            value: value.get_ref(),
+            line: self.line_of(key),
+        })
+    }
+
+    /// The table under this key, if it is there.
+    pub(crate) fn section(&self, key: &str) -> Result<Option<Self>, ConfigError> {
+        self.get(key).map(|entry| entry.section()).transpose()
+    }
+
+    /// The tables of the array under this key; none if it is not there.
+    pub(crate) fn sections(&self, key: &str) -> Result<Vec<Self>, ConfigError> {
+        self.get(key).map_or(Ok(Vec::new()), |entry| entry.sections())
+    }
+
+    /// The value of a key that must be there, as text.
+    pub(crate) fn require_text(&self, key: &'static str, expected: &str) -> Result<Sourced<String>, ConfigError> {
+        self.get(key).ok_or_else(|| self.missing(key, expected))?.text(expected)
+    }
+
+    /// The error for a key that must be there and is not.
+    pub(crate) fn missing(&self, key: &'static str, expected: &str) -> ConfigError {
+        ConfigError::MissingKey { place: self.place(), key, expected: expected.to_owned() }
+    }
+
+    /// That this table has the name of an earlier one.
+    pub(crate) fn duplicate(&self, what: &'static str, key: &str, earlier: &Sourced<String>) -> ConfigError {
+        let place = self.get(key).map_or_else(|| self.place(), |entry| entry.place());
+        let first = match earlier.source {
+            Source::File { line } => line,
+            Source::Flag(_) | Source::Env(_) | Source::Target | Source::Default => 0,
+        };
+        ConfigError::Duplicate { place, what, name: earlier.value.clone(), first }
+    }
+
+    /// The value of a key in this form, if it is there.
+    pub(crate) fn read<F: Form>(&self, key: &str, form: &F) -> Result<Option<Sourced<F::Value>>, ConfigError> {
+        self.get(key).map(|entry| entry.read(form)).transpose()
+    }
+
+    /// The keys that are not among `taken`, as a table of their own.
+    pub(crate) fn without(&self, taken: &[&str]) -> DeTable<'d> {
+        let rest = self.table.iter().filter(|(key, _)| !taken.contains(&key.get_ref().as_ref()));
+        rest.map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// For an error at this offset of the file, which lies inside this table: its line and the key around it.
+    pub(crate) fn place_at(&self, offset: usize) -> Place {
+        let around = self.table.iter().find(|(key, value)| key.span().start <= offset && offset < value.span().end);
+        let part = around.map_or_else(|| self.part.clone(), |(key, _)| join(&self.part, key.get_ref()));
+        self.document.place(line_of(self.document.text, offset), &part)
+    }
+
+    fn line_of(&self, key: &str) -> usize {
+        let offset = self.table.get_key_value(key).map_or(0, |(key, _)| key.span().start);
+        line_of(self.document.text, offset)
+    }
+}
+
+impl<'d> Entry<'d> {
+    /// For an error about this value.
+    pub(crate) fn place(&self) -> Place {
+        self.document.place(self.line, &self.part)
+    }
+
+    /// The value as it is written in the file.
+    pub(crate) fn written(&self) -> &'d str {
+        self.document.text.get(self.span.clone()).unwrap_or_default()
+    }
+
+    /// That the value is something else than `expected`.
+    pub(crate) fn bad(&self, expected: impl Into<String>) -> ConfigError {
+        let found = Raw::Toml(self.value).found();
+        ConfigError::BadValue { place: self.place(), expected: expected.into(), found }
+    }
+
+    /// The value in this form.
+    pub(crate) fn read<F: Form>(&self, form: &F) -> Result<Sourced<F::Value>, ConfigError> {
+        match form.read(Raw::Toml(self.value)) {
+            Some(value) => Ok(Sourced::new(value, Source::File { line: self.line })),
+            None => Err(self.bad(form.expected())),
+        }
+    }
+
+    /// The value as text that is not empty.
+    pub(crate) fn text(&self, expected: &str) -> Result<Sourced<String>, ConfigError> {
+        match self.value.as_str() {
+            Some(text) if !text.is_empty() => Ok(Sourced::new(text.to_owned(), Source::File { line: self.line })),
+            _ => Err(self.bad(expected)),
+        }
+    }
+
+    /// The elements of an array.
+    pub(crate) fn elements(&self, expected: &str) -> Result<Vec<Self>, ConfigError> {
+        let array = self.value.as_array().ok_or_else(|| self.bad(expected))?;
+        let element = |(index, value): (usize, &'d toml::Spanned<DeValue<'d>>)| Self {
+            document: self.document,
+            part: format!("{}[{index}]", self.part),
+            span: value.span(),
+            value: value.get_ref(),
+            line: line_of(self.document.text, value.span().start),
+        };
+        Ok(array.iter().enumerate().map(element).collect())
+    }
+
+    /// The value as a table.
+    pub(crate) fn section(&self) -> Result<Section<'d>, ConfigError> {
+        let table = self.value.as_table().ok_or_else(|| self.bad("a table"))?;
+        Ok(Section { document: self.document, part: self.part.clone(), table, line: self.line })
+    }
+
+    fn sections(&self) -> Result<Vec<Section<'d>>, ConfigError> {
+        let expected = format!("tables, each headed [[{}]]", self.part);
+        self.elements(&expected)?.iter().map(Self::section).collect()
+    }
+}
+
+impl Document<'_> {
+    fn place(&self, line: usize, part: &str) -> Place {
+        Place::File { path: self.path.into(), line, part: part.into() }
+    }
+}
+
+fn join(part: &str, key: &str) -> String {
+    match part {
+        "" => key.to_owned(),
+        // ``stage `digits`: model`` reads better than a dot after the backtick.
+        part if part.ends_with('`') => format!("{part}: {key}"),
+        part => format!("{part}.{key}"),
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = text.get(..offset).unwrap_or(text);
+    before.matches('\n').count() + 1
+}
+
+/// The parser's messages may span lines; ours do not.
+pub(crate) fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::form::Count;
+    use super::*;
+
+    fn parse(text: &str) -> Result<Document<'_>, ConfigError> {
+        Document::parse(Path::new("callboard.toml"), text)
+    }
+
+    #[test]
+    fn a_syntax_error_is_one_line_with_its_place() {
+        let error = parse("[limits]\ntimeout = \n").unwrap_err().to_string();
+        assert!(error.starts_with("callboard.toml:2: "), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_key_names_line_table_and_the_nearest_key() {
+        let document = parse("[limits]\n\ntimout = \"1s\"\n").unwrap();
+        let limits = document.root().section("limits").unwrap().unwrap();
+        let error = limits.deny_unknown(&["timeout", "drain"]).unwrap_err();
+        assert_eq!(error.to_string(), "callboard.toml:3: limits: unknown key `timout`; did you mean `timeout`?");
+    }
+
+    #[test]
+    fn the_first_unknown_key_in_the_file_is_the_one_named() {
+        let document = parse("zebra = 1\napple = 2\n").unwrap();
+        let error = document.root().deny_unknown(&["known"]).unwrap_err();
+        assert_eq!(error.to_string(), "callboard.toml:1: unknown key `zebra`; known: known");
+    }
+
+    #[test]
+    fn a_bad_value_names_line_key_expectation_and_what_was_found() {
+        let document = parse("[[stage]]\nname = \"a\"\nreplicas = 0\n").unwrap();
+        let stage = document.root().sections("stage").unwrap().remove(0).called("stage `a`".to_owned());
+        let error = stage.read("replicas", &Count(1..=8)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "callboard.toml:3: stage `a`: replicas: expected a whole number from 1 to 8, found 0"
+        );
+    }
+
+    #[test]
+    fn a_table_where_an_array_of_tables_belongs_is_refused() {
+        let document = parse("[stage]\nname = \"a\"\n").unwrap();
+        let error = document.root().sections("stage").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "callboard.toml:1: stage: expected tables, each headed [[stage]], found a value of type table"
+        );
+    }
+}

@@ -1,0 +1,253 @@
+//! The forms a value may have: how each is read, what it expects, how it is shown.
+//!
+//! The same form reads a flag, a variable and a line of the file, so the three cannot disagree on what is valid. A form
+//! refuses with one message, `expected …, found …`; the expectation names the limits.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::units;
+
+/// A value before it is read: text from the command line or the environment, or a value of the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Raw<'a> {
+    Text(&'a str),
+    Toml(&'a DeValue<'a>),
+}
+
+impl Raw<'_> {
+    /// The text, if it is text.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Toml(value) => value.as_str(),
+        }
+    }
+
+    /// A whole number: an integer of the file, or digits elsewhere. A number in quotes is text, and refused.
+    fn integer(&self) -> Option<u64> {
+        match self {
+            Self::Text(text) => text.parse().ok(),
+            Self::Toml(value) => {
+                let integer = value.as_integer()?;
+                u64::from_str_radix(integer.as_str(), integer.radix()).ok()
+            }
+        }
+    }
+
+    /// How an error message shows it.
+    pub(crate) fn found(&self) -> String {
+        match self {
+            Self::Text(text) => format!("{text:?}"),
+            Self::Toml(DeValue::String(text)) => format!("{text:?}"),
+            Self::Toml(DeValue::Integer(integer)) => integer.to_string(),
+            Self::Toml(DeValue::Float(float)) => float.to_string(),
+            Self::Toml(DeValue::Boolean(boolean)) => boolean.to_string(),
+            Self::Toml(other) => format!("a value of type {}", other.type_str()),
+        }
+    }
+}
+
+/// One form.
+pub(crate) trait Form {
+    /// What it is read into.
+    type Value;
+
+    /// `None` when it is not of this form or out of range.
+    fn read(&self, raw: Raw<'_>) -> Option<Self::Value>;
+
+    /// Completes "expected …".
+    fn expected(&self) -> String;
+
+    /// As a user would write it.
+    fn show(&self, value: &Self::Value) -> String;
+}
+
+/// A time span within limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Span(pub(crate) RangeInclusive<Duration>);
+
+impl Form for Span {
+    type Value = Duration;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Duration> {
+        units::parse_duration(raw.text()?).filter(|span| self.0.contains(span))
+    }
+
+    fn expected(&self) -> String {
+        let [from, to] = [self.0.start(), self.0.end()].map(|span| units::show_duration(*span));
+        format!("a duration from {from} to {to}, such as \"250ms\" or \"30s\"")
+    }
+
+    fn show(&self, value: &Duration) -> String {
+        units::show_duration(*value)
+    }
+}
+
+/// A number of bytes within limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Bytes(pub(crate) RangeInclusive<u64>);
+
+impl Form for Bytes {
+    type Value = u64;
+
+    fn read(&self, raw: Raw<'_>) -> Option<u64> {
+        units::parse_bytes(raw.text()?).filter(|bytes| self.0.contains(bytes))
+    }
+
+    fn expected(&self) -> String {
+        let [from, to] = [self.0.start(), self.0.end()].map(|bytes| units::show_bytes(*bytes));
+        format!("a size from {from} to {to}, such as \"64MiB\"")
+    }
+
+    fn show(&self, value: &u64) -> String {
+        units::show_bytes(*value)
+    }
+}
+
+/// A number of things within limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Count(pub(crate) RangeInclusive<usize>);
+
+impl Form for Count {
+    type Value = usize;
+
+    fn read(&self, raw: Raw<'_>) -> Option<usize> {
+        let count = usize::try_from(raw.integer()?).ok()?;
+        self.0.contains(&count).then_some(count)
+    }
+
+    fn expected(&self) -> String {
+        format!("a whole number from {} to {}", self.0.start(), self.0.end())
+    }
+
+    fn show(&self, value: &usize) -> String {
+        value.to_string()
+    }
+}
+
+/// An address to listen on. `localhost` is 127.0.0.1; other names are not looked up, because a listener that depends on a
+/// name server comes up on another interface the day the name changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Listen;
+
+impl Form for Listen {
+    type Value = SocketAddr;
+
+    fn read(&self, raw: Raw<'_>) -> Option<SocketAddr> {
+        let text = raw.text()?;
+        if let Some(port) = text.strip_prefix("localhost:") {
+            return Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?)));
+        }
+        text.parse().ok()
+    }
+
+    fn expected(&self) -> String {
+        "an IP address and port, such as \"127.0.0.1:8000\" (port 0: any free one)".to_owned()
+    }
+
+    fn show(&self, value: &SocketAddr) -> String {
+        value.to_string()
+    }
+}
+
+/// Which log lines to write: a level, or `target=level` pairs, separated by commas.
+///
+/// A lone word that is no level is refused. Elsewhere it would be a target at its most talkative level, and a misspelt
+/// `inof` would silence the log.
+#[derive(Clone, Debug)]
+pub(crate) struct LogFilter;
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl Form for LogFilter {
+    type Value = String;
+
+    fn read(&self, raw: Raw<'_>) -> Option<String> {
+        let text = raw.text()?;
+        text.split(',').all(is_directive).then(|| text.to_owned())
+    }
+
+    fn expected(&self) -> String {
+        "a log filter of levels (off, error, warn, info, debug, trace), such as \"info\" or \"warn,callboard=debug\""
+            .to_owned()
+    }
+
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+}
+
+fn is_directive(text: &str) -> bool {
+    let is_target = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let (target, level) = text.split_once('=').unwrap_or(("any", text));
+    !target.is_empty() && target.chars().all(is_target) && LEVELS.contains(&level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn span() -> Span {
+        Span(Duration::from_millis(1)..=Duration::from_secs(3600))
+    }
+
+    fn toml(text: &str) -> DeValue<'_> {
+        DeValue::parse(text).unwrap().into_inner()
+    }
+
+    #[test]
+    fn both_ends_of_a_range_are_inside() {
+        for text in ["1ms", "1h", "60m"] {
+            assert!(span().read(Raw::Text(text)).is_some(), "{text}");
+        }
+        for text in ["0s", "999us", "61m"] {
+            assert!(span().read(Raw::Text(text)).is_none(), "{text}");
+        }
+        assert_eq!(span().expected(), "a duration from 1ms to 1h, such as \"250ms\" or \"30s\"");
+    }
+
+    #[test]
+    fn a_number_in_quotes_is_not_a_number_and_a_bare_number_is_not_a_duration() {
+        let count = Count(1..=64);
+        assert_eq!(count.read(Raw::Toml(&toml("0x20"))), Some(32));
+        assert_eq!(count.read(Raw::Text("32")), Some(32));
+        assert_eq!(count.read(Raw::Toml(&toml("\"32\""))), None);
+        assert_eq!(count.read(Raw::Toml(&toml("-1"))), None);
+        assert_eq!(count.read(Raw::Toml(&toml("65"))), None);
+        assert_eq!(span().read(Raw::Toml(&toml("30"))), None);
+    }
+
+    #[test]
+    fn addresses_need_a_port_and_no_name_server() {
+        let read = |text| Listen.read(Raw::Text(text)).map(|address| address.to_string());
+        assert_eq!(read("localhost:80").as_deref(), Some("127.0.0.1:80"));
+        assert_eq!(read("[::1]:0").as_deref(), Some("[::1]:0"));
+        for text in ["8000", ":8000", "127.0.0.1", "example.org:80", "localhost:65536"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_level_is_not_taken_for_a_target() {
+        for text in ["info", "warn,callboard=debug", "off,callboard_http::accept=trace"] {
+            assert!(LogFilter.read(Raw::Text(text)).is_some(), "{text}");
+        }
+        for text in ["", "inof", "info,", "callboard=loud", "=info", "a b=info"] {
+            assert!(LogFilter.read(Raw::Text(text)).is_none(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_out_of_range_is_ever_read(low in 0_usize..100, width in 0_usize..100, typed in 0_usize..300) {
+            let count = Count(low..=low + width);
+            let read = count.read(Raw::Text(&typed.to_string()));
+            prop_assert_eq!(read.is_some(), (low..=low + width).contains(&typed));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The kinds of stages that a file can name, and the crate that declares the keys of each.
+
+use std::path::Path;
+
+#[cfg(feature = "onnx")]
+use callboard_onnx::OnnxConfig;
+use callboard_stages::image::ImageConfig;
+use callboard_stages::labels::LabelsConfig;
+
+use super::document::Section;
+use super::error::ConfigError;
+use super::nearest::Hint;
+use super::own_keys;
+
+/// A kind with its own keys.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StageKind {
+    /// Decodes an image into a tensor.
+    Image(ImageConfig),
+    /// Runs an ONNX model.
+    #[cfg(feature = "onnx")]
+    Onnx(OnnxConfig),
+    /// Turns scores into labels.
+    Labels(LabelsConfig),
+}
+
+const KINDS: [&str; 3] = ["image", "onnx", "labels"];
+
+impl StageKind {
+    /// Reads the kind and its keys. `common` are the keys that belong to no kind.
+    pub(crate) fn read(section: &Section<'_>, common: &[&str]) -> Result<Self, ConfigError> {
+        let kind = section.require_text("kind", "one of image, onnx, labels")?.value;
+        match kind.as_str() {
+            "image" => own_keys::read(section, common).map(Self::Image),
+            #[cfg(feature = "onnx")]
+            "onnx" => own_keys::read(section, common).map(Self::Onnx),
+            #[cfg(not(feature = "onnx"))]
+            "onnx" => Err(ConfigError::Unavailable { place: section.place(), kind: "onnx", feature: "onnx" }),
+            "labels" => own_keys::read(section, common).map(Self::Labels),
+            _ => Err(ConfigError::UnknownName {
+                place: section.get("kind").map_or_else(|| section.place(), |entry| entry.place()),
+                what: "stage kind",
+                hint: Hint::new(&kind, KINDS),
+                name: kind,
+            }),
+        }
+    }
+
+    /// This model, with nothing else said about it.
+    #[cfg(feature = "onnx")]
+    pub(crate) fn model(path: &Path) -> Result<Self, ConfigError> {
+        Ok(Self::Onnx(OnnxConfig::new(path)))
+    }
+
+    /// This program cannot run models.
+    #[cfg(not(feature = "onnx"))]
+    pub(crate) fn model(path: &Path) -> Result<Self, ConfigError> {
+        let problem = "this program was built without the feature `onnx`, which models need".to_owned();
+        Err(ConfigError::Target { path: path.to_owned(), problem })
+    }
+
+    /// As it is written in a file.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Image(_) => "image",
+            #[cfg(feature = "onnx")]
+            Self::Onnx(_) => "onnx",
+            Self::Labels(_) => "labels",
+        }
+    }
+}

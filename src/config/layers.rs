@@ -1,0 +1,162 @@
+//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default.
+
+use super::document::Section;
+use super::error::{ConfigError, Place};
+use super::form::{Form, Raw};
+use super::nearest::Hint;
+use super::setting::{ALL, Name, Setting};
+use super::source::{Source, Sourced};
+
+/// Variables that begin with this are ours.
+pub const ENV_PREFIX: &str = "CALLBOARD_";
+
+/// What was typed: values by flag name, unread.
+pub type Flags = Vec<(&'static str, String)>;
+
+/// The variables of this process that concern us.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(Vec<(&'static Name, String)>);
+
+impl Environment {
+    /// Picks our variables out of all of them.
+    ///
+    /// # Errors
+    /// A variable with our prefix that is no setting of ours.
+    pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
+        let ours = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
+        ours.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn get(&self, name: &Name) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known.env == name.env).map(|(_, value)| value.as_str())
+    }
+}
+
+fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
+    ALL.into_iter().find(|name| name.env == variable).ok_or_else(|| ConfigError::UnknownVariable {
+        name: variable.to_owned(),
+        hint: Hint::new(variable, ALL.iter().map(|name| name.env)),
+    })
+}
+
+/// Kubernetes gives every pod the address of every service in its namespace. A service called `callboard` thus sets
+/// `CALLBOARD_SERVICE_HOST`, `CALLBOARD_PORT_8000_TCP` and the like, which nobody wrote and which must not stop a start.
+fn is_service_link(variable: &str) -> bool {
+    let rest = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable);
+    rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_")
+}
+
+/// All layers together.
+#[derive(Debug)]
+pub(crate) struct Layers<'a> {
+    pub(crate) flags: &'a Flags,
+    pub(crate) env: &'a Environment,
+    pub(crate) file: Option<Section<'a>>,
+}
+
+impl Layers<'_> {
+    /// The value of the strongest layer that has one. Weaker layers are not even read: a flag repairs a broken file for
+    /// one run.
+    pub(crate) fn resolve<F: Form>(&self, setting: &Setting<F>) -> Result<Sourced<F::Value>, ConfigError> {
+        let Setting { name, form } = setting;
+        if let Some((_, text)) = self.flags.iter().find(|(flag, _)| *flag == name.flag) {
+            return read(form, text, Source::Flag(name.flag), Place::Flag(name.flag));
+        }
+        if let Some(text) = self.env.get(name) {
+            return read(form, text, Source::Env(name.env), Place::Env(name.env.to_owned()));
+        }
+        if let Some(value) = self.in_file(setting)? {
+            return Ok(value);
+        }
+        read(form, name.default, Source::Default, Place::Flag(name.flag))
+    }
+
+    fn in_file<F: Form>(&self, setting: &Setting<F>) -> Result<Option<Sourced<F::Value>>, ConfigError> {
+        let (table, key) = setting.name.table_and_key();
+        let Some(root) = &self.file else { return Ok(None) };
+        match root.section(table)? {
+            Some(section) => section.read(key, &setting.form),
+            None => Ok(None),
+        }
+    }
+}
+
+fn read<F: Form>(form: &F, text: &str, source: Source, place: Place) -> Result<Sourced<F::Value>, ConfigError> {
+    let raw = Raw::Text(text);
+    match form.read(raw) {
+        Some(value) => Ok(Sourced::new(value, source)),
+        None => Err(ConfigError::BadValue { place, expected: form.expected(), found: raw.found() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::super::document::Document;
+    use super::super::setting::{DEFAULT_TIMEOUT, DRAIN};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Result<Environment, ConfigError> {
+        Environment::try_new(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[test]
+    fn an_unknown_variable_names_the_nearest() {
+        let error = environment(&[("CALLBOARD_DEFAULT_TIMOUT", "1s")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "CALLBOARD_DEFAULT_TIMOUT: unknown environment variable; did you mean `CALLBOARD_DEFAULT_TIMEOUT`?"
+        );
+    }
+
+    #[test]
+    fn variables_of_others_and_service_links_are_left_alone() {
+        let links = [
+            ("PATH", "/bin"),
+            ("CALLBOARD_PORT", "tcp://10.0.0.1:8000"),
+            ("CALLBOARD_PORT_8000_TCP_ADDR", "10.0.0.1"),
+            ("CALLBOARD_SERVICE_HOST", "10.0.0.1"),
+        ];
+        assert!(environment(&links).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn a_bad_value_names_the_layer_it_came_from() {
+        let env = environment(&[("CALLBOARD_DRAIN", "soon")]).unwrap();
+        let flags = vec![("default-timeout", "2h".to_owned())];
+        let layers = Layers { flags: &flags, env: &env, file: None };
+        assert_eq!(
+            layers.resolve(&DRAIN).unwrap_err().to_string(),
+            "CALLBOARD_DRAIN: expected a duration from 0s to 1h, such as \"250ms\" or \"30s\", found \"soon\""
+        );
+        assert_eq!(
+            layers.resolve(&DEFAULT_TIMEOUT).unwrap_err().to_string(),
+            "--default-timeout: expected a duration from 1ms to 1h, such as \"250ms\" or \"30s\", found \"2h\""
+        );
+    }
+
+    proptest! {
+        /// Whatever subset of the layers speaks, the strongest of them is heard.
+        #[test]
+        fn the_strongest_layer_wins(flag: Option<u8>, env: Option<u8>, file: Option<u8>) {
+            let seconds = |value: u8| format!("{value}s");
+            let flags: Flags = flag.map(|value| ("drain", seconds(value))).into_iter().collect();
+            let env_layer = Environment(env.map(|value| (&DRAIN.name, seconds(value))).into_iter().collect());
+            let text = file.map_or_else(String::new, |value| format!("[limits]\ndrain = \"{value}s\"\n"));
+            let document = Document::parse(Path::new("f"), &text).unwrap();
+            let layers = Layers { flags: &flags, env: &env_layer, file: Some(document.root()) };
+
+            let expected = match (flag, env, file) {
+                (Some(value), _, _) => (value, Source::Flag("drain")),
+                (_, Some(value), _) => (value, Source::Env("CALLBOARD_DRAIN")),
+                (_, _, Some(value)) => (value, Source::File { line: 2 }),
+                _ => (30, Source::Default),
+            };
+            let resolved = layers.resolve(&DRAIN).unwrap();
+            prop_assert_eq!(resolved, Sourced::new(Duration::from_secs(expected.0.into()), expected.1));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Reads the keys that belong to a stage's kind into the type its crate declares for them.
+//!
+//! The crates know nothing of files and lines; they declare a serde struct that denies unknown fields. Here its field
+//! names are asked of serde first, so that an unknown key of a kind gets the same answer as any other unknown key.
+
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor, value::Error as PlainError};
+use serde::forward_to_deserialize_any;
+use toml::Spanned;
+use toml::de::{DeValue, ValueDeserializer};
+
+use super::document::{Section, one_line};
+use super::error::ConfigError;
+
+/// Reads what `section` has beside the keys in `taken`, which were read by others.
+pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, taken: &[&str]) -> Result<T, ConfigError> {
+    let known: Vec<&str> = taken.iter().chain(fields_of::<T>()).copied().collect();
+    section.deny_unknown(&known)?;
+    let table = DeValue::Table(section.without(taken));
+    T::deserialize(ValueDeserializer::from(Spanned::new(0..0, table))).map_err(|error| {
+        let place = match error.span() {
+            // The table made above has no place in the file; an error about all of it belongs to the section.
+            Some(span) if !span.is_empty() => section.place_at(span.start),
+            _ => section.place(),
+        };
+        ConfigError::Rejected { place, message: one_line(error.message()) }
+    })
+}
+
+/// The names of a struct's fields: what its `Deserialize` announces before it reads anything.
+fn fields_of<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut fields: &'static [&'static str] = &[];
+    // The probe always ends in an error, after it has seen the names.
+    let _ = T::deserialize(Probe { fields: &mut fields });
+    fields
+}
+
+struct Probe<'p> {
+    fields: &'p mut &'static [&'static str],
+}
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = PlainError;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, PlainError> {
+        *self.fields = fields;
+        Err(PlainError::custom("a probe reads nothing"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, PlainError> {
+        Err(PlainError::custom("the keys of a kind are a struct"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde::Deserialize;
+
+    use super::super::document::Document;
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Own {
+        width: u32,
+        #[serde(default)]
+        layout: Layout,
+    }
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(rename_all = "snake_case")]
+    enum Layout {
+        #[default]
+        Nchw,
+        Nhwc,
+    }
+
+    fn read_own(text: &str) -> Result<Own, String> {
+        let document = Document::parse(Path::new("f.toml"), text).unwrap();
+        let stage = document.root().sections("stage").unwrap().remove(0).called("stage `a`".to_owned());
+        read(&stage, &["name"]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn reads_the_rest_of_the_table() {
+        let own = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayout = \"nhwc\"\n").unwrap();
+        assert_eq!(own, Own { width: 8, layout: Layout::Nhwc });
+    }
+
+    #[test]
+    fn an_unknown_key_of_a_kind_is_answered_like_any_other() {
+        let error = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayot = \"nhwc\"\n").unwrap_err();
+        assert_eq!(error, "f.toml:4: stage `a`: unknown key `layot`; did you mean `layout`?");
+        let error = read_own("[[stage]]\nnam = \"a\"\nwidth = 8\n").unwrap_err();
+        assert_eq!(error, "f.toml:2: stage `a`: unknown key `nam`; did you mean `name`?");
+    }
+
+    #[test]
+    fn a_wrong_type_names_line_and_key() {
+        let error = read_own("[[stage]]\nname = \"a\"\n\nwidth = \"8\"\n").unwrap_err();
+        assert_eq!(error, "f.toml:4: stage `a`: width: invalid type: string \"8\", expected u32");
+        let error = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayout = \"nhcw\"\n").unwrap_err();
+        assert_eq!(error, "f.toml:4: stage `a`: layout: unknown variant `nhcw`, expected `nchw` or `nhwc`");
+    }
+
+    #[test]
+    fn a_missing_key_names_the_stage() {
+        let error = read_own("[[stage]]\nname = \"a\"\n").unwrap_err();
+        assert_eq!(error, "f.toml:1: stage `a`: missing field `width`");
+    }
+}

@@ -1,0 +1,241 @@
+//! The resolved plan: every setting with its value and where it came from, every stage, every route.
+//!
+//! A plan is complete and consistent in itself. What it says of the world outside (that a model can be read, that a port is
+//! free) is found out by whoever carries it out.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::document::{Document, Section};
+use super::error::{ConfigError, Place};
+use super::form::Form;
+use super::kind::StageKind;
+use super::layers::{Environment, Flags, Layers};
+use super::route::{self, RoutePlan};
+use super::setting::{
+    ALL, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, QUEUE,
+    Setting,
+};
+use super::source::{Source, Sourced};
+use super::stage::{self, StagePlan};
+
+/// What is to be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A configuration file that was found and read.
+    File {
+        /// As messages name it.
+        path: PathBuf,
+        /// Its content.
+        text: String,
+    },
+    /// A bare ONNX model: one stage, one route, both named after the file.
+    Model {
+        /// The model.
+        path: PathBuf,
+    },
+    /// The routes of a program's own app. A file, if there is one, may hold settings only.
+    Program {
+        /// Path and content of the file.
+        file: Option<(PathBuf, String)>,
+    },
+}
+
+impl Target {
+    /// The directory that relative paths of the file start from.
+    #[must_use]
+    pub fn base(&self) -> &Path {
+        match self {
+            Self::File { path, .. } => path.parent().unwrap_or_else(|| Path::new("")),
+            Self::Model { .. } | Self::Program { .. } => Path::new(""),
+        }
+    }
+
+    fn document(&self) -> Option<(&Path, &str)> {
+        match self {
+            Self::File { path, text } => Some((path, text)),
+            Self::Program { file } => file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())),
+            Self::Model { .. } => None,
+        }
+    }
+}
+
+/// The values of all settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where HTTP is served.
+    pub http: Sourced<SocketAddr>,
+    /// The largest request body.
+    pub max_body_bytes: Sourced<u64>,
+    /// HTTP connections at once.
+    pub max_connections: Sourced<usize>,
+    /// Which log lines are written.
+    pub log: Sourced<String>,
+    /// The timeout of calls that bring none.
+    pub default_timeout: Sourced<Duration>,
+    /// Entries that may wait in a stage that does not say.
+    pub queue: Sourced<usize>,
+    /// Calls in flight on the node.
+    pub max_in_flight: Sourced<usize>,
+    /// Their bytes.
+    pub max_in_flight_bytes: Sourced<u64>,
+    /// How long a drain may take.
+    pub drain: Sourced<Duration>,
+}
+
+/// Everything that is to be served, and how.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What it was made from.
+    pub target: Target,
+    /// The settings.
+    pub settings: Settings,
+    /// The stages, in the order of the file.
+    pub stages: Vec<StagePlan>,
+    /// The routes, in the order of the file.
+    pub routes: Vec<RoutePlan>,
+}
+
+impl Plan {
+    /// Resolves what was typed, set and written into one plan.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong, with its place and what would be right.
+    pub fn resolve(target: Target, flags: &Flags, env: &Environment) -> Result<Self, ConfigError> {
+        let document = target.document().map(|(path, text)| Document::parse(path, text)).transpose()?;
+        let file = document.as_ref().map(Document::root);
+        if let Some(root) = &file {
+            check_tables(root, &target)?;
+        }
+        let settings = Settings::resolve(&Layers { flags, env, file: file.clone() })?;
+        let (stages, routes) = match (&target, &file) {
+            (Target::File { .. }, Some(root)) => read_pipelines(root, &settings)?,
+            (Target::Model { path }, _) => model_pipeline(path, &settings)?,
+            _ => (Vec::new(), Vec::new()),
+        };
+        drop(document);
+        Ok(Self { target, settings, stages, routes })
+    }
+
+    /// Where to point at in a message about something that came from `source`.
+    #[must_use]
+    pub fn place(&self, source: &Source, part: String) -> Place {
+        match (&self.target, source) {
+            (Target::File { path, .. }, Source::File { line }) => {
+                Place::File { path: path.as_path().into(), line: *line, part: part.into() }
+            }
+            _ => Place::Target { part: part.into() },
+        }
+    }
+
+    /// The stages that no route uses. They are not started.
+    pub fn unused_stages(&self) -> impl Iterator<Item = &StagePlan> {
+        let used = |index| self.routes.iter().any(|route| route.stages.value.contains(&index));
+        self.stages.iter().enumerate().filter(move |(index, _)| !used(*index)).map(|(_, stage)| stage)
+    }
+}
+
+impl Settings {
+    fn resolve(layers: &Layers<'_>) -> Result<Self, ConfigError> {
+        let settings = Self {
+            http: layers.resolve(&HTTP)?,
+            max_body_bytes: layers.resolve(&MAX_BODY_BYTES)?,
+            max_connections: layers.resolve(&MAX_CONNECTIONS)?,
+            log: layers.resolve(&LOG)?,
+            default_timeout: layers.resolve(&DEFAULT_TIMEOUT)?,
+            queue: layers.resolve(&QUEUE)?,
+            max_in_flight: layers.resolve(&MAX_IN_FLIGHT)?,
+            max_in_flight_bytes: layers.resolve(&MAX_IN_FLIGHT_BYTES)?,
+            drain: layers.resolve(&DRAIN)?,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// A body larger than all bytes together would be answered "try again later" for ever.
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.max_body_bytes.value <= self.max_in_flight_bytes.value {
+            return Ok(());
+        }
+        Err(ConfigError::Contradiction {
+            one: described(&MAX_BODY_BYTES, &self.max_body_bytes),
+            other: described(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),
+            why: "such a body could never be let in",
+        })
+    }
+
+    /// Key, value and source of each, in the order of the table.
+    pub(crate) fn rows(&self) -> Vec<(&'static str, String, &Source)> {
+        vec![
+            row(&HTTP, &self.http),
+            row(&MAX_BODY_BYTES, &self.max_body_bytes),
+            row(&MAX_CONNECTIONS, &self.max_connections),
+            row(&LOG, &self.log),
+            row(&DEFAULT_TIMEOUT, &self.default_timeout),
+            row(&QUEUE, &self.queue),
+            row(&MAX_IN_FLIGHT, &self.max_in_flight),
+            row(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),
+            row(&DRAIN, &self.drain),
+        ]
+    }
+}
+
+fn row<'a, F: Form>(setting: &Setting<F>, value: &'a Sourced<F::Value>) -> (&'static str, String, &'a Source) {
+    (setting.name.key, setting.form.show(&value.value), &value.source)
+}
+
+fn described<F: Form>(setting: &Setting<F>, value: &Sourced<F::Value>) -> String {
+    format!("{} = {} ({})", setting.name.key, setting.form.show(&value.value), value.source)
+}
+
+/// Every table and every key of the settings' tables has to be known, also where a stronger layer decides the value.
+fn check_tables(root: &Section<'_>, target: &Target) -> Result<(), ConfigError> {
+    let mut tables: Vec<&str> = ALL.iter().map(|name| name.table_and_key().0).collect();
+    if matches!(target, Target::File { .. }) {
+        tables.extend(["stage", "route"]);
+    }
+    tables.dedup();
+    root.deny_unknown(&tables)?;
+    for table in tables.into_iter().filter(|table| !matches!(*table, "stage" | "route")) {
+        let Some(section) = root.section(table)? else { continue };
+        let names = ALL.iter().map(|name| name.table_and_key());
+        let keys: Vec<&str> = names.filter(|(of, _)| *of == table).map(|(_, key)| key).collect();
+        section.deny_unknown(&keys)?;
+    }
+    Ok(())
+}
+
+fn read_pipelines(root: &Section<'_>, settings: &Settings) -> Result<(Vec<StagePlan>, Vec<RoutePlan>), ConfigError> {
+    let stages = stage::read_all(root, &settings.queue)?;
+    if stages.is_empty() {
+        return Err(root.missing("stage", "at least one [[stage]]"));
+    }
+    let routes = route::read_all(root, &stages)?;
+    if routes.is_empty() {
+        return Err(root.missing("route", "at least one [[route]]"));
+    }
+    Ok((stages, routes))
+}
+
+/// A bare model needs no file: everything about it but its name is a default.
+fn model_pipeline(path: &Path, settings: &Settings) -> Result<(Vec<StagePlan>, Vec<RoutePlan>), ConfigError> {
+    let name = name_of(path);
+    let stage =
+        StagePlan::new(Sourced::new(name.clone(), Source::Target), StageKind::model(path)?, settings.queue.clone());
+    let route = RoutePlan {
+        path: Sourced::new(format!("/{name}"), Source::Target),
+        stages: Sourced::new(vec![0], Source::Target),
+        summary: None,
+        examples: Vec::new(),
+    };
+    Ok((vec![stage], vec![route]))
+}
+
+/// The file's stem in the characters that a route may have.
+fn name_of(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.~".contains(c) { c } else { '-' };
+    stem.chars().map(plain).collect()
+}

@@ -1,0 +1,223 @@
+//! Every setting, in one table: its key in the file, its flag, its variable, its default, its form and limits.
+//!
+//! The file reader, the environment, the command line with its help, and `--explain` all read this table, so a setting
+//! that exists in one place exists in all of them, under the same limits. Defaults are written as a user would write
+//! them and go through the same reader.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::form::{Bytes, Count, Listen, LogFilter, Span};
+
+/// What a setting is called in the places where it can be set.
+#[derive(Debug)]
+pub struct Name {
+    /// In the file: table and key, such as `limits.timeout`.
+    pub key: &'static str,
+    /// On the command line, without the dashes.
+    pub flag: &'static str,
+    /// In the environment.
+    pub env: &'static str,
+    /// What stands for the value in the help.
+    pub placeholder: &'static str,
+    /// One line for the help.
+    pub help: &'static str,
+    /// The value when nobody sets it.
+    pub default: &'static str,
+}
+
+impl Name {
+    /// The table and the key of [`key`](Self::key).
+    #[must_use]
+    pub fn table_and_key(&self) -> (&'static str, &'static str) {
+        self.key.split_once('.').unwrap_or(("", self.key))
+    }
+}
+
+/// A setting with the form of its value.
+#[derive(Debug)]
+pub(crate) struct Setting<F> {
+    pub(crate) name: Name,
+    pub(crate) form: F,
+}
+
+/// Loopback, because a server that nobody asked to be public should not be.
+pub(crate) static HTTP: Setting<Listen> = Setting {
+    name: Name {
+        key: "http.listen",
+        flag: "http",
+        env: "CALLBOARD_HTTP",
+        placeholder: "ADDR",
+        help: "Address and port to serve HTTP on",
+        default: "127.0.0.1:8000",
+    },
+    form: Listen,
+};
+
+/// Warnings and worse: what a server has to say while all is well, its start-up lines have said.
+pub(crate) static LOG: Setting<LogFilter> = Setting {
+    name: Name {
+        key: "log.filter",
+        flag: "log",
+        env: "CALLBOARD_LOG",
+        placeholder: "FILTER",
+        help: "Which log lines go to stderr: a level, or target=level pairs",
+        default: "warn",
+    },
+    form: LogFilter,
+};
+
+/// A million waiting entries are minutes of work for any stage; more is a typo.
+pub(crate) const QUEUE_RANGE: RangeInclusive<usize> = 1..=1_000_000;
+
+const SIZE_RANGE: RangeInclusive<u64> = 1..=1 << 40;
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+pub(crate) static MAX_BODY_BYTES: Setting<Bytes> = Setting {
+    name: Name {
+        key: "http.max_body_bytes",
+        flag: "max-body-bytes",
+        env: "CALLBOARD_MAX_BODY_BYTES",
+        placeholder: "SIZE",
+        help: "The largest request body",
+        default: "64MiB",
+    },
+    form: Bytes(SIZE_RANGE),
+};
+
+pub(crate) static MAX_CONNECTIONS: Setting<Count> = Setting {
+    name: Name {
+        key: "http.max_connections",
+        flag: "max-connections",
+        env: "CALLBOARD_MAX_CONNECTIONS",
+        placeholder: "COUNT",
+        help: "How many HTTP connections are served at once",
+        default: "10000",
+    },
+    form: Count(1..=1_000_000),
+};
+
+/// A millisecond at least: below it every call would be refused. An hour at most: beyond it a queued call is a leak.
+pub(crate) static DEFAULT_TIMEOUT: Setting<Span> = Setting {
+    name: Name {
+        key: "limits.default_timeout",
+        flag: "default-timeout",
+        env: "CALLBOARD_DEFAULT_TIMEOUT",
+        placeholder: "DURATION",
+        help: "How long a call may take when its caller does not say",
+        default: "30s",
+    },
+    form: Span(Duration::from_millis(1)..=HOUR),
+};
+
+pub(crate) static QUEUE: Setting<Count> = Setting {
+    name: Name {
+        key: "limits.queue",
+        flag: "queue",
+        env: "CALLBOARD_QUEUE",
+        placeholder: "ENTRIES",
+        help: "How many entries may wait in each stage that does not say",
+        default: "1024",
+    },
+    form: Count(QUEUE_RANGE),
+};
+
+pub(crate) static MAX_IN_FLIGHT: Setting<Count> = Setting {
+    name: Name {
+        key: "limits.max_in_flight",
+        flag: "max-in-flight",
+        env: "CALLBOARD_MAX_IN_FLIGHT",
+        placeholder: "CALLS",
+        help: "How many calls may be in flight on this node",
+        default: "16384",
+    },
+    form: Count(1..=1_000_000),
+};
+
+pub(crate) static MAX_IN_FLIGHT_BYTES: Setting<Bytes> = Setting {
+    name: Name {
+        key: "limits.max_in_flight_bytes",
+        flag: "max-in-flight-bytes",
+        env: "CALLBOARD_MAX_IN_FLIGHT_BYTES",
+        placeholder: "SIZE",
+        help: "How many bytes of requests may be in flight on this node",
+        default: "256MiB",
+    },
+    form: Bytes(SIZE_RANGE),
+};
+
+pub(crate) static DRAIN: Setting<Span> = Setting {
+    name: Name {
+        key: "limits.drain",
+        flag: "drain",
+        env: "CALLBOARD_DRAIN",
+        placeholder: "DURATION",
+        help: "How long calls in hand may take to finish at shutdown",
+        default: "30s",
+    },
+    form: Span(Duration::ZERO..=HOUR),
+};
+
+/// All of them, in the order of the help.
+pub static ALL: [&Name; 9] = [
+    &HTTP.name,
+    &MAX_BODY_BYTES.name,
+    &MAX_CONNECTIONS.name,
+    &LOG.name,
+    &DEFAULT_TIMEOUT.name,
+    &QUEUE.name,
+    &MAX_IN_FLIGHT.name,
+    &MAX_IN_FLIGHT_BYTES.name,
+    &DRAIN.name,
+];
+
+/// The settings of one stage. They stand beside its `name` and `kind` in the file and nowhere else.
+pub(crate) mod stage {
+    use super::{Count, Duration, QUEUE_RANGE, Span};
+
+    pub(crate) const MAX_BATCH_SIZE: &str = "max_batch_size";
+    pub(crate) const MAX_DELAY: &str = "max_delay";
+    pub(crate) const REPLICAS: &str = "replicas";
+    pub(crate) const QUEUE: &str = "queue";
+
+    pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
+    /// Longer than a minute is no batching but a schedule.
+    pub(crate) static MAX_DELAY_FORM: Span = Span(Duration::ZERO..=Duration::from_secs(60));
+    /// Each replica is a worker with its own copy of the model and, as a rule, its own thread.
+    pub(crate) static REPLICAS_FORM: Count = Count(1..=1024);
+    pub(crate) static QUEUE_FORM: Count = Count(QUEUE_RANGE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::form::{Form, Raw};
+    use super::*;
+
+    fn reads_its_default<F: Form>(setting: &Setting<F>) {
+        let default = setting.name.default;
+        let value = setting.form.read(Raw::Text(default)).expect(default);
+        assert_eq!(setting.form.show(&value), default);
+    }
+
+    #[test]
+    fn every_default_is_valid_and_shown_as_it_is_written() {
+        reads_its_default(&HTTP);
+        reads_its_default(&MAX_BODY_BYTES);
+        reads_its_default(&MAX_CONNECTIONS);
+        reads_its_default(&LOG);
+        reads_its_default(&DEFAULT_TIMEOUT);
+        reads_its_default(&QUEUE);
+        reads_its_default(&MAX_IN_FLIGHT);
+        reads_its_default(&MAX_IN_FLIGHT_BYTES);
+        reads_its_default(&DRAIN);
+    }
+
+    #[test]
+    fn the_three_names_of_a_setting_line_up() {
+        for name in ALL {
+            assert_eq!(name.env, format!("CALLBOARD_{}", name.flag.replace('-', "_").to_uppercase()));
+            assert!(name.key.contains('.'), "{}", name.key);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The configuration as its user sees it: a file, flags and variables in; a plan, or one line that helps, out.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+
+const DIGITS: &str = r#"
+[[stage]]
+name = "decode"
+kind = "image"
+width = 8
+height = 8
+
+[[stage]]
+name = "digits"
+kind = "onnx"
+model = "digits.onnx"
+max_batch_size = 32
+max_delay = "5ms"
+
+[[route]]
+path = "/digits"
+stages = ["decode", "digits"]
+examples = [{ file = "seven.png" }]
+
+[limits]
+queue = 64
+"#;
+
+fn target(text: &str) -> Target {
+    Target::File { path: PathBuf::from("dir/callboard.toml"), text: text.to_owned() }
+}
+
+fn plan(text: &str) -> Result<Plan, String> {
+    plan_with(text, &[], &[])
+}
+
+fn plan_with(text: &str, flags: &[(&'static str, &str)], env: &[(&str, &str)]) -> Result<Plan, String> {
+    let flags = flags.iter().map(|(flag, value)| (*flag, (*value).to_owned())).collect();
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Environment::try_new(env)
+        .and_then(|env| Plan::resolve(target(text), &flags, &env))
+        .map_err(|error| error.to_string())
+}
+
+/// `DIGITS` with one line replaced, and the error that it gives.
+fn error_of(line: &str, replaced: &str) -> String {
+    assert!(DIGITS.contains(line), "{line}");
+    plan(&DIGITS.replacen(line, replaced, 1)).expect_err("a plan from a broken file")
+}
+
+#[test]
+fn a_file_becomes_a_plan_in_its_own_order() {
+    let plan = plan(DIGITS).unwrap();
+    let names: Vec<_> = plan.stages.iter().map(|stage| stage.name.value.as_str()).collect();
+    assert_eq!(names, ["decode", "digits"]);
+    assert_eq!(plan.routes[0].stages.value, [0, 1]);
+    assert_eq!(plan.stages[1].max_batch_size, Sourced::new(32, Source::File { line: 12 }));
+    assert_eq!(plan.stages[1].max_delay.value, Duration::from_millis(5));
+    assert!(matches!(&plan.routes[0].examples[..], [ExamplePlan::File(path)] if path == "seven.png"));
+    assert_eq!(plan.target.base(), "dir");
+}
+
+#[test]
+fn a_stage_takes_the_queue_of_the_limits_unless_it_has_its_own() {
+    let plan = plan(&DIGITS.replacen("max_delay = \"5ms\"", "queue = 7", 1)).unwrap();
+    assert_eq!(plan.stages[0].queue, Sourced::new(64, Source::File { line: 21 }));
+    assert_eq!(plan.stages[1].queue, Sourced::new(7, Source::File { line: 13 }));
+}
+
+#[test]
+fn flags_beat_variables_beat_the_file_beats_defaults() {
+    let env = [("CALLBOARD_QUEUE", "2"), ("CALLBOARD_DRAIN", "2s")];
+    let settings = plan_with(DIGITS, &[("drain", "1s")], &env).unwrap().settings;
+    assert_eq!(settings.drain, Sourced::new(Duration::from_secs(1), Source::Flag("drain")));
+    assert_eq!(settings.queue, Sourced::new(2, Source::Env("CALLBOARD_QUEUE")));
+    assert_eq!(settings.default_timeout, Sourced::new(Duration::from_secs(30), Source::Default));
+    assert_eq!(settings.http.value.to_string(), "127.0.0.1:8000");
+}
+
+#[test]
+fn every_mistake_in_a_file_is_one_line_with_place_and_remedy() {
+    let cases = [
+        ("[limits]", "[limit]", "dir/callboard.toml:20: unknown key `limit`; did you mean `limits`?"),
+        ("queue = 64", "qeue = 64", "dir/callboard.toml:21: limits: unknown key `qeue`; did you mean `queue`?"),
+        (
+            "queue = 64",
+            "queue = 0",
+            "dir/callboard.toml:21: limits.queue: expected a whole number from 1 to 1000000, found 0",
+        ),
+        (
+            "max_batch_size = 32",
+            "max_batch = 32",
+            "dir/callboard.toml:12: stage `digits`: unknown key `max_batch`; did you mean `max_batch_size`?",
+        ),
+        (
+            "max_delay = \"5ms\"",
+            "max_delay_ms = 5",
+            "dir/callboard.toml:13: stage `digits`: unknown key `max_delay_ms`; did you mean `max_delay`?",
+        ),
+        (
+            "max_delay = \"5ms\"",
+            "max_delay = 5",
+            "dir/callboard.toml:13: stage `digits`: max_delay: \
+             expected a duration from 0s to 1m, such as \"250ms\" or \"30s\", found 5",
+        ),
+        (
+            "kind = \"onnx\"",
+            "kind = \"onxx\"",
+            "dir/callboard.toml:10: stage `digits`: kind: unknown stage kind `onxx`; did you mean `onnx`?",
+        ),
+        (
+            "model = \"digits.onnx\"",
+            "mdoel = \"digits.onnx\"",
+            "dir/callboard.toml:11: stage `digits`: unknown key `mdoel`; did you mean `model`?",
+        ),
+        (
+            "name = \"digits\"",
+            "name = \"decode\"",
+            "dir/callboard.toml:9: stage[1].name: there is a stage `decode` already, on line 3",
+        ),
+        (
+            "stages = [\"decode\", \"digits\"]",
+            "stages = [\"decode\", \"digit\"]",
+            "dir/callboard.toml:17: route `/digits`: stages[1]: unknown stage `digit`; did you mean `digits`?",
+        ),
+        (
+            "stages = [\"decode\", \"digits\"]",
+            "",
+            "dir/callboard.toml:15: route `/digits`: `stages` is missing: \
+             expected the names of one or more stages, such as [\"decode\", \"model\"]",
+        ),
+        (
+            "path = \"/digits\"",
+            "path = \"digits\"",
+            "dir/callboard.toml:16: route `digits`: path: expected a path such as \"/digits\", found \"digits\"",
+        ),
+        (
+            "path = \"/digits\"",
+            "pth = \"/digits\"",
+            "dir/callboard.toml:16: route[0]: unknown key `pth`; did you mean `path`?",
+        ),
+        (
+            "{ file = \"seven.png\" }",
+            "\"seven.png\"",
+            "dir/callboard.toml:18: route `/digits`: examples[0]: expected a table, found \"seven.png\"",
+        ),
+    ];
+    for (line, replaced, expected) in cases {
+        assert_eq!(error_of(line, replaced), expected);
+    }
+}
+
+#[test]
+fn a_missing_key_of_a_kind_names_the_stage() {
+    assert_eq!(error_of("model = \"digits.onnx\"", ""), "dir/callboard.toml:8: stage `digits`: missing field `model`");
+}
+
+#[test]
+fn a_file_without_stages_or_routes_says_what_to_add() {
+    assert_eq!(plan("").unwrap_err(), "dir/callboard.toml:1: `stage` is missing: expected at least one [[stage]]");
+}
+
+#[test]
+fn a_body_that_could_never_be_let_in_is_refused_with_both_sources() {
+    let error = plan_with(DIGITS, &[("max-in-flight-bytes", "1MiB")], &[]).unwrap_err();
+    assert_eq!(
+        error,
+        "http.max_body_bytes = 64MiB (default) exceeds limits.max_in_flight_bytes = 1MiB (--max-in-flight-bytes): \
+         such a body could never be let in"
+    );
+}
+
+#[test]
+fn a_bare_model_is_a_plan_of_one_stage_and_one_route_named_after_it() {
+    let target = Target::Model { path: PathBuf::from("models/my model.v2.onnx") };
+    let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
+    assert_eq!(plan.stages[0].name, Sourced::new("my-model.v2".to_owned(), Source::Target));
+    assert_eq!(plan.routes[0].path.value, "/my-model.v2");
+    assert_eq!(plan.routes[0].stages.value, [0]);
+}
+
+#[test]
+fn a_programs_file_may_hold_settings_only() {
+    let file = |text: &str| Target::Program { file: Some((PathBuf::from("c.toml"), text.to_owned())) };
+    let resolve = |text: &str| Plan::resolve(file(text), &Flags::new(), &Environment::default());
+    let plan = resolve("[http]\nlisten = \"127.0.0.1:0\"\n").unwrap();
+    assert_eq!(plan.settings.http.source, Source::File { line: 2 });
+    let error = resolve(DIGITS).unwrap_err().to_string();
+    assert_eq!(error, "c.toml:2: unknown key `stage`; known: http, log, limits");
+}
+
+#[test]
+fn an_explanation_names_the_source_of_every_value() {
+    let plan = plan_with(DIGITS, &[("http", "localhost:9000")], &[("CALLBOARD_DRAIN", "5s")]).unwrap();
+    let text = Explanation(&plan).to_string();
+    let has_row = |words: &[&str]| {
+        text.lines()
+            .any(|line| line.split("  ").map(str::trim).filter(|part| !part.is_empty()).eq(words.iter().copied()))
+    };
+    assert!(has_row(&["http.listen", "127.0.0.1:9000", "--http"]), "{text}");
+    assert!(has_row(&["limits.drain", "5s", "CALLBOARD_DRAIN"]), "{text}");
+    assert!(has_row(&["limits.queue", "64", "line 21"]), "{text}");
+    assert!(has_row(&["limits.max_in_flight", "16384", "default"]), "{text}");
+    assert!(has_row(&["model", "\"digits.onnx\"", "line 11"]), "{text}");
+    assert!(has_row(&["max_batch_size", "32", "line 12"]), "{text}");
+    assert!(has_row(&["stages", "decode → digits", "line 17"]), "{text}");
+    for name in SETTINGS {
+        assert!(text.contains(name.key), "{} is missing in {text}", name.key);
+    }
+}
+
+#[test]
+fn a_stage_that_no_route_uses_is_pointed_out() {
+    let plan = plan(&DIGITS.replacen("[\"decode\", \"digits\"]", "[\"digits\"]", 1)).unwrap();
+    assert_eq!(plan.unused_stages().map(|stage| stage.name.value.as_str()).collect::<Vec<_>>(), ["decode"]);
+    assert!(Explanation(&plan).to_string().contains("stage decode is used by no route"));
+}
