@@ -1,0 +1,74 @@
+//! Batches form while workers are busy, and nobody waits for one that never fills.
+//!
+//! Run with `cargo run --release --example batching`. One worker, a largest batch of 32, no delay: a caller alone is served
+//! at once, in a batch of one; sixty-four callers at once share a few batches, because those who arrive while the worker is
+//! busy leave together.
+
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use callboard::prelude::*;
+
+const MAX_BATCH_SIZE: usize = 32;
+const CALLERS: u64 = 64;
+const CALLS_PER_CALLER: u64 = 20;
+
+/// A stand-in for a model: a batch costs a little per item and a lot once.
+struct Model;
+
+impl Worker for Model {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        black_box((0..200_000_u64).fold(0, |sum: u64, n| black_box(sum.wrapping_add(n))));
+        batch.iter().map(|n| Ok(n * n)).collect()
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let square = Stage::worker("square", |_replica| Ok(Model)).max_batch_size(MAX_BATCH_SIZE);
+    let node = App::new().route("/square", square).start().await?;
+
+    let begun = Instant::now();
+    for n in 0..CALLERS {
+        call(&node.client(), n).await?;
+    }
+    let alone = batches(&node);
+    println!("one caller after the other: {CALLERS} calls in {alone} batches, {:.1?} a call", begun.elapsed() / 64);
+    assert_eq!(alone, CALLERS, "nobody waits for company");
+
+    let begun = Instant::now();
+    let callers: Vec<_> = (0..CALLERS).map(|caller| tokio::spawn(many_calls(node.client(), caller))).collect();
+    for caller in callers {
+        caller.await??;
+    }
+    let together = batches(&node) - alone;
+    let calls = CALLERS * CALLS_PER_CALLER;
+    let mean = calls as f64 / together as f64;
+    println!("{CALLERS} callers at once: {calls} calls in {together} batches of {mean:.1} on average");
+    println!("  {:.1?} a call, counted over all of them", begun.elapsed() / u32::try_from(calls)?);
+    assert!(mean > MAX_BATCH_SIZE as f64 / 4.0, "those who arrive while the worker is busy leave together");
+    Ok(())
+}
+
+async fn many_calls(client: Client, caller: u64) -> Result<(), CallError> {
+    for n in 0..CALLS_PER_CALLER {
+        call(&client, caller * CALLS_PER_CALLER + n).await?;
+    }
+    Ok(())
+}
+
+/// Every caller gets its own answer, whatever else was in its batch.
+async fn call(client: &Client, n: u64) -> Result<(), CallError> {
+    let square: u64 = client.call("/square", n).await?;
+    assert_eq!(square, n * n);
+    Ok(())
+}
+
+fn batches(node: &Node) -> u64 {
+    node.describe().stages.iter().map(|stage| stage.batches).sum()
+}
