@@ -1,0 +1,218 @@
+//! The rules that hold the crates apart, read from the manifests and sources themselves.
+//!
+//! A failure here means that an arrow was added which `ARCHITECTURE.md` says does not exist. That is the rare kind of change:
+//! either it is a slip, or the page, this test and the reason change together.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+/// A crate, what it may use of ours, and what it must not know of others.
+struct Rule {
+    name: &'static str,
+    may_use: &'static [&'static str],
+    must_not_know: &'static [&'static str],
+}
+
+/// From the bottom up. `net` and `process` have their place before they exist.
+const RULES: [Rule; 8] = [
+    Rule {
+        name: "codec",
+        may_use: &[],
+        must_not_know: &["tokio", "ractor", "tracing", "axum", "hyper", "quinn", "rustls"],
+    },
+    Rule {
+        name: "core",
+        may_use: &["codec"],
+        must_not_know: &["axum", "hyper", "hyper-util", "http", "tower", "quinn", "rustls", "serde_json"],
+    },
+    Rule { name: "net", may_use: &["codec", "core"], must_not_know: &["axum", "hyper"] },
+    Rule { name: "http", may_use: &["codec", "core"], must_not_know: &["quinn", "chitchat"] },
+    Rule { name: "process", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn"] },
+    Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "tokio"] },
+    Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "tokio"] },
+    Rule {
+        name: "",
+        may_use: &["codec", "core", "net", "http", "process", "onnx", "stages"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
+    },
+];
+
+/// No crate may use one above it, and none may know what another keeps to itself.
+#[test]
+fn arrows_point_only_downward() {
+    let mut wrong = Vec::new();
+    for directory in crates() {
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let rule = RULES.iter().find(|rule| rule.name == name);
+        let Some(rule) = rule else {
+            wrong.push(format!("crates/{name} has no rule: add one"));
+            continue;
+        };
+        wrong.extend(violations(rule, &manifest(&directory)));
+    }
+    wrong.extend(violations(&RULES[RULES.len() - 1], &manifest(&root())));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn violations(rule: &Rule, manifest: &Table) -> Vec<String> {
+    let used = dependencies(manifest);
+    let mut wrong = Vec::new();
+    for dependency in &used {
+        if let Some(ours) = dependency.strip_prefix("callboard-")
+            && !rule.may_use.contains(&ours)
+        {
+            wrong.push(format!("`{}` may not use `{ours}`", rule.name));
+        }
+        if rule.must_not_know.contains(&dependency.as_str()) {
+            wrong.push(format!("`{}` must not know {dependency}", rule.name));
+        }
+    }
+    wrong
+}
+
+/// What a crate is built from; what its tests use is their affair.
+fn dependencies(manifest: &Table) -> BTreeSet<String> {
+    let tables = ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key)?.as_table());
+    tables.flat_map(|table| table.keys().cloned()).collect()
+}
+
+/// Core has time and tasks of tokio, and nothing with which it could open a socket.
+#[test]
+fn core_knows_no_sockets() {
+    let manifest = manifest(&root().join("crates/core"));
+    let features =
+        manifest["dependencies"]["tokio"].get("features").and_then(Value::as_array).expect("tokio's features");
+    for feature in features.iter().filter_map(Value::as_str) {
+        assert!(!matches!(feature, "net" | "full" | "fs" | "process"), "core has tokio's feature `{feature}`");
+    }
+    for file in sources(&root().join("crates/core/src")) {
+        for (line, code) in code_of(&file) {
+            assert!(!code.contains("std::net") && !code.contains("tokio::net"), "{}:{line}", file.display());
+        }
+    }
+}
+
+/// Decisions take `now`; one file asks for it.
+#[test]
+fn core_reads_the_clock_in_one_place() {
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("crates/core/src")) {
+        if file.file_name().is_some_and(|name| name == "clock.rs" || name == "tests.rs") {
+            continue;
+        }
+        for (line, code) in code_of(&file) {
+            if code.contains("Instant::now") || code.contains("SystemTime::now") {
+                wrong.push(format!("{}:{line}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "the clock is read outside clock.rs:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_file_is_unsafe() {
+    for file in all_sources() {
+        for (line, code) in code_of(&file) {
+            let words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            assert!(words.into_iter().all(|word| word != "unsafe"), "{}:{line}", file.display());
+        }
+    }
+}
+
+/// A reader should know within ten lines what a file decides.
+#[test]
+fn every_file_says_what_it_is_for() {
+    let silent: Vec<_> = all_sources().into_iter().filter(|file| !read(file).starts_with("//! ")).collect();
+    assert!(silent.is_empty(), "these files do not begin with a module doc: {silent:#?}");
+}
+
+#[test]
+fn no_file_has_a_thousand_lines() {
+    for file in all_sources() {
+        let lines = read(&file).lines().count();
+        assert!(lines < 1000, "{} has {lines} lines", file.display());
+    }
+}
+
+#[test]
+fn every_crate_has_the_lints_and_versions_of_the_workspace() {
+    for directory in crates() {
+        let manifest = manifest(&directory);
+        assert_eq!(manifest["lints"]["workspace"].as_bool(), Some(true), "{}", directory.display());
+        for kind in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            for (name, dependency) in manifest.get(kind).and_then(Value::as_table).into_iter().flatten() {
+                let inherited = dependency.get("workspace").and_then(Value::as_bool) == Some(true);
+                assert!(inherited, "{}: {name} has a version of its own", directory.display());
+            }
+        }
+    }
+}
+
+/// Everything that is used is explained, and nothing is explained that is not used.
+#[test]
+fn every_dependency_of_the_workspace_has_its_line_in_the_docs() {
+    let manifest = manifest(&root());
+    let declared = manifest["workspace"]["dependencies"].as_table().expect("the workspace's dependencies");
+    let declared: BTreeSet<&str> =
+        declared.keys().map(String::as_str).filter(|name| !name.starts_with("callboard-")).collect();
+    let docs = read(&root().join("docs/dependencies.md"));
+    let rows = docs.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let explained: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
+    assert_eq!(declared, explained, "Cargo.toml on the left, docs/dependencies.md on the right");
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn crates() -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join("crates")).expect("the crates");
+    let mut crates: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_dir()).collect();
+    crates.sort();
+    assert!(crates.len() >= 5, "found only {crates:?}");
+    crates
+}
+
+fn manifest(directory: &Path) -> Table {
+    read(&directory.join("Cargo.toml")).parse().expect("a manifest is TOML")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn all_sources() -> Vec<PathBuf> {
+    let mut directories: Vec<_> = ["src", "tests", "benches", "examples"].map(|name| root().join(name)).into();
+    directories.extend(crates());
+    directories.iter().flat_map(|directory| sources(directory)).collect()
+}
+
+/// Every `.rs` file below a directory, without what a build left there.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.expect("an entry").path()) {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The lines of a file without comments and texts, up to its unit tests.
+fn code_of(path: &Path) -> Vec<(usize, String)> {
+    let text = read(path);
+    let lines = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    lines.map(|(index, line)| (index + 1, without_texts(line))).collect()
+}
+
+fn without_texts(line: &str) -> String {
+    let outside: String = line.split('"').step_by(2).collect();
+    outside.split("//").next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,11 @@
+//! The binary as its user meets it: what it prints, what it answers, how it ends. Every test runs the real thing, on a port
+//! that the system chooses and in a directory of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+mod check;
+mod mistakes;
+mod openapi;
+mod serve;
+mod shutdown;
+mod support;

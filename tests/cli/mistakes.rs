@@ -1,0 +1,125 @@
+//! Every mistake is one line on stderr that says what to do, and a code that says whose it was.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::support::{callboard, directory, directory_with, failure, run};
+
+const ONE_MODEL: &str = "\
+[[stage]]
+name = \"model\"
+kind = \"onnx\"
+model = \"model.onnx\"
+
+[[route]]
+path = \"/model\"
+stages = [\"model\"]
+";
+
+#[test]
+fn what_is_written_wrong_ends_with_code_2() {
+    let cases: [(&[&str], &str); 5] = [
+        (&["serve", "no/such/place"], "callboard: no/such/place: there is no such file or directory"),
+        (&["serve", "docs"], "callboard: docs: there is no callboard.toml in this directory"),
+        (&["serve", "Cargo.lock"], "callboard: Cargo.lock: expected a directory, a .toml file or an .onnx file"),
+        (
+            &["serve", "examples/digits", "--drain", "soon"],
+            "callboard: --drain: expected a duration from 0s to 1h, such as \"250ms\" or \"30s\", found \"soon\"",
+        ),
+        (
+            &["check", "examples/digits", "--http", "8000"],
+            "callboard: --http: expected an IP address and port, such as \"127.0.0.1:8000\" (port 0: any free one), \
+             found \"8000\"",
+        ),
+    ];
+    for (args, expected) in cases {
+        assert_eq!(failure(callboard(args)), (expected.to_owned(), 2), "{args:?}");
+    }
+}
+
+#[test]
+fn an_unknown_flag_names_the_nearest_one() {
+    let output = run(&["serve", "--drian", "1s"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("'--drain'"), "{output:?}");
+}
+
+#[test]
+fn an_unknown_variable_names_the_nearest_one() {
+    let mut command = callboard(["serve", "examples/digits"]);
+    command.env("CALLBOARD_DRIAN", "1s");
+    let expected = "callboard: CALLBOARD_DRIAN: unknown environment variable; did you mean `CALLBOARD_DRAIN`?";
+    assert_eq!(failure(command), (expected.to_owned(), 2));
+}
+
+#[test]
+fn a_mistake_in_the_file_names_file_line_and_key() {
+    let directory = directory_with(&ONE_MODEL.replace("model = ", "mdoel = "));
+    let file = directory.join("callboard.toml");
+    let expected =
+        format!("callboard: {}:4: stage `model`: unknown key `mdoel`; did you mean `model`?", file.display());
+    assert_eq!(failure(callboard(["serve".as_ref(), directory.as_os_str()])), (expected, 2));
+
+    fs::write(&file, "[[stage]\n").unwrap();
+    let (line, code) = failure(callboard(["serve".as_ref(), file.as_os_str()]));
+    assert_eq!(code, 2);
+    assert!(line.starts_with(&format!("callboard: {}:1: ", file.display())), "{line}");
+}
+
+#[test]
+fn a_missing_model_is_named_with_its_stage() {
+    let directory = directory_with(ONE_MODEL);
+    let (line, code) = failure(callboard(["serve".as_ref(), directory.as_os_str()]));
+    assert_eq!(code, 1);
+    assert!(line.contains("stage `model`") && line.contains("model.onnx"), "{line}");
+    assert!(line.contains("No such file"), "{line}");
+}
+
+#[test]
+fn a_model_that_is_none_is_named() {
+    let path = directory().join("broken.onnx");
+    fs::write(&path, "not a model").unwrap();
+    let (line, code) = failure(callboard(["check".as_ref(), path.as_os_str()]));
+    assert_eq!(code, 1);
+    assert!(line.contains("broken.onnx"), "{line}");
+}
+
+#[test]
+fn a_port_in_use_is_one_clear_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (line, code) = failure(callboard(["serve", "examples/digits", "--http", &address]));
+    assert_eq!(code, 1);
+    assert!(line.starts_with(&format!("callboard: could not listen on {address}: Address already in use")), "{line}");
+}
+
+#[test]
+fn a_route_that_takes_a_page_of_the_edge_is_refused_at_start() {
+    let directory = directory_with(&ONE_MODEL.replace("/model\"", "/metrics\""));
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits/digits.onnx");
+    fs::copy(model, directory.join("model.onnx")).unwrap();
+    let (line, code) = failure(callboard(["serve".as_ref(), directory.as_os_str(), "--http=127.0.0.1:0".as_ref()]));
+    assert_eq!(code, 1);
+    assert!(line.contains("`/metrics`"), "{line}");
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    for args in [["--help"], ["--version"]] {
+        let output = run(&args);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(!output.stdout.is_empty());
+    }
+    assert_eq!(run(&[]).status.code(), Some(2), "nothing to do is a mistake");
+}
+
+#[test]
+fn a_value_that_its_stage_refuses_names_its_line() {
+    let directory = directory_with(
+        "[[stage]]\nname = \"decode\"\nkind = \"image\"\nwidth = 8\n\n[[route]]\npath = \"/p\"\nstages = [\"decode\"]\n",
+    );
+    let (line, code) = failure(callboard(["check".as_ref(), directory.as_os_str()]));
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("callboard.toml:"), "{line}");
+    assert!(line.contains("stage `decode`: width") || line.contains("stage `decode`: height"), "{line}");
+}

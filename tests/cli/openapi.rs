@@ -1,0 +1,37 @@
+//! `callboard openapi`: the document of a server that never ran.
+
+use std::fs;
+
+use crate::support::{Server, callboard, directory, run};
+
+#[test]
+fn writes_the_same_document_that_a_server_answers() {
+    let written = run(&["openapi", "examples/digits"]);
+    assert_eq!(written.status.code(), Some(0), "{written:?}");
+    let written: serde_json::Value = serde_json::from_slice(&written.stdout).unwrap();
+    assert_eq!(written["openapi"], "3.1.0");
+    assert!(written["paths"]["/digits"]["post"].is_object(), "{written}");
+
+    let answered = Server::digits(&[]).request("GET /openapi.json HTTP/1.1", b"");
+    let answered: serde_json::Value = serde_json::from_str(&answered.body).unwrap();
+    assert_eq!(answered, written);
+}
+
+#[test]
+fn writes_to_a_file_and_nothing_to_stdout() {
+    let file = directory().join("openapi.json");
+    let mut command = callboard(["openapi", "examples/digits", "-o"]);
+    let output = command.arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stdout.is_empty());
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_one_line_and_code_1() {
+    let output = run(&["openapi", "examples/digits", "-o", "no/such/place/openapi.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.starts_with("callboard: could not write to no/such/place/openapi.json: "), "{line}");
+}

@@ -1,0 +1,61 @@
+//! A server that runs: what it says at the start is true.
+
+use std::fs;
+
+use crate::support::{Server, callboard, run};
+
+#[test]
+fn says_where_to_go_and_answers_there() {
+    let mut server = Server::digits(&[]);
+    let page = server.wait_for(&format!("documentation http://{}", server.address));
+    let command = server.wait_for("curl ");
+    assert_eq!(command, format!("-F image=@examples/digits/seven.png http://{}/digits", server.address));
+
+    assert_eq!(server.request("GET /readyz HTTP/1.1", b"").status, 200);
+    let docs = server.request(&format!("GET {page}/ HTTP/1.1"), b"");
+    assert_eq!(docs.status, 200, "{docs:?}");
+    let seven = fs::read("examples/digits/seven.png").unwrap();
+    let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: image/png", &seven);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(answer.body.contains(r#""label":"7""#), "{answer:?}");
+}
+
+#[test]
+fn serves_a_bare_model_under_its_own_name_with_an_example_that_works() {
+    let mut server = Server::start(callboard(["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0"]));
+    server.wait_for("POST /digits");
+    let command = server.wait_for("curl ");
+    let json = command.split('\'').find(|word| word.starts_with('{')).unwrap_or_else(|| panic!("no JSON in {command}"));
+    let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", json.as_bytes());
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+#[test]
+fn limits_from_the_command_line_hold() {
+    let server = Server::digits(&["--max-body-bytes", "100B"]);
+    let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: image/png", &[0; 101]);
+    assert_eq!(answer.status, 413, "{answer:?}");
+    assert!(answer.body.contains("100"), "{answer:?}");
+}
+
+#[test]
+fn explain_prints_the_plan_with_its_sources_and_serves_nothing() {
+    let mut command = callboard(["serve", "examples/digits", "--explain", "--http", "127.0.0.1:9"]);
+    let output = command.env("CALLBOARD_DRAIN", "5s").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = |key: &str| text.lines().find(|line| line.trim_start().starts_with(key)).unwrap_or_default().to_owned();
+    assert!(row("http.listen").ends_with("--http"), "{text}");
+    assert!(row("limits.drain").ends_with("CALLBOARD_DRAIN"), "{text}");
+    assert!(row("limits.queue").ends_with("default"), "{text}");
+    assert!(row("model").contains("line "), "{text}");
+}
+
+#[test]
+fn a_reader_who_has_seen_enough_is_no_error() {
+    let mut child =
+        callboard(["serve", "examples/digits", "--explain"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(run(&["check", "examples/digits", "--explain"]).status.code(), Some(0));
+}

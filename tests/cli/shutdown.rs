@@ -1,0 +1,88 @@
+//! How a server ends: in good order when asked, at once when told.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
+
+use crate::support::{Answer, Server};
+
+/// A request of which only the first half has been sent; the server has begun to read it.
+struct HalfSent {
+    stream: TcpStream,
+    rest: Vec<u8>,
+}
+
+impl HalfSent {
+    fn begin(server: &Server) -> Self {
+        let mut stream = server.connect();
+        let body = fs::read("examples/digits/seven.png").unwrap();
+        write!(
+            stream,
+            "POST /digits HTTP/1.1\r\nhost: test\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        )
+        .unwrap();
+        let (first, rest) = body.split_at(body.len() / 2);
+        stream.write_all(first).unwrap();
+        let half = Self { stream, rest: rest.to_vec() };
+        half.wait_until_admitted(server);
+        half
+    }
+
+    /// The server counts it as in flight: asked until it says so, which a request that was sent after it may not outrun.
+    fn wait_until_admitted(&self, server: &Server) {
+        while !server.request("GET /metrics HTTP/1.1", b"").body.contains("callboard_in_flight 1") {}
+    }
+
+    fn finish(mut self) -> Answer {
+        self.stream.write_all(&self.rest).unwrap();
+        Answer::read(self.stream)
+    }
+}
+
+#[test]
+fn ends_with_code_0_when_nothing_is_in_hand() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::digits(&[]);
+        server.signal(signal);
+        server.wait_for(&format!("SIG{signal}"));
+        assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+        assert_eq!(server.said.last().map(String::as_str), Some("stopped"));
+    }
+}
+
+#[test]
+fn finishes_the_request_in_hand_before_it_ends() {
+    let mut server = Server::digits(&[]);
+    let half = HalfSent::begin(&server);
+    server.signal("TERM");
+    server.wait_for("SIGTERM");
+    let answer = half.finish();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(answer.body.contains(r#""label":"7""#), "{answer:?}");
+    assert!(answer.head.contains("connection: close"), "the client learns to go elsewhere: {answer:?}");
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+}
+
+#[test]
+fn gives_up_after_the_drain_time_and_says_so() {
+    let mut server = Server::digits(&["--drain", "100ms"]);
+    let half = HalfSent::begin(&server);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(1), "{:#?}", server.said);
+    let last = server.said.last().expect("a last line");
+    assert_eq!(last, "callboard: the drain time was over with 1 call unfinished");
+    drop(half);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut server = Server::digits(&[]);
+    let half = HalfSent::begin(&server);
+    server.signal("TERM");
+    server.wait_for("SIGTERM");
+    server.signal("INT");
+    assert_eq!(server.wait(), Some(1), "{:#?}", server.said);
+    assert_eq!(server.said.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
+    drop(half);
+}

@@ -1,0 +1,171 @@
+//! Runs the binary: to its end, or as a server that is talked to over a plain socket.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+/// Longer than anything here takes, even on a machine that does ten other things.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary, in the directory of the package and without the variables of whoever runs the tests.
+pub(crate) fn callboard<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
+    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CALLBOARD_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    callboard(args).output().expect("the binary runs")
+}
+
+/// What a command that has to fail says: its only line on stderr, and its exit code.
+pub(crate) fn failure(mut command: Command) -> (String, i32) {
+    let output = command.output().expect("the binary runs");
+    let stderr = String::from_utf8(output.stderr).expect("messages are text");
+    assert_eq!(stderr.lines().count(), 1, "one line: {stderr}");
+    assert!(output.stdout.is_empty(), "nothing on stdout");
+    (stderr.trim_end().to_owned(), output.status.code().expect("an exit code"))
+}
+
+/// A fresh directory for one test.
+pub(crate) fn directory() -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("cli-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&path).expect("a directory for the test");
+    path
+}
+
+/// A directory with this `callboard.toml`.
+pub(crate) fn directory_with(toml: &str) -> PathBuf {
+    let path = directory();
+    fs::write(path.join("callboard.toml"), toml).expect("a file for the test");
+    path
+}
+
+/// A running server. Killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    stderr: Receiver<String>,
+    /// What it has said so far.
+    pub(crate) said: Vec<String>,
+    /// Where it listens: `127.0.0.1:12345`.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// Serves the digits on a free port.
+    pub(crate) fn digits(args: &[&str]) -> Self {
+        Self::start(callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(args)))
+    }
+
+    /// Starts a command and waits until it says where it listens.
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let stderr = lines_of(child.stderr.take().expect("a pipe"));
+        let mut server = Self { child, stderr, said: Vec::new(), address: String::new() };
+        server.address = server.wait_for("listening on http://");
+        server
+    }
+
+    /// Waits for a line with these words; gives what follows them.
+    pub(crate) fn wait_for(&mut self, words: &str) -> String {
+        loop {
+            let line = self.stderr.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("never said {words:?}: {:#?}", self.said));
+            self.said.push(line.clone());
+            if let Some((_, rest)) = line.split_once(words) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    /// Sends a signal by its name, `TERM` or `INT`.
+    pub(crate) fn signal(&self, name: &str) {
+        // The shell's own `kill`: a program of that name is not installed everywhere.
+        let script = format!("kill -{name} {}", self.child.id());
+        let status = Command::new("sh").args(["-c", &script]).status().expect("a shell");
+        assert!(status.success(), "{script}");
+    }
+
+    /// Waits for its end; gives the exit code.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        // Its stderr ends when it does, so the wait is bounded by the patience of the receiver.
+        loop {
+            match self.stderr.recv_timeout(PATIENCE) {
+                Ok(line) => self.said.push(line),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("still runs: {:#?}", self.said),
+            }
+        }
+        self.child.wait().expect("a child to wait for").code()
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) fn request(&self, head: &str, body: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        write!(stream, "{head}\r\nhost: test\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len())
+            .and_then(|()| stream.write_all(body))
+            .expect("the server reads");
+        Answer::read(stream)
+    }
+
+    /// A connection.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// Reads until the server closes.
+    pub(crate) fn read(mut stream: TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("an answer and its end");
+        let text = String::from_utf8_lossy(&bytes);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        Self { status, head: head.to_owned(), body: body.to_owned() }
+    }
+}
+
+/// Reads lines on a thread of its own, so that a test can wait for one with a limit.
+fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::sync_channel(1024);
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
