@@ -1,0 +1,40 @@
+# What a developer runs. `just ci` is what the project promises.
+
+# The tests that need nothing but the toolchain.
+test *args:
+    cargo test --workspace {{args}}
+
+# Formatting, lints and documentation, as CI has them.
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+# Format everything.
+fmt:
+    cargo fmt --all
+
+# Serve the digits on http://127.0.0.1:8000.
+serve:
+    cargo run --release -- serve examples/digits
+
+# Every example; each ends by itself and asserts what it claims.
+examples:
+    cargo run --example hello
+    cargo run --example batching
+    cargo run --example restart
+
+# Each feature of the facade alone, and none of them.
+features:
+    cargo check --no-default-features
+    cargo check --no-default-features --features http
+    cargo check --no-default-features --features onnx
+    cargo check --no-default-features --features cli
+
+# Licences, advisories and bans; needs cargo-deny.
+deny:
+    cargo deny check
+
+# Everything that CI runs, in its order.
+ci:
+    .ci/run
