@@ -14,7 +14,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use crate::error::DecodeError;
 use crate::payload::{self, Data, Payload};
 use crate::value::Value;
-use crate::{DecodeLimits, Format, json, msgpack};
+use crate::{DecodeLimits, EnvelopeDecoder, Format, envelope, json, msgpack};
 
 /// The type of a route's input or output, for its edges. Cloning shares.
 ///
@@ -47,6 +47,7 @@ struct Description {
     schema: serde_json::Value,
     raw_body: Option<RawBody>,
     decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
+    finish: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     from_value: fn(Value) -> Result<Payload, DecodeError>,
 }
 
@@ -63,8 +64,14 @@ impl DataType {
     /// The type `T` as its `JsonSchema` and serde implementations describe it.
     #[must_use]
     pub fn of<T: Data + JsonSchema>() -> Self {
-        let schema = schema_of::<T>();
-        Self::new(&T::schema_name(), schema, decode::<T>, |value| payload::from_value::<T>(value).map(Payload::new))
+        Self(Arc::new(Description {
+            name: T::schema_name().into_owned(),
+            schema: schema_of::<T>(),
+            raw_body: None,
+            decode: decode::<T>,
+            finish: |decoder| decoder.finish_as::<T>().map(Payload::new),
+            from_value: |value| payload::from_value::<T>(value).map(Payload::new),
+        }))
     }
 
     /// Any [`Value`] at all, under the name `Value` and with a schema that allows everything.
@@ -121,6 +128,15 @@ impl DataType {
         (self.0.decode)(format, bytes, limits)
     }
 
+    /// Reads an envelope that was received in chunks into a payload of this type.
+    ///
+    /// # Errors
+    ///
+    /// As [`decode`](Self::decode), and when the envelope is not all there.
+    pub fn finish(&self, decoder: EnvelopeDecoder) -> Result<Payload, DecodeError> {
+        (self.0.finish)(decoder)
+    }
+
     /// Makes a payload of this type of a value: for what came as no single body (form fields, a raw body).
     ///
     /// # Errors
@@ -128,15 +144,6 @@ impl DataType {
     /// A mismatch with the type, with its path.
     pub fn from_value(&self, value: Value) -> Result<Payload, DecodeError> {
         (self.0.from_value)(value)
-    }
-
-    fn new(
-        name: &str,
-        schema: serde_json::Value,
-        decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
-        from_value: fn(Value) -> Result<Payload, DecodeError>,
-    ) -> Self {
-        Self(Arc::new(Description { name: name.to_owned(), schema, raw_body: None, decode, from_value }))
     }
 }
 
@@ -162,6 +169,7 @@ fn decode<T: Data>(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Resu
     let value = match format {
         Format::Json => json::from_bytes::<T>(bytes, limits),
         Format::Msgpack => msgpack::from_bytes::<T>(bytes, limits),
+        Format::Envelope => envelope::decode_typed::<T>(bytes, limits),
         // The others know values only.
         #[allow(unreachable_patterns, reason = "without the feature `arrow` there are fewer formats")]
         other => Value::decode(other, bytes, limits)?.deserialize(),

@@ -12,7 +12,7 @@ use crate::data_frame;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::value::Value;
-use crate::{DecodeLimits, json, msgpack};
+use crate::{DecodeLimits, envelope, json, msgpack};
 
 /// How bytes at a border of the process are to be read or written.
 ///
@@ -30,6 +30,8 @@ pub enum Format {
     Json,
     /// MessagePack: every [`Value`] comes back as it was. The extension types are on [`crate::msgpack`].
     Msgpack,
+    /// The envelope: as exact as MessagePack, and its large leaves are never copied. Drawn on [`crate::envelope`].
+    Envelope,
     /// Arrow IPC as a stream: a data frame.
     #[cfg(feature = "arrow")]
     ArrowStream,
@@ -42,6 +44,7 @@ pub enum Format {
 const TABLE: &[(Format, &str, &[&str])] = &[
     (Format::Json, "json", &["application/json", "text/json"]),
     (Format::Msgpack, "msgpack", &["application/msgpack", "application/x-msgpack", "application/vnd.msgpack"]),
+    (Format::Envelope, "envelope", &["application/vnd.callboard.envelope"]),
     #[cfg(feature = "arrow")]
     (Format::ArrowStream, "arrow-stream", &["application/vnd.apache.arrow.stream"]),
     #[cfg(feature = "arrow")]
@@ -82,6 +85,7 @@ pub(crate) fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Re
     match format {
         Format::Json => json::decode(bytes, limits),
         Format::Msgpack => msgpack::decode(bytes, limits),
+        Format::Envelope => envelope::decode(bytes, limits),
         #[cfg(feature = "arrow")]
         Format::ArrowStream => data_frame::from_stream(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
         #[cfg(feature = "arrow")]
@@ -94,6 +98,7 @@ pub(crate) fn encode(format: Format, value: &Value) -> Result<Bytes, EncodeError
     match format {
         Format::Json => json::encode(value),
         Format::Msgpack => msgpack::encode(value),
+        Format::Envelope => envelope::encode(value).map(envelope::Envelope::into_bytes),
         #[cfg(feature = "arrow")]
         Format::ArrowStream => data_frame::of(value)?.to_stream_parts().map(|parts| parts.concat().into()),
         #[cfg(feature = "arrow")]

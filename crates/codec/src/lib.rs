@@ -36,6 +36,7 @@
 #[cfg(feature = "arrow")]
 mod data_frame;
 mod data_type;
+pub mod envelope;
 mod error;
 mod format;
 pub mod json;
@@ -48,6 +49,7 @@ mod value;
 #[cfg(feature = "arrow")]
 pub use data_frame::{DataFrame, DataFrameError, Series};
 pub use data_type::{DataType, RawBody};
+pub use envelope::{Envelope, EnvelopeDecoder};
 pub use error::{DecodeError, DecodeErrorKind, EncodeError, ExceededLimit};
 pub use format::Format;
 pub use limits::{DecodeLimits, MAX_DEPTH};

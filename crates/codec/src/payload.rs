@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{DecodeError, EncodeError};
 use crate::tensor::Tensor;
 use crate::value::Value;
-use crate::{Format, json, msgpack};
+use crate::{Envelope, Format, envelope, json, msgpack};
 
 /// What may travel between stages: any type that serde can write and read, and that threads may share.
 ///
@@ -113,6 +113,15 @@ impl Payload {
         (self.functions.encode)(&*self.value, format)
     }
 
+    /// The value as an envelope, in pieces that share its tensors, frames and byte strings: what is sent to another process.
+    ///
+    /// # Errors
+    ///
+    /// As [`encode`](Self::encode).
+    pub fn to_envelope(&self) -> Result<Envelope, EncodeError> {
+        (self.functions.to_envelope)(&*self.value)
+    }
+
     /// The name of the Rust type inside, for logs and errors.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
@@ -159,6 +168,7 @@ pub(crate) fn from_value<T: Data>(value: Value) -> Result<T, DecodeError> {
 struct Functions {
     type_name: fn() -> &'static str,
     encode: fn(&(dyn Any + Send + Sync), Format) -> Result<Bytes, EncodeError>,
+    to_envelope: fn(&(dyn Any + Send + Sync)) -> Result<Envelope, EncodeError>,
     to_value: fn(&(dyn Any + Send + Sync)) -> Result<Value, EncodeError>,
     size_hint: fn(&(dyn Any + Send + Sync)) -> usize,
 }
@@ -170,6 +180,7 @@ impl<T: Data> Of<T> {
     const FUNCTIONS: &'static Functions = &Functions {
         type_name: std::any::type_name::<T>,
         encode: |value, format| encode::<T>(known(value), format),
+        to_envelope: |value| to_envelope::<T>(known(value)),
         to_value: |value| to_value::<T>(known(value)),
         size_hint: |value| size_hint::<T>(known(value)),
     };
@@ -187,9 +198,17 @@ fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
     match format {
         Format::Json => json::to_bytes(value),
         Format::Msgpack => msgpack::to_bytes(value),
+        Format::Envelope => envelope::encode_typed(value).map(Envelope::into_bytes),
         // The others know values only.
         #[allow(unreachable_patterns, reason = "without the feature `arrow` there are fewer formats")]
         other => Value::from_serialize(value)?.encode(other),
+    }
+}
+
+fn to_envelope<T: Data>(value: &T) -> Result<Envelope, EncodeError> {
+    match (value as &dyn Any).downcast_ref::<Value>() {
+        Some(value) => value.to_envelope(),
+        None => envelope::encode_typed(value),
     }
 }
 

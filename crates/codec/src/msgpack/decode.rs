@@ -1,8 +1,11 @@
 //! Reads MessagePack into a [`Value`], with every length held against the budget and the rest of the input before anything
 //! is reserved for it.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
+use crate::envelope::Segments;
 use crate::error::DecodeError;
 use crate::limits::{Budget, DecodeLimits};
 use crate::msgpack::ext;
@@ -11,21 +14,36 @@ use crate::value::{Map, Value};
 /// Reads one value and refuses anything behind it.
 pub(crate) fn decode(bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    let mut decoder = Decoder { bytes, at: 0, end: bytes.len(), budget: Budget::new(limits) };
+    let mut decoder = Decoder::new(bytes, Budget::new(limits));
     let value = decoder.value(0)?;
     decoder.finish("more input after the value").map(|()| value)
 }
 
+/// Reads the tree of an envelope, which is part of `head`, and all its segments.
+pub(crate) fn decode_tree(
+    head: &Bytes,
+    tree: Range<usize>,
+    segments: Segments,
+    limits: &DecodeLimits,
+) -> Result<Value, DecodeError> {
+    let budget = Budget::new(limits);
+    let mut decoder = Decoder { bytes: head, at: tree.start, end: tree.end, budget, segments: Some(segments) };
+    let value = decoder.value(0)?;
+    decoder.finish("more input after the value")?;
+    let segments = decoder.segments.as_ref().expect("was given");
+    segments.finish().map_err(|error| error.at_offset(decoder.end)).map(|()| value)
+}
+
 /// Reads a tuple's items out of a payload of its own.
 pub(crate) fn list_payload(bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
-    let mut decoder = Decoder { bytes, at: 0, end: bytes.len(), budget: Budget::new(limits) };
+    let mut decoder = Decoder::new(bytes, Budget::new(limits));
     let items = decoder.tuple(1)?;
     decoder.finish("more input after the tuple").map(|()| Value::Tuple(items))
 }
 
 /// Holds an input against the limits, for a decoder that has none of its own.
 pub(crate) fn check(bytes: &Bytes, limits: &DecodeLimits) -> Result<(), DecodeError> {
-    Decoder { bytes, at: 0, end: bytes.len(), budget: Budget::new(limits) }.skip(0)
+    Decoder::new(bytes, Budget::new(limits)).skip(0)
 }
 
 struct Decoder<'a> {
@@ -34,6 +52,8 @@ struct Decoder<'a> {
     /// Where the value at hand must end: the end of the input, or of the tuple around it.
     end: usize,
     budget: Budget<'a>,
+    /// What references may refer to, inside an envelope.
+    segments: Option<Segments>,
 }
 
 /// What a marker says: a whole value, or what follows and how long it is.
@@ -50,7 +70,11 @@ fn leaf(value: impl Into<Value>) -> Head {
     Head::Leaf(value.into())
 }
 
-impl Decoder<'_> {
+impl<'a> Decoder<'a> {
+    fn new(bytes: &'a Bytes, budget: Budget<'a>) -> Self {
+        Self { bytes, at: 0, end: bytes.len(), budget, segments: None }
+    }
+
     /// Reads the value at hand, which lies inside `depth` lists, tuples and maps.
     fn value(&mut self, depth: usize) -> Result<Value, DecodeError> {
         match self.head()? {
@@ -183,6 +207,10 @@ impl Decoder<'_> {
         let start = self.at;
         if code != ext::TUPLE {
             let payload = self.segment(len)?;
+            if let (ext::SEGMENT, Some(segments)) = (code, &mut self.segments) {
+                let value = ext::segment(&payload, segments, &mut self.budget);
+                return value.map_err(|error| error.at_offset(start));
+            }
             return ext::leaf(code, &payload, &mut self.budget).map_err(|error| error.shifted(start));
         }
         let inside = self.take(len)?;
@@ -230,7 +258,7 @@ impl Decoder<'_> {
     }
 
     /// Steps over `len` bytes, if there are so many.
-    fn take(&mut self, len: usize) -> Result<std::ops::Range<usize>, DecodeError> {
+    fn take(&mut self, len: usize) -> Result<Range<usize>, DecodeError> {
         let start = self.at;
         if len > self.end - start {
             return Err(

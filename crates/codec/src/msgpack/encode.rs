@@ -3,27 +3,70 @@
 //! A tuple's length in bytes is known only when its items are written: its header keeps room for four bytes of length, which
 //! are filled in afterwards, so that nothing is written twice.
 
+use std::ops::{Deref, DerefMut};
+
 use bytes::Bytes;
 
 use crate::MAX_DEPTH;
+use crate::envelope::INLINE_BELOW;
 use crate::error::EncodeError;
 use crate::msgpack::ext;
 use crate::value::{Map, Value};
 
+/// Where the tree goes, and, in an envelope, the large leaves.
+struct Out {
+    bytes: Vec<u8>,
+    segments: Option<Vec<Vec<Bytes>>>,
+}
+
+impl Deref for Out {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Out {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+impl Out {
+    /// Puts data beside the tree and returns its number, if it is large and there is such a place.
+    fn segment(&mut self, pieces: &[&Bytes]) -> Option<usize> {
+        let segments = self.segments.as_mut()?;
+        if pieces.iter().map(|piece| piece.len()).sum::<usize>() < INLINE_BELOW {
+            return None;
+        }
+        segments.push(pieces.iter().map(|piece| (*piece).clone()).collect());
+        Some(segments.len() - 1)
+    }
+}
+
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
-    let mut out = Vec::with_capacity(128);
+    let mut out = Out { bytes: Vec::with_capacity(128), segments: None };
     write(&mut out, value, 0)?;
-    Ok(out.into())
+    Ok(out.bytes.into())
+}
+
+/// Writes the tree of an envelope behind `room` bytes for what stands before it, and the segments, each in pieces.
+pub(crate) fn encode_tree(value: &Value, room: usize) -> Result<(Vec<u8>, Vec<Vec<Bytes>>), EncodeError> {
+    let mut out = Out { bytes: Vec::with_capacity(128), segments: Some(Vec::new()) };
+    out.resize(room, 0);
+    write(&mut out, value, 0)?;
+    Ok((out.bytes, out.segments.unwrap_or_default()))
 }
 
 /// An array header and the items, which lie one deeper than `depth`.
 pub(crate) fn list_payload(items: &[Value], depth: usize) -> Result<Vec<u8>, EncodeError> {
-    let mut out = Vec::new();
+    let mut out = Out { bytes: Vec::new(), segments: None };
     write_list(&mut out, items, depth + 1)?;
-    Ok(out)
+    Ok(out.bytes)
 }
 
-fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeError> {
+fn write(out: &mut Out, value: &Value, depth: usize) -> Result<(), EncodeError> {
     if depth > MAX_DEPTH {
         return Err(EncodeError::too_deep(value.kind()));
     }
@@ -35,6 +78,9 @@ fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeErr
         Value::Float(value) => put(out, 0xcb, value.to_be_bytes()),
         Value::Str(text) => write_str(out, text)?,
         Value::Bytes(bytes) => {
+            if let Some(number) = out.segment(&[bytes]) {
+                return write_ext(out, ext::SEGMENT, &[&ext::segment_header(ext::BYTES, number)]);
+            }
             write_len(out, bytes.len(), "bytes", [Some(0xc4), Some(0xc5)], 0xc6)?;
             out.extend_from_slice(bytes);
         }
@@ -42,19 +88,21 @@ fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeErr
         Value::Tuple(items) => write_tuple(out, items, depth + 1)?,
         Value::Map(map) => write_map(out, map, depth + 1)?,
         Value::Scalar(scalar) => write_ext(out, ext::SCALAR, &[&ext::scalar_payload(*scalar)])?,
-        Value::Tensor(tensor) => write_ext(out, ext::TENSOR, &[&ext::tensor_header(tensor), tensor.data()])?,
+        Value::Tensor(tensor) => {
+            write_leaf(out, ext::TENSOR, &ext::tensor_header(tensor), std::slice::from_ref(tensor.data()))?;
+        }
         Value::StrTensor(tensor) => {
-            write_ext(out, ext::STR_TENSOR, &[&ext::str_tensor_header(tensor), tensor.data()])?;
+            write_leaf(out, ext::STR_TENSOR, &ext::str_tensor_header(tensor), std::slice::from_ref(tensor.data()))?;
         }
         #[cfg(feature = "arrow")]
-        Value::DataFrame(frame) => write_stream(out, ext::DATA_FRAME, &frame.to_stream_parts()?)?,
+        Value::DataFrame(frame) => write_leaf(out, ext::DATA_FRAME, &[], &frame.to_stream_parts()?)?,
         #[cfg(feature = "arrow")]
-        Value::Series(series) => write_stream(out, ext::SERIES, &series.to_stream_parts()?)?,
+        Value::Series(series) => write_leaf(out, ext::SERIES, &[], &series.to_stream_parts()?)?,
     }
     Ok(())
 }
 
-fn write_int(out: &mut Vec<u8>, value: i64) {
+fn write_int(out: &mut Out, value: i64) {
     if let Ok(unsigned) = u64::try_from(value) {
         return write_uint(out, unsigned);
     }
@@ -67,7 +115,7 @@ fn write_int(out: &mut Vec<u8>, value: i64) {
     }
 }
 
-fn write_uint(out: &mut Vec<u8>, value: u64) {
+fn write_uint(out: &mut Out, value: u64) {
     match (u8::try_from(value), u16::try_from(value), u32::try_from(value)) {
         (Ok(small @ ..0x80), ..) => out.push(small),
         (Ok(value), ..) => put(out, 0xcc, value.to_be_bytes()),
@@ -77,7 +125,7 @@ fn write_uint(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-fn write_str(out: &mut Vec<u8>, text: &str) -> Result<(), EncodeError> {
+fn write_str(out: &mut Out, text: &str) -> Result<(), EncodeError> {
     match u8::try_from(text.len()) {
         Ok(len @ ..32) => out.push(0xa0 | len),
         _ => write_len(out, text.len(), "str", [Some(0xd9), Some(0xda)], 0xdb)?,
@@ -86,7 +134,7 @@ fn write_str(out: &mut Vec<u8>, text: &str) -> Result<(), EncodeError> {
     Ok(())
 }
 
-fn write_list(out: &mut Vec<u8>, items: &[Value], depth: usize) -> Result<(), EncodeError> {
+fn write_list(out: &mut Out, items: &[Value], depth: usize) -> Result<(), EncodeError> {
     match u8::try_from(items.len()) {
         Ok(len @ ..16) => out.push(0x90 | len),
         _ => write_len(out, items.len(), "list", [None, Some(0xdc)], 0xdd)?,
@@ -95,7 +143,7 @@ fn write_list(out: &mut Vec<u8>, items: &[Value], depth: usize) -> Result<(), En
     indexed.try_for_each(|(index, item)| write(out, item, depth).map_err(|error| error.in_index(index)))
 }
 
-fn write_map(out: &mut Vec<u8>, map: &Map, depth: usize) -> Result<(), EncodeError> {
+fn write_map(out: &mut Out, map: &Map, depth: usize) -> Result<(), EncodeError> {
     match u8::try_from(map.len()) {
         Ok(len @ ..16) => out.push(0x80 | len),
         _ => write_len(out, map.len(), "map", [None, Some(0xde)], 0xdf)?,
@@ -106,7 +154,7 @@ fn write_map(out: &mut Vec<u8>, map: &Map, depth: usize) -> Result<(), EncodeErr
     })
 }
 
-fn write_tuple(out: &mut Vec<u8>, items: &[Value], depth: usize) -> Result<(), EncodeError> {
+fn write_tuple(out: &mut Out, items: &[Value], depth: usize) -> Result<(), EncodeError> {
     out.push(0xc9);
     let len_at = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -118,15 +166,22 @@ fn write_tuple(out: &mut Vec<u8>, items: &[Value], depth: usize) -> Result<(), E
     Ok(())
 }
 
-#[cfg(feature = "arrow")]
-fn write_stream(out: &mut Vec<u8>, code: i8, parts: &[Bytes]) -> Result<(), EncodeError> {
-    let parts: Vec<&[u8]> = parts.iter().map(AsRef::as_ref).collect();
+/// An extension of a header and data; in an envelope, large data becomes a segment.
+fn write_leaf(out: &mut Out, code: i8, header: &[u8], data: &[Bytes]) -> Result<(), EncodeError> {
+    let pieces: Vec<&Bytes> = data.iter().collect();
+    if let Some(number) = out.segment(&pieces) {
+        return write_ext(out, ext::SEGMENT, &[&ext::segment_header(code, number), header]);
+    }
+    let parts: Vec<&[u8]> = std::iter::once(header).chain(data.iter().map(AsRef::as_ref)).collect();
     write_ext(out, code, &parts)
 }
 
-fn write_ext(out: &mut Vec<u8>, code: i8, parts: &[&[u8]]) -> Result<(), EncodeError> {
+fn write_ext(out: &mut Out, code: i8, parts: &[&[u8]]) -> Result<(), EncodeError> {
     let len = parts.iter().map(|part| part.len()).sum();
-    write_len(out, len, "tensor", [Some(0xc7), Some(0xc8)], 0xc9)?;
+    match len {
+        1 | 2 | 4 | 8 | 16 => out.push(0xd4 + len.trailing_zeros() as u8),
+        _ => write_len(out, len, "tensor", [Some(0xc7), Some(0xc8)], 0xc9)?,
+    }
     out.push(code.cast_unsigned());
     out.reserve(len);
     parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -134,7 +189,7 @@ fn write_ext(out: &mut Vec<u8>, code: i8, parts: &[&[u8]]) -> Result<(), EncodeE
 }
 
 /// A marker with a length of 8 bits, 16 bits or 32 bits, whichever is there and holds it first.
-fn write_len(out: &mut Vec<u8>, len: usize, kind: &str, short: [Option<u8>; 2], long: u8) -> Result<(), EncodeError> {
+fn write_len(out: &mut Out, len: usize, kind: &str, short: [Option<u8>; 2], long: u8) -> Result<(), EncodeError> {
     match (short, u8::try_from(len), u16::try_from(len), u32::try_from(len)) {
         ([Some(marker), _], Ok(len), ..) => put(out, marker, len.to_be_bytes()),
         ([_, Some(marker)], _, Ok(len), _) => put(out, marker, len.to_be_bytes()),
@@ -148,7 +203,7 @@ fn too_long(kind: &str) -> EncodeError {
     EncodeError::new(kind, "longer than the 32-bit length of MessagePack")
 }
 
-fn put<const N: usize>(out: &mut Vec<u8>, marker: u8, bytes: [u8; N]) {
+fn put<const N: usize>(out: &mut Out, marker: u8, bytes: [u8; N]) {
     out.push(marker);
     out.extend_from_slice(&bytes);
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 #[cfg(feature = "arrow")]
 use crate::data_frame;
+use crate::envelope::Segments;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{Budget, DecodeLimits};
 use crate::msgpack::{decode::list_payload, encode};
@@ -34,6 +35,60 @@ pub(crate) fn scalar_payload(scalar: Scalar) -> Vec<u8> {
     let mut payload = vec![scalar.dtype().code()];
     payload.extend_from_slice(&scalar.to_bytes());
     payload
+}
+
+/// What a reference says in place of a code, for a byte string.
+pub(crate) const BYTES: i8 = 0;
+
+/// The start of a reference to a segment; the header of the array follows, where it is one.
+pub(crate) fn segment_header(code: i8, number: usize) -> [u8; SEGMENT_HEADER_BYTES] {
+    let number = u32::try_from(number).expect("fewer segments than bytes of a tree");
+    let [a, b, c, d] = number.to_le_bytes();
+    [code.cast_unsigned(), 0, 0, 0, a, b, c, d]
+}
+
+const SEGMENT_HEADER_BYTES: usize = 8;
+
+/// Reads a reference and what it refers to.
+pub(crate) fn segment(payload: &Bytes, segments: &mut Segments, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
+    let malformed = || DecodeError::malformed("not a reference to a segment");
+    let [code, 0, 0, 0, number @ ..] = *payload.first_chunk::<SEGMENT_HEADER_BYTES>().ok_or_else(malformed)? else {
+        return Err(malformed());
+    };
+    let number = usize::try_from(u32::from_le_bytes(number)).map_err(|_| malformed())?;
+    let (start, data) = segments.take(number)?;
+    let header = payload.slice(SEGMENT_HEADER_BYTES..);
+    budget.take_memory(LEAF_BYTES)?;
+    segment_value(code.cast_signed(), &header, data, budget)
+        // Without a byte of its own the fault is in the header, which stands in the tree.
+        .map_err(|error| if error.offset().is_some() { error.shifted(start) } else { error })
+}
+
+fn segment_value(code: i8, header: &Bytes, data: Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
+    let bare = header.is_empty();
+    match code {
+        BYTES if bare => Ok(Value::Bytes(data)),
+        TENSOR | STR_TENSOR => {
+            let (dtype, shape, rest) = array_parts(header)?;
+            match (rest.is_empty(), code) {
+                (false, _) => Err(DecodeError::malformed("more bytes in a reference than its header")),
+                (true, TENSOR) => make_tensor(dtype, &shape, data).map(Value::Tensor),
+                (true, _) => make_str_tensor(dtype, &shape, data).map(Value::StrTensor),
+            }
+        }
+        #[cfg(feature = "arrow")]
+        DATA_FRAME if bare => data_frame::from_stream(&data, budget).map(Value::DataFrame),
+        #[cfg(feature = "arrow")]
+        SERIES if bare => data_frame::series_from_stream(&data, budget).map(Value::Series),
+        #[cfg(not(feature = "arrow"))]
+        DATA_FRAME | SERIES => Err(without_arrow(budget)),
+        _ => Err(DecodeError::unsupported(format!("a segment of kind {code}"))),
+    }
+}
+
+#[cfg(not(feature = "arrow"))]
+fn without_arrow(_: &Budget<'_>) -> DecodeError {
+    DecodeError::unsupported("a data frame: this program was built without the feature `arrow` of callboard-codec")
 }
 
 /// Everything of a tensor's payload that stands before its elements.
@@ -92,6 +147,8 @@ pub(crate) fn leaf(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result
         DATA_FRAME => data_frame::from_stream(payload, budget).map(Value::DataFrame),
         #[cfg(feature = "arrow")]
         SERIES => data_frame::series_from_stream(payload, budget).map(Value::Series),
+        #[cfg(not(feature = "arrow"))]
+        DATA_FRAME | SERIES => Err(without_arrow(budget)),
         SEGMENT => Err(DecodeError::malformed("a reference to a segment outside an envelope")),
         _ => Err(DecodeError::unsupported(format!("extension type {code}"))),
     }

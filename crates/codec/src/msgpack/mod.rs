@@ -9,6 +9,10 @@
 //! | `Tuple` | extension 1: the items, one behind the other, after their array header | |
 //! | `Scalar` | extension 2: dtype code, little-endian number | |
 //! | `Tensor` | extension 3: header padded to 8 bytes, axes, raw elements | drawn below |
+//! | `StrTensor` | extension 4: the same header with dtype 64, then the ends of the texts (u64 LE) and the texts | |
+//! | `DataFrame` | extension 5: an Arrow IPC stream | feature `arrow` |
+//! | `Series` | extension 6: an Arrow IPC stream of one column | feature `arrow` |
+//! | – | extension 7: a segment of an [envelope](crate::envelope), and malformed anywhere else | |
 //!
 //! Any other extension, timestamps included, is refused as unsupported. Byte strings and tensors are not copied out of the
 //! input: they are slices of it, and a tensor that does not lie aligned there is copied once.
@@ -17,12 +21,13 @@
 //!
 //! ```text
 //! scalar   ┌───────┬──────────────────┐
-//!          │ dtype │ 1, 2, 4, 8 bytes │
+//!          │ dtype │ 1 … 16 bytes, LE │
 //!          └───────┴──────────────────┘
 //! tensor   ┌───────┬──────┬───────────┬────────────────┬──────────────────────┐
 //!          │ dtype │ rank │ 6 × zero  │ rank × u64 LE  │ elements, row-major  │
 //!          └───────┴──────┴───────────┴────────────────┴──────────────────────┘
 //! dtype    1 bool  2 i8  3 i16  4 i32  5 i64  6 u8  7 u16  8 u32  9 u64  10 f16  11 bf16  12 f32  13 f64
+//!          14 c64  15 c128  64 text
 //! ```
 
 mod decode;
@@ -30,6 +35,6 @@ mod encode;
 pub(crate) mod ext;
 mod typed;
 
-pub(crate) use decode::decode;
-pub(crate) use encode::encode;
+pub(crate) use decode::{decode, decode_tree};
+pub(crate) use encode::{encode, encode_tree};
 pub(crate) use typed::{from_bytes, to_bytes};

@@ -81,16 +81,34 @@ pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
 
 /// A buffer of `len` zeroed bytes that is aligned for every dtype, filled by `fill`.
 pub(crate) fn aligned_buffer(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
-    struct Words(Vec<u128>, usize);
-    impl AsRef<[u8]> for Words {
-        fn as_ref(&self) -> &[u8] {
-            &bytemuck::cast_slice(&self.0)[..self.1]
-        }
+    let mut words = Words::zeroed(len);
+    fill(words.bytes_mut());
+    words.into_bytes()
+}
+
+/// Bytes that are aligned for every dtype.
+#[derive(Debug)]
+pub(crate) struct Words(Vec<u128>, usize);
+
+impl Words {
+    /// Zeroed memory of this size comes fresh from the system, so the zeroing costs no pass over it.
+    pub(crate) fn zeroed(len: usize) -> Self {
+        Self(vec![0_u128; len.div_ceil(size_of::<u128>())], len)
     }
-    // Zeroed memory of this size comes fresh from the system, so the zeroing costs no pass over it.
-    let mut words = vec![0_u128; len.div_ceil(size_of::<u128>())];
-    fill(&mut bytemuck::cast_slice_mut(&mut words)[..len]);
-    Bytes::from_owner(Words(words, len))
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..self.1]
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Words {
+    fn as_ref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.0)[..self.1]
+    }
 }
 
 /// The same bytes at an address that is a multiple of `alignment`; copied only when they are not there already.

@@ -22,7 +22,7 @@ pub use scalar::Scalar;
 use crate::data_frame::{DataFrame, Series};
 use crate::error::{DecodeError, EncodeError};
 use crate::tensor::{StrTensor, Tensor};
-use crate::{DecodeLimits, Format, format};
+use crate::{DecodeLimits, Envelope, Format, envelope, format};
 
 /// A value whose type is known at run time.
 ///
@@ -95,6 +95,15 @@ impl Value {
     /// deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
     pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
         format::encode(format, self)
+    }
+
+    /// The value as an envelope, in pieces that share its tensors, frames and byte strings.
+    ///
+    /// # Errors
+    ///
+    /// When it is nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH), or a frame has columns that do not travel.
+    pub fn to_envelope(&self) -> Result<Envelope, EncodeError> {
+        envelope::encode(self)
     }
 
     /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`, `tuple`,

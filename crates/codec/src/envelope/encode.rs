@@ -1,0 +1,57 @@
+//! Writes an envelope: the tree into one small buffer, everything large by reference.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::envelope::layout::{Layout, PRELUDE_BYTES, SEGMENT_ALIGNMENT};
+use crate::envelope::{Envelope, INLINE_BELOW};
+use crate::error::EncodeError;
+use crate::msgpack;
+use crate::value::{Value, handover};
+
+static ZEROS: [u8; SEGMENT_ALIGNMENT] = [0; SEGMENT_ALIGNMENT];
+
+/// Writes a dynamic value.
+pub(crate) fn encode(value: &Value) -> Result<Envelope, EncodeError> {
+    let (tree, segments) = msgpack::encode_tree(value, PRELUDE_BYTES)?;
+    assemble(tree, segments)
+}
+
+/// Writes a Rust type: by rmp-serde alone while nothing in it is large, through a value that shares its parts otherwise.
+pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeError> {
+    let mut tree = Vec::with_capacity(128);
+    tree.resize(PRELUDE_BYTES, 0);
+    let (written, large) =
+        handover::watch(INLINE_BELOW, || value.serialize(&mut rmp_serde::Serializer::new(&mut tree).with_struct_map()));
+    if large {
+        return encode(&Value::from_serialize(value)?);
+    }
+    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))?;
+    assemble(tree, Vec::new())
+}
+
+/// Joins a tree that has the room for a prelude before it with its segments, each in one or more pieces.
+fn assemble(mut tree: Vec<u8>, segments: Vec<Vec<Bytes>>) -> Result<Envelope, EncodeError> {
+    let tree_len = u32::try_from(tree.len() - PRELUDE_BYTES)
+        .map_err(|_| EncodeError::new("", "a tree longer than the 32-bit length of an envelope"))?;
+    let lengths: Vec<usize> = segments.iter().map(|pieces| pieces.iter().map(Bytes::len).sum()).collect();
+    let (mut head, len) = Layout::write(tree_len, &lengths);
+    if segments.is_empty() {
+        tree[..PRELUDE_BYTES].copy_from_slice(&head);
+        return Ok(Envelope { parts: vec![tree.into()], len });
+    }
+    head.extend_from_slice(&tree[PRELUDE_BYTES..]);
+    let mut end = head.len().next_multiple_of(SEGMENT_ALIGNMENT);
+    head.resize(end, 0);
+    let mut parts = vec![Bytes::from(head)];
+    for (length, pieces) in lengths.into_iter().zip(segments) {
+        let start = end.next_multiple_of(SEGMENT_ALIGNMENT);
+        if start > end {
+            parts.push(Bytes::from_static(&ZEROS[..start - end]));
+        }
+        parts.extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
+        end = start + length;
+    }
+    // No segment is empty, so none ends in padding that nothing follows.
+    Ok(Envelope { parts, len })
+}

@@ -1,0 +1,83 @@
+//! One segment in the making, out of chunks of any size.
+//!
+//! Decides when memory is allocated for it: not on the word of the table, but when half of the segment is there. Until then
+//! chunks are kept as they came, so that an announced gigabyte costs what was received. Each byte is copied once, into an
+//! aligned buffer; pieces below [`SMALL_CHUNK`] that come before that are gathered first and copied twice.
+
+use bytes::Bytes;
+
+use crate::tensor::view::Words;
+
+/// Keeping a chunk costs 32 bytes beside it; keeping a smaller one is not worth that.
+const SMALL_CHUNK: usize = 512;
+const GATHERED: usize = 4096;
+/// A segment below this is allocated at once: the bound on memory has room for it.
+const SMALL_SEGMENT: usize = 32 * 1024;
+/// For every dtype.
+const ALIGNMENT: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Filling {
+    len: usize,
+    received: usize,
+    kept: Vec<Bytes>,
+    small: Vec<u8>,
+    buffer: Option<Words>,
+}
+
+impl Filling {
+    pub(super) fn new(len: usize) -> Self {
+        Self { len, received: 0, kept: Vec::new(), small: Vec::new(), buffer: None }
+    }
+
+    /// Takes what belongs to the segment off the front of a chunk; the segment, when that completes it.
+    pub(super) fn push(&mut self, chunk: &mut Bytes) -> Option<Bytes> {
+        let piece = chunk.split_to(chunk.len().min(self.len - self.received));
+        if self.received == 0 && piece.len() == self.len && piece.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+            return Some(piece); // All of it at once: shared, not copied.
+        }
+        self.received += piece.len();
+        if self.buffer.is_none() && (self.received * 2 >= self.len || self.len <= SMALL_SEGMENT) {
+            self.allocate();
+        }
+        match &mut self.buffer {
+            Some(buffer) => buffer.bytes_mut()[self.received - piece.len()..self.received].copy_from_slice(&piece),
+            None => self.keep(piece),
+        }
+        match self.received == self.len {
+            true => self.buffer.take().map(Words::into_bytes),
+            false => None,
+        }
+    }
+
+    fn keep(&mut self, piece: Bytes) {
+        if piece.len() >= SMALL_CHUNK {
+            self.flush();
+            return self.kept.push(piece);
+        }
+        if self.small.len() + piece.len() > self.small.capacity() {
+            self.flush();
+            self.small.reserve_exact(GATHERED);
+        }
+        self.small.extend_from_slice(&piece);
+    }
+
+    fn flush(&mut self) {
+        if !self.small.is_empty() {
+            self.kept.push(std::mem::take(&mut self.small).into());
+        }
+    }
+
+    /// Makes the buffer and moves into it what was kept, releasing each chunk behind it.
+    fn allocate(&mut self) {
+        self.flush();
+        let mut buffer = Words::zeroed(self.len);
+        let mut at = 0;
+        for chunk in self.kept.drain(..) {
+            buffer.bytes_mut()[at..at + chunk.len()].copy_from_slice(&chunk);
+            at += chunk.len();
+        }
+        self.kept = Vec::new();
+        self.buffer = Some(buffer);
+    }
+}

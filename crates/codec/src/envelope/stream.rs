@@ -1,0 +1,164 @@
+//! Reads an envelope out of chunks as they arrive.
+
+use bytes::Bytes;
+
+use crate::DecodeLimits;
+use crate::envelope::fill::Filling;
+use crate::envelope::layout::{self, Layout};
+use crate::envelope::{Opened, Segments};
+use crate::error::DecodeError;
+use crate::payload::Data;
+use crate::value::Value;
+
+/// Takes an envelope in chunks of any size, and reads it when it is all there.
+///
+/// A chunk that holds a whole segment, aligned, is shared; else the segment's bytes are copied once. Memory is allocated for
+/// what has arrived, not for what was announced. Lengths are checked against the limits as soon as they are there, so
+/// that [`push`](Self::push) refuses a body before it is received.
+#[derive(Debug)]
+pub struct EnvelopeDecoder {
+    limits: DecodeLimits,
+    received: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Gathering everything up to the end of the tree.
+    Head { head: Vec<u8>, needed: usize },
+    /// Gathering segments.
+    Body { head: Bytes, layout: Layout, segments: Vec<(usize, Bytes)>, filling: Option<Filling> },
+    /// A chunk was refused, and everything after it is.
+    Failed,
+}
+
+impl EnvelopeDecoder {
+    /// A decoder that has received nothing.
+    #[must_use]
+    pub fn new(limits: &DecodeLimits) -> Self {
+        Self {
+            limits: limits.clone(),
+            received: 0,
+            state: State::Head { head: Vec::new(), needed: layout::PRELUDE_BYTES },
+        }
+    }
+
+    /// Takes the next chunk, empty ones included.
+    ///
+    /// # Errors
+    ///
+    /// A malformed prelude or table, a limit that the lengths in them exceed, padding that is not zero, or more bytes than the
+    /// envelope has. After an error every other chunk is refused.
+    pub fn push(&mut self, chunk: Bytes) -> Result<(), DecodeError> {
+        let taken = self.take(chunk);
+        if taken.is_err() {
+            self.state = State::Failed;
+        }
+        taken
+    }
+
+    /// Whether the last byte was received.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        matches!(&self.state, State::Body { layout, .. } if layout.total == self.received)
+    }
+
+    /// How many bytes the envelope has, once that is known.
+    #[must_use]
+    pub fn total_bytes(&self) -> Option<usize> {
+        match &self.state {
+            State::Body { layout, .. } => Some(layout.total),
+            State::Head { .. } | State::Failed => None,
+        }
+    }
+
+    /// Reads the value.
+    ///
+    /// # Errors
+    ///
+    /// When the envelope is not all there, or its tree is refused.
+    pub fn finish(self) -> Result<Value, DecodeError> {
+        let limits = self.limits.clone();
+        self.opened()?.value(&limits)
+    }
+
+    /// Reads a Rust type.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish), and a mismatch with the type.
+    pub fn finish_as<T: Data>(self) -> Result<T, DecodeError> {
+        let limits = self.limits.clone();
+        self.opened()?.typed(&limits)
+    }
+
+    fn opened(self) -> Result<Opened, DecodeError> {
+        match self.state {
+            State::Body { head, layout, segments, .. } if layout.total == self.received => {
+                Ok(Opened { head, tree: layout.tree, segments: Segments { parts: segments, next: 0 } })
+            }
+            _ => Err(layout::short(self.received)),
+        }
+    }
+
+    fn take(&mut self, mut chunk: Bytes) -> Result<(), DecodeError> {
+        if matches!(self.state, State::Failed) {
+            return Err(DecodeError::malformed("more input after a refused chunk").at_offset(self.received));
+        }
+        if let State::Head { head, needed } = &mut self.state {
+            let before = chunk.len();
+            let head = gather(head, needed, &mut chunk, &self.limits)?;
+            self.received += before - chunk.len();
+            let Some(head) = head else { return Ok(()) };
+            let layout = Layout::read(&head, &self.limits)?.expect("as many bytes as were needed");
+            self.state = State::Body { head, layout, segments: Vec::new(), filling: None };
+        }
+        let State::Body { layout, segments, filling, .. } = &mut self.state else { return Ok(()) };
+        while !chunk.is_empty() {
+            let Some(segment) = layout.segments.get(segments.len()) else {
+                return Err(layout::trailing(self.received));
+            };
+            if self.received < segment.start {
+                let padding = chunk.split_to(chunk.len().min(segment.start - self.received));
+                layout::check_padding(&padding, self.received)?;
+                self.received += padding.len();
+                continue;
+            }
+            let before = chunk.len();
+            let whole = filling.get_or_insert_with(|| Filling::new(segment.len())).push(&mut chunk);
+            self.received += before - chunk.len();
+            if let Some(whole) = whole {
+                segments.push((segment.start, whole));
+                *filling = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes off a chunk what belongs to the head; the head, when that completes it.
+fn gather(
+    head: &mut Vec<u8>,
+    needed: &mut usize,
+    chunk: &mut Bytes,
+    limits: &DecodeLimits,
+) -> Result<Option<Bytes>, DecodeError> {
+    if head.is_empty() {
+        let needed = Layout::needed(chunk, limits)?;
+        if chunk.len() >= needed && chunk.len() >= layout::PRELUDE_BYTES {
+            return Ok(Some(chunk.split_to(needed)));
+        }
+    }
+    loop {
+        let missing = *needed - head.len();
+        let piece = chunk.split_to(chunk.len().min(missing));
+        head.extend_from_slice(&piece);
+        if piece.len() < missing {
+            return Ok(None);
+        }
+        *needed = Layout::needed(head, limits)?;
+        if *needed == head.len() {
+            return Ok(Some(std::mem::take(head).into()));
+        }
+    }
+}
