@@ -119,6 +119,12 @@ impl DecodeError {
         self
     }
 
+    /// Forgets a byte that counts in something else than the input.
+    pub(crate) fn without_offset(mut self) -> Self {
+        self.0.offset = None;
+        self
+    }
+
     pub(crate) fn with_path(mut self, path: String) -> Self {
         self.0.path = path;
         self

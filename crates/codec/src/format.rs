@@ -12,7 +12,7 @@ use crate::data_frame;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::value::Value;
-use crate::{DecodeLimits, envelope, json, msgpack};
+use crate::{DecodeLimits, envelope, json, msgpack, npy};
 
 /// How bytes at a border of the process are to be read or written.
 ///
@@ -32,6 +32,10 @@ pub enum Format {
     Msgpack,
     /// The envelope: as exact as MessagePack, and its large leaves are never copied. Drawn on [`crate::envelope`].
     Envelope,
+    /// One array in NumPy's `.npy`. What is read and what is refused is on [`crate::npy`].
+    Npy,
+    /// Several arrays in NumPy's `.npz`, as a map.
+    Npz,
     /// Arrow IPC as a stream: a data frame.
     #[cfg(feature = "arrow")]
     ArrowStream,
@@ -45,6 +49,8 @@ const TABLE: &[(Format, &str, &[&str])] = &[
     (Format::Json, "json", &["application/json", "text/json"]),
     (Format::Msgpack, "msgpack", &["application/msgpack", "application/x-msgpack", "application/vnd.msgpack"]),
     (Format::Envelope, "envelope", &["application/vnd.callboard.envelope"]),
+    (Format::Npy, "npy", &["application/x-npy", "application/vnd.numpy.npy"]),
+    (Format::Npz, "npz", &["application/x-npz", "application/vnd.numpy.npz"]),
     #[cfg(feature = "arrow")]
     (Format::ArrowStream, "arrow-stream", &["application/vnd.apache.arrow.stream"]),
     #[cfg(feature = "arrow")]
@@ -86,6 +92,8 @@ pub(crate) fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Re
         Format::Json => json::decode(bytes, limits),
         Format::Msgpack => msgpack::decode(bytes, limits),
         Format::Envelope => envelope::decode(bytes, limits),
+        Format::Npy => npy::decode(bytes, &mut Budget::new(limits)),
+        Format::Npz => npy::decode_npz(bytes, &mut Budget::new(limits)),
         #[cfg(feature = "arrow")]
         Format::ArrowStream => data_frame::from_stream(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
         #[cfg(feature = "arrow")]
@@ -99,6 +107,8 @@ pub(crate) fn encode(format: Format, value: &Value) -> Result<Bytes, EncodeError
         Format::Json => json::encode(value),
         Format::Msgpack => msgpack::encode(value),
         Format::Envelope => envelope::encode(value).map(envelope::Envelope::into_bytes),
+        Format::Npy => npy::encode(value),
+        Format::Npz => npy::encode_npz(value),
         #[cfg(feature = "arrow")]
         Format::ArrowStream => data_frame::of(value)?.to_stream_parts().map(|parts| parts.concat().into()),
         #[cfg(feature = "arrow")]

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 /// A value with leaves on both sides of the border between tree and segment.
 fn mixed() -> Value {
     let large = |len: usize| Bytes::from((0..len).map(|at| at as u8).collect::<Vec<_>>());
-    let tensor = Tensor::try_new(DType::F64, &[2, 100], large(1600)).unwrap();
-    let complex = Tensor::try_new(DType::C128, &[101], large(1616)).unwrap();
-    let texts = StrTensor::from_texts(&[200], (0..200).map(|n| n.to_string())).unwrap();
+    let tensor = Tensor::try_new(DType::F64, &[2, 100], large(1600)).expect("fits");
+    let complex = Tensor::try_new(DType::C128, &[101], large(1616)).expect("fits");
+    let texts = StrTensor::from_texts(&[200], (0..200).map(|n| n.to_string())).expect("fits");
     Value::from(Map::from_iter([
         ("small", Value::Bytes(large(10))),
         ("bytes", Value::Bytes(large(1025))),
@@ -39,7 +39,7 @@ fn push_all(bytes: &Bytes, cuts: &[usize]) -> Result<Value, callboard_codec::Dec
 }
 
 fn envelope_of(value: &Value) -> Bytes {
-    value.encode(Format::Envelope).unwrap()
+    value.encode(Format::Envelope).expect("every value has a form")
 }
 
 #[test]

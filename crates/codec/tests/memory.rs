@@ -68,7 +68,7 @@ fn limits() -> DecodeLimits {
 }
 
 fn tensor(bytes: usize) -> Value {
-    let tensor = Tensor::from_vec(&[bytes / 8], vec![0.5_f64; bytes / 8]).unwrap();
+    let tensor = Tensor::from_vec(&[bytes / 8], vec![0.5_f64; bytes / 8]).expect("as many as the shape says");
     Map::from_iter([("x", Value::from(tensor))]).into()
 }
 

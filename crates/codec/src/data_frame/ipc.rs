@@ -1,8 +1,8 @@
 //! Arrow IPC, stream and file, in and out.
 //!
 //! Reading is arrow-ipc's, message by message, each admitted by [`check`] first; arrays share the input's
-//! memory where it lies aligned. Writing yields the stream in pieces that share the columns' memory. A file is read as the
-//! stream that stands between its magics; its footer is verified and must agree on the number of batches.
+//! memory where it lies aligned. Writing yields the stream in pieces that share the columns' memory. A file is read by its
+//! footer (polars puts no stream between the magics), whose blocks may not overlap.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use arrow_buffer::Buffer;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary};
 use arrow_ipc::writer::{FileWriter, StreamEncoder};
-use arrow_ipc::{Message, MessageHeader, MetadataVersion, root_as_footer_with_opts, root_as_message_with_opts};
+use arrow_ipc::{Footer, Message, MessageHeader, MetadataVersion, root_as_footer_with_opts, root_as_message_with_opts};
 use arrow_schema::{ArrowError, SchemaRef};
 use bytes::Bytes;
 use flatbuffers::VerifierOptions;
@@ -38,8 +38,6 @@ pub(crate) fn series_from_stream(bytes: &Bytes, budget: &mut Budget<'_>) -> Resu
 const MAGIC: &[u8] = b"ARROW1";
 /// The magic and its padding, before the stream.
 const HEAD_BYTES: usize = 8;
-/// The most padding that any writer puts there.
-const MAX_HEAD_BYTES: usize = 64;
 /// The length of the footer and the magic, at the end.
 const TAIL_BYTES: usize = 4 + MAGIC.len();
 
@@ -65,15 +63,10 @@ pub(crate) fn from_file(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFr
     let footer = root_as_footer_with_opts(&bounds(footer.len()), footer).map_err(|error| {
         DecodeError::malformed(format!("a broken footer: {}", first_line(&error))).at_offset(footer_at)
     })?;
-    // arrow-rs pads the magic to the alignment of its buffers, which is more than the format asks.
-    let padding = bytes[HEAD_BYTES..MAX_HEAD_BYTES.clamp(HEAD_BYTES, footer_at)].iter().take_while(|byte| **byte == 0);
-    let stream_at = HEAD_BYTES + padding.count() / HEAD_BYTES * HEAD_BYTES;
-    let batches = footer.recordBatches().map_or(0, |batches| batches.len());
-    let frame = guarded(|| Reader::new(&bytes.slice(..footer_at), stream_at, budget).frame())?;
-    match frame.batches().len() == batches {
-        true => Ok(frame),
-        false => Err(DecodeError::malformed("a footer that counts other batches than there are").at_offset(footer_at)),
-    }
+    guarded(|| {
+        let mut reader = Reader::new(&bytes.slice(..footer_at), 0, budget);
+        reader.file(&footer).map_err(|error| error.at_offset(footer_at))
+    })
 }
 
 /// arrow-rs counts a panic on malformed input as a bug, and promises none of their absence. None is known to get past
@@ -116,6 +109,30 @@ impl<'a, 'b> Reader<'a, 'b> {
         DataFrame::try_new(schema, batches).map_err(|error| DecodeError::malformed(error.to_string()))
     }
 
+    fn file(&mut self, footer: &Footer<'_>) -> Result<DataFrame, DecodeError> {
+        let schema = footer.schema().ok_or_else(|| DecodeError::malformed("a footer without a schema"))?;
+        let mut schema = Some(self.schema(schema)?);
+        let mut batches = Vec::new();
+        let bytes = self.bytes.clone();
+        let blocks = footer.dictionaries().into_iter().flatten().chain(footer.recordBatches().into_iter().flatten());
+        let mut total = 0_usize;
+        for block in blocks {
+            let start = usize::try_from(block.offset()).ok().filter(|start| (HEAD_BYTES..bytes.len()).contains(start));
+            let start = start.ok_or_else(|| DecodeError::malformed("a block that lies outside the file"))?;
+            let message = next_message(&bytes, start)?;
+            let message =
+                message.ok_or_else(|| DecodeError::malformed("a block without a message").at_offset(start))?;
+            total = total.saturating_add(message.body.len());
+            if total > bytes.len() {
+                return Err(DecodeError::malformed("blocks that overlap").at_offset(start));
+            }
+            let body = self.buffer.slice_with_length(message.body.start, message.body.len());
+            self.part(&message.header, &body, &mut schema, &mut batches).map_err(|error| error.at_offset(start))?;
+        }
+        let schema = schema.expect("was there before");
+        DataFrame::try_new(schema, batches).map_err(|error| DecodeError::malformed(error.to_string()))
+    }
+
     fn part(
         &mut self,
         message: &Message<'_>,
@@ -128,7 +145,9 @@ impl<'a, 'b> Reader<'a, 'b> {
             return Err(DecodeError::unsupported(format!("Arrow metadata version {version:?}")));
         }
         match (message.header_type(), &schema) {
-            (MessageHeader::Schema, None) => *schema = Some(self.schema(message)?),
+            (MessageHeader::Schema, None) => {
+                *schema = Some(self.schema(message.header_as_schema().ok_or_else(no_header)?)?);
+            }
             (MessageHeader::Schema, Some(_)) => return Err(DecodeError::malformed("a second schema")),
             (MessageHeader::DictionaryBatch | MessageHeader::RecordBatch, None) => {
                 return Err(DecodeError::malformed("data before the schema"));
@@ -154,8 +173,7 @@ impl<'a, 'b> Reader<'a, 'b> {
         Ok(())
     }
 
-    fn schema(&mut self, message: &Message<'_>) -> Result<SchemaRef, DecodeError> {
-        let schema = message.header_as_schema().ok_or_else(no_header)?;
+    fn schema(&mut self, schema: arrow_ipc::Schema<'_>) -> Result<SchemaRef, DecodeError> {
         if schema.endianness() != arrow_ipc::Endianness::Little {
             return Err(DecodeError::unsupported("big-endian Arrow data"));
         }

@@ -83,6 +83,12 @@ impl DType {
         self.row().3
     }
 
+    /// Whether an element is a pair of a real and an imaginary part.
+    #[must_use]
+    pub const fn is_complex(self) -> bool {
+        matches!(self, Self::C64 | Self::C128)
+    }
+
     /// The short name: `bool`, `i8` … `u64`, `f16`, `bf16`, `f32`, `f64`, `c64`, `c128`.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 pub use dtype::DType;
 pub(crate) use dtype::with_element;
 pub use element::Element;
+pub(crate) use strings::END_BYTES;
 pub use strings::StrTensor;
 
 #[cfg(target_endian = "big")]

@@ -37,7 +37,7 @@ struct Parts {
 }
 
 /// Bytes of each text's end at the front of the buffer.
-const END_BYTES: usize = 8;
+pub(crate) const END_BYTES: usize = 8;
 
 impl StrTensor {
     /// Makes an array of texts in row-major order.

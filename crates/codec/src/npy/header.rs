@@ -1,0 +1,257 @@
+//! The header of a `.npy` file: magic, version, and a Python dict literal of three known keys, read by a fixed grammar.
+
+use crate::MAX_RANK;
+use crate::error::DecodeError;
+use crate::tensor::DType;
+
+pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// Elements start at a multiple of this.
+pub(super) const ALIGNMENT: usize = 64;
+/// NumPy's own are below 200 bytes unless the array is structured.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    pub(super) big_endian: bool,
+    pub(super) fortran_order: bool,
+    pub(super) shape: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    Number(DType),
+    Utf32 { chars: usize },
+    Utf8 { bytes: usize },
+}
+
+/// NumPy's letter and size for each dtype that has one.
+const DESCRS: [(&str, DType); 14] = [
+    ("b1", DType::Bool),
+    ("i1", DType::I8),
+    ("i2", DType::I16),
+    ("i4", DType::I32),
+    ("i8", DType::I64),
+    ("u1", DType::U8),
+    ("u2", DType::U16),
+    ("u4", DType::U32),
+    ("u8", DType::U64),
+    ("f2", DType::F16),
+    ("f4", DType::F32),
+    ("f8", DType::F64),
+    ("c8", DType::C64),
+    ("c16", DType::C128),
+];
+
+/// `<f4` for f32; nothing for what NumPy does not know.
+pub(super) fn descr(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::Bool => "|b1",
+        DType::I8 => "|i1",
+        DType::I16 => "<i2",
+        DType::I32 => "<i4",
+        DType::I64 => "<i8",
+        DType::U8 => "|u1",
+        DType::U16 => "<u2",
+        DType::U32 => "<u4",
+        DType::U64 => "<u8",
+        DType::F16 => "<f2",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::C64 => "<c8",
+        DType::C128 => "<c16",
+        DType::BF16 => return None,
+    })
+}
+
+/// Writes a header of version 1.0.
+pub(super) fn write(out: &mut Vec<u8>, descr: &str, shape: &[usize]) {
+    let axes: String = shape.iter().map(|axis| format!("{axis}, ")).collect();
+    let axes = if shape.len() == 1 { axes.trim_end() } else { axes.trim_end_matches(", ") };
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({axes}), }}");
+    let before = MAGIC.len() + 4;
+    let padded = (before + text.len() + 1).next_multiple_of(ALIGNMENT) - before;
+    text.extend(std::iter::repeat_n(' ', padded - 1 - text.len()));
+    text.push('\n');
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&[1, 0]);
+    let len = u16::try_from(padded).expect("at most 32 axes of 20 digits");
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+impl Header {
+    /// Reads the header, and says where the elements start.
+    pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
+        let malformed = |message: &str, at: usize| DecodeError::malformed(message).at_offset(at);
+        let short = || malformed("the input ends inside the header", bytes.len());
+        let rest =
+            bytes.strip_prefix(MAGIC).ok_or_else(|| malformed("not .npy: it does not start with \\x93NUMPY", 0))?;
+        let ([major, minor], rest) = rest.split_first_chunk().ok_or_else(short)?;
+        let (len, start) = match (major, minor) {
+            (1, 0) => (rest.first_chunk().map(|len| u32::from(u16::from_le_bytes(*len))), 10),
+            (2 | 3, 0) => (rest.first_chunk().map(|len| u32::from_le_bytes(*len)), 12),
+            _ => return Err(DecodeError::unsupported(format!(".npy version {major}.{minor}")).at_offset(6)),
+        };
+        let len = usize::try_from(len.ok_or_else(short)?).unwrap_or(usize::MAX);
+        if len > MAX_HEADER_BYTES {
+            return Err(malformed(&format!("a header of {len} bytes, where {MAX_HEADER_BYTES} are many"), 8));
+        }
+        let text = bytes.get(start..start + len).ok_or_else(short)?;
+        let header = Grammar { text, at: 0 }.header().map_err(|error| error.shifted(start))?;
+        Ok((header, start + len))
+    }
+}
+
+/// A recursive descent without recursion: the grammar has no nesting but one tuple of integers.
+struct Grammar<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl Grammar<'_> {
+    fn header(mut self) -> Result<Header, DecodeError> {
+        let (mut kind, mut fortran_order, mut shape) = (None, None, None);
+        self.expect(b'{')?;
+        while !self.take(b'}') {
+            let at = self.at;
+            let key = self.text()?;
+            self.expect(b':')?;
+            let twice = match key.as_str() {
+                "descr" => kind.replace(self.descr()?).is_some(),
+                "fortran_order" => fortran_order.replace(self.bool()?).is_some(),
+                "shape" => shape.replace(self.shape()?).is_some(),
+                _ => {
+                    return Err(
+                        DecodeError::malformed("a key that is none of descr, fortran_order, shape").at_offset(at)
+                    );
+                }
+            };
+            if twice {
+                return Err(DecodeError::malformed("the same key twice").in_key(&key).at_offset(at));
+            }
+            if !self.take(b',') {
+                self.expect(b'}')?;
+                break;
+            }
+        }
+        if self.peek().is_some() {
+            return Err(self.malformed("more in the header than its dict"));
+        }
+        let missing = |key: &str| DecodeError::malformed(format!("a header without {key}")).at_offset(0);
+        let (kind, big_endian) = kind.ok_or_else(|| missing("descr"))?;
+        let fortran_order = fortran_order.ok_or_else(|| missing("fortran_order"))?;
+        Ok(Header { kind, big_endian, fortran_order, shape: shape.ok_or_else(|| missing("shape"))? })
+    }
+
+    fn descr(&mut self) -> Result<(Kind, bool), DecodeError> {
+        let first = self.peek();
+        let at = self.at;
+        if first == Some(b'[') {
+            return Err(DecodeError::unsupported("a structured array").in_key("descr").at_offset(at));
+        }
+        let text = self.text()?;
+        let unsupported = || {
+            let what = match text.get(1..2) {
+                Some("O") => "an object array: it would be a pickle, which can run anything".to_owned(),
+                _ => format!("dtype {text:?}"),
+            };
+            DecodeError::unsupported(what).in_key("descr").at_offset(at)
+        };
+        let (order, name) = text.split_at_checked(1).ok_or_else(unsupported)?;
+        let big_endian = match order {
+            "<" | "|" | "=" => false,
+            ">" => true,
+            _ => return Err(unsupported()),
+        };
+        if let Some((_, dtype)) = DESCRS.iter().find(|(descr, _)| *descr == name) {
+            return Ok((Kind::Number(*dtype), big_endian && dtype.size_bytes() > 1));
+        }
+        let width = || name[1..].parse::<u32>().ok().and_then(|width| usize::try_from(width).ok());
+        match name.get(..1) {
+            Some("U") if !big_endian => Ok((Kind::Utf32 { chars: width().ok_or_else(unsupported)? }, false)),
+            Some("S") => Ok((Kind::Utf8 { bytes: width().ok_or_else(unsupported)? }, false)),
+            _ => Err(unsupported()),
+        }
+    }
+
+    fn shape(&mut self) -> Result<Vec<usize>, DecodeError> {
+        let mut shape = Vec::new();
+        self.expect(b'(')?;
+        while !self.take(b')') {
+            let at = self.at;
+            let axis =
+                self.number().ok_or_else(|| DecodeError::malformed("not the length of an axis").at_offset(at))?;
+            if shape.len() == MAX_RANK {
+                return Err(DecodeError::malformed(format!("more than {MAX_RANK} axes")).in_key("shape").at_offset(at));
+            }
+            shape.push(axis);
+            if !self.take(b',') {
+                self.expect(b')')?;
+                break;
+            }
+        }
+        Ok(shape)
+    }
+
+    /// Digits; Python 2 wrote an `L` behind long ones.
+    fn number(&mut self) -> Option<usize> {
+        self.peek();
+        let len = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let digits = std::str::from_utf8(&self.text[self.at..self.at + len]).ok()?;
+        self.at += len;
+        self.at += usize::from(self.text.get(self.at) == Some(&b'L'));
+        digits.parse().ok()
+    }
+
+    fn bool(&mut self) -> Result<bool, DecodeError> {
+        self.peek();
+        for (word, value) in [(&b"True"[..], true), (b"False", false)] {
+            if self.text[self.at..].starts_with(word) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        Err(self.malformed("neither True nor False"))
+    }
+
+    /// A text in either quotes, without escapes.
+    fn text(&mut self) -> Result<String, DecodeError> {
+        let quote = self.peek().filter(|byte| matches!(byte, b'\'' | b'"'));
+        let quote = quote.ok_or_else(|| self.malformed("expected a text in quotes"))?;
+        let inside = &self.text[self.at + 1..];
+        let len = inside.iter().take(MAX_TEXT_BYTES).position(|byte| *byte == quote);
+        let len = len.ok_or_else(|| self.malformed("a text without an end"))?;
+        let text = std::str::from_utf8(&inside[..len]).ok().filter(|text| !text.contains('\\'));
+        let text = text.ok_or_else(|| self.malformed("a text with escapes or no UTF-8"))?.to_owned();
+        self.at += len + 2;
+        Ok(text)
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), DecodeError> {
+        match self.take(byte) {
+            true => Ok(()),
+            false => Err(self.malformed(&format!("expected {:?}", char::from(byte)))),
+        }
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn peek(&mut self) -> Option<u8> {
+        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.text.get(self.at) {
+            self.at += 1;
+        }
+        self.text.get(self.at).copied()
+    }
+
+    fn malformed(&self, message: &str) -> DecodeError {
+        DecodeError::malformed(message).at_offset(self.at)
+    }
+}
+
+/// Longest key or descr that is looked at.
+const MAX_TEXT_BYTES: usize = 64;

@@ -1,0 +1,299 @@
+//! `.npz`: a zip archive of `.npy` files, each under its name.
+//!
+//! Only what NumPy writes is read: stored or deflated members, a central directory at the end, no encryption, no spanning.
+//! A stored member is used where it lies. A deflated one is unpacked only after the sizes that all of them claim were summed and
+//! found within the limits, into a buffer of just that size; its checksum must agree. Source: PKWARE's APPNOTE 6.3.
+//!
+//! Written are stored members, each aligned like a `.npy` file of its own.
+
+use bytes::Bytes;
+use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};
+
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::Budget;
+use crate::tensor::view::Words;
+use crate::value::{Map, Value};
+
+const LOCAL: u32 = 0x0403_4b50;
+const CENTRAL: u32 = 0x0201_4b50;
+const END: u32 = 0x0605_4b50;
+const LOCAL_BYTES: usize = 30;
+const CENTRAL_BYTES: usize = 46;
+const END_BYTES: usize = 22;
+/// The longest comment behind the end record.
+const MAX_COMMENT_BYTES: usize = 65_535;
+const STORED: u16 = 0;
+const DEFLATED: u16 = 8;
+/// In the place of a size: it stands in the Zip64 extra field.
+const IN_ZIP64: u32 = u32::MAX;
+/// What one array takes beside its elements: its entry in the map, its name, tensor and buffer.
+const MEMBER_BYTES: usize = 512;
+
+/// A member as the central directory tells of it.
+struct Member {
+    name: String,
+    method: u16,
+    checksum: u32,
+    packed: usize,
+    unpacked: usize,
+    local_at: usize,
+}
+
+/// Reads all arrays into a map, by their names without `.npy`.
+pub(crate) fn decode(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
+    let members = directory(bytes, budget)?;
+    let mut map = Map::with_capacity(members.len());
+    let mut last_end = 0;
+    let mut in_order: Vec<&Member> = members.iter().collect();
+    in_order.sort_by_key(|member| member.local_at);
+    for member in in_order {
+        // Members that share bytes are how a zip bomb gets past a limit on each of them.
+        let data = member.span(bytes)?;
+        if member.local_at < last_end {
+            return Err(DecodeError::malformed("members that overlap").in_key(&member.name).at_offset(member.local_at));
+        }
+        last_end = data.end;
+    }
+    for member in members {
+        let data = member.span(bytes)?;
+        let start = data.start;
+        let value = member.unpack(bytes.slice(data)).and_then(|file| {
+            let stored = member.method == STORED;
+            // Inside a deflated member there is no byte of the input to point at.
+            super::decode(&file, budget)
+                .map_err(|error| if stored { error.shifted(start) } else { error.without_offset() })
+        });
+        let value = value.map_err(|error| error.at_offset(start).in_key(&member.name))?;
+        map.insert(member.name, value);
+    }
+    Ok(Value::Map(map))
+}
+
+fn malformed(message: &str, at: usize) -> DecodeError {
+    DecodeError::malformed(message).at_offset(at)
+}
+
+/// Reads numbers off a record whose bytes are all there.
+struct Fields<'a> {
+    record: &'a [u8],
+}
+
+impl Fields<'_> {
+    fn u16(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.record[at], self.record[at + 1]])
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from(self.u16(at)) | u32::from(self.u16(at + 2)) << 16
+    }
+
+    fn len(&self, at: usize) -> usize {
+        usize::from(self.u16(at))
+    }
+}
+
+fn record(bytes: &[u8], at: usize, len: usize, signature: u32) -> Result<Fields<'_>, DecodeError> {
+    let record = at.checked_add(len).and_then(|end| bytes.get(at..end));
+    let fields =
+        Fields { record: record.ok_or_else(|| malformed("a zip record beyond the input", at.min(bytes.len())))? };
+    match fields.u32(0) == signature {
+        true => Ok(fields),
+        false => Err(malformed("not the zip record that was expected", at)),
+    }
+}
+
+/// Where the end record starts: the last place that looks like one and whose comment ends with the input.
+fn end_of_directory(bytes: &[u8]) -> Result<usize, DecodeError> {
+    let last = bytes.len().checked_sub(END_BYTES).ok_or_else(|| malformed("too short for .npz", 0))?;
+    let first = last.saturating_sub(MAX_COMMENT_BYTES);
+    let found = (first..=last)
+        .rev()
+        .find(|at| record(bytes, *at, END_BYTES, END).is_ok_and(|end| at + END_BYTES + end.len(20) == bytes.len()));
+    found.ok_or_else(|| malformed("not .npz: no end of a zip directory", bytes.len()))
+}
+
+fn directory(bytes: &[u8], budget: &mut Budget<'_>) -> Result<Vec<Member>, DecodeError> {
+    let end_at = end_of_directory(bytes)?;
+    let end = record(bytes, end_at, END_BYTES, END)?;
+    if end.u16(4) != 0 || end.u16(6) != 0 || end.u16(8) != end.u16(10) {
+        return Err(DecodeError::unsupported("a zip archive in several parts").at_offset(end_at));
+    }
+    if end.u16(10) == u16::MAX || end.u32(16) == IN_ZIP64 {
+        return Err(DecodeError::unsupported("a zip archive of 65,535 members or 4 GiB").at_offset(end_at));
+    }
+    let count = end.len(10);
+    budget.take_elements(count).map_err(|error| error.at_offset(end_at))?;
+    budget.take_memory(count * MEMBER_BYTES).map_err(|error| error.at_offset(end_at))?;
+    let mut at = usize::try_from(end.u32(16)).unwrap_or(usize::MAX);
+    let mut members: Vec<Member> = Vec::new();
+    let mut names = std::collections::HashSet::new();
+    for _ in 0..count {
+        let (member, next) = Member::read(bytes, at)?;
+        if !names.insert(member.name.clone()) {
+            return Err(malformed("the same name twice", at).in_key(&member.name));
+        }
+        if member.method == DEFLATED {
+            budget.take_decompressed(member.unpacked).map_err(|error| error.in_key(&member.name).at_offset(at))?;
+        }
+        members.push(member);
+        at = next;
+    }
+    match at == end_at {
+        true => Ok(members),
+        false => Err(malformed("a zip directory that does not end where its end is", at)),
+    }
+}
+
+impl Member {
+    /// Reads one entry of the directory, and says where the next starts.
+    fn read(bytes: &[u8], at: usize) -> Result<(Self, usize), DecodeError> {
+        let fields = record(bytes, at, CENTRAL_BYTES, CENTRAL)?;
+        let name_at = at + CENTRAL_BYTES;
+        let extra_at = name_at + fields.len(28);
+        let next = extra_at + fields.len(30) + fields.len(32);
+        let beyond = || malformed("a zip record beyond the input", at);
+        let name = bytes.get(name_at..extra_at).ok_or_else(beyond)?;
+        let extra = bytes.get(extra_at..extra_at + fields.len(30)).ok_or_else(beyond)?;
+        let name = std::str::from_utf8(name).map_err(|_| malformed("a name that is no UTF-8", name_at))?;
+        let name = name.strip_suffix(".npy").unwrap_or(name).to_owned();
+        if fields.u16(8) & 1 != 0 {
+            return Err(DecodeError::unsupported("an encrypted member").in_key(&name).at_offset(at));
+        }
+        let sizes = Zip64::read(extra, fields.u32(24), fields.u32(20), fields.u32(42));
+        let [unpacked, packed, local_at] = sizes.ok_or_else(|| malformed("a broken size", at).in_key(&name))?;
+        let method = fields.u16(10);
+        if ![STORED, DEFLATED].contains(&method) {
+            return Err(DecodeError::unsupported(format!("zip method {method}")).in_key(&name).at_offset(at));
+        }
+        if method == STORED && packed != unpacked {
+            return Err(malformed("a stored member of two sizes", at).in_key(&name));
+        }
+        Ok((Self { name, method, checksum: fields.u32(16), packed, unpacked, local_at }, next))
+    }
+
+    /// Where the member's bytes lie, after its own header.
+    fn span(&self, bytes: &[u8]) -> Result<std::ops::Range<usize>, DecodeError> {
+        let fields = record(bytes, self.local_at, LOCAL_BYTES, LOCAL).map_err(|error| error.in_key(&self.name))?;
+        let start = self.local_at + LOCAL_BYTES + fields.len(26) + fields.len(28);
+        let end = start.checked_add(self.packed).filter(|end| *end <= bytes.len());
+        end.map(|end| start..end)
+            .ok_or_else(|| malformed("a member beyond the input", self.local_at).in_key(&self.name))
+    }
+
+    fn unpack(&self, packed: Bytes) -> Result<Bytes, DecodeError> {
+        let file = match self.method {
+            STORED => packed,
+            _ => {
+                // Deflate reaches 1032 : 1; who claims more is not believed, before there is a buffer for it.
+                if self.unpacked / MAX_RATIO > packed.len() {
+                    return Err(DecodeError::malformed("a member that cannot unpack to the size it claims"));
+                }
+                let mut buffer = Words::zeroed(self.unpacked);
+                let input = std::iter::once(&packed[..]);
+                let written = decompress_slice_iter_to_slice(buffer.bytes_mut(), input, false, true);
+                match written {
+                    Ok(len) if len == self.unpacked => buffer.into_bytes(),
+                    Ok(_) | Err(TINFLStatus::HasMoreOutput) => {
+                        return Err(DecodeError::malformed("a member that unpacks to another size than it claims"));
+                    }
+                    Err(_) => return Err(DecodeError::malformed("a member that is not deflated as it says")),
+                }
+            }
+        };
+        match crc32fast::hash(&file) == self.checksum {
+            true => Ok(file),
+            false => Err(DecodeError::malformed("a member whose checksum does not agree")),
+        }
+    }
+}
+
+const MAX_RATIO: usize = 1032;
+
+/// Sizes that are wider than the record has room for, in the order in which they stand there.
+struct Zip64;
+
+impl Zip64 {
+    fn read(mut extra: &[u8], unpacked: u32, packed: u32, local_at: u32) -> Option<[usize; 3]> {
+        let mut wide: &[u8] = &[];
+        while let Some((head, rest)) = extra.split_first_chunk::<4>() {
+            let len = usize::from(u16::from_le_bytes([head[2], head[3]]));
+            let (field, rest) = rest.split_at_checked(len)?;
+            if head[..2] == [1, 0] {
+                wide = field;
+            }
+            extra = rest;
+        }
+        let mut size = |narrow: u32| {
+            if narrow != IN_ZIP64 {
+                return usize::try_from(narrow).ok();
+            }
+            let (first, rest) = wide.split_first_chunk::<8>()?;
+            wide = rest;
+            usize::try_from(u64::from_le_bytes(*first)).ok()
+        };
+        Some([size(unpacked)?, size(packed)?, size(local_at)?])
+    }
+}
+
+/// Writes a map of arrays.
+pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
+    let map = value.as_map().ok_or_else(|| EncodeError::new(value.kind(), ".npz is a map of arrays"))?;
+    let (mut out, mut directory) = (Vec::new(), Vec::new());
+    for (name, array) in map {
+        let file = super::encode(array).map_err(|error| error.in_key(name))?;
+        let too_large = || EncodeError::new("npz", "names of 64 KiB and archives of 4 GiB are beyond it").in_key(name);
+        let name = format!("{name}.npy");
+        let size = u32::try_from(file.len()).map_err(|_| too_large())?;
+        let at = u32::try_from(out.len()).map_err(|_| too_large())?;
+        let name_len = u16::try_from(name.len()).map_err(|_| too_large())?;
+        // An extra field of zeros brings the elements to where they are aligned.
+        let unpadded = out.len() + LOCAL_BYTES + name.len() + 4;
+        let padding = (unpadded.next_multiple_of(super::header::ALIGNMENT) - unpadded) as u16;
+        let common = common(crc32fast::hash(&file), size, name_len);
+        out.extend_from_slice(&LOCAL.to_le_bytes());
+        out.extend_from_slice(&common);
+        out.extend_from_slice(&(padding + 4).to_le_bytes());
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(&PADDING.to_le_bytes());
+        out.extend_from_slice(&padding.to_le_bytes());
+        out.resize(out.len() + usize::from(padding), 0);
+        out.extend_from_slice(&file);
+        directory.extend_from_slice(&CENTRAL.to_le_bytes());
+        directory.extend_from_slice(&VERSION.to_le_bytes());
+        directory.extend_from_slice(&common);
+        directory.extend_from_slice(&[0; 12]); // no extra, no comment, first part, no attributes
+        directory.extend_from_slice(&at.to_le_bytes());
+        directory.extend_from_slice(name.as_bytes());
+    }
+    let too_many = || EncodeError::new("npz", "65,535 arrays or 4 GiB are beyond it");
+    let count = u16::try_from(map.len()).ok().filter(|count| *count < u16::MAX).ok_or_else(too_many)?;
+    let at = u32::try_from(out.len()).map_err(|_| too_many())?;
+    let len = u32::try_from(directory.len()).map_err(|_| too_many())?;
+    out.append(&mut directory);
+    out.extend_from_slice(&END.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&at.to_le_bytes());
+    out.extend_from_slice(&[0; 2]);
+    Ok(out.into())
+}
+
+/// Zip 2.0.
+const VERSION: u16 = 20;
+/// The flag for names in UTF-8.
+const UTF8: u16 = 1 << 11;
+/// An extra field that readers skip: Android's zipalign uses it for the same.
+const PADDING: u16 = 0xd935;
+/// The first day that zip knows.
+const DATE: u16 = 0x0021;
+
+/// What the local header and the directory have in common, from the version needed to the length of the name.
+fn common(checksum: u32, size: u32, name_len: u16) -> Vec<u8> {
+    let mut out = Vec::with_capacity(24);
+    [VERSION, UTF8, STORED, 0, DATE].iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
+    [checksum, size, size].iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
+    out.extend_from_slice(&name_len.to_le_bytes());
+    out
+}
