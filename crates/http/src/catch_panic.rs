@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::task::Poll;
 
-/// Drives `work`; a panic becomes the error. The future is not polled again after one, so nothing sees its broken state.
-pub(crate) async fn catch_panic<F: Future>(work: F) -> Result<F::Output, Box<dyn Any + Send>> {
-    let mut work = pin!(work);
+/// Drives `work`; a panic becomes the error. The future must not be polled again after one: its state may be broken.
+///
+/// Takes it pinned, because a future that is an argument of another is part of it twice, and hyper moves the whole.
+pub(crate) async fn catch_panic<F: Future>(mut work: Pin<&mut F>) -> Result<F::Output, Box<dyn Any + Send>> {
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
         Ok(Poll::Pending) => Poll::Pending,

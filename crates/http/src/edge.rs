@@ -5,7 +5,7 @@
 //! error, a 500 for a panic, and always the request's id.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -70,49 +70,59 @@ impl Edge {
 
     /// Answers one request, whatever it is.
     ///
+    /// hyper moves this future with each request, so it is kept small: the request is in it once, what is seldom is boxed.
+    ///
     /// # Cancellation
     ///
     /// Dropping the future cancels the call it made and counts the request as abandoned.
-    async fn answer<B>(self, request: Request<B>) -> Response
+    fn answer<B>(self, mut request: Request<B>) -> impl Future<Output = Response> + Send + 'static
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let inner = &*self.0;
-        let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
-        let id = id.unwrap_or_else(|| inner.ids.make());
-        let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
+        async move {
+            let inner = &*self.0;
+            let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
+            let id = id.unwrap_or_else(|| inner.ids.make());
+            let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
 
-        let mut response = match catch_panic(inner.dispatch(request)).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => error.into_answer(id.as_str()),
-            Err(_told_by_the_panic_hook) => {
-                inner.metrics.panics.inc();
-                tracing::error!(request_id = id.as_str(), "a request panicked in the http edge");
-                ApiError::panicked().into_answer(id.as_str())
-            }
-        };
-        open.answered();
-        inner.metrics.responded(response.status());
-        response.headers_mut().insert(X_REQUEST_ID, id.into_header());
-        response
+            let outcome = match inner.client.route(request.uri().path()) {
+                Some(route) => {
+                    let call = pin!(infer::call(&inner.client, &route, &inner.config, &mut request));
+                    catch_panic(call).await
+                }
+                None => catch_panic(pin!(inner.page(request.map(Body::new)))).await,
+            };
+            let mut response = match outcome {
+                Ok(Ok(response)) => response,
+                Ok(Err(error)) => error.into_answer(id.as_str()),
+                Err(_told_by_the_panic_hook) => inner.panicked(&id),
+            };
+            open.answered();
+            inner.metrics.responded(response.status());
+            response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+            response
+        }
     }
 }
 
 impl Inner {
-    async fn dispatch<B>(&self, request: Request<B>) -> Result<Response, ApiError>
-    where
-        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BoxError>,
-    {
-        if let Some(route) = self.client.route(request.uri().path()) {
-            return infer::call(&self.client, &route, &self.config, request).await;
-        }
-        let Ok(mut response) = self.pages.clone().call(request.map(Body::new)).await;
-        match response.extensions_mut().remove::<ApiError>() {
-            Some(error) => Err(error),
-            None => Ok(response),
-        }
+    /// Boxed for [`Edge::answer`]'s sake.
+    fn page(&self, request: Request<Body>) -> Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>> {
+        let page = self.pages.clone().call(request);
+        Box::pin(async {
+            let Ok(mut response) = page.await;
+            match response.extensions_mut().remove::<ApiError>() {
+                Some(error) => Err(error),
+                None => Ok(response),
+            }
+        })
+    }
+
+    fn panicked(&self, id: &RequestId) -> Response {
+        self.metrics.panics.inc();
+        tracing::error!(request_id = id.as_str(), "a request panicked in the http edge");
+        ApiError::panicked().into_answer(id.as_str())
     }
 }
 

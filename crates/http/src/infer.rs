@@ -30,7 +30,7 @@ pub(crate) async fn call<B>(
     client: &Client,
     route: &Arc<Route>,
     config: &HttpConfig,
-    request: Request<B>,
+    request: &mut Request<B>,
 ) -> Result<Response, ApiError>
 where
     B: HttpBody<Data = Bytes> + Send + Unpin,
@@ -39,13 +39,12 @@ where
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed(request.method(), "POST"));
     }
-    let (parts, body) = request.into_parts();
-    let head = Head::read(&parts.headers)?;
+    let head = Head::read(request.headers())?;
     let form = BodyForm::of(head.content_type, route.input())?;
     let reply_format = reply_format(head.accept)?;
 
     // The length by the message's framing, which is what Content-Length says where there is one.
-    let announced = body.size_hint().exact();
+    let announced = request.body().size_hint().exact();
     if announced.is_some_and(|bytes| bytes > config.max_body_bytes) {
         return Err(ApiError::body_too_large(config.max_body_bytes));
     }
@@ -54,10 +53,9 @@ where
 
     let limits =
         BodyLimits { max_bytes: config.max_body_bytes, progress_timeout: config.body_progress_timeout, deadline };
-    let body = Incoming::new(body, announced, &admission, limits);
-    let payload = read_payload(route, form, body, config).await?;
-
     let options = CallOptions::new().with_priority(head.priority).with_deadline(deadline);
+    let body = Incoming::new(request.body_mut(), announced, &admission, limits);
+    let payload = read_payload(route, form, body, config).await?;
     let reply = client.submit(admission, payload, options).await?;
 
     let bytes = convert::encode(reply.payload, reply_format).await?;
@@ -82,7 +80,8 @@ where
         BodyForm::Encoded(format) => {
             return convert::decode(route, format, body.collect().await?, &config.decode).await;
         }
-        BodyForm::Multipart(boundary) => multipart::read(body, boundary, &config.decode).await?,
+        // Boxed, because it is large and seldom: as a part of this future it would be moved with each request.
+        BodyForm::Multipart(boundary) => Box::pin(multipart::read(body, boundary, &config.decode)).await?,
         BodyForm::Raw(field) => raw_value(field, body.collect().await?),
     };
     Ok(route.input().from_value(value)?)

@@ -68,6 +68,7 @@
 //! `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum.
 
 mod accept;
+mod ascii;
 mod catch_panic;
 mod config;
 mod convert;

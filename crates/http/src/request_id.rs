@@ -4,7 +4,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::header::{HeaderName, HeaderValue};
-use bytes::{BufMut, BytesMut};
+
+use crate::ascii::Ascii;
 
 /// Taken, or made, and always given back.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -36,35 +37,30 @@ impl RequestId {
 /// Makes ids that no other process makes: a random number of this process, then a count.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
-    process: [u8; 16],
+    /// The process's part, as text and with its dash.
+    process: Ascii<17>,
     next: AtomicU64,
 }
 
 impl RequestIds {
     pub(crate) fn new() -> Self {
         // The standard library's own source of randomness for its maps: enough for a name, and no dependency.
-        let random = RandomState::new().build_hasher().finish();
-        let mut process = [0; 16];
-        write_hex(&mut &mut process[..], random, 16);
+        Self::of_process(RandomState::new().build_hasher().finish())
+    }
+
+    fn of_process(number: u64) -> Self {
+        let mut process = Ascii::new();
+        process.push_hex(number, 16);
+        process.push(b"-");
         Self { process, next: AtomicU64::new(0) }
     }
 
     /// A new id such as `9f3ac27e01b4d658-0000002a`.
     pub(crate) fn make(&self) -> RequestId {
-        let count = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut text = BytesMut::with_capacity(40);
-        text.put_slice(&self.process);
-        text.put_u8(b'-');
-        let digits = (64 - count.leading_zeros()).div_ceil(4).max(8);
-        write_hex(&mut text, count, digits);
-        let value = HeaderValue::from_maybe_shared(text.freeze());
-        RequestId(value.unwrap_or_else(|_| HeaderValue::from_static("-")))
-    }
-}
-
-fn write_hex(to: &mut impl BufMut, number: u64, digits: u32) {
-    for digit in (0..digits).rev() {
-        to.put_u8(b"0123456789abcdef"[(number >> (4 * digit)) as usize & 15]);
+        let mut id = Ascii::<33>::new();
+        id.push(self.process.as_bytes());
+        id.push_hex(self.next.fetch_add(1, Ordering::Relaxed), 8);
+        RequestId(id.to_header())
     }
 }
 
@@ -93,7 +89,7 @@ mod tests {
 
     #[test]
     fn counts_on_beyond_eight_digits() {
-        let ids = RequestIds { process: [b'0'; 16], next: AtomicU64::new(0x1_0000_0000) };
+        let ids = RequestIds { next: AtomicU64::new(0x1_0000_0000), ..RequestIds::of_process(0) };
         assert_eq!(ids.make().as_str(), "0000000000000000-100000000");
     }
 }

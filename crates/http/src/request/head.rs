@@ -6,16 +6,16 @@
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::header::HeaderValue;
 use callboard_core::{MAX_TIMEOUT, Priority};
 
 use crate::error::ApiError;
 
 /// How long the client is willing to wait, in milliseconds.
-pub(crate) const X_REQUEST_TIMEOUT_MS: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+pub(crate) const X_REQUEST_TIMEOUT_MS: &str = "x-request-timeout-ms";
 
 /// Which class of the queues the request waits in.
-pub(crate) const X_REQUEST_PRIORITY: HeaderName = HeaderName::from_static("x-request-priority");
+pub(crate) const X_REQUEST_PRIORITY: &str = "x-request-priority";
 
 /// The headers that decide how a call is made and answered.
 #[derive(Debug, Default, PartialEq)]
@@ -31,16 +31,13 @@ impl<'a> Head<'a> {
     pub(crate) fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
         let mut head = Self::default();
         for (name, value) in headers {
-            if name == header::CONTENT_TYPE {
-                head.content_type.get_or_insert(value);
-            } else if name == header::ACCEPT {
-                head.accept.get_or_insert(value);
-            } else if name == header::CONTENT_ENCODING {
-                check_encoding(value)?;
-            } else if name == X_REQUEST_TIMEOUT_MS {
-                head.timeout = Some(parse_timeout(value)?);
-            } else if name == X_REQUEST_PRIORITY {
-                head.priority = parse_priority(value)?;
+            match name.as_str() {
+                "content-type" => _ = head.content_type.get_or_insert(value),
+                "accept" => _ = head.accept.get_or_insert(value),
+                "content-encoding" => check_encoding(value)?,
+                X_REQUEST_TIMEOUT_MS => head.timeout = Some(parse_timeout(value)?),
+                X_REQUEST_PRIORITY => head.priority = parse_priority(value)?,
+                _ => {}
             }
         }
         Ok(head)
@@ -49,7 +46,7 @@ impl<'a> Head<'a> {
 
 /// Whole milliseconds. More than an hour is asked for in good faith and gets an hour; zero or words are a mistake.
 fn parse_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
-    let refused = || ApiError::bad_header("x-request-timeout-ms", "a whole number of milliseconds from 1 to 3600000");
+    let refused = || ApiError::bad_header(X_REQUEST_TIMEOUT_MS, "a whole number of milliseconds from 1 to 3600000");
     let digits = value.as_bytes();
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(refused());
@@ -67,7 +64,7 @@ fn parse_priority(value: &HeaderValue) -> Result<Priority, ApiError> {
         b"high" => Ok(Priority::High),
         b"normal" => Ok(Priority::Normal),
         b"low" => Ok(Priority::Low),
-        _ => Err(ApiError::bad_header("x-request-priority", "`high`, `normal` or `low`")),
+        _ => Err(ApiError::bad_header(X_REQUEST_PRIORITY, "`high`, `normal` or `low`")),
     }
 }
 
@@ -80,6 +77,8 @@ fn check_encoding(value: &HeaderValue) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header::HeaderName;
+
     use super::*;
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
