@@ -9,6 +9,7 @@ use ractor::ActorRef;
 use super::admission::{Ledger, LedgerLine, Limits, Refusal};
 use super::message::GatewayMessage;
 use crate::clock::{self, Instant};
+use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::{FlightId, RouteIndex};
 use crate::metrics::SharedMetrics;
@@ -120,6 +121,12 @@ impl Admission {
     #[must_use]
     pub fn admitted_at(&self) -> Instant {
         self.admitted_at
+    }
+
+    /// When the call is late: `timeout` after it was let in, or the node's own default where its caller said nothing.
+    #[must_use]
+    pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+        Deadline::after(self.admitted_at, timeout.unwrap_or_else(|| self.gateway.default_timeout()))
     }
 
     /// Takes `bytes` more: the body turned out longer than announced.
