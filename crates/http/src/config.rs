@@ -60,8 +60,8 @@ pub struct HttpConfig {
 
     /// What a decoder may be talked into: depth, elements, lengths. See [`DecodeLimits`]; answered with 400.
     ///
-    /// *Threat*: a small body that becomes a large or deep value. Its `max_bytes` should not be below
-    /// [`max_body_bytes`](Self::max_body_bytes), which is answered more clearly.
+    /// *Threat*: a small body that becomes a large or deep value. How long a body may be is decided by
+    /// [`max_body_bytes`](Self::max_body_bytes) alone; `max_bytes` in here is not looked at.
     pub decode: DecodeLimits,
 
     /// HTTP/2 requests in flight on one connection. Default 256; more wait at the client.

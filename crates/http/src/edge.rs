@@ -50,8 +50,9 @@ impl Edge {
     /// # Errors
     ///
     /// A limit that cannot work, or a route that takes a path of the edge's own.
-    pub fn try_new(client: Client, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+    pub fn try_new(client: Client, mut config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
         config.validate()?;
+        config.decode.max_bytes = usize::try_from(config.max_body_bytes).unwrap_or(usize::MAX);
         if let Some(route) = client.routes().iter().find(|route| pages::is_reserved(route.name())) {
             return Err(ServeError::ReservedRoute { route: route.name().to_owned() });
         }

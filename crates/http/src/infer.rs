@@ -9,7 +9,7 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Map, Payload, Value};
-use callboard_core::{CallOptions, Client, DEFAULT_TIMEOUT, Deadline, Route};
+use callboard_core::{CallOptions, Client, Route};
 use std::sync::Arc;
 use tower::BoxError;
 
@@ -49,7 +49,7 @@ where
         return Err(ApiError::body_too_large(config.max_body_bytes));
     }
     let admission = client.admit(route, announced.unwrap_or(0))?;
-    let deadline = Deadline::after(admission.admitted_at(), head.timeout.unwrap_or(DEFAULT_TIMEOUT));
+    let deadline = admission.deadline(head.timeout);
 
     let limits =
         BodyLimits { max_bytes: config.max_body_bytes, progress_timeout: config.body_progress_timeout, deadline };

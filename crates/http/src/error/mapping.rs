@@ -55,6 +55,21 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_table_is_this_one() {
+        let page = include_str!("../../../../docs/errors.md");
+        let rows: Vec<(&str, &str)> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+            .map(|(kind, rest)| (kind, rest.split(" | ").next().unwrap_or_default()))
+            .collect();
+        assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), ErrorKind::ALL.map(ErrorKind::as_str));
+        for (kind, (name, statuses)) in ErrorKind::ALL.into_iter().zip(rows) {
+            let status = status_of(kind, None).as_u16().to_string();
+            assert!(statuses.contains(&status), "`{name}` is {statuses} on the page and {status} here");
+        }
+    }
+
+    #[test]
     fn user_code_chooses_only_for_what_it_reports() {
         for kind in ErrorKind::ALL {
             let chosen = status_of(kind, Some(418)).as_u16();

@@ -148,3 +148,13 @@ async fn a_body_as_long_as_the_limit_is_taken() {
     assert_eq!(server.post_json("/mirror", r#""12345678""#).await.status, 200);
     assert_eq!(server.post_json("/mirror", r#""123456789""#).await.status, 413);
 }
+
+#[tokio::test]
+async fn the_body_limit_alone_decides_how_long_a_body_may_be() {
+    let change = |c: &mut HttpConfig| {
+        c.max_body_bytes = 100;
+        c.decode.max_bytes = 10;
+    };
+    let server = Server::of_app(app(), config(change)).await;
+    assert_eq!(server.post_json("/mirror", r#""longer than ten bytes""#).await.status, 200);
+}

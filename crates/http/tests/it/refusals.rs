@@ -1,5 +1,7 @@
 //! Every status that is not 200, each reached by a real request.
 
+use std::time::Duration;
+
 use callboard_core::{App, Limits, Stage};
 use callboard_http::{HttpConfig, ServeError, serve};
 
@@ -213,6 +215,15 @@ async fn status_504_when_the_work_takes_longer_than_the_client_waits() {
     let mut client = server.connect().await;
     let answer = client.post("/hold", &[JSON, ("x-request-timeout-ms", "50")], r#""late""#).await;
     assert_eq!((answer.status, answer.problem()["kind"].as_str()), (504, Some("deadline_exceeded")));
+    hold.release_one();
+}
+
+#[tokio::test]
+async fn status_504_by_the_nodes_own_default_where_the_client_says_nothing() {
+    let (app, hold) = Hold::with_queue(8).split();
+    let limits = Limits { default_timeout: Duration::from_millis(50), ..Limits::default() };
+    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
+    assert_eq!(server.post_json("/hold", r#""late""#).await.status, 504);
     hold.release_one();
 }
 
