@@ -3,6 +3,8 @@
 //!
 //! Dropping the future, which hyper does when the client leaves, cancels the call wherever it is.
 
+use std::sync::Arc;
+
 use axum::body::{Body, HttpBody};
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{Method, Request};
@@ -10,7 +12,6 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Map, Payload, Value};
 use callboard_core::{CallOptions, Client, Route};
-use std::sync::Arc;
 use tower::BoxError;
 
 use crate::config::HttpConfig;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::sample::sample;
 use super::schema::Components;
 use crate::error::PROBLEM_JSON;
-use crate::request::media::{MULTIPART, REPLY_FORMATS};
+use crate::request::media::{BODY_FORMATS, MULTIPART, REPLY_FORMATS};
 
 /// The `POST` of a route.
 pub(super) fn of_route(route: &Route, components: &mut Components) -> Value {
@@ -32,13 +32,13 @@ fn operation_id(route: &str) -> String {
 fn request_content(route: &Route, components: &mut Components) -> Value {
     let input = route.input();
     let reference = components.insert(input.name(), input.schema().clone());
-    let mut encoded = json!({ "schema": reference });
-    if let Some(example) = example_of(route) {
-        encoded["example"] = example;
-    }
     let mut content = Map::new();
-    content.insert(Format::Json.media_type().to_owned(), encoded);
-    content.insert(Format::Msgpack.media_type().to_owned(), json!({ "schema": reference }));
+    for format in BODY_FORMATS {
+        content.insert(format.media_type().to_owned(), json!({ "schema": reference }));
+    }
+    if let Some(example) = example_of(route) {
+        content[Format::Json.media_type()]["example"] = example;
+    }
     content.insert(MULTIPART.to_owned(), json!({ "schema": form_schema(input, &reference) }));
     for media_type in input.raw_body().into_iter().flat_map(|raw| &raw.media_types) {
         content.insert(media_type.clone(), json!({ "schema": binary() }));

@@ -27,7 +27,7 @@ impl<'a> BodyForm<'a> {
         }
         let text = content_type.and_then(|value| value.to_str().ok());
         let essence = essence(text.unwrap_or(OCTET_STREAM));
-        if let Some(format) = Format::from_media_type(&essence) {
+        if let Some(format) = Format::from_media_type(&essence).filter(|format| BODY_FORMATS.contains(format)) {
             return Ok(Self::Encoded(format));
         }
         if essence == MULTIPART {
@@ -45,13 +45,16 @@ impl<'a> BodyForm<'a> {
 
 /// The media types that a route takes, for documents and refusals.
 pub(crate) fn accepted(input: &DataType) -> Vec<&str> {
-    let encoded = [Format::Json.media_type(), Format::Msgpack.media_type(), MULTIPART];
+    let encoded = BODY_FORMATS.iter().map(|format| format.media_type());
     let raw = input.raw_body().map(|raw| raw.media_types.as_slice()).unwrap_or_default();
-    encoded.into_iter().chain(raw.iter().map(String::as_str)).collect()
+    encoded.chain([MULTIPART]).chain(raw.iter().map(String::as_str)).collect()
 }
 
 pub(crate) const MULTIPART: &str = "multipart/form-data";
 const OCTET_STREAM: &str = "application/octet-stream";
+
+/// The formats of bodies, as they are listed to clients.
+pub(crate) const BODY_FORMATS: [Format; 2] = [Format::Json, Format::Msgpack];
 
 /// The formats of answers, the preferred one first.
 pub(crate) const REPLY_FORMATS: [Format; 2] = [Format::Json, Format::Msgpack];
@@ -138,6 +141,7 @@ mod tests {
         assert_eq!(form(Some("multipart/form-data; boundary=xyz")).unwrap(), "Multipart(\"xyz\")");
         assert_eq!(form(Some("image/png")).unwrap(), "Raw(\"image\")");
         assert_eq!(form(Some("multipart/form-data")), Err(400));
+        assert_eq!(form(Some("application/vnd.apache.arrow.stream")), Err(415), "known to the codec, not offered here");
         for refused in [None, Some(""), Some("text/plain"), Some("image"), Some("application/x-www-form-urlencoded")] {
             assert_eq!(form(refused), Err(415), "{refused:?}");
         }

@@ -4,15 +4,15 @@
 //! any other content type the bytes, else text. A name that comes more than once becomes a list. The body's limits hold for
 //! all parts together.
 
+use axum::body::HttpBody;
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use futures_util::stream;
 use multer::{Field, Multipart};
 use tower::BoxError;
 
-use axum::body::HttpBody;
-
 use super::body::Incoming;
+use super::media::BODY_FORMATS;
 use crate::error::ApiError;
 
 /// More parts than any form has; each costs more than its bytes.
@@ -53,7 +53,8 @@ async fn value_of(part: Field<'_>, name: &str, limits: &DecodeLimits) -> Result<
     let content_type = part.content_type().map(|mime| mime.essence_str().to_owned());
     let is_file = part.file_name().is_some();
     let bytes = part.bytes().await.map_err(fault)?;
-    if let Some(format) = content_type.as_deref().and_then(Format::from_media_type) {
+    let format = content_type.as_deref().and_then(Format::from_media_type);
+    if let Some(format) = format.filter(|format| BODY_FORMATS.contains(format)) {
         return Ok(Value::decode(format, &bytes, limits)?);
     }
     let is_text = !is_file && content_type.is_none_or(|essence| essence.starts_with("text/"));
