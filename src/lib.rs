@@ -1,4 +1,72 @@
 //! Serve functions and models: batched, supervised, over HTTP and in process.
+//!
+//! ```text
+//!  HTTP clients          callers in process
+//!       │                       │
+//!   http edge                Client              (two doors, one pipeline)
+//!       └───────────┬───────────┘
+//!                   ▼
+//!   Gateway   permits by count and bytes, deadlines, what is in flight, drain
+//!                   ▼
+//!   Router    route → pipeline, as a snapshot
+//!                   ▼
+//!   Batcher   one per stage: bounded queue, batches for whoever is free
+//!                   ▼
+//!   Worker    one actor per replica: your code, one outcome per item
+//!                   ▼
+//!   the reply goes straight to the caller
+//! ```
+//!
+//! A stage is a closure or a [`Worker`]; stages make a [`Pipeline`]; an [`App`] serves pipelines under routes.
+//!
+#![cfg_attr(feature = "http", doc = "```")]
+#![cfg_attr(not(feature = "http"), doc = "```ignore")]
+//! use callboard::prelude::*;
+//! use schemars::JsonSchema;
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize, JsonSchema)]
+//! struct Person { name: String }
+//!
+//! #[derive(Clone, Serialize, Deserialize, JsonSchema)]
+//! struct Greeting { text: String }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let greet = Stage::each("greet", |person: &Person| {
+//!     Ok(Greeting { text: format!("Hello, {}!", person.name) })
+//! });
+//! let server = callboard::serve(App::new().route("/greet", greet), "127.0.0.1:0").await?;
+//! println!("curl -d '{{\"name\":\"Ada\"}}' -H 'content-type: application/json' http://{}/greet", server.address());
+//!
+//! // The same route from inside the process: nothing is encoded.
+//! let greeting: Greeting = server.client().call("/greet", Person { name: "Ada".to_owned() }).await?;
+//! assert_eq!(greeting.text, "Hello, Ada!");
+//! server.shutdown(Duration::from_secs(5)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to look
+//!
+//! | question | answer |
+//! |---|---|
+//! | How do I write a stage? | [`Stage`], [`Worker`], [`Batch`] |
+//! | When is a batch released? | [`BatchPolicy`] |
+//! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
+//! | What happens on a crash? | [`Intensity`], [`BackoffPolicy`], [`StageState`] |
+//! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
+//! | Which limits are there? | [`Limits`], [`StageSettings`], `http::HttpConfig` |
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `http` | yes | the HTTP edge: [`serve`], OpenAPI, health, metrics |
+//! | `onnx` | yes | ONNX models as stages |
+//! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
+//!
+//! Without default features only the core and its codec are compiled.
 
 #[cfg(feature = "cli")]
 pub mod build;
@@ -7,14 +75,37 @@ pub mod cli;
 #[cfg(feature = "cli")]
 pub mod config;
 pub mod prelude;
+#[cfg(feature = "http")]
+mod server;
+
+pub use callboard_core::*;
 
 #[cfg(feature = "cli")]
 pub use cli::cli;
-
-pub use callboard_codec::Value;
-pub use callboard_core::*;
+#[cfg(feature = "http")]
+pub use server::{ServeError, Server, serve};
 
 /// Values, tensors, payloads and their encodings.
 pub mod codec {
     pub use callboard_codec::*;
+}
+
+pub use callboard_codec::Value;
+
+/// The HTTP edge.
+#[cfg(feature = "http")]
+pub mod http {
+    pub use callboard_http::*;
+}
+
+/// ONNX models as stages.
+#[cfg(feature = "onnx")]
+pub mod onnx {
+    pub use callboard_onnx::*;
+}
+
+/// The built-in stages of configured pipelines.
+#[cfg(feature = "cli")]
+pub mod stages {
+    pub use callboard_stages::*;
 }

@@ -70,7 +70,7 @@ impl Actor for BatcherActor {
             BatcherMessage::Abandon(key) => {
                 if let Some(entry) = state.queue.remove(key) {
                     state.pool.give_up_places(1);
-                    state.pool.discard(entry, clock::now(), Place::Queue);
+                    state.pool.discard(*entry, clock::now(), Place::Queue);
                 }
             }
             BatcherMessage::Join(slot) => state.workers.push(slot),
@@ -172,16 +172,16 @@ impl BatcherState {
     }
 
     /// Takes up to a full batch of entries that somebody still wants.
-    fn form(&mut self, now: Instant) -> Vec<Box<Entry>> {
+    fn form(&mut self, now: Instant) -> Vec<Entry> {
         let max = self.pool.policy().max_batch_size.get();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
         let before = self.queue.len();
         while entries.len() < max {
             let Some(entry) = self.queue.pop() else { break };
             if entry.flight.is_wanted(now) {
-                entries.push(entry);
+                entries.push(*entry);
             } else {
-                self.pool.discard(entry, now, Place::Queue);
+                self.pool.discard(*entry, now, Place::Queue);
             }
         }
         self.pool.give_up_places(before - self.queue.len());
@@ -192,7 +192,7 @@ impl BatcherState {
         if let ractor::MessagingErr::SendErr(WorkerMessage::Run(run)) = error {
             self.pool.take_places_again(run.entries.len());
             for entry in run.entries {
-                self.queue.push(entry.key, entry.enqueued_at, entry);
+                self.queue.push(entry.key, entry.enqueued_at, Box::new(entry));
             }
         }
     }

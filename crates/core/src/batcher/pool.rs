@@ -89,7 +89,7 @@ impl Pool {
             sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
         };
         let (reply, outcome) = ReplyPort::pair();
-        // Boxed: it changes hands a dozen times before it is taken apart.
+        // Boxed: it changes hands a dozen times before a batch takes it.
         let entry = Box::new(Entry { key, payload, flight: Arc::clone(flight), enqueued_at: now, reply });
         if batcher.send_message(BatcherMessage::Submit(entry)).is_err() {
             self.give_up_places(1);
@@ -194,7 +194,7 @@ impl Pool {
     }
 
     /// Answers an entry that nobody wants any more, and counts it.
-    pub(crate) fn discard(&self, entry: Box<Entry>, now: Instant, place: Place) {
+    pub(crate) fn discard(&self, entry: Entry, now: Instant, place: Place) {
         let expired = entry.flight.deadline.is_expired(now);
         let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
         self.metrics.discarded(place, why);

@@ -16,7 +16,7 @@ use crate::metrics::Place;
 
 /// A formed batch on its way to a worker.
 pub(crate) struct BatchRun {
-    pub(crate) entries: Vec<Box<Entry>>,
+    pub(crate) entries: Vec<Entry>,
     pub(crate) formed_at: Instant,
 }
 
