@@ -109,3 +109,8 @@ pub mod onnx {
 pub mod stages {
     pub use callboard_stages::*;
 }
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

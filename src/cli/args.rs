@@ -62,7 +62,10 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
 }
 
 fn flags(matches: &ArgMatches) -> Flags {
-    let typed = |name: &SettingName| matches.get_one::<String>(name.flag).map(|value| (name.flag, value.clone()));
+    let typed = |name: &SettingName| {
+        let value = matches.try_get_one::<String>(name.flag).ok().flatten()?;
+        Some((name.flag, value.clone()))
+    };
     SETTINGS.into_iter().filter_map(typed).collect()
 }
 
@@ -80,7 +83,9 @@ pub(crate) fn command(program: Program) -> Command {
             .value_parser(value_parser!(PathBuf))
             .help("Write to this file instead of stdout"),
     );
-    let with_settings = |command: Command| command.arg(target(program)).args(SETTINGS.into_iter().map(setting));
+    let is_here = |name: &&SettingName| program == Program::Callboard || name.is_for_programs();
+    let settings = SETTINGS.into_iter().filter(is_here).map(setting);
+    let with_settings = |command: Command| command.arg(target(program)).args(settings.clone());
     let command = match program {
         Program::Callboard => Command::new("callboard").version(env!("CARGO_PKG_VERSION")),
         // A program of somebody else's has its own name and no version that we know.

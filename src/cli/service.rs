@@ -1,12 +1,13 @@
 //! What the commands work on: an app with the settings it runs under, whoever wrote the app.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use callboard_core::{App, Limits, Node};
 use callboard_http::{ApiInfo, HttpConfig};
 
 use super::error::CliError;
+use super::target::FILE_NAME;
 use crate::config::{ExamplePlan, Plan, Settings, Source, Sourced, Target};
 
 /// An app and its settings.
@@ -76,9 +77,16 @@ pub(crate) fn http_config(settings: &Settings) -> HttpConfig {
     config
 }
 
-/// What the OpenAPI document says about the whole.
-pub(crate) fn api_info(title: &str) -> ApiInfo {
-    ApiInfo { title: title.to_owned(), ..ApiInfo::default() }
+/// What the OpenAPI document says about the whole. The name is that of the directory or model; clients have no business
+/// with the rest of the path.
+pub(crate) fn api_info(target: &Target) -> ApiInfo {
+    let path = match target {
+        Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(Path::file_name),
+        Target::File { path, .. } | Target::Model { path } => path.file_stem(),
+        Target::Program { .. } => None,
+    };
+    let default = ApiInfo::default();
+    ApiInfo { title: path.map_or(default.title, |name| name.to_string_lossy().into_owned()), ..default }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::config::{ConfigError, Target};
 use super::args::Program;
 
 /// What a directory is served by.
-const FILE_NAME: &str = "callboard.toml";
+pub(crate) const FILE_NAME: &str = "callboard.toml";
 
 /// A configuration longer than this was not written by anybody.
 const MAX_FILE_BYTES: u64 = 4 << 20;

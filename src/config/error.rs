@@ -144,6 +144,14 @@ pub enum ConfigError {
         /// What would happen.
         why: &'static str,
     },
+    /// A setting that has no effect on what is served. Leave it out.
+    #[error("{what} has no effect here: {why}")]
+    NotHere {
+        /// The setting, with its value and source.
+        what: String,
+        /// Why it has none.
+        why: &'static str,
+    },
     /// This stage needs a part that was left out when this program was compiled. Build it with the feature.
     #[error("{place}: this program was built without the feature `{feature}`, which stages of kind `{kind}` need")]
     Unavailable {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::form::Form;
 use super::plan::{Plan, Target};
+use super::setting::Name as SettingName;
 use super::setting::stage::{
     MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_DELAY, MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM,
 };
@@ -18,7 +19,9 @@ impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(plan) = self;
         writeln!(f, "{}", title(&plan.target))?;
-        write_rows(f, "settings", plan.settings.rows().into_iter().map(Row::from).collect())?;
+        let is_program = matches!(plan.target, Target::Program { .. });
+        let rows = plan.settings.rows().into_iter().filter(|(name, ..)| !is_program || name.is_for_programs());
+        write_rows(f, "settings", rows.map(Row::from).collect())?;
         for stage in &plan.stages {
             write_rows(f, &stage_title(stage), stage_rows(stage))?;
         }
@@ -51,9 +54,9 @@ impl Row {
     }
 }
 
-impl From<(&'static str, String, &Source)> for Row {
-    fn from((key, value, source): (&'static str, String, &Source)) -> Self {
-        Self::new(key, value, source)
+impl From<(&'static SettingName, String, &Source)> for Row {
+    fn from((name, value, source): (&'static SettingName, String, &Source)) -> Self {
+        Self::new(name.key, value, source)
     }
 }
 

@@ -14,8 +14,8 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
-    ALL, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, QUEUE,
-    Setting,
+    ALL, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name,
+    QUEUE, Setting,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -110,6 +110,9 @@ impl Plan {
             check_tables(root, &target)?;
         }
         let settings = Settings::resolve(&Layers { flags, env, file: file.clone() })?;
+        if matches!(target, Target::Program { .. }) {
+            settings.check_program()?;
+        }
         let (stages, routes) = match (&target, &file) {
             (Target::File { .. }, Some(root)) => read_pipelines(root, &settings)?,
             (Target::Model { path }, _) => model_pipeline(path, &settings)?,
@@ -166,8 +169,19 @@ impl Settings {
         })
     }
 
-    /// Key, value and source of each, in the order of the table.
-    pub(crate) fn rows(&self) -> Vec<(&'static str, String, &Source)> {
+    /// The stages of a program set their queues in its code; a setting for those that do not say would reach none.
+    fn check_program(&self) -> Result<(), ConfigError> {
+        match self.queue.source {
+            Source::Default => Ok(()),
+            _ => Err(ConfigError::NotHere {
+                what: described(&QUEUE, &self.queue),
+                why: "the stages of a program set their own queues",
+            }),
+        }
+    }
+
+    /// Name, value and source of each, in the order of the table.
+    pub(crate) fn rows(&self) -> Vec<(&'static Name, String, &Source)> {
         vec![
             row(&HTTP, &self.http),
             row(&MAX_BODY_BYTES, &self.max_body_bytes),
@@ -182,8 +196,8 @@ impl Settings {
     }
 }
 
-fn row<'a, F: Form>(setting: &Setting<F>, value: &'a Sourced<F::Value>) -> (&'static str, String, &'a Source) {
-    (setting.name.key, setting.form.show(&value.value), &value.source)
+fn row<'a, F: Form>(setting: &'static Setting<F>, value: &'a Sourced<F::Value>) -> (&'static Name, String, &'a Source) {
+    (&setting.name, setting.form.show(&value.value), &value.source)
 }
 
 fn described<F: Form>(setting: &Setting<F>, value: &Sourced<F::Value>) -> String {

@@ -27,6 +27,12 @@ pub struct Name {
 }
 
 impl Name {
+    /// Whether a program with an app of its own has this setting, too. Its stages are set in its code.
+    #[must_use]
+    pub fn is_for_programs(&self) -> bool {
+        self.key != QUEUE.name.key
+    }
+
     /// The table and the key of [`key`](Self::key).
     #[must_use]
     pub fn table_and_key(&self) -> (&'static str, &'static str) {

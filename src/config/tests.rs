@@ -189,6 +189,8 @@ fn a_programs_file_may_hold_settings_only() {
     assert_eq!(plan.settings.http.source, Source::File { line: 2 });
     let error = resolve(DIGITS).unwrap_err().to_string();
     assert_eq!(error, "c.toml:2: unknown key `stage`; known: http, log, limits");
+    let error = resolve("[limits]\nqueue = 5\n").unwrap_err().to_string();
+    assert_eq!(error, "limits.queue = 5 (line 2) has no effect here: the stages of a program set their own queues");
 }
 
 #[test]

@@ -59,3 +59,25 @@ fn a_reader_who_has_seen_enough_is_no_error() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(run(&["check", "examples/digits", "--explain"]).status.code(), Some(0));
 }
+
+#[test]
+fn the_metrics_are_those_of_the_operations_page() {
+    let server = Server::digits(&[]);
+    // The families of answers appear with the first of them.
+    server.request("GET /livez HTTP/1.1", b"");
+    let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
+    let told: Vec<(&str, &str)> =
+        metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let page = fs::read_to_string("docs/operations.md").unwrap();
+    let rows = page.lines().skip_while(|line| !line.starts_with("| metric |")).skip(2);
+    let rows = rows.map_while(|line| line.strip_prefix("| `callboard_"));
+    let documented: Vec<(String, &str)> = rows
+        .map(|row| {
+            let mut cells = row.split('|').map(str::trim);
+            let name = cells.next().unwrap_or_default().trim_end_matches('`');
+            (format!("callboard_{name}"), cells.next().unwrap_or_default())
+        })
+        .collect();
+    let documented: Vec<(&str, &str)> = documented.iter().map(|(name, kind)| (name.as_str(), *kind)).collect();
+    assert_eq!(told, documented);
+}

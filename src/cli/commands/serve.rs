@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
 use super::super::error::CliError;
-use super::super::service::{Service, api_info, http_config, title};
+use super::super::service::{Service, api_info, http_config};
 use super::super::signals::Signals;
 use super::super::{example, output};
 use super::block_on;
@@ -33,7 +33,7 @@ async fn serve(Service { app, plan }: Service) -> Result<(), CliError> {
         node = Service::start(app) => node?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
-    let edge = Edge::try_new(node.client(), http_config(&plan.settings), api_info(&title(&plan.target)))
+    let edge = Edge::try_new(node.client(), http_config(&plan.settings), api_info(&plan.target))
         .map_err(|error| CliError::because("not started", &error))?;
     output::note(example::welcome(&plan, &node.client(), address, begun.elapsed()));
 

@@ -1,0 +1,156 @@
+//! Pages that state a name, a default or a status, compared with the code that has it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use callboard::config::{Environment, Flags, Plan, SETTINGS, Target};
+use callboard::{
+    DEFAULT_MAX_IN_FLIGHT, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, DEFAULT_TIMEOUT, ErrorKind, MAX_TIMEOUT,
+};
+
+#[test]
+fn operations_lists_every_setting_with_its_names_and_default() {
+    let documented = rows("docs/operations.md", "| key in the file |");
+    let expected: Vec<Vec<String>> = SETTINGS
+        .iter()
+        .map(|name| vec![name.key.to_owned(), format!("--{}", name.flag), name.env.to_owned(), name.default.to_owned()])
+        .collect();
+    assert_eq!(documented, expected);
+}
+
+/// The keys of a kind are those that the configuration knows beside the common ones.
+#[test]
+fn operations_lists_the_keys_of_every_kind() {
+    let page = read("docs/operations.md");
+    for kind in ["onnx", "image", "labels"] {
+        let (_, after) = page.split_once(&format!("`{kind}` (")).unwrap_or_else(|| panic!("`{kind}` is not described"));
+        let (listed, _) = after.split_once(')').expect("a closing parenthesis");
+        let listed: Vec<&str> = listed.split(',').map(|key| key.trim().trim_matches('`')).collect();
+        assert_eq!(listed, keys_of(kind), "{kind}");
+    }
+}
+
+/// Asks for a key that nothing resembles; the answer lists what there is.
+fn keys_of(kind: &str) -> Vec<String> {
+    let text = format!("[[stage]]\nname = \"x\"\nkind = \"{kind}\"\nzzzzzzzzzzzz = 1\n");
+    let target = Target::File { path: PathBuf::from("f"), text };
+    let error = Plan::resolve(target, &Flags::new(), &Environment::default()).expect_err("an unknown key");
+    let error = error.to_string();
+    let (_, known) = error.split_once("known: ").unwrap_or_else(|| panic!("no list in {error}"));
+    let common = ["name", "kind", "max_batch_size", "max_delay", "replicas", "queue"];
+    known.split(", ").filter(|key| !common.contains(key)).map(str::to_owned).collect()
+}
+
+#[test]
+fn errors_lists_every_kind_with_its_status_and_whether_to_try_again() {
+    let rows = rows("docs/errors.md", "| kind |");
+    let kinds: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(kinds, ErrorKind::ALL.map(ErrorKind::as_str));
+
+    let statuses = statuses();
+    for (row, kind) in rows.iter().zip(ErrorKind::ALL) {
+        let variant = format!("{kind:?}");
+        let (_, status) = statuses.iter().find(|(name, _)| *name == variant).unwrap_or_else(|| panic!("{variant}"));
+        assert!(row[1].contains(status), "{kind}: {status} in the code, {} on the page", row[1]);
+        assert_eq!(row[2].starts_with("yes"), kind.is_retryable(), "{kind}: {}", row[2]);
+    }
+}
+
+/// The edge's own table, which its unit test holds against its one `match`: a row reads `(ErrorKind::NotFound, 404),`.
+fn statuses() -> Vec<(String, String)> {
+    let source = read("crates/http/src/error/mapping.rs");
+    let row = |line: &str| {
+        let (kind, status) = line.trim().strip_prefix("(ErrorKind::")?.strip_suffix("),")?.split_once(", ")?;
+        status.parse::<u16>().ok()?;
+        Some((kind.to_owned(), status.to_owned()))
+    };
+    source.lines().filter_map(row).collect()
+}
+
+#[test]
+fn semantics_states_the_bounds_that_hold() {
+    let page = read("docs/semantics.md");
+    let bounds = rows("docs/semantics.md", "| what | default |");
+    let default = |what: &str| {
+        let row = bounds.iter().find(|row| row[0].contains(what)).unwrap_or_else(|| panic!("no bound on {what}"));
+        row[1].replace(',', "")
+    };
+    assert_eq!(default("calls in flight"), DEFAULT_MAX_IN_FLIGHT.to_string());
+    assert_eq!(default("bytes in flight"), format!("{} MiB", DEFAULT_QUEUE_BYTES >> 20));
+    assert_eq!(default("entries waiting"), DEFAULT_QUEUE_ENTRIES.to_string());
+    assert_eq!(default("time for a call"), format!("{} s", DEFAULT_TIMEOUT.as_secs()));
+    assert!(page.contains("at most one hour") && MAX_TIMEOUT.as_secs() == 3600);
+}
+
+#[test]
+fn the_readme_states_the_toolchain_and_features_of_the_manifest() {
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("a manifest is TOML");
+    let readme = read("README.md");
+    let version = manifest["workspace"]["package"]["rust-version"].as_str().expect("a Rust version");
+    assert!(readme.contains(&format!("Rust {version} or newer")), "{version}");
+    let features = manifest["features"].as_table().expect("features").keys();
+    for feature in features.filter(|feature| *feature != "default") {
+        assert!(readme.contains(&format!("`{feature}`")), "feature `{feature}` is not in the README");
+    }
+}
+
+/// A link to a file that is not there is a promise that is not kept.
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut pages: Vec<PathBuf> = markdown(&root());
+    pages.extend(markdown(&root().join("docs")));
+    pages.push(root().join("examples/digits/README.md"));
+    let mut broken = BTreeSet::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if path.contains("://") {
+                continue;
+            }
+            let target = if path.is_empty() { page.clone() } else { page.parent().expect("a directory").join(path) };
+            if !target.exists() || !has_heading(&target, anchor) {
+                broken.insert(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+fn has_heading(page: &Path, anchor: &str) -> bool {
+    let slug = |heading: &str| {
+        let kept =
+            heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -".contains(*c)).collect::<String>();
+        kept.replace(' ', "-")
+    };
+    anchor.is_empty()
+        || fs::read_to_string(page).is_ok_and(|text| {
+            text.lines()
+                .filter_map(|line| line.strip_prefix('#'))
+                .any(|line| slug(line.trim_matches(['#', ' '])) == anchor)
+        })
+}
+
+/// The rows of the table whose heading begins so; the cells without their code marks.
+fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
+    let text = read(page);
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(heading));
+    assert!(lines.next().is_some(), "{page} has no table that begins with {heading}");
+    let rows = lines.skip(1).take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect())
+        .collect()
+}
+
+fn markdown(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
