@@ -112,9 +112,12 @@ fn core_reads_the_clock_in_one_place() {
     assert!(wrong.is_empty(), "the clock is read outside clock.rs:\n{}", wrong.join("\n"));
 }
 
+/// Files that may be `unsafe`, and why. None of them is linked into what users run.
+const UNSAFE: [(&str, &str); 1] = [("crates/codec/tests/memory.rs", "an allocator that counts has to be one")];
+
 #[test]
 fn no_file_is_unsafe() {
-    for file in all_sources() {
+    for file in all_sources().into_iter().filter(|file| !UNSAFE.iter().any(|(allowed, _why)| file.ends_with(allowed))) {
         for (line, code) in code_of(&file) {
             let words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
             assert!(words.into_iter().all(|word| word != "unsafe"), "{}:{line}", file.display());
