@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod check;
+mod digits;
 mod mistakes;
 mod openapi;
 mod serve;
