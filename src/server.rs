@@ -37,6 +37,20 @@ impl Server {
     pub async fn start(app: App, address: impl ToSocketAddrs, config: HttpConfig) -> Result<Self, ServeError> {
         // The socket first: a port that is taken should not cost the loading of a model.
         let listener = TcpListener::bind(address).await.map_err(ServeError::Bind)?;
+        Self::start_on(listener, app, config, ApiInfo::default()).await
+    }
+
+    /// Starts an app and serves it on a socket that is there already, under a name of its own.
+    ///
+    /// # Errors
+    ///
+    /// An app that does not start, or that the edge cannot serve.
+    pub async fn start_on(
+        listener: TcpListener,
+        app: App,
+        config: HttpConfig,
+        info: ApiInfo,
+    ) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(ServeError::Bind)?;
         let node = app.start().await?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -44,7 +58,7 @@ impl Server {
             // An error says that the server was dropped: the end, too.
             let _ = stopped.await;
         };
-        let edge = Edge::try_new(node.client(), config, ApiInfo::default())?;
+        let edge = Edge::try_new(node.client(), config, info)?;
         let edge = tokio::spawn(callboard_http::serve_edge(listener, edge, shutdown));
         Ok(Self { node, address, stop, edge })
     }

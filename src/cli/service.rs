@@ -72,7 +72,7 @@ pub(crate) fn http_config(settings: &Settings) -> HttpConfig {
     let mut config = HttpConfig::default();
     config.max_body_bytes = settings.max_body_bytes.value;
     config.max_connections = settings.max_connections.value;
-    // `serve` cuts at the drain time, when it has counted what is cut; the edge's own limit is only its second line.
+    // The server counts what it cuts at the drain time; the edge's own limit is only the second line.
     config.shutdown_grace = settings.drain.value + Duration::from_secs(1);
     config
 }
