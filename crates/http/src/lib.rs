@@ -51,8 +51,8 @@
 //! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
 //!
-//! Every answer has `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in
-//! user code.
+//! Every answer of the edge has `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the
+//! batch and in user code. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
 //!
 //! # What may go wrong
 //!

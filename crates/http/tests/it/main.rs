@@ -6,6 +6,7 @@
 mod accept;
 mod calls;
 mod hostile;
+mod http2;
 mod pages;
 mod refusals;
 mod support;
