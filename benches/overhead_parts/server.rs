@@ -70,7 +70,7 @@ pub(crate) fn run(kind: Kind) {
         let serving = match kind {
             Kind::Bare => tokio::spawn(serve_router(listener, bare(), HttpConfig::default(), orphaned)),
             Kind::Task | Kind::Thread => {
-                let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone()));
+                let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone())).max_batch_size(32);
                 let echo = if kind == Kind::Thread { echo.on_threads() } else { echo };
                 let node = App::new().route("/echo", echo).start().await.unwrap();
                 let client = node.client();
