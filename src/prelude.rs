@@ -2,7 +2,8 @@
 
 pub use std::time::Duration;
 
-pub use callboard_codec::{Tensor, Value};
+pub use callboard_codec::{Map, Tensor, Value};
 pub use callboard_core::{
-    App, Batch, CallError, CallOptions, Client, ErrorKind, Failure, Node, Pipeline, Replica, Stage, Worker,
+    App, Batch, CallError, CallOptions, Client, ErrorKind, Failure, FunctionCall, Node, Pipeline, Replica, Stage,
+    Worker,
 };

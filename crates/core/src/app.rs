@@ -1,5 +1,6 @@
 //! What is to be served: routes over pipelines, and the node's bounds. A plan; nothing runs before [`App::start`].
 
+use std::any::TypeId;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
+use crate::client::FunctionCall;
 use crate::gateway::Limits;
 use crate::id::{RouteName, StageName};
 use crate::node::Node;
@@ -156,7 +158,9 @@ impl RouteSpec {
         In: Data + JsonSchema,
         Out: Data + JsonSchema,
     {
-        Self::of(name, pipeline.into().graph(), DataType::of::<In>(), DataType::of::<Out>())
+        let mut route = Self::of(name, pipeline.into().graph(), DataType::of::<In>(), DataType::of::<Out>());
+        route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
+        route
     }
 
     /// A pipeline over [`Value`]s, described by hand.
@@ -170,7 +174,7 @@ impl RouteSpec {
     }
 
     fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
-        let parts = RouteParts { input, output, summary: String::new(), examples: Vec::new() };
+        let parts = RouteParts { input, output, summary: String::new(), examples: Vec::new(), is_function: false };
         Self { name: RouteName::new(name), graph: graph.clone(), parts }
     }
 

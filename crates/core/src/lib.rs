@@ -59,7 +59,7 @@ mod worker;
 pub use app::{App, RouteSpec, StartError};
 pub use batcher::{BatchPolicy, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, Timing};
-pub use client::Client;
+pub use client::{Client, FunctionCall, NO_ARGS};
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use error::{CallError, ErrorKind};

@@ -11,7 +11,7 @@ use ::serde::de::{self, Deserializer, Error as _, MapAccess, SeqAccess, Visitor}
 use ::serde::ser::{Error as _, SerializeMap, SerializeSeq, SerializeTuple};
 use ::serde::{Deserialize, Serialize, Serializer};
 use bytes::Bytes;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::error::EncodeError;
 use crate::msgpack::ext;
@@ -223,5 +223,38 @@ impl JsonSchema for Value {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         true.into()
+    }
+}
+
+/// As the [`Value::Map`] of it.
+impl Serialize for Map {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut entries = serializer.serialize_map(Some(self.len()))?;
+        let inner = |value| Level { value, depth: 1 };
+        self.iter().try_for_each(|(key, value)| entries.serialize_entry(key, &inner(value)))?;
+        entries.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Map {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match <Value as Deserialize>::deserialize(deserializer)? {
+            Value::Map(map) => Ok(map),
+            other => Err(D::Error::custom(format_args!("expected a map, got a value of kind {}", other.kind()))),
+        }
+    }
+}
+
+impl JsonSchema for Map {
+    fn schema_name() -> Cow<'static, str> {
+        "Map".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object" })
     }
 }

@@ -1,5 +1,9 @@
 //! The door for callers in this process, and the one that edges use: admit, submit, wait.
 
+mod function;
+
+pub use function::{FunctionCall, NO_ARGS};
+
 use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};

@@ -26,6 +26,8 @@ pub(crate) struct RouteParts {
     pub(crate) output: DataType,
     pub(crate) summary: String,
     pub(crate) examples: Vec<Value>,
+    /// It takes a [`FunctionCall`](crate::FunctionCall).
+    pub(crate) is_function: bool,
 }
 
 impl Route {
@@ -71,6 +73,12 @@ impl Route {
     #[must_use]
     pub fn output(&self) -> &DataType {
         &self.parts.output
+    }
+
+    /// Whether it takes a [`FunctionCall`](crate::FunctionCall): arguments as they are, by place and by name.
+    #[must_use]
+    pub fn is_function(&self) -> bool {
+        self.parts.is_function
     }
 
     /// One line for people.

@@ -8,6 +8,7 @@ mod chaos;
 mod composition;
 mod deadlines;
 mod drain;
+mod functions;
 mod overload;
 mod supervision;
 mod support;

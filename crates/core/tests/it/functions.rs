@@ -1,0 +1,131 @@
+//! Function-style calls: arguments by place and by name, to functions and to every other route.
+
+use callboard_codec::{DType, Map, Tensor, Value};
+use callboard_core::{App, ErrorKind, Failure, FunctionCall, NO_ARGS, Pipeline, Stage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::support::serve;
+
+fn add() -> Stage<FunctionCall, i64> {
+    Stage::each("add", |call: &FunctionCall| {
+        call.check_names(&["a", "b"])?;
+        Ok(call.arg::<i64>(0, "a")? + call.arg::<i64>(1, "b")?)
+    })
+}
+
+#[tokio::test]
+async fn a_function_gets_its_arguments_by_place_and_by_name() {
+    let node = App::new().route("/add", add()).start().await.unwrap();
+    let client = node.client();
+    assert!(client.route("/add").unwrap().is_function());
+    for (args, kwargs) in [(vec![1, 2], vec![]), (vec![1], vec![("b", 2)]), (vec![], vec![("b", 2), ("a", 1)])] {
+        let sum = client.send("add", args, Map::from_iter(kwargs)).await.unwrap();
+        assert_eq!(sum, Value::Int(3));
+    }
+    // The route's own name is the function's, too.
+    assert_eq!(client.send("/add", [1, 2], Map::new()).await.unwrap(), Value::Int(3));
+}
+
+#[tokio::test]
+async fn wrong_arguments_are_named_and_fail_their_call_only() {
+    let node = App::new().route("/add", add()).start().await.unwrap();
+    let client = node.client();
+    let wrong = [
+        (FunctionCall::new([1], Map::new()), "argument `b` is missing: give it as positional argument 2 or by name"),
+        (FunctionCall::new([1, 2, 3], Map::new()), "got 3 positional arguments, but the function takes `a`, `b`"),
+        (FunctionCall::new([1, 2], Map::from_iter([("c", 3)])), "unexpected argument `c`: the function takes `a`, `b`"),
+        (
+            FunctionCall::new([1, 2], Map::from_iter([("a", 3)])),
+            "argument `a` is given twice: as positional argument 1 and by name",
+        ),
+    ];
+    for (call, message) in wrong {
+        let error = client.send_with("add", call, Default::default()).await.unwrap_err();
+        assert_eq!((error.kind(), error.message()), (ErrorKind::InvalidInput, message));
+        assert_eq!(error.stage(), Some("add"));
+    }
+    let error = client.send("add", ["one", "two"], Map::new()).await.unwrap_err();
+    assert!(error.message().starts_with("argument `a`: "), "{error}");
+}
+
+#[tokio::test]
+async fn an_unknown_function_is_not_found() {
+    let node = serve(add()).await;
+    let error = node.client().send("subtract", [1, 2], Map::new()).await.unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::NotFound, "there is no function `subtract`"));
+}
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+struct Guest {
+    name: String,
+    times: usize,
+}
+
+#[tokio::test]
+async fn any_route_takes_its_one_value_or_its_fields_by_name() {
+    let greet = Stage::each("greet", |guest: &Guest| Ok(vec![guest.name.clone(); guest.times].join(" ")));
+    let node = App::new().route("/greet", greet).start().await.unwrap();
+    let client = node.client();
+    let fields = || Map::from_iter([("name", Value::from("Ada")), ("times", Value::from(2))]);
+    assert_eq!(client.send("greet", NO_ARGS, fields()).await.unwrap(), Value::from("Ada Ada"));
+    assert_eq!(client.send("greet", [fields()], Map::new()).await.unwrap(), Value::from("Ada Ada"));
+    assert!(!client.route("/greet").unwrap().is_function());
+
+    let refused = "`/greet` takes one `Guest`: give it as the only positional argument, or its fields by name; got";
+    for (call, got) in [
+        (FunctionCall::default(), "0 positional and 0 keyword arguments"),
+        (FunctionCall::new([1, 2], Map::new()), "2 positional and 0 keyword arguments"),
+        (FunctionCall::new([1], fields()), "1 positional and 2 keyword arguments"),
+    ] {
+        let error = client.send_with("greet", call, Default::default()).await.unwrap_err();
+        assert_eq!((error.kind(), error.message()), (ErrorKind::InvalidInput, format!("{refused} {got}").as_str()));
+    }
+    let error = client.send("greet", NO_ARGS, Map::from_iter([("name", "Ada")])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.message().contains("times"), "{error}");
+    // What was refused never came in.
+    let description = node.describe();
+    assert_eq!((description.admitted, description.outcomes, description.in_flight), (2, 2, 0));
+}
+
+#[tokio::test]
+async fn values_keep_their_types_on_the_way_through() {
+    let echo = Stage::each("echo", |call: &FunctionCall| Ok(Value::Tuple(call.args.clone())));
+    // A second stage of another input type makes the call cross a conversion.
+    let count = Stage::each("count", |value: &Value| {
+        let Value::Tuple(items) = value else { return Err(Failure::new("no tuple")) };
+        Ok(items.clone())
+    });
+    let node = serve(Pipeline::from(echo).then(count)).await;
+    let args = vec![
+        Value::Null,
+        Value::Bool(true),
+        Value::from(u64::MAX),
+        Value::Float(0.1),
+        Value::Tuple(vec![Value::Int(1)]),
+        Value::List(vec![Value::Int(1)]),
+        Value::Bytes("raw".into()),
+        Value::from(Tensor::try_new(DType::U8, &[1, 3], "abc".into()).unwrap()),
+    ];
+    let back = node.client().send("route", args.clone(), Map::new()).await.unwrap();
+    assert_eq!(back, Value::List(args));
+}
+
+#[test]
+fn a_function_call_survives_its_encodings() {
+    use callboard_codec::{DataType, DecodeLimits, Format, Payload};
+    let call = FunctionCall::default().with_arg(1).with_arg("two").with_kwarg("deep", vec![Value::Float(0.5)]);
+    let of_calls = DataType::of::<FunctionCall>();
+    for format in [Format::Json, Format::Msgpack, Format::Envelope] {
+        let bytes = Payload::new(call.clone()).encode(format).unwrap();
+        let back = of_calls.decode(format, &bytes, &DecodeLimits::default()).unwrap();
+        assert_eq!(back.downcast_ref::<FunctionCall>(), Some(&call), "{format:?}");
+    }
+    let limits = DecodeLimits::default();
+    let short = of_calls.decode(Format::Json, &r#"{"kwargs": {"x": 1}}"#.into(), &limits).unwrap();
+    assert_eq!(short.downcast_ref(), Some(&FunctionCall::default().with_kwarg("x", 1)));
+    let typo = of_calls.decode(Format::Json, &r#"{"arguments": []}"#.into(), &limits).unwrap_err();
+    assert!(typo.to_string().contains("arguments"), "{typo}");
+    assert_eq!(of_calls.schema()["properties"]["kwargs"]["type"], "object");
+}
