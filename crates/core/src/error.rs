@@ -35,7 +35,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// No such route, stage or function.
     NotFound,
-    /// A bound was reached: retry after [`CallError::retry_after`]. Nothing was started.
+    /// A bound was reached, or what waits before the call leaves it too little time: retry after
+    /// [`CallError::retry_after`]. Nothing was started.
     Overloaded,
     /// The caller went away. Nobody reads this answer; it is for logs and metrics.
     Cancelled,
@@ -47,7 +48,7 @@ pub enum ErrorKind {
     Internal,
     /// Not ready, draining, or the stage has given up. Another node, or a later time, may help.
     Unavailable,
-    /// The deadline passed before the outcome was there.
+    /// The deadline passed before the outcome was there, or leaves too little time for it even with nothing before it.
     DeadlineExceeded,
 }
 

@@ -57,7 +57,7 @@ mod supervisor;
 mod worker;
 
 pub use app::{App, RouteSpec, StartError};
-pub use batcher::{BatchPolicy, ReleaseReason};
+pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, Timing};
 pub use client::{Client, FunctionCall, NO_ARGS};
 pub use clock::Instant;

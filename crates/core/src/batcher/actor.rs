@@ -1,6 +1,7 @@
 //! The thin shell around queue and policy: feeds them with messages and time, and hands batches to free workers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -26,6 +27,7 @@ pub(crate) struct BatcherState {
     queue: BatchQueue<Box<Entry>>,
     workers: Vec<Arc<WorkerSlot>>,
     last_batch: usize,
+    last_cost: u64,
     /// The turn is given away: `Settled` is on its way.
     settling: bool,
     /// The armed delay, so that no second timer is armed for the same moment.
@@ -45,12 +47,12 @@ impl Actor for BatcherActor {
         _myself: ActorRef<BatcherMessage>,
         args: BatcherArgs,
     ) -> Result<BatcherState, ActorProcessingErr> {
-        let keeps_arrivals = !args.pool.policy().max_delay.is_zero();
         Ok(BatcherState {
+            queue: BatchQueue::new(args.pool.policy().ageing),
             pool: args.pool,
-            queue: BatchQueue::new(keeps_arrivals),
             workers: Vec::new(),
             last_batch: 0,
+            last_cost: 0,
             settling: false,
             due_at: None,
             draining: false,
@@ -66,7 +68,7 @@ impl Actor for BatcherActor {
     ) -> Result<(), ActorProcessingErr> {
         let mut settled = false;
         match message {
-            BatcherMessage::Submit(entry) => state.queue.push(entry.key, entry.enqueued_at, entry),
+            BatcherMessage::Submit(entry) => state.admit(entry),
             BatcherMessage::Abandon(key) => {
                 if let Some(entry) = state.queue.remove(key) {
                     state.pool.give_up_places(1);
@@ -97,6 +99,21 @@ impl Actor for BatcherActor {
 }
 
 impl BatcherState {
+    /// Queues an entry, or answers it at once when it would wait for nothing.
+    fn admit(&mut self, entry: Box<Entry>) {
+        match self.pool.refusal(&entry, &self.queue, self.last_cost) {
+            None => self.push(entry),
+            Some(error) => {
+                self.pool.give_up_places(1);
+                entry.reply.send(Err(error));
+            }
+        }
+    }
+
+    fn push(&mut self, entry: Box<Entry>) {
+        self.queue.push(entry.key, entry.enqueued_at, entry.cost, entry);
+    }
+
     /// Hands out batches while the policy says so. Returns whether the turn is to be given away first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>, mut settled: bool) -> bool {
         while self.queue.len() > 0 {
@@ -130,10 +147,10 @@ impl BatcherState {
     fn waiting(&self, settled: bool) -> Waiting {
         let has_delay = !self.pool.policy().max_delay.is_zero();
         Waiting {
-            len: self.queue.len(),
-            oldest_arrival: self.queue.oldest_arrival(),
+            load: self.queue.load(),
+            oldest_arrival: if has_delay { self.queue.oldest_arrival() } else { None },
             first_deadline: if has_delay { self.queue.first_deadline() } else { None },
-            estimate: self.pool.batch_estimate(),
+            estimate: if has_delay { self.pool.cost().line().batch(self.queue.load().cost) } else { Duration::ZERO },
             last_batch: self.last_batch,
             settled,
             draining: self.draining,
@@ -162,6 +179,7 @@ impl BatcherState {
             return;
         }
         self.last_batch = entries.len();
+        self.last_cost = entries.iter().map(|entry| entry.cost).sum();
         self.pool.record_release(reason, entries.len());
         let run = BatchRun { entries, formed_at: now };
         if let Err(error) = worker.actor().send_message(WorkerMessage::Run(run)) {
@@ -173,14 +191,21 @@ impl BatcherState {
 
     /// Takes up to a full batch of entries that somebody still wants.
     fn form(&mut self, now: Instant) -> Vec<Entry> {
-        let max = self.pool.policy().max_batch_size.get();
+        let (max, max_cost) = self.pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
+        let mut cost = 0;
         let before = self.queue.len();
         while entries.len() < max {
-            let Some(entry) = self.queue.pop() else { break };
+            let Some(head) = self.queue.head(now) else { break };
+            cost += head.cost();
+            if cost > max_cost && !entries.is_empty() {
+                break;
+            }
+            let entry = self.queue.take(head);
             if entry.flight.is_wanted(now) {
                 entries.push(*entry);
             } else {
+                cost -= entry.cost;
                 self.pool.discard(*entry, now, Place::Queue);
             }
         }
@@ -192,7 +217,7 @@ impl BatcherState {
         if let ractor::MessagingErr::SendErr(WorkerMessage::Run(run)) = error {
             self.pool.take_places_again(run.entries.len());
             for entry in run.entries {
-                self.queue.push(entry.key, entry.enqueued_at, Box::new(entry));
+                self.push(Box::new(entry));
             }
         }
     }
@@ -208,7 +233,8 @@ impl BatcherState {
 
     fn answer_all_unavailable(&mut self) {
         self.pool.give_up_places(self.queue.len());
-        while let Some(entry) = self.queue.pop() {
+        let now = clock::now();
+        while let Some(entry) = self.queue.pop(now) {
             let message = format!("stage `{}` {}", self.pool.name(), self.pool.why_unavailable());
             let error = CallError::new(ErrorKind::Unavailable, message).at_stage(self.pool.name());
             entry.reply.send(Err(error));

@@ -42,6 +42,8 @@ impl ReplyPort {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) key: EntryKey,
+    /// What the stage's cost function says of it; 1 where there is none.
+    pub(crate) cost: u64,
     pub(crate) payload: Payload,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,

@@ -4,17 +4,21 @@
 //! formed at the moment a worker takes it, so priorities, deadlines and cancellations count until the last instant.
 //!
 //! * **Full:** [`Pool::submit`] refuses the entry with `Overloaded` and a `retry_after`; nothing enters the mailbox.
-//! * **Late:** the caller's own timer answers `DeadlineExceeded`; the entry is dropped from the queue, never executed.
+//! * **Late:** a call that cannot make its deadline is refused before it queues, as far as the measured cost tells. Else the
+//!   caller's own timer answers `DeadlineExceeded`; the entry is dropped from the queue, never executed.
 //! * **Cancelled:** the caller's guard tells the batcher, which drops the entry and counts it.
 
 mod actor;
+mod admission;
+mod cost;
 mod entry;
 mod message;
 mod policy;
 mod pool;
 mod queue;
+mod tree;
 
-pub use policy::{BatchPolicy, ReleaseReason};
+pub use policy::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 
 pub(crate) use actor::{BatcherActor, BatcherArgs};
 pub(crate) use entry::{Entry, ReplyPort, StageReply};

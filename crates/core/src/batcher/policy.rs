@@ -1,14 +1,18 @@
 //! When a batch leaves the queue: a pure decision.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use serde::Serialize;
 
+use super::cost::Load;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
 
-/// How a stage gathers entries.
+/// How long an entry waits before it gains a priority class: two classes fit three times into the default deadline.
+pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
+
+/// How a stage gathers entries, and in which order.
 ///
 /// The defaults never make anyone wait: no batching, no delay.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,11 +25,21 @@ pub struct BatchPolicy {
     /// request at low load then pays it in full. It never exceeds the slack of any member's deadline. Pairs with
     /// [`max_batch_size`](Self::max_batch_size).
     pub max_delay: Duration,
+    /// The largest cost of one batch, in the units of the stage's cost function, or in entries where it has none. Default
+    /// `None`: only [`max_batch_size`](Self::max_batch_size) bounds a batch, as it does beside this. An input that alone costs
+    /// more is split where the stage knows how, and refused with `InvalidInput` where it does not. Set it where memory or time
+    /// goes with rows, tokens or bytes and inputs differ in size.
+    pub max_cost: Option<NonZeroU64>,
+    /// How long an entry waits before it gains a priority class, and again for the next. Default [`DEFAULT_AGEING`]. It
+    /// bounds how long a flood of a higher class can hold up a lower one: after two of these every entry stands in the first
+    /// class, where only what is due before it goes before it. Shorter makes the classes matter less under load; longer than
+    /// the callers' timeouts turns it off.
+    pub ageing: Duration,
 }
 
 impl Default for BatchPolicy {
     fn default() -> Self {
-        Self { max_batch_size: NonZeroUsize::MIN, max_delay: Duration::ZERO }
+        Self { max_batch_size: NonZeroUsize::MIN, max_delay: Duration::ZERO, max_cost: None, ageing: DEFAULT_AGEING }
     }
 }
 
@@ -62,13 +76,13 @@ impl ReleaseReason {
 /// What the decision looks at, while a worker is free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// Entries in the queue.
-    pub(crate) len: usize,
+    /// What the queue holds.
+    pub(crate) load: Load,
     /// When the oldest of them arrived; read only where there is a delay.
     pub(crate) oldest_arrival: Option<Instant>,
     /// The first deadline among them.
     pub(crate) first_deadline: Option<Deadline>,
-    /// How long a batch takes, as measured.
+    /// How long a batch of what waits would take, as measured.
     pub(crate) estimate: Duration,
     /// How many entries the last batch had.
     pub(crate) last_batch: usize,
@@ -95,11 +109,11 @@ pub(crate) enum Release {
 impl BatchPolicy {
     /// Decides on the queue in front of a free worker.
     pub(crate) fn decide(&self, now: Instant, waiting: &Waiting) -> Release {
-        let max = self.max_batch_size.get();
-        if waiting.len == 0 {
+        let (max, max_cost) = self.bounds();
+        if waiting.load.entries == 0 {
             return Release::Nothing;
         }
-        if waiting.len >= max {
+        if waiting.load.entries >= max || waiting.load.cost >= max_cost {
             return Release::Now(ReleaseReason::Full);
         }
         if waiting.draining {
@@ -114,6 +128,11 @@ impl BatchPolicy {
             return Release::Settle;
         }
         Release::Now(ReleaseReason::Idle)
+    }
+
+    /// The most entries and the most cost of one batch.
+    pub(crate) fn bounds(&self) -> (usize, u64) {
+        (self.max_batch_size.get(), self.max_cost.map_or(u64::MAX, NonZeroU64::get))
     }
 
     /// What the maximal delay says, if there is one.
@@ -143,7 +162,7 @@ mod tests {
 
     fn waiting(len: usize, now: Instant) -> Waiting {
         Waiting {
-            len,
+            load: Load::of(len, len as u64),
             oldest_arrival: Some(now),
             first_deadline: None,
             estimate: Duration::ZERO,
@@ -154,7 +173,7 @@ mod tests {
     }
 
     fn policy(max: usize, max_delay: Duration) -> BatchPolicy {
-        BatchPolicy { max_batch_size: NonZeroUsize::new(max).unwrap(), max_delay }
+        BatchPolicy { max_batch_size: NonZeroUsize::new(max).unwrap(), max_delay, ..BatchPolicy::default() }
     }
 
     #[test]
@@ -191,6 +210,16 @@ mod tests {
         assert_eq!(policy.decide(later, &pressed), Release::Now(ReleaseReason::Deadline));
     }
 
+    #[test]
+    fn a_batch_is_full_when_its_cost_is() {
+        let now = Instant::now();
+        let policy = BatchPolicy { max_cost: NonZeroU64::new(100), ..policy(32, Duration::from_millis(10)) };
+        let light = Waiting { load: Load::of(3, 99), ..waiting(3, now) };
+        assert_eq!(policy.decide(now, &light), Release::At(now + Duration::from_millis(10)));
+        let heavy = Waiting { load: Load::of(3, 100), ..light };
+        assert_eq!(policy.decide(now, &heavy), Release::Now(ReleaseReason::Full));
+    }
+
     proptest! {
         /// Whatever the queue looks like, a wait is never longer than the delay and never past a deadline's slack.
         #[test]
@@ -203,7 +232,7 @@ mod tests {
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = Waiting {
-                len, oldest_arrival: Some(oldest), first_deadline: Some(deadline),
+                load: Load::of(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
                 estimate: Duration::from_millis(estimate), last_batch: last, settled, draining,
             };
             let policy = policy(max, Duration::from_millis(delay));

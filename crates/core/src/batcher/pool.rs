@@ -10,23 +10,23 @@ use callboard_codec::Payload;
 use parking_lot::Mutex;
 use ractor::ActorRef;
 
+use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
+use super::cost::{Load, SharedCost};
 use super::entry::{Entry, EntryKey, ReplyPort, StageOutcome};
 use super::message::BatcherMessage;
 use super::policy::{BatchPolicy, ReleaseReason};
+use super::queue::BatchQueue;
 use crate::call::{Flight, Timing};
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
-use crate::metrics::{Discarded, NodeMetrics, Place, StageMetrics};
+use crate::metrics::{Discarded, NodeMetrics, Place, Refused, StageMetrics};
 use crate::stage::StageSettings;
 use crate::supervisor::{Lifecycle, StageState};
 use crate::worker::WorkerSlot;
 
 /// What a refused caller is told before anything was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
-
-/// How much a new measurement counts in the running means: the last ten batches make up two thirds of them.
-const MEAN_WEIGHT: f64 = 0.1;
 
 /// One stage on this node.
 #[derive(Debug)]
@@ -43,8 +43,7 @@ pub(crate) struct Pool {
     queued: AtomicUsize,
     sequence: AtomicU64,
     moved_to_threads: AtomicBool,
-    mean_batch: Mean,
-    mean_item: Mean,
+    cost: SharedCost,
 }
 
 impl Pool {
@@ -60,8 +59,7 @@ impl Pool {
             queued: AtomicUsize::new(0),
             sequence: AtomicU64::new(0),
             moved_to_threads: AtomicBool::new(false),
-            mean_batch: Mean::default(),
-            mean_item: Mean::default(),
+            cost: SharedCost::default(),
         }
     }
 
@@ -90,7 +88,7 @@ impl Pool {
         };
         let (reply, outcome) = ReplyPort::pair();
         // Boxed: it changes hands a dozen times before a batch takes it.
-        let entry = Box::new(Entry { key, payload, flight: Arc::clone(flight), enqueued_at: now, reply });
+        let entry = Box::new(Entry { key, payload, flight: Arc::clone(flight), enqueued_at: now, reply, cost: 1 });
         if batcher.send_message(BatcherMessage::Submit(entry)).is_err() {
             self.give_up_places(1);
             return Err(self.unavailable());
@@ -206,31 +204,82 @@ impl Pool {
         self.metrics.released(reason, entries);
     }
 
-    pub(crate) fn record_run(&self, entries: usize, started_at: Instant, finished_at: Instant) {
+    pub(crate) fn record_run(&self, cost: u64, started_at: Instant, finished_at: Instant) {
         let compute = finished_at.saturating_duration_since(started_at);
         self.metrics.computed(compute);
-        self.mean_batch.add(compute.as_nanos() as f64);
-        self.mean_item.add(compute.as_nanos() as f64 / entries.max(1) as f64);
+        self.cost.observe(finished_at, cost, compute);
     }
 
     pub(crate) fn record_waits(&self, timing: &Timing) {
         self.metrics.waited(timing);
     }
 
-    /// How long a batch takes, as measured lately.
-    pub(crate) fn batch_estimate(&self) -> Duration {
-        self.mean_batch.get()
+    /// How long batches take, as measured.
+    pub(crate) fn cost(&self) -> &SharedCost {
+        &self.cost
     }
 
-    /// How long it would take to work off what waits, at the measured rate.
+    /// How long it would take to work off what waits, at the measured rate and with the replicas that are up.
     fn drain_time(&self) -> Duration {
-        let item = self.mean_item.get();
-        if item.is_zero() {
+        let line = self.cost.line();
+        if !line.is_known() {
             return RETRY_AFTER_UNKNOWN;
         }
-        let queued = u32::try_from(self.queued()).unwrap_or(u32::MAX);
-        let replicas = u32::try_from(self.settings.replicas().get()).unwrap_or(u32::MAX);
-        item.saturating_mul(queued) / replicas
+        let queued = self.queued();
+        line.drain(Load::of(queued, queued as u64), self.policy(), self.live_replicas())
+    }
+
+    /// The replicas that work, at least one: what is down now is about to come back.
+    pub(crate) fn live_replicas(&self) -> usize {
+        self.workers.lock().iter().filter(|slot| !slot.is_gone()).count().max(1)
+    }
+
+    /// Why an entry that is about to queue would wait for nothing, if so. `last_cost` is what the batches in hand cost.
+    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &BatchQueue<T>, last_cost: u64) -> Option<CallError> {
+        let line = self.cost.warm_line()?;
+        let now = entry.enqueued_at;
+        let remaining = entry.flight.deadline.remaining(now);
+        let worst =
+            Prospect { line, remaining, cost: entry.cost, before: queue.load(), running: Some(last_cost), replicas: 1 };
+        // Nearly every call has time enough for the worst that its place can mean, and then nobody looks closer.
+        if worst.judge(self.policy()) == Verdict::Queue {
+            return None;
+        }
+        let (replicas, free) = {
+            let workers = self.workers.lock();
+            let live = workers.iter().filter(|slot| !slot.is_gone());
+            live.fold((0, false), |(count, free), slot| (count + 1, free || !slot.is_busy()))
+        };
+        let prospect =
+            Prospect { before: queue.before(entry.key), running: (!free).then_some(last_cost), replicas, ..worst };
+        let verdict = prospect.judge(self.policy());
+        if verdict != Verdict::Queue && prospect.is_first() {
+            let confirmed = now.checked_sub(CONFIRMED_FOR).is_none_or(|then| self.cost.is_confirmed_since(then));
+            if !confirmed {
+                return None;
+            }
+        }
+        self.refuse_late(verdict, remaining)
+    }
+
+    fn refuse_late(&self, verdict: Verdict, remaining: Duration) -> Option<CallError> {
+        let error = match verdict {
+            Verdict::Queue => return None,
+            Verdict::TooMuchWaits { behind } => {
+                let message = format!(
+                    "what waits before this call in stage `{}` would make it miss its deadline by about {behind:.1?}",
+                    self.name
+                );
+                CallError::overloaded(message, behind)
+            }
+            Verdict::TooLate { needs } => {
+                let message =
+                    format!("stage `{}` takes about {needs:.1?}, and the deadline is in {remaining:.1?}", self.name);
+                CallError::new(ErrorKind::DeadlineExceeded, message)
+            }
+        };
+        self.metrics.refused(Refused::Late);
+        Some(error.at_stage(&self.name))
     }
 
     /// Takes a place in the bounded queue for one entry. The batcher gives it up when the entry leaves the queue.
@@ -254,7 +303,7 @@ impl Pool {
     }
 
     fn refuse(&self) -> CallError {
-        self.metrics.refused();
+        self.metrics.refused(Refused::Full);
         let message =
             format!("the queue of stage `{}` is full: {} entries wait already", self.name, self.settings.queue());
         CallError::overloaded(message, self.drain_time()).at_stage(&self.name)
@@ -305,21 +354,5 @@ impl Drop for AbandonOnDrop<'_> {
             self.flight.abandon();
             self.pool.tell_batcher(BatcherMessage::Abandon(self.key));
         }
-    }
-}
-
-/// An exponentially weighted running mean of nanoseconds. Updates may race; a lost one does no harm.
-#[derive(Debug, Default)]
-struct Mean(AtomicU64);
-
-impl Mean {
-    fn add(&self, nanos: f64) {
-        let before = f64::from_bits(self.0.load(Ordering::Relaxed));
-        let after = if before == 0.0 { nanos } else { before + MEAN_WEIGHT * (nanos - before) };
-        self.0.store(after.to_bits(), Ordering::Relaxed);
-    }
-
-    fn get(&self) -> Duration {
-        Duration::from_nanos(f64::from_bits(self.0.load(Ordering::Relaxed)) as u64)
     }
 }

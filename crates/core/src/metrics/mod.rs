@@ -38,6 +38,15 @@ pub(crate) enum Discarded {
     Cancelled,
 }
 
+/// Why a stage did not take an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Refused {
+    /// Its queue was full.
+    Full,
+    /// It would have missed its deadline.
+    Late,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
     route: String,
@@ -64,6 +73,12 @@ struct ReleaseLabels {
 struct DiscardLabels {
     stage: String,
     place: Word,
+    why: Word,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedLabels {
+    stage: String,
     why: Word,
 }
 
@@ -110,7 +125,7 @@ pub(crate) struct NodeMetrics {
     batch_size: Family<StageLabel, Sizes, fn() -> Sizes>,
     batches: Family<ReleaseLabels, Counter>,
     discarded: Family<DiscardLabels, Counter>,
-    stage_refused: Family<StageLabel, Counter>,
+    stage_refused: Family<RefusedLabels, Counter>,
     restarts: Family<StageLabel, Counter>,
     moved: Family<StageLabel, Counter>,
     queued: Family<StageLabel, Gauge>,
@@ -159,7 +174,7 @@ impl NodeMetrics {
         registry.register("stage_batch_size", "Entries per batch", self.batch_size.clone());
         registry.register("stage_batches", "Batches by why they were released", self.batches.clone());
         registry.register("stage_discarded", "Entries that nobody wanted any more, by place and reason", self.discarded.clone());
-        registry.register("stage_refused", "Entries refused because the stage's queue was full", self.stage_refused.clone());
+        registry.register("stage_refused", "Entries that the stage refused, by reason", self.stage_refused.clone());
         registry.register("stage_restarts", "Replicas started again after a crash", self.restarts.clone());
         registry.register("stage_moved_to_threads", "Task stages that held a runtime thread too long", self.moved.clone());
         registry.register("stage_queued", "Entries waiting", self.queued.clone());
@@ -177,6 +192,10 @@ impl NodeMetrics {
             let labels = DiscardLabels { stage: name.to_string(), place: Word(place), why: Word(why) };
             self.discarded.get_or_create_owned(&labels)
         };
+        let refused = |why| {
+            let labels = RefusedLabels { stage: name.to_string(), why: Word(why) };
+            self.stage_refused.get_or_create_owned(&labels)
+        };
         StageMetrics {
             queue_seconds: self.queue_seconds.get_or_create_owned(&label),
             batch_seconds: self.batch_seconds.get_or_create_owned(&label),
@@ -191,7 +210,8 @@ impl NodeMetrics {
             queue_cancelled: discarded("queue", "cancelled"),
             worker_expired: discarded("worker", "expired"),
             worker_cancelled: discarded("worker", "cancelled"),
-            refused: self.stage_refused.get_or_create_owned(&label),
+            refused_full: refused("full"),
+            refused_late: refused("late"),
             restarts: self.restarts.get_or_create_owned(&label),
             moved: self.moved.get_or_create_owned(&label),
             queued: self.queued.get_or_create_owned(&label),
@@ -273,7 +293,8 @@ pub(crate) struct StageMetrics {
     queue_cancelled: Counter,
     worker_expired: Counter,
     worker_cancelled: Counter,
-    refused: Counter,
+    refused_full: Counter,
+    refused_late: Counter,
     restarts: Counter,
     moved: Counter,
     queued: Gauge,
@@ -319,8 +340,12 @@ impl StageMetrics {
         }
     }
 
-    pub(crate) fn refused(&self) {
-        self.refused.inc();
+    pub(crate) fn refused(&self, why: Refused) {
+        match why {
+            Refused::Full => &self.refused_full,
+            Refused::Late => &self.refused_late,
+        }
+        .inc();
     }
 
     pub(crate) fn restarted(&self) {

@@ -73,8 +73,12 @@ pub struct StageDescription {
     pub max_batch_size: usize,
     /// Batches released since the start.
     pub batches: u64,
-    /// How long a batch takes, as measured lately.
+    /// How long a batch took lately, on average.
     pub batch_estimate: Duration,
+    /// The part of it that every batch takes whatever is in it, as fitted to the batches seen.
+    pub cost_per_batch: Duration,
+    /// What each unit of cost adds: each entry, or each unit that the stage's cost function counts.
+    pub cost_per_unit: Duration,
     /// Replicas started again after a crash.
     pub restarts: u64,
     /// The replicas that are up.
@@ -136,7 +140,9 @@ fn describe_stage(pool: &Arc<Pool>) -> StageDescription {
         queue_limit: pool.settings().queue().get(),
         max_batch_size: pool.policy().max_batch_size.get(),
         batches: pool.metrics().batches(),
-        batch_estimate: pool.batch_estimate(),
+        batch_estimate: pool.cost().mean(),
+        cost_per_batch: pool.cost().line().per_batch(),
+        cost_per_unit: pool.cost().line().per_unit(),
         restarts: pool.metrics().restarts(),
         replicas: pool
             .workers()

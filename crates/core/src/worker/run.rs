@@ -40,7 +40,7 @@ impl BatchRun {
         slot: &WorkerSlot,
     ) -> Result<(), Panicked> {
         let started_at = clock::now();
-        let (mut items, seated) = self.seat(pool, started_at);
+        let (mut items, seated, cost) = self.seat(pool, started_at);
         if items.is_empty() {
             pool.release_worker(slot);
             return Ok(());
@@ -49,7 +49,7 @@ impl BatchRun {
         let mut outcomes = Vec::with_capacity(items.len());
         let ran = catch_unwind(AssertUnwindSafe(|| worker.run(&mut items, &mut outcomes)));
         let finished_at = clock::now();
-        pool.record_run(seated.len(), started_at, finished_at);
+        pool.record_run(cost, started_at, finished_at);
 
         match ran {
             // A full batch waits: the batcher can hand it over while this one's callers are woken.
@@ -83,10 +83,11 @@ impl BatchRun {
         }
     }
 
-    /// Leaves out what nobody wants any more, and splits the rest into input and answer.
-    fn seat(self, pool: &Pool, now: Instant) -> (Vec<Item>, Vec<Seated>) {
+    /// Leaves out what nobody wants any more, and splits the rest into input and answer. Also gives what it costs together.
+    fn seat(self, pool: &Pool, now: Instant) -> (Vec<Item>, Vec<Seated>, u64) {
         let mut items = Vec::with_capacity(self.entries.len());
         let mut seated = Vec::with_capacity(self.entries.len());
+        let mut cost = 0;
         let batch = now.saturating_duration_since(self.formed_at);
         for entry in self.entries {
             if !entry.flight.is_wanted(now) {
@@ -95,10 +96,11 @@ impl BatchRun {
             }
             let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
             let timing = Timing { queue, batch, ..Timing::default() };
+            cost += entry.cost;
             items.push(Item { payload: entry.payload, flight: entry.flight });
             seated.push(Seated { reply: entry.reply, timing });
         }
-        (items, seated)
+        (items, seated, cost)
     }
 }
 

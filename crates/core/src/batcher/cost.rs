@@ -1,0 +1,346 @@
+//! How long a batch takes, learned from the batches that ran: `a·x + b`. Pure.
+//!
+//! `x` is the cost of a batch: the sum of what the stage's cost function says of its entries, or their number where there is
+//! none. `a` is what one unit of cost takes, `b` what every batch takes beside that.
+//!
+//! The line is the least-squares fit over exponentially forgotten moments (mean, variance, covariance), which is recursive
+//! least squares with forgetting in its centred form. It goes through the mean, so that it is right where the stage works
+//! even when nothing is known elsewhere: batches all of one size say nothing about `a` and `b` apart, and then the line is the
+//! proportional one (`b = 0`), towards which the fit is always pulled a little.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::policy::BatchPolicy;
+use crate::clock::Instant;
+
+/// How much the newest batch counts once many were seen: the last twenty make up two thirds of the estimate. Fast enough to
+/// follow a model that was swapped, slow enough for the noise of a shared machine.
+const NEWEST_WEIGHT: f64 = 0.05;
+
+/// How strongly the fit is pulled to the proportional line, as a variance in units of the squared mean size: sizes that vary by
+/// less than about three per cent are all one size.
+const ONE_SIZE: f64 = 1e-3;
+
+/// A measurement counts as at most this many times what was expected, and as no less than that part of it: a stall of the
+/// machine moves the estimate a little, a stage that really became slower moves it within a few batches.
+const OUTLIER: f64 = 4.0;
+
+/// Batches before the estimate is trusted with refusing anybody: the first ones run with cold caches.
+const WARM: u32 = 5;
+
+/// What is left of them when the estimate is doubted: two more batches make it trusted again, having moved it by two fifths of
+/// whatever they took, without bounds.
+const DOUBTED: u32 = 3;
+
+/// What waits or runs: so many entries, costing so much together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) entries: usize,
+    pub(crate) cost: u64,
+}
+
+impl Load {
+    pub(crate) const NONE: Self = Self { entries: 0, cost: 0 };
+
+    pub(crate) fn of(entries: usize, cost: u64) -> Self {
+        Self { entries, cost }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self { entries: self.entries + other.entries, cost: self.cost + other.cost }
+    }
+
+    /// How many full batches this is; a part of one counts as that part.
+    pub(crate) fn batches(self, policy: &BatchPolicy) -> f64 {
+        let by_entries = self.entries as f64 / policy.max_batch_size.get() as f64;
+        match policy.max_cost {
+            Some(max) => by_entries.max(self.cost as f64 / max.get() as f64),
+            None => by_entries,
+        }
+    }
+}
+
+/// The fit as it stands: nanoseconds per unit of cost and per batch, both never negative. The default knows nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct CostLine {
+    per_unit: f32,
+    per_batch: f32,
+}
+
+impl CostLine {
+    /// Whether anything was measured yet.
+    pub(crate) fn is_known(self) -> bool {
+        self.per_unit > 0.0 || self.per_batch > 0.0
+    }
+
+    /// How long one batch of this cost takes.
+    pub(crate) fn batch(self, cost: u64) -> Duration {
+        nanos(self.at(cost as f64))
+    }
+
+    /// How long `replicas` need to work off this load in full batches.
+    pub(crate) fn drain(self, load: Load, policy: &BatchPolicy, replicas: usize) -> Duration {
+        let work = f64::from(self.per_unit) * load.cost as f64 + f64::from(self.per_batch) * load.batches(policy);
+        nanos(work / replicas.max(1) as f64)
+    }
+
+    /// What one unit of cost takes.
+    pub(crate) fn per_unit(self) -> Duration {
+        nanos(f64::from(self.per_unit))
+    }
+
+    /// What every batch takes beside its units.
+    pub(crate) fn per_batch(self) -> Duration {
+        nanos(f64::from(self.per_batch))
+    }
+
+    /// The same in nanoseconds.
+    pub(crate) fn at(self, cost: f64) -> f64 {
+        f64::from(self.per_unit) * cost + f64::from(self.per_batch)
+    }
+
+    fn to_bits(self) -> u64 {
+        u64::from(self.per_unit.to_bits()) << 32 | u64::from(self.per_batch.to_bits())
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        Self { per_unit: f32::from_bits((bits >> 32) as u32), per_batch: f32::from_bits(bits as u32) }
+    }
+}
+
+fn nanos(nanos: f64) -> Duration {
+    Duration::from_nanos(nanos as u64)
+}
+
+/// The moments of the batches seen so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CostModel {
+    batches: u32,
+    mean_cost: f64,
+    mean_nanos: f64,
+    variance: f64,
+    covariance: f64,
+}
+
+impl CostModel {
+    /// Learns from one batch.
+    pub(crate) fn observe(&mut self, cost: u64, took: Duration) {
+        let cost = cost as f64;
+        let nanos = self.without_outlier(cost, took.as_nanos() as f64);
+        self.batches = self.batches.saturating_add(1);
+        let weight = (1.0 / f64::from(self.batches)).max(NEWEST_WEIGHT);
+        let (from_cost, from_nanos) = (cost - self.mean_cost, nanos - self.mean_nanos);
+        self.mean_cost += weight * from_cost;
+        self.mean_nanos += weight * from_nanos;
+        self.variance = (1.0 - weight) * (self.variance + weight * from_cost * from_cost);
+        self.covariance = (1.0 - weight) * (self.covariance + weight * from_cost * from_nanos);
+    }
+
+    /// The fit.
+    pub(crate) fn line(&self) -> CostLine {
+        if self.mean_cost <= 0.0 {
+            return CostLine { per_unit: 0.0, per_batch: self.mean_nanos as f32 };
+        }
+        let proportional = self.mean_nanos / self.mean_cost;
+        let pull = ONE_SIZE * self.mean_cost * self.mean_cost;
+        let slope = (self.covariance + pull * proportional) / (self.variance + pull);
+        // Neither more cost nor no cost at all can take less than no time.
+        let per_unit = slope.clamp(0.0, proportional);
+        let per_batch = (self.mean_nanos - per_unit * self.mean_cost).max(0.0);
+        CostLine { per_unit: per_unit as f32, per_batch: per_batch as f32 }
+    }
+
+    /// Whether enough was seen to refuse somebody because of it.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.batches >= WARM
+    }
+
+    /// Something else may be true by now: trust is to be earned anew.
+    pub(crate) fn doubt(&mut self) {
+        self.batches = self.batches.min(DOUBTED);
+    }
+
+    /// How long the batches took lately, whatever their cost.
+    pub(crate) fn mean(&self) -> Duration {
+        nanos(self.mean_nanos)
+    }
+
+    fn without_outlier(&self, cost: f64, nanos: f64) -> f64 {
+        if !self.is_warm() {
+            return nanos;
+        }
+        // The mean beside the line, because far from the sizes seen so far the line is a guess.
+        let expected = self.line().at(cost);
+        let (least, most) = (expected.min(self.mean_nanos) / OUTLIER, expected.max(self.mean_nanos) * OUTLIER);
+        nanos.clamp(least, most)
+    }
+}
+
+/// The model of one stage, as its workers write it and everybody reads it.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCost {
+    model: Mutex<Measured>,
+    /// The line in one word, so that it is read whole and without a lock.
+    line: AtomicU64,
+    warm: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Measured {
+    model: CostModel,
+    last: Option<Instant>,
+}
+
+impl SharedCost {
+    /// Learns from a batch that ended at `now`. One that ends while another's is being written is left out: a lost measurement
+    /// does no harm, a worker that waits does.
+    pub(crate) fn observe(&self, now: Instant, cost: u64, took: Duration) {
+        let Some(mut measured) = self.model.try_lock() else { return };
+        measured.model.observe(cost, took);
+        measured.last = Some(now);
+        self.line.store(measured.model.line().to_bits(), Ordering::Relaxed);
+        if measured.model.is_warm() {
+            self.warm.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn line(&self) -> CostLine {
+        CostLine::from_bits(self.line.load(Ordering::Relaxed))
+    }
+
+    /// The line, once it may refuse somebody.
+    pub(crate) fn warm_line(&self) -> Option<CostLine> {
+        self.warm.load(Ordering::Relaxed).then(|| self.line())
+    }
+
+    /// How long batches took lately.
+    pub(crate) fn mean(&self) -> Duration {
+        self.model.lock().model.mean()
+    }
+
+    /// Whether a batch was measured since `then`. If none was, nobody is refused until some were.
+    pub(crate) fn is_confirmed_since(&self, then: Instant) -> bool {
+        let mut measured = self.model.lock();
+        let confirmed = measured.last.is_some_and(|last| last >= then);
+        if !confirmed {
+            measured.model.doubt();
+            self.warm.store(false, Ordering::Relaxed);
+        }
+        confirmed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn policy(max: usize) -> BatchPolicy {
+        BatchPolicy { max_batch_size: NonZeroUsize::new(max).unwrap(), ..BatchPolicy::default() }
+    }
+
+    fn close(estimate: Duration, truth: f64, tolerance: f64) -> bool {
+        (estimate.as_nanos() as f64 - truth).abs() <= tolerance * truth
+    }
+
+    fn learned(batches: impl IntoIterator<Item = (u64, f64)>) -> CostModel {
+        let mut model = CostModel::default();
+        for (cost, nanos) in batches {
+            model.observe(cost, Duration::from_nanos(nanos as u64));
+        }
+        model
+    }
+
+    #[test]
+    fn knows_nothing_before_the_first_batch() {
+        let line = CostModel::default().line();
+        assert!(!line.is_known() && !CostModel::default().is_warm());
+        assert_eq!(line.batch(100), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_line_survives_its_one_word() {
+        let line = CostLine { per_unit: 12.5, per_batch: 7e9 };
+        assert_eq!(CostLine::from_bits(line.to_bits()), line);
+    }
+
+    proptest! {
+        /// Batches of several sizes on a line: the line is found, to a few per cent.
+        #[test]
+        fn finds_the_line_that_batches_lie_on(
+            per_unit in 1_000.0f64..1e7, per_batch in 0.0f64..1e8,
+            costs in prop::collection::vec(1u64..64, 40..100),
+        ) {
+            prop_assume!(costs.iter().max().unwrap() > &(2 * costs.iter().min().unwrap()));
+            let truth = |cost: u64| per_unit * cost as f64 + per_batch;
+            let model = learned(costs.iter().map(|cost| (*cost, truth(*cost))));
+            for cost in [1, 32, 64] {
+                let estimate = model.line().batch(cost);
+                // The pull towards the proportional line shows most where the fixed part is nearly all.
+                prop_assert!(close(estimate, truth(cost), 0.25), "{cost}: {estimate:?}, not {}", truth(cost));
+            }
+        }
+
+        /// Batches all of one size: right for that size, never negative anywhere.
+        #[test]
+        fn is_right_about_batches_all_of_one_size(size in 1u64..1000, nanos in 1_000.0f64..1e9, other in 0u64..5000) {
+            let line = learned((0..50).map(|_| (size, nanos))).line();
+            prop_assert!(close(line.batch(size), nanos, 0.01));
+            prop_assert!(line.per_unit >= 0.0 && line.per_batch >= 0.0);
+            prop_assert!(line.batch(other) <= line.batch(other + 1));
+        }
+
+        /// One batch in twenty takes a hundred times as long: the estimate stays near what the others take.
+        #[test]
+        fn a_stall_now_and_then_moves_it_little(stalls in prop::collection::vec(0usize..20, 20), nanos in 1e4f64..1e8) {
+            let batches = stalls.iter().flat_map(|stalled| {
+                (0..20).map(move |n| (8, if n == *stalled && n > 8 { 100.0 * nanos } else { nanos }))
+            });
+            let estimate = learned((0..10).map(|_| (8, nanos)).chain(batches)).line().batch(8);
+            prop_assert!(estimate.as_nanos() as f64 <= 1.7 * nanos && estimate.as_nanos() as f64 >= 0.9 * nanos);
+        }
+
+        /// A stage that becomes ten times slower or faster is believed within a hundred batches.
+        #[test]
+        fn follows_a_stage_that_changed(nanos in 1e5f64..1e8, slower: bool) {
+            let changed = if slower { 10.0 * nanos } else { nanos / 10.0 };
+            let before = (0..100).map(|_| (4, nanos));
+            let model = learned(before.chain((0..100).map(|_| (4, changed))));
+            prop_assert!(close(model.line().batch(4), changed, 0.1));
+        }
+
+        /// An estimate that came to be wrong and stands in the way of being measured is doubted, and comes right.
+        #[test]
+        fn an_estimate_that_is_doubted_is_soon_given_up(wrong in 1e8f64..1e10, right in 1e4f64..1e6) {
+            let mut model = learned((0..100).map(|_| (1, wrong)));
+            let mut doubts = 0;
+            while !close(model.line().batch(1), right, 0.5) {
+                prop_assert!(model.is_warm() && doubts < 40);
+                doubts += 1;
+                model.doubt();
+                prop_assert!(!model.is_warm());
+                model.observe(1, Duration::from_nanos(right as u64));
+                model.observe(1, Duration::from_nanos(right as u64));
+            }
+        }
+
+        /// Whatever was measured: nothing negative, and more load never drains sooner, nor do fewer replicas drain it.
+        #[test]
+        fn draining_grows_with_load_and_shrinks_with_replicas(
+            batches in prop::collection::vec((0u64..100, 0.0f64..1e9), 0..50),
+            entries in 0usize..10_000, max in 1usize..64, replicas in 1usize..8,
+        ) {
+            let line = learned(batches).line();
+            prop_assert!(line.per_unit >= 0.0 && line.per_batch >= 0.0);
+            let load = |entries| Load::of(entries, entries as u64);
+            let time = line.drain(load(entries), &policy(max), replicas);
+            prop_assert!(time <= line.drain(load(entries + 1), &policy(max), replicas));
+            prop_assert!(time >= line.drain(load(entries), &policy(max), replicas + 1));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Who is let into a stage's queue: calls that can make their deadline, as far as anybody knows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use callboard_core::{CallOptions, Client, ErrorKind, Stage};
+
+use super::support::{serve, until};
+
+/// Takes so many milliseconds per call, whatever the input.
+fn slow(millis: &Arc<AtomicU64>) -> Stage<u64, u64> {
+    let millis = Arc::clone(millis);
+    Stage::each("slow", move |n: &u64| {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(millis.load(Ordering::SeqCst)) {
+            std::thread::yield_now();
+        }
+        Ok(*n)
+    })
+    .on_threads()
+}
+
+fn within(millis: u64) -> CallOptions {
+    CallOptions::new().with_timeout(callboard_core::Instant::now(), Duration::from_millis(millis))
+}
+
+async fn call(client: &Client, options: CallOptions) -> Result<u64, callboard_core::CallError> {
+    client.call_with("/route", 7u64, options).await
+}
+
+#[tokio::test]
+async fn a_call_that_cannot_make_its_deadline_even_alone_is_told_at_once() {
+    let node = serve(slow(&Arc::new(AtomicU64::new(40)))).await;
+    let client = node.client();
+    // Nobody is refused before the stage was measured.
+    let unmeasured = call(&client, within(10)).await.unwrap_err();
+    assert_eq!(unmeasured.message(), "the deadline passed before the outcome was there");
+    for _ in 0..6 {
+        call(&client, CallOptions::new()).await.unwrap();
+    }
+
+    let begun = Instant::now();
+    let error = call(&client, within(15)).await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_millis(15), "it did not wait for its deadline");
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert!(error.message().starts_with("stage `slow` takes about 4"), "{error}");
+    assert!(call(&client, within(5_000)).await.is_ok());
+    assert_eq!((node.describe().in_flight, node.describe().stages[0].queued), (0, 0));
+    assert!(node.metrics().contains(r#"stage_refused_total{stage="slow",why="late"} 1"#), "{}", node.metrics());
+}
+
+#[tokio::test]
+async fn a_call_that_would_be_late_for_what_waits_before_it_is_told_when_to_come_again() {
+    let node = serve(slow(&Arc::new(AtomicU64::new(20)))).await;
+    let client = node.client();
+    for _ in 0..6 {
+        call(&client, CallOptions::new()).await.unwrap();
+    }
+    let waiting: Vec<_> = (0..16)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { call(&client, CallOptions::new()).await })
+        })
+        .collect();
+    until("they wait", || node.describe().stages[0].queued >= 14).await;
+
+    // Each of those before it has the default deadline, and comes after it; those of a higher class would not.
+    let low = |millis| within(millis).with_priority(callboard_core::Priority::Low);
+    let error = call(&client, low(150)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+    assert!(error.message().contains("would make it miss its deadline"), "{error}");
+    let retry_after = error.retry_after().unwrap();
+    assert!(retry_after > Duration::from_millis(50) && retry_after < Duration::from_millis(400), "{retry_after:?}");
+    let first_in_order = call(&client, within(150)).await;
+    assert!(first_in_order.is_ok(), "the same deadline, with nothing before it: {first_in_order:?}");
+    for call in waiting {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_stage_that_became_fast_again_is_noticed_although_everybody_is_in_a_hurry() {
+    let millis = Arc::new(AtomicU64::new(60));
+    let node = serve(slow(&millis)).await;
+    let client = node.client();
+    for _ in 0..6 {
+        call(&client, CallOptions::new()).await.unwrap();
+    }
+    assert_eq!(call(&client, within(20)).await.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+    millis.store(0, Ordering::SeqCst);
+    let hurried = async {
+        while call(&client, within(20)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(super::support::PATIENCE, hurried).await.is_ok(), "refused for ever");
+}
