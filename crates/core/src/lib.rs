@@ -69,6 +69,6 @@ pub use id::{FlightId, RouteName, StageName};
 pub use node::{Description, Drained, Health, Node, ReplicaDescription, StageDescription, StageHealth};
 pub use pipeline::{MemberError, Members, Pipeline};
 pub use router::Route;
-pub use stage::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, Stage, StageSettings};
+pub use stage::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings};
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
 pub use worker::{Batch, ItemContext, Replica, Worker};

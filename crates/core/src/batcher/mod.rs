@@ -13,6 +13,7 @@ mod admission;
 mod cost;
 mod entry;
 mod message;
+mod parts;
 mod policy;
 mod pool;
 mod queue;

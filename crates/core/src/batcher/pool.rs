@@ -2,13 +2,17 @@
 //!
 //! [`Pool::submit`] is the only way in. It refuses before anything is queued, or returns the one outcome of the entry.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use callboard_codec::Payload;
 use parking_lot::Mutex;
 use ractor::ActorRef;
+use tokio::sync::oneshot;
 
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
 use super::cost::{Load, SharedCost};
@@ -19,11 +23,12 @@ use super::queue::BatchQueue;
 use crate::call::{Flight, Timing};
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
+use crate::failure::Failure;
 use crate::id::StageName;
 use crate::metrics::{Discarded, NodeMetrics, Place, Refused, StageMetrics};
-use crate::stage::StageSettings;
+use crate::stage::{Sizing, StageSettings, StageSpec};
 use crate::supervisor::{Lifecycle, StageState};
-use crate::worker::WorkerSlot;
+use crate::worker::{WorkerSlot, panic_message};
 
 /// What a refused caller is told before anything was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
@@ -33,6 +38,7 @@ const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 pub(crate) struct Pool {
     name: StageName,
     settings: StageSettings,
+    sizing: Sizing,
     metrics: StageMetrics,
     lifecycle: Mutex<Lifecycle>,
     /// Whether `submit` may queue: true in Ready, Degraded and, for calls admitted before, Draining.
@@ -47,11 +53,12 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(name: StageName, settings: StageSettings, metrics: &NodeMetrics) -> Self {
+    pub(crate) fn new(spec: &StageSpec, metrics: &NodeMetrics) -> Self {
         Self {
-            metrics: metrics.stage(&name),
-            name,
-            settings,
+            name: spec.name().clone(),
+            settings: spec.settings().clone(),
+            sizing: spec.sizing().clone(),
+            metrics: metrics.stage(spec.name()),
             lifecycle: Mutex::default(),
             open: AtomicBool::new(false),
             batcher: OnceLock::new(),
@@ -75,12 +82,28 @@ impl Pool {
     /// Dropping the future abandons the entry: it leaves the queue, or, if it runs already, its worker is told and its
     /// result dropped.
     pub(crate) async fn submit(self: &Arc<Self>, payload: Payload, flight: &Arc<Flight>, now: Instant) -> StageOutcome {
-        let batcher = self.check_open()?;
+        self.check_open()?;
         if flight.deadline.is_expired(now) {
             let error = CallError::deadline_exceeded("before the stage was reached");
             return Err(error.at_stage(&self.name));
         }
+        let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
+        if cost > self.policy().bounds().1 {
+            // Boxed, because it is seldom: as a part of the caller's future it would be moved with each call.
+            return Box::pin(self.submit_in_parts(payload, cost, flight, now)).await;
+        }
         self.take_place()?;
+        self.enqueue(payload, cost, flight, now)?.await
+    }
+
+    /// Queues an entry for which a place was taken.
+    pub(super) fn enqueue<'a>(
+        &'a self,
+        payload: Payload,
+        cost: u64,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Enqueued<'a>, CallError> {
         let key = EntryKey {
             priority: flight.priority,
             deadline: flight.deadline,
@@ -88,15 +111,30 @@ impl Pool {
         };
         let (reply, outcome) = ReplyPort::pair();
         // Boxed: it changes hands a dozen times before a batch takes it.
-        let entry = Box::new(Entry { key, payload, flight: Arc::clone(flight), enqueued_at: now, reply, cost: 1 });
-        if batcher.send_message(BatcherMessage::Submit(entry)).is_err() {
+        let entry = Box::new(Entry { key, cost, payload, flight: Arc::clone(flight), enqueued_at: now, reply });
+        let sent = self.check_open()?.send_message(BatcherMessage::Submit(entry));
+        if sent.is_err() {
             self.give_up_places(1);
             return Err(self.unavailable());
         }
-        let mut abandon = AbandonOnDrop { pool: self, flight, key, armed: true };
-        let outcome = outcome.await;
-        abandon.armed = false;
-        outcome.unwrap_or_else(|_| Err(self.lost()))
+        Ok(Enqueued { pool: self, flight, key, outcome, armed: true })
+    }
+
+    /// Asks the stage's cost function.
+    pub(super) fn measure(&self, payload: Payload) -> Result<(Payload, u64), CallError> {
+        self.guarded("cost", || self.sizing.cost(payload))
+    }
+
+    /// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
+    pub(super) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
+        match catch_unwind(AssertUnwindSafe(code)) {
+            Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
+            Err(panic) => {
+                let words = panic_message(panic.as_ref());
+                let message = format!("the {what} function of stage `{}` panicked: {words}", self.name);
+                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words))
+            }
+        }
     }
 
     pub(crate) fn name(&self) -> &StageName {
@@ -105,6 +143,10 @@ impl Pool {
 
     pub(crate) fn settings(&self) -> &StageSettings {
         &self.settings
+    }
+
+    pub(super) fn sizing(&self) -> &Sizing {
+        &self.sizing
     }
 
     pub(crate) fn metrics(&self) -> &StageMetrics {
@@ -283,7 +325,7 @@ impl Pool {
     }
 
     /// Takes a place in the bounded queue for one entry. The batcher gives it up when the entry leaves the queue.
-    fn take_place(&self) -> Result<(), CallError> {
+    pub(super) fn take_place(&self) -> Result<(), CallError> {
         let before = self.queued.fetch_add(1, Ordering::SeqCst);
         if before < self.settings.queue().get() {
             return Ok(());
@@ -339,15 +381,27 @@ impl Pool {
     }
 }
 
-/// Tells the batcher when the caller of an entry goes away before its outcome.
-struct AbandonOnDrop<'a> {
+/// An entry on its way to its outcome. Dropped before that, it abandons the entry.
+#[derive(Debug)]
+pub(super) struct Enqueued<'a> {
     pool: &'a Pool,
     flight: &'a Flight,
     key: EntryKey,
+    outcome: oneshot::Receiver<StageOutcome>,
     armed: bool,
 }
 
-impl Drop for AbandonOnDrop<'_> {
+impl Future for Enqueued<'_> {
+    type Output = StageOutcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<StageOutcome> {
+        let outcome = ready!(Pin::new(&mut self.outcome).poll(context));
+        self.armed = false;
+        Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
+    }
+}
+
+impl Drop for Enqueued<'_> {
     fn drop(&mut self) {
         if self.armed {
             // First the flag, which running workers and the forming of batches read, then the message, which frees the place.

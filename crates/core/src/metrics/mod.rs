@@ -45,6 +45,8 @@ pub(crate) enum Refused {
     Full,
     /// It would have missed its deadline.
     Late,
+    /// It alone was more than a batch may be.
+    Large,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -212,6 +214,7 @@ impl NodeMetrics {
             worker_cancelled: discarded("worker", "cancelled"),
             refused_full: refused("full"),
             refused_late: refused("late"),
+            refused_large: refused("large"),
             restarts: self.restarts.get_or_create_owned(&label),
             moved: self.moved.get_or_create_owned(&label),
             queued: self.queued.get_or_create_owned(&label),
@@ -295,6 +298,7 @@ pub(crate) struct StageMetrics {
     worker_cancelled: Counter,
     refused_full: Counter,
     refused_late: Counter,
+    refused_large: Counter,
     restarts: Counter,
     moved: Counter,
     queued: Gauge,
@@ -344,6 +348,7 @@ impl StageMetrics {
         match why {
             Refused::Full => &self.refused_full,
             Refused::Late => &self.refused_late,
+            Refused::Large => &self.refused_large,
         }
         .inc();
     }

@@ -69,10 +69,7 @@ impl Node {
         let watchdog = Arc::new(Watchdog::spawn().map_err(StartError::Thread)?);
 
         let specs = distinct_stages(&routes);
-        let pools: Vec<Arc<Pool>> = specs
-            .iter()
-            .map(|spec| Arc::new(Pool::new(spec.name().clone(), spec.settings().clone(), &metrics)))
-            .collect();
+        let pools: Vec<Arc<Pool>> = specs.iter().map(|spec| Arc::new(Pool::new(spec, &metrics))).collect();
         let shared = Arc::new(Shared { gateway, router, pools, metrics, withdrawn: AtomicBool::new(false) });
 
         // The root first, so that everything else is born supervised.

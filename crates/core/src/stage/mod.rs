@@ -2,13 +2,18 @@
 //!
 //! Nothing runs until a node starts the routes that use it. A stage that several routes share is one queue and one pool.
 
+mod rows;
 mod settings;
+mod sizing;
 
+pub use rows::Rows;
 pub use settings::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, StageSettings};
+
+pub(crate) use sizing::{Sizing, Splitting};
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +27,11 @@ use crate::worker::{Batch, BatchClosure, DynWorker, EachClosure, Erased, Replica
 type Factory = dyn Fn(&Replica) -> Result<Box<dyn DynWorker>, Failure> + Send + Sync;
 
 /// A stage without its types: what a node starts.
+#[derive(Clone)]
 pub(crate) struct StageSpec {
     name: StageName,
     settings: StageSettings,
+    sizing: Sizing,
     factory: Arc<Factory>,
 }
 
@@ -35,6 +42,10 @@ impl StageSpec {
 
     pub(crate) fn settings(&self) -> &StageSettings {
         &self.settings
+    }
+
+    pub(crate) fn sizing(&self) -> &Sizing {
+        &self.sizing
     }
 
     /// Builds the worker of one replica; runs inside the replica.
@@ -51,8 +62,12 @@ impl fmt::Display for StageSpec {
 
 impl fmt::Debug for StageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, settings, factory: _ } = self;
-        f.debug_struct("StageSpec").field("name", name).field("settings", settings).finish_non_exhaustive()
+        let Self { name, settings, sizing, factory: _ } = self;
+        f.debug_struct("StageSpec")
+            .field("name", name)
+            .field("settings", settings)
+            .field("sizing", sizing)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,15 +124,110 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         F: Fn(&Replica) -> Result<Box<dyn DynWorker>, Failure> + Send + Sync + 'static,
     {
         let settings = StageSettings::new(placement);
-        Self::from_spec(StageSpec { name, settings, factory: Arc::new(factory) })
+        Self::from_spec(StageSpec { name, settings, sizing: Sizing::default(), factory: Arc::new(factory) })
     }
 
-    fn from_spec(spec: StageSpec) -> Self {
-        Self { spec: Arc::new(spec), types: PhantomData }
+    /// Says what an input costs, in a unit that time and memory go with: rows, tokens, bytes. Without it every input costs 1.
+    ///
+    /// A batch then costs the sum of its entries; [`max_cost`](Self::max_cost) bounds it, and the stage's measured speed is told
+    /// per unit of cost. The function runs once per input, in its caller's own future before the input queues, so it should
+    /// only count. A panic in it fails that input alone.
+    ///
+    /// ```
+    /// use callboard_core::{Batch, Stage};
+    ///
+    /// let embed = Stage::batch("embed", |texts: Batch<String>| texts.iter().map(|text| Ok(text.len())).collect())
+    ///     .max_batch_size(64)
+    ///     .cost(|text: &String| text.split_whitespace().count() as u64)
+    ///     .max_cost(4096);
+    /// assert_eq!(embed.settings().batching().max_cost.unwrap().get(), 4096);
+    /// ```
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&In) -> u64 + Send + Sync + 'static) -> Self {
+        self.change_sizing(|sizing| sizing.with_cost(cost))
+    }
+
+    /// Says how an input that costs more than [`max_cost`](Self::max_cost) is taken apart, and how the outputs of its parts
+    /// become its output. Without it such an input is refused with `InvalidInput`.
+    ///
+    /// `split` is given the input and the largest cost of a part; `join` gets the outputs in the order of the parts. Both run
+    /// in the caller's own future. The parts run like calls of their own, several at once where there are replicas, but stay one
+    /// call: one permit, one outcome. The first part that fails fails it and cancels the others.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::{App, Stage};
+    ///
+    /// let count = Stage::each("count", |text: &String| Ok(text.matches('a').count()))
+    ///     .cost(|text: &String| text.len() as u64)
+    ///     .max_cost(4)
+    ///     .splitting(
+    ///         |text: &String, most| Ok(text.as_bytes().chunks(most as usize).map(|part| String::from_utf8_lossy(part).into()).collect()),
+    ///         |counts| Ok(counts.into_iter().sum()),
+    ///     );
+    /// let node = App::new().route("/count", count).start().await?;
+    /// let count: usize = node.client().call("/count", "abracadabra".to_owned()).await?;
+    /// assert_eq!(count, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn splitting(
+        self,
+        split: impl Fn(&In, u64) -> Result<Vec<In>, Failure> + Send + Sync + 'static,
+        join: impl Fn(Vec<Out>) -> Result<Out, Failure> + Send + Sync + 'static,
+    ) -> Self
+    where
+        Out: Clone,
+    {
+        self.change_sizing(|sizing| sizing.with_splitting(split, join))
+    }
+
+    /// Counts inputs in rows of their first axis, and splits between rows what has more than [`max_cost`](Self::max_cost) of
+    /// them: [`cost`](Self::cost) and [`splitting`](Self::splitting) for tensors, data frames, lists, and maps of these. An
+    /// input without rows costs 1.
+    ///
+    /// The stage must treat rows one by one: its output for the whole is that for the parts, one after the other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::{App, Stage};
+    ///
+    /// let double = Stage::each("double", |numbers: &Vec<i64>| {
+    ///     assert!(numbers.len() <= 2);
+    ///     Ok(numbers.iter().map(|number| number * 2).collect::<Vec<_>>())
+    /// });
+    /// let node = App::new().route("/double", double.by_rows().max_cost(2)).start().await?;
+    /// let doubled: Vec<i64> = node.client().call("/double", vec![1i64, 2, 3, 4, 5]).await?;
+    /// assert_eq!(doubled, [2, 4, 6, 8, 10]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn by_rows(self) -> Self
+    where
+        In: Rows,
+        Out: Rows,
+    {
+        self.cost(|input: &In| input.rows().unwrap_or(1) as u64).splitting(
+            |input: &In, max_cost| input.cut(&rows::lengths(input.rows().unwrap_or(1), max_cost)),
+            |outputs| Out::paste(outputs),
+        )
+    }
+
+    fn change_sizing(self, change: impl FnOnce(Sizing) -> Sizing) -> Self {
+        let sizing = change(self.spec.sizing.clone());
+        Self::from_spec(StageSpec { sizing, ..StageSpec::clone(&self.spec) })
     }
 }
 
 impl<In, Out> Stage<In, Out> {
+    fn from_spec(spec: StageSpec) -> Self {
+        Self { spec: Arc::new(spec), types: PhantomData }
+    }
+
     /// The name.
     #[must_use]
     pub fn name(&self) -> &StageName {
@@ -138,8 +248,7 @@ impl<In, Out> Stage<In, Out> {
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
         // A clone of the stage keeps the knobs it had: a changed stage is another stage.
-        let spec = StageSpec { name: self.spec.name.clone(), settings, factory: Arc::clone(&self.spec.factory) };
-        Self { spec: Arc::new(spec), types: PhantomData }
+        Self::from_spec(StageSpec { settings, ..StageSpec::clone(&self.spec) })
     }
 
     fn change(self, change: impl FnOnce(StageSettings) -> StageSettings) -> Self {
@@ -162,6 +271,25 @@ impl<In, Out> Stage<In, Out> {
     pub fn max_delay(self, max_delay: Duration) -> Self {
         self.change(|settings| {
             let batching = BatchPolicy { max_delay, ..settings.batching().clone() };
+            settings.with_batching(batching)
+        })
+    }
+
+    /// The largest cost of one batch; see [`BatchPolicy::max_cost`]. 0 counts as 1.
+    #[must_use]
+    pub fn max_cost(self, cost: u64) -> Self {
+        self.change(|settings| {
+            let max_cost = Some(NonZeroU64::new(cost).unwrap_or(NonZeroU64::MIN));
+            let batching = BatchPolicy { max_cost, ..settings.batching().clone() };
+            settings.with_batching(batching)
+        })
+    }
+
+    /// How long an entry waits before it gains a priority class; see [`BatchPolicy::ageing`].
+    #[must_use]
+    pub fn ageing(self, ageing: Duration) -> Self {
+        self.change(|settings| {
+            let batching = BatchPolicy { ageing, ..settings.batching().clone() };
             settings.with_batching(batching)
         })
     }

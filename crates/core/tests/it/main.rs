@@ -11,6 +11,7 @@ mod deadlines;
 mod drain;
 mod functions;
 mod overload;
+mod sizes;
 mod supervision;
 mod support;
 mod watchdog;

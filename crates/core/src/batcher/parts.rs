@@ -1,0 +1,92 @@
+//! An input that is too large for one batch, run in parts: one call, one permit, one outcome.
+//!
+//! The parts queue like entries of their own, under a flight that branches off the call's, so that they are given up together.
+//! Only a few per replica do so at a time: others' entries get their turn between them, and the queue's bound keeps its
+//! meaning. The first of them takes a place as any call does; the others follow it in, because half a call is of no use.
+
+use std::sync::Arc;
+
+use callboard_codec::Payload;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+
+use super::entry::{StageOutcome, StageReply};
+use super::pool::Pool;
+use crate::call::{Flight, Timing};
+use crate::clock::{self, Instant};
+use crate::error::{CallError, ErrorKind};
+use crate::metrics::Refused;
+use crate::stage::Splitting;
+
+/// Parts of one call that queue or run at a time, per replica: one runs, the next one waits for it.
+const AHEAD: usize = 2;
+
+impl Pool {
+    /// Runs an input that costs more than one batch may.
+    ///
+    /// # Cancellation
+    ///
+    /// As [`submit`](Self::submit): all parts are abandoned.
+    pub(super) async fn submit_in_parts(
+        &self,
+        payload: Payload,
+        cost: u64,
+        flight: &Arc<Flight>,
+        now: Instant,
+    ) -> StageOutcome {
+        let splitting = self.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
+        let mut parts = self.split(splitting, payload)?.into_iter();
+        let count = parts.len();
+        self.take_place()?;
+
+        let branch = Arc::new(Flight::branch_of(flight));
+        let mut running = FuturesOrdered::new();
+        for (part, cost) in parts.by_ref().take(AHEAD * self.live_replicas()) {
+            if !running.is_empty() {
+                self.take_places_again(1);
+            }
+            running.push_back(self.enqueue(part, cost, &branch, now)?);
+        }
+        let mut outputs = Vec::with_capacity(count);
+        let mut first = None;
+        while let Some(outcome) = running.next().await {
+            // Returning drops the others, which abandons them.
+            let StageReply { payload, timing } = outcome?;
+            first.get_or_insert(timing);
+            outputs.push(payload);
+            if let Some((part, cost)) = parts.next() {
+                self.take_places_again(1);
+                running.push_back(self.enqueue(part, cost, &branch, clock::now())?);
+            }
+        }
+
+        let payload = self.guarded("join", || splitting.join(outputs))?;
+        // To its caller the call waited until its first part ran, and ran from then on.
+        let Timing { queue, batch, .. } = first.unwrap_or_default();
+        let total = clock::now().saturating_duration_since(now);
+        let timing = Timing { queue, batch, compute: total.saturating_sub(queue + batch) };
+        Ok(StageReply { payload, timing })
+    }
+
+    /// The parts and what each costs: at least one, and none too large.
+    fn split(&self, splitting: &Splitting, payload: Payload) -> Result<Vec<(Payload, u64)>, CallError> {
+        let max_cost = self.policy().bounds().1;
+        let parts = self.guarded("split", || splitting.split(payload, max_cost))?;
+        let parts: Vec<(Payload, u64)> = parts.into_iter().map(|part| self.measure(part)).collect::<Result<_, _>>()?;
+        let broken = match parts.iter().map(|(_, cost)| *cost).max() {
+            None => "made no parts".to_owned(),
+            Some(cost) if cost > max_cost => format!("made a part that costs {cost}, more than max_cost = {max_cost}"),
+            Some(_) => return Ok(parts),
+        };
+        let message = format!("the split function of stage `{}` {broken}", self.name());
+        Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(self.name()))
+    }
+
+    fn too_large(&self, cost: u64) -> CallError {
+        self.metrics().refused(Refused::Large);
+        let (name, max_cost) = (self.name(), self.policy().bounds().1);
+        let message =
+            format!("the input costs {cost}, and stage `{name}` takes at most max_cost = {max_cost} in a batch");
+        CallError::new(ErrorKind::InvalidInput, message).at_stage(name)
+    }
+}

@@ -1,0 +1,206 @@
+//! Inputs that differ in size: batches bounded by cost, and inputs that are too large for one.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use callboard_codec::{Tensor, Value};
+use callboard_core::{App, Batch, ErrorKind, Failure, Node, RouteSpec, Stage};
+use ndarray::Array2;
+
+use super::support::{Gate, serve, until};
+
+type Record<T> = Arc<Mutex<Vec<T>>>;
+
+/// Gives back the numbers it gets, and writes down the batches in which they came. The first waits at the gate.
+fn recorded(gate: &Gate) -> (Stage<u64, u64>, Record<Vec<u64>>) {
+    let batches = Record::default();
+    let (gate, seen) = (gate.clone(), Arc::clone(&batches));
+    let stage = Stage::batch("recorded", move |batch: Batch<u64>| {
+        gate.pass();
+        seen.lock().unwrap().push(batch.iter().copied().collect());
+        batch.iter().map(|n| Ok(*n)).collect()
+    });
+    (stage.on_threads().max_batch_size(8), batches)
+}
+
+#[tokio::test]
+async fn a_batch_takes_what_fits_its_cost_and_is_full_then() {
+    let gate = Gate::default();
+    let (stage, batches) = recorded(&gate);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let stage = stage.max_cost(100).cost(move |n: &u64| {
+        count.fetch_add(1, Ordering::SeqCst);
+        *n
+    });
+    let node = serve(stage).await;
+    let client = node.client();
+    let mut calls = Vec::new();
+    for (position, n) in [1u64, 60, 30, 10, 50, 100, 1].into_iter().enumerate() {
+        let client = client.clone();
+        calls.push(tokio::spawn(async move { client.call::<u64, u64>("/route", n).await }));
+        until("the first runs", || gate.arrived() == 1).await;
+        until("the others wait in order", || node.describe().stages[0].queued == position).await;
+    }
+    gate.open();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(*batches.lock().unwrap(), [vec![1], vec![60, 30, 10], vec![50], vec![100], vec![1]]);
+    assert_eq!(asked.load(Ordering::SeqCst), 7, "each input is measured once");
+    let metrics = node.metrics();
+    assert!(metrics.contains(r#"stage_batches_total{stage="recorded",reason="full"} 3"#), "{metrics}");
+    assert!(metrics.contains(r#"stage_batches_total{stage="recorded",reason="idle"} 2"#), "{metrics}");
+}
+
+#[tokio::test]
+async fn an_input_that_no_batch_can_take_is_refused_before_it_queues() {
+    let echo = Stage::each("echo", |n: &u64| Ok(*n)).cost(|n| *n).max_cost(10);
+    let node = serve(echo).await;
+    let error = node.client().call::<u64, u64>("/route", 11).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(error.message(), "the input costs 11, and stage `echo` takes at most max_cost = 10 in a batch");
+    assert_eq!(node.client().call::<u64, u64>("/route", 10).await.unwrap(), 10);
+    assert!(node.metrics().contains(r#"stage_refused_total{stage="echo",why="large"} 1"#));
+    assert_eq!(node.describe().stages[0].batches, 1);
+}
+
+#[tokio::test]
+async fn a_panic_in_the_cost_function_fails_its_own_item() {
+    let echo = Stage::each("echo", |n: &u64| Ok(*n)).cost(|n| 10 / *n);
+    let node = serve(echo).await;
+    let error = node.client().call::<u64, u64>("/route", 0).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+    assert!(error.message().starts_with("the cost function of stage `echo` panicked"), "{error}");
+    assert_eq!(node.client().call::<u64, u64>("/route", 5).await.unwrap(), 5);
+    assert_eq!(node.describe().stages[0].restarts, 0);
+}
+
+#[tokio::test]
+async fn an_input_of_another_type_is_converted_to_be_measured() {
+    let echo = Stage::each("echo", |n: &u64| Ok(*n)).cost(|n| *n).max_cost(10);
+    let node = serve(echo).await;
+    let client = node.client();
+    assert_eq!(client.call::<Value, u64>("/route", Value::from(7)).await.unwrap(), 7);
+    let error = client.call::<Value, u64>("/route", Value::from("seven")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn an_oversize_tensor_is_split_between_rows_and_joined_in_order() {
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&most);
+    let negate = Stage::each("negate", move |tensor: &Tensor| {
+        seen.fetch_max(tensor.shape()[0], Ordering::SeqCst);
+        let array = tensor.to_array::<i64>()?;
+        Ok(Tensor::from_array(array.mapv(|x| -x)))
+    })
+    .on_threads()
+    .replicas(3)
+    .max_batch_size(4)
+    .by_rows()
+    .max_cost(7);
+    let node = serve(negate).await;
+    let input = Array2::from_shape_fn((100, 3), |(row, column)| (row * 3 + column) as i64);
+    let client = node.client();
+    let output: Tensor = client.call("/route", Tensor::from_array(input.clone())).await.unwrap();
+    assert_eq!(output, Tensor::from_array(input.mapv(|x| -x)));
+    assert_eq!(most.load(Ordering::SeqCst), 7, "no part has more rows than a batch may");
+    let description = node.describe();
+    assert_eq!((description.admitted, description.outcomes, description.in_flight), (1, 1, 0));
+    assert_eq!(description.stages[0].queued, 0);
+    let empty = Tensor::from_array(Array2::<i64>::zeros((0, 3)));
+    assert_eq!(client.call::<_, Tensor>("/route", empty.clone()).await.unwrap(), empty);
+}
+
+/// Runs each digit of a number as a part of its own; a 7 fails.
+fn digits(gate: &Gate) -> (Stage<Vec<u64>, Vec<u64>>, Record<u64>) {
+    let ran = Record::default();
+    let (gate, seen) = (gate.clone(), Arc::clone(&ran));
+    let stage = Stage::each("digits", move |digits: &Vec<u64>| {
+        gate.pass();
+        seen.lock().unwrap().extend(digits);
+        if digits.contains(&7) { Err(Failure::new("seven")) } else { Ok(digits.clone()) }
+    });
+    (stage.on_threads().by_rows().max_cost(1), ran)
+}
+
+#[tokio::test]
+async fn the_first_part_that_fails_fails_the_call_and_cancels_the_rest() {
+    let gate = Gate::default();
+    gate.open();
+    let (stage, ran) = digits(&gate);
+    let node = serve(stage).await;
+    let input: Vec<u64> = vec![1, 2, 7, 4, 5, 6, 8, 9];
+    let error = node.client().call::<_, Vec<u64>>("/route", input).await.unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Failed, "seven"));
+    until("nothing is left", || node.describe().stages[0].queued == 0).await;
+    let ran = ran.lock().unwrap().clone();
+    assert!(ran.starts_with(&[1, 2, 7]) && ran.len() <= 4, "{ran:?}");
+    let description = node.describe();
+    assert_eq!((description.in_flight, description.outcomes), (0, 1));
+}
+
+#[tokio::test]
+async fn a_split_call_is_one_call_whose_parts_leave_room_for_others() {
+    let gate = Gate::default();
+    let (stage, ran) = digits(&gate);
+    // Room for two: the ninety parts of the long call never fill the queue by themselves.
+    let node = serve(stage.queue(2)).await;
+    let client = node.client();
+    let long = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<_, Vec<u64>>("/route", vec![1; 90]).await }
+    });
+    until("the first part runs", || gate.arrived() == 1).await;
+    until("the next one waits", || node.describe().stages[0].queued == 1).await;
+    assert_eq!(node.describe().in_flight, 1);
+    let short = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<_, Vec<u64>>("/route", vec![2]).await }
+    });
+    until("the short one waits", || node.describe().stages[0].queued == 2).await;
+    gate.open();
+    assert_eq!(short.await.unwrap().unwrap(), [2]);
+    assert_eq!(long.await.unwrap().unwrap(), vec![1; 90]);
+    let place = ran.lock().unwrap().iter().position(|digit| *digit == 2).unwrap();
+    assert!(place <= 4, "the short call waited for {place} parts of the long one");
+}
+
+#[tokio::test]
+async fn dropping_a_split_call_abandons_all_its_parts() {
+    let gate = Gate::default();
+    let (stage, ran) = digits(&gate);
+    let node = serve(stage).await;
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<_, Vec<u64>>("/route", vec![1; 50]).await });
+    until("the first part runs", || gate.arrived() == 1).await;
+    call.abort();
+    until("the others have left", || node.describe().stages[0].queued == 0).await;
+    gate.open();
+    until("the worker is free", || !node.describe().stages[0].replicas[0].busy).await;
+    assert_eq!(ran.lock().unwrap().len(), 1);
+    assert_eq!(node.describe().in_flight, 0);
+}
+
+#[tokio::test]
+async fn the_timing_of_a_split_call_adds_up_to_what_its_caller_saw() {
+    let stage = Stage::each("slow", |numbers: &Vec<u64>| {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_millis(5) {
+            std::thread::yield_now();
+        }
+        Ok(numbers.clone())
+    });
+    let node: Node =
+        App::new().mount(RouteSpec::new("/route", stage.on_threads().by_rows().max_cost(1))).start().await.unwrap();
+    let client = node.client();
+    let route = client.route("/route").unwrap();
+    let begun = std::time::Instant::now();
+    let admission = client.admit(&route, 0).unwrap();
+    let payload = callboard_codec::Payload::new(vec![1u64, 2, 3, 4]);
+    let reply = client.submit(admission, payload, callboard_core::CallOptions::new()).await.unwrap();
+    let (total, timing) = (begun.elapsed(), reply.timing);
+    assert!(timing.compute >= std::time::Duration::from_millis(20), "{timing:?}");
+    assert!(timing.total() <= total, "{timing:?} in {total:?}");
+}
