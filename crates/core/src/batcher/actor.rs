@@ -30,6 +30,10 @@ pub(crate) struct BatcherState {
     last_cost: u64,
     /// The turn is given away: `Settled` is on its way.
     settling: bool,
+    /// How many entries waited when the turn was last given away.
+    settled_at: usize,
+    /// Turns in a row that brought nobody; see [`Waiting`].
+    fruitless_turns: u32,
     /// The armed delay, so that no second timer is armed for the same moment.
     due_at: Option<Instant>,
     draining: bool,
@@ -54,6 +58,8 @@ impl Actor for BatcherActor {
             last_batch: 0,
             last_cost: 0,
             settling: false,
+            settled_at: 0,
+            fruitless_turns: 0,
             due_at: None,
             draining: false,
             closed: false,
@@ -66,7 +72,6 @@ impl Actor for BatcherActor {
         message: BatcherMessage,
         state: &mut BatcherState,
     ) -> Result<(), ActorProcessingErr> {
-        let mut settled = false;
         match message {
             BatcherMessage::Submit(entry) => state.admit(entry),
             BatcherMessage::Abandon(key) => {
@@ -77,10 +82,7 @@ impl Actor for BatcherActor {
             }
             BatcherMessage::Join(slot) => state.workers.push(slot),
             BatcherMessage::Free => {}
-            BatcherMessage::Settled => {
-                state.settling = false;
-                settled = true;
-            }
+            BatcherMessage::Settled => state.settle(),
             BatcherMessage::Due => state.due_at = None,
             BatcherMessage::Close => state.closed = true,
             BatcherMessage::Drain => state.draining = true,
@@ -89,7 +91,7 @@ impl Actor for BatcherActor {
             state.answer_all_unavailable();
         }
         // While the turn is given away, entries only gather; `Settled` will look at them all.
-        if !state.settling && state.dispatch(&myself, settled) {
+        if !state.settling && state.dispatch(&myself) {
             tokio::task::yield_now().await;
             // Behind whatever arrived in that turn.
             myself.cast(BatcherMessage::Settled)?;
@@ -115,19 +117,20 @@ impl BatcherState {
     }
 
     /// Hands out batches while the policy says so. Returns whether the turn is to be given away first.
-    fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>, mut settled: bool) -> bool {
+    fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
         while self.queue.len() > 0 {
             let Some(worker) = self.take_free_worker() else { return false };
             let now = clock::now();
-            let waiting = self.waiting(settled);
+            let waiting = self.waiting();
             match self.pool.policy().decide(now, &waiting) {
                 Release::Now(reason) => {
                     self.hand_over(&worker, now, reason);
-                    settled = false;
+                    self.fruitless_turns = 0;
                 }
                 Release::Settle => {
                     worker.give_back();
                     self.settling = true;
+                    self.settled_at = self.queue.len();
                     return true;
                 }
                 Release::At(at) => {
@@ -144,7 +147,13 @@ impl BatcherState {
         false
     }
 
-    fn waiting(&self, settled: bool) -> Waiting {
+    /// The turn is back: has it brought anybody?
+    fn settle(&mut self) {
+        self.settling = false;
+        self.fruitless_turns = if self.queue.len() > self.settled_at { 0 } else { self.fruitless_turns + 1 };
+    }
+
+    fn waiting(&self) -> Waiting {
         let has_delay = !self.pool.policy().max_delay.is_zero();
         Waiting {
             load: self.queue.load(),
@@ -152,7 +161,7 @@ impl BatcherState {
             first_deadline: if has_delay { self.queue.first_deadline() } else { None },
             estimate: if has_delay { self.pool.cost().line().batch(self.queue.load().cost) } else { Duration::ZERO },
             last_batch: self.last_batch,
-            settled,
+            fruitless_turns: self.fruitless_turns,
             draining: self.draining,
         }
     }

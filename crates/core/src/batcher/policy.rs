@@ -12,6 +12,10 @@ use crate::deadline::Deadline;
 /// How long an entry waits before it gains a priority class: two classes fit three times into the default deadline.
 pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
 
+/// How often in a row the turn is given away for callers of the last batch who are not back yet: waking them from a worker's
+/// thread takes the runtime a few turns. Each costs well under a microsecond.
+const TURNS_FOR_THE_MISSING: u32 = 4;
+
 /// How a stage gathers entries, and in which order.
 ///
 /// The defaults never make anyone wait: no batching, no delay.
@@ -86,8 +90,8 @@ pub(crate) struct Waiting {
     pub(crate) estimate: Duration,
     /// How many entries the last batch had.
     pub(crate) last_batch: usize,
-    /// The turn was given away once since the last batch, so that its callers could come back.
-    pub(crate) settled: bool,
+    /// Turns given away in a row, since the last batch or arrival, that brought nobody.
+    pub(crate) fruitless_turns: u32,
     /// No more entries will come.
     pub(crate) draining: bool,
 }
@@ -124,7 +128,9 @@ impl BatchPolicy {
         }
         // One caller alone is never made to wait a turn: its last batch had one entry. What the queue holds already does not
         // matter: callers who wait while others run would keep alternating with them, each half in batches of its own.
-        if !waiting.settled && waiting.last_batch > 1 {
+        // A turn that brought somebody is followed by another, so it ends with a full batch or when nobody comes.
+        let patience = if waiting.load.entries < waiting.last_batch { TURNS_FOR_THE_MISSING } else { 1 };
+        if waiting.last_batch > 1 && waiting.fruitless_turns < patience {
             return Release::Settle;
         }
         Release::Now(ReleaseReason::Idle)
@@ -167,7 +173,7 @@ mod tests {
             first_deadline: None,
             estimate: Duration::ZERO,
             last_batch: 0,
-            settled: false,
+            fruitless_turns: 0,
             draining: false,
         }
     }
@@ -189,8 +195,22 @@ mod tests {
         let policy = policy(32, Duration::ZERO);
         let after_eight = Waiting { last_batch: 8, ..waiting(1, now) };
         assert_eq!(policy.decide(now, &after_eight), Release::Settle);
-        let settled = Waiting { settled: true, ..after_eight };
+        let settled = Waiting { fruitless_turns: TURNS_FOR_THE_MISSING, ..after_eight };
         assert_eq!(policy.decide(now, &settled), Release::Now(ReleaseReason::Idle));
+    }
+
+    #[test]
+    fn turns_end_with_a_full_batch_or_when_nobody_comes() {
+        let now = Instant::now();
+        let policy = policy(8, Duration::ZERO);
+        let all_back = Waiting { last_batch: 4, ..waiting(5, now) };
+        assert_eq!(policy.decide(now, &all_back), Release::Settle, "a turn brought somebody");
+        let nobody_came = Waiting { fruitless_turns: 1, ..all_back };
+        assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
+        let some_missing = Waiting { last_batch: 6, ..nobody_came };
+        assert_eq!(policy.decide(now, &some_missing), Release::Settle);
+        let full = Waiting { load: Load::of(8, 8), ..some_missing };
+        assert_eq!(policy.decide(now, &full), Release::Now(ReleaseReason::Full));
     }
 
     #[test]
@@ -226,14 +246,14 @@ mod tests {
         fn never_waits_longer_than_the_delay_or_the_slack(
             max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
             slack in 0u64..100, estimate in 0u64..20, last in 0usize..64,
-            settled: bool, draining: bool,
+            fruitless_turns in 0u32..8, draining: bool,
         ) {
             let oldest = Instant::now();
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = Waiting {
                 load: Load::of(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
-                estimate: Duration::from_millis(estimate), last_batch: last, settled, draining,
+                estimate: Duration::from_millis(estimate), last_batch: last, fruitless_turns, draining,
             };
             let policy = policy(max, Duration::from_millis(delay));
             match policy.decide(now, &waiting) {
@@ -242,7 +262,10 @@ mod tests {
                     prop_assert!(len > 0);
                     prop_assert_eq!(reason == ReleaseReason::Full, len >= max);
                 }
-                Release::Settle => prop_assert!(!settled && last > 1 && len < max && delay == 0),
+                Release::Settle => {
+                    prop_assert!(last > 1 && len < max && delay == 0);
+                    prop_assert!(fruitless_turns < TURNS_FOR_THE_MISSING, "nobody waits turn after turn for nobody");
+                }
                 Release::At(at) => {
                     prop_assert!(len < max && !draining && at > now);
                     prop_assert!(at <= oldest + Duration::from_millis(delay));
