@@ -62,6 +62,10 @@ impl CallOptions {
         self
     }
 
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
     pub(crate) fn deadline_or_default(&self, now: Instant, default_timeout: Duration) -> Deadline {
         self.deadline.unwrap_or_else(|| Deadline::after(now, default_timeout))
     }
@@ -110,29 +114,51 @@ pub struct Reply {
 
 /// One admitted call, shared by its caller and by every entry that works for it.
 ///
-/// Its one mutable fact is whether somebody still waits.
+/// What changes is whether somebody still waits, and why not.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) deadline: Deadline,
     pub(crate) priority: Priority,
+    /// Waits for a place in a full queue instead of being refused.
+    pub(crate) patient: bool,
     abandoned: AtomicBool,
+    /// It was given up because its time was up, not because its caller had gone.
+    late: AtomicBool,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
 
 impl Flight {
     pub(crate) fn new(deadline: Deadline, priority: Priority) -> Self {
-        Self { deadline, priority, abandoned: AtomicBool::new(false), parent: None }
+        let (abandoned, late) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { deadline, priority, patient: false, abandoned, late, parent: None }
+    }
+
+    /// A call whose caller bounds how many of them there are, so that none needs to be refused for want of room.
+    pub(crate) fn patient(deadline: Deadline, priority: Priority) -> Self {
+        Self { patient: true, ..Self::new(deadline, priority) }
     }
 
     /// A part of a call that can be given up without the rest.
     pub(crate) fn branch_of(parent: &Arc<Self>) -> Self {
-        Self { parent: Some(Arc::clone(parent)), ..Self::new(parent.deadline, parent.priority) }
+        let (patient, own) = (parent.patient, Self::new(parent.deadline, parent.priority));
+        Self { patient, parent: Some(Arc::clone(parent)), ..own }
     }
 
     /// Nobody waits any more. Work that has not begun must not begin.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
+    }
+
+    /// Its time is up before its deadline, by the word of its caller.
+    pub(crate) fn expire(&self) {
+        self.late.store(true, Ordering::Release);
+        self.abandon();
+    }
+
+    /// Whether it ended for want of time, rather than because its caller went away.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.late.load(Ordering::Acquire) || self.deadline.is_expired(now)
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {

@@ -148,12 +148,16 @@ impl CallError {
 
     /// What user code reported, as its caller sees it.
     pub(crate) fn from_failure(failure: Failure, stage: &StageName) -> Self {
+        Self::from_failure_outside(failure).at_stage(stage)
+    }
+
+    /// What user code reported that belongs to no stage: the caller's own.
+    pub(crate) fn from_failure_outside(failure: Failure) -> Self {
         let parts = failure.into_parts();
         let mut error = Self::new(parts.kind, parts.message);
         error.0.error_type = parts.error_type;
         error.0.status = parts.status;
         error.0.details = parts.details;
-        error.0.stage = Some(stage.clone());
         error
     }
 

@@ -59,7 +59,7 @@ mod worker;
 pub use app::{App, RouteSpec, StartError};
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, Timing};
-pub use client::{Client, FunctionCall, NO_ARGS};
+pub use client::{AsIs, CallStream, CallStreamWithInputs, Client, FunctionCall, NO_ARGS, Prepare, Preprocess};
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use error::{CallError, ErrorKind};

@@ -37,7 +37,7 @@ impl Pool {
         let splitting = self.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
         let mut parts = self.split(splitting, payload)?.into_iter();
         let count = parts.len();
-        self.take_place()?;
+        let now = self.take_or_await_place(flight, now).await?;
 
         let branch = Arc::new(Flight::branch_of(flight));
         let mut running = FuturesOrdered::new();

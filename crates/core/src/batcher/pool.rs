@@ -12,7 +12,7 @@ use std::time::Duration;
 use callboard_codec::Payload;
 use parking_lot::Mutex;
 use ractor::ActorRef;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
 use super::cost::{Load, SharedCost};
@@ -21,7 +21,7 @@ use super::message::BatcherMessage;
 use super::policy::{BatchPolicy, ReleaseReason};
 use super::queue::BatchQueue;
 use crate::call::{Flight, Timing};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 use crate::id::StageName;
@@ -47,6 +47,9 @@ pub(crate) struct Pool {
     workers: Mutex<Vec<Arc<WorkerSlot>>>,
     /// Entries in the mailbox and the queue. Sequentially consistent with the workers' slots.
     queued: AtomicUsize,
+    /// Callers that wait for a place in the full queue, and how they hear of one.
+    waiting_for_room: AtomicUsize,
+    room: Notify,
     sequence: AtomicU64,
     moved_to_threads: AtomicBool,
     cost: SharedCost,
@@ -64,6 +67,8 @@ impl Pool {
             batcher: OnceLock::new(),
             workers: Mutex::default(),
             queued: AtomicUsize::new(0),
+            waiting_for_room: AtomicUsize::new(0),
+            room: Notify::new(),
             sequence: AtomicU64::new(0),
             moved_to_threads: AtomicBool::new(false),
             cost: SharedCost::default(),
@@ -75,7 +80,7 @@ impl Pool {
     /// # Errors
     ///
     /// `Unavailable` when the stage has given up, `DeadlineExceeded` when there is no time left, `Overloaded` when its
-    /// queue is full: in these three cases nothing was queued. Else whatever became of the entry.
+    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else whatever became of the entry.
     ///
     /// # Cancellation
     ///
@@ -92,7 +97,7 @@ impl Pool {
             // Boxed, because it is seldom: as a part of the caller's future it would be moved with each call.
             return Box::pin(self.submit_in_parts(payload, cost, flight, now)).await;
         }
-        self.take_place()?;
+        let now = self.take_or_await_place(flight, now).await?;
         self.enqueue(payload, cost, flight, now)?.await
     }
 
@@ -203,6 +208,9 @@ impl Pool {
             return;
         }
         self.open.store(state.accepts_entries(), Ordering::Release);
+        if !state.accepts_entries() {
+            self.room.notify_waiters();
+        }
         if before != state {
             tracing::info!(stage = %self.name, from = %before, to = %state, reason = lifecycle.reason(), "stage state");
         }
@@ -235,7 +243,7 @@ impl Pool {
 
     /// Answers an entry that nobody wants any more, and counts it.
     pub(crate) fn discard(&self, entry: Entry, now: Instant, place: Place) {
-        let expired = entry.flight.deadline.is_expired(now);
+        let expired = entry.flight.is_late(now);
         let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
         self.metrics.discarded(place, why);
         // Whoever still listens only waits for its own timer to say the same.
@@ -301,6 +309,10 @@ impl Pool {
                 return None;
             }
         }
+        // Who waits for room waits for time, too.
+        if entry.flight.patient && matches!(verdict, Verdict::TooMuchWaits { .. }) {
+            return None;
+        }
         self.refuse_late(verdict, remaining)
     }
 
@@ -325,7 +337,7 @@ impl Pool {
     }
 
     /// Takes a place in the bounded queue for one entry. The batcher gives it up when the entry leaves the queue.
-    pub(super) fn take_place(&self) -> Result<(), CallError> {
+    fn take_place(&self) -> Result<(), CallError> {
         let before = self.queued.fetch_add(1, Ordering::SeqCst);
         if before < self.settings.queue().get() {
             return Ok(());
@@ -334,9 +346,57 @@ impl Pool {
         Err(self.refuse())
     }
 
+    /// Takes a place: at once or not at all, or for a patient flight when there is one. Returns when that was.
+    pub(super) async fn take_or_await_place(&self, flight: &Flight, now: Instant) -> Result<Instant, CallError> {
+        if !flight.patient {
+            return self.take_place().map(|()| now);
+        }
+        if self.try_take_place() {
+            return Ok(now);
+        }
+        self.await_place(flight).await
+    }
+
+    /// Waits for a place. How many do so is bounded by their caller, for how long by their deadline. Entries that refuse to
+    /// wait may overtake them.
+    async fn await_place(&self, flight: &Flight) -> Result<Instant, CallError> {
+        // Boxed, because it is seldom: as a part of the caller's future it would be moved with each call.
+        Box::pin(async {
+            let _waiting = WaitingForRoom::new(self);
+            loop {
+                let mut room = std::pin::pin!(self.room.notified());
+                // Listening first: a place that is given up between the look and the wait is not missed.
+                room.as_mut().enable();
+                self.check_open()?;
+                let now = clock::now();
+                if !flight.is_wanted(now) {
+                    return Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name));
+                }
+                if self.try_take_place() {
+                    return Ok(now);
+                }
+                room.await;
+            }
+        })
+        .await
+    }
+
+    /// Takes a place if there is one. Unlike [`take_place`](Self::take_place) it never looks, not even for a moment, as if
+    /// it had taken one too many: somebody else who waits would see a full queue then, and nobody would wake it again.
+    fn try_take_place(&self) -> bool {
+        let limit = self.settings.queue().get();
+        let take = |queued| (queued < limit).then_some(queued + 1);
+        self.queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+    }
+
     /// Entries have left the queue.
     pub(crate) fn give_up_places(&self, entries: usize) {
         self.queued.fetch_sub(entries, Ordering::SeqCst);
+        // Sequentially consistent with the count: who took no place because of these entries has counted itself before.
+        let waiting = self.waiting_for_room.load(Ordering::SeqCst);
+        for _ in 0..entries.min(waiting) {
+            self.room.notify_one();
+        }
     }
 
     /// Entries are back in the queue, although it may be full: they were admitted once.
@@ -407,6 +467,25 @@ impl Drop for Enqueued<'_> {
             // First the flag, which running workers and the forming of batches read, then the message, which frees the place.
             self.flight.abandon();
             self.pool.tell_batcher(BatcherMessage::Abandon(self.key));
+        }
+    }
+}
+
+/// Counts a caller that waits for a place.
+struct WaitingForRoom<'a>(&'a Pool);
+
+impl<'a> WaitingForRoom<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        pool.waiting_for_room.fetch_add(1, Ordering::SeqCst);
+        Self(pool)
+    }
+}
+
+impl Drop for WaitingForRoom<'_> {
+    fn drop(&mut self) {
+        // Whoever leaves without the place that it was woken for must not keep the next one asleep.
+        if self.0.waiting_for_room.fetch_sub(1, Ordering::SeqCst) > 1 {
+            self.0.room.notify_one();
         }
     }
 }

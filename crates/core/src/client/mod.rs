@@ -1,12 +1,16 @@
 //! The door for callers in this process, and the one that edges use: admit, submit, wait.
 
+mod cast;
 mod function;
+mod stream;
 
 pub use function::{FunctionCall, NO_ARGS};
+pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 
 use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
+use tokio::runtime::Handle;
 
 use crate::call::{CallOptions, Flight, Reply};
 use crate::clock::{self, Instant};
@@ -97,30 +101,17 @@ impl Client {
         self.submit_at(clock::now(), admission, payload, options).await
     }
 
-    async fn submit_at(
+    fn submit_at(
         &self,
         now: Instant,
         admission: Admission,
         payload: Payload,
         options: CallOptions,
-    ) -> Result<Reply, CallError> {
-        let route = admission.route();
-        let outcome = OutcomeOnDrop { route, admitted_at: admission.admitted_at(), open: true };
+    ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
         let timeout = self.shared.gateway.default_timeout();
         let deadline = options.deadline_or_default(admission.admitted_at(), timeout);
         let flight = Arc::new(Flight::new(deadline, options.priority()));
-
-        let run = route.graph().run(payload, &flight, now);
-        // The run first: an outcome that is there counts, even if the deadline passes in the same turn.
-        let result = tokio::select! {
-            biased;
-            result = run => result,
-            () = tokio::time::sleep_until(deadline.instant()) => {
-                Err(CallError::deadline_exceeded("before the outcome was there"))
-            }
-        };
-        outcome.close(&result);
-        result
+        fly(now, AdmittedCall::new(admission, flight), payload)
     }
 
     /// Whether the node lives, is ready, and how each stage does.
@@ -141,35 +132,61 @@ impl Client {
         self.shared.encode_metrics()
     }
 
+    /// Where the node runs: what callers start that outlives their own polling runs there.
+    fn runtime(&self) -> &Handle {
+        &self.shared.runtime
+    }
+
     fn find(&self, name: &str) -> Result<Arc<Route>, CallError> {
         self.route(name).ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`")))
     }
 }
 
-/// Counts a call's outcome exactly once; a call that is dropped before it has one was cancelled.
-struct OutcomeOnDrop<'a> {
-    route: &'a Route,
-    admitted_at: Instant,
+/// Runs an admitted call to its one outcome, and counts it.
+async fn fly(now: Instant, mut call: AdmittedCall, payload: Payload) -> Result<Reply, CallError> {
+    let AdmittedCall { admission, flight, .. } = &call;
+    let run = admission.route().graph().run(payload, flight, now);
+    // The run first: an outcome that is there counts, even if the deadline passes in the same turn.
+    let result = tokio::select! {
+        biased;
+        result = run => result,
+        () = tokio::time::sleep_until(flight.deadline.instant()) => {
+            Err(CallError::deadline_exceeded("before the outcome was there"))
+        }
+    };
+    call.close(&result);
+    result
+}
+
+/// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it was
+/// cancelled, or came too late.
+struct AdmittedCall {
+    admission: Admission,
+    flight: Arc<Flight>,
     open: bool,
 }
 
-impl OutcomeOnDrop<'_> {
-    fn close(mut self, result: &Result<Reply, CallError>) {
+impl AdmittedCall {
+    fn new(admission: Admission, flight: Arc<Flight>) -> Self {
+        Self { admission, flight, open: true }
+    }
+
+    fn close(&mut self, result: &Result<Reply, CallError>) {
         self.open = false;
+        let metrics = self.admission.route().metrics();
         match result {
-            Ok(_) => {
-                let total = clock::now().saturating_duration_since(self.admitted_at);
-                self.route.metrics().succeeded(total);
-            }
-            Err(error) => self.route.metrics().ended(error.kind()),
+            Ok(_) => metrics.succeeded(clock::now().saturating_duration_since(self.admission.admitted_at())),
+            Err(error) => metrics.ended(error.kind()),
         }
     }
 }
 
-impl Drop for OutcomeOnDrop<'_> {
+impl Drop for AdmittedCall {
     fn drop(&mut self) {
         if self.open {
-            self.route.metrics().ended(ErrorKind::Cancelled);
+            let late = self.flight.is_late(clock::now());
+            let kind = if late { ErrorKind::DeadlineExceeded } else { ErrorKind::Cancelled };
+            self.admission.route().metrics().ended(kind);
         }
     }
 }

@@ -39,9 +39,13 @@ impl Gateway {
 
     /// Lets a call in.
     pub(crate) fn admit(self: &Arc<Self>, route: Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+        self.try_admit(route, bytes).map_err(|refusal| self.refuse(refusal))
+    }
+
+    /// Lets a call in, or says why not without counting it: for a caller that may wait.
+    pub(crate) fn try_admit(self: &Arc<Self>, route: Arc<Route>, bytes: u64) -> Result<Admission, Refusal> {
         let now = clock::now();
-        let admitted = self.ledger.lock().admit(now, route.index(), bytes);
-        let (key, id) = admitted.map_err(|refusal| self.refuse(refusal))?;
+        let (key, id) = self.ledger.lock().admit(now, route.index(), bytes)?;
         Ok(Admission { gateway: Arc::clone(self), route, key, id, admitted_at: now })
     }
 
@@ -83,7 +87,8 @@ impl Gateway {
         ledger.overdue(now).map(|line| (line.id, line.route)).collect()
     }
 
-    fn refuse(&self, refusal: Refusal) -> CallError {
+    /// Counts a refusal, and says it in the caller's words.
+    pub(crate) fn refuse(&self, refusal: Refusal) -> CallError {
         self.metrics.refused();
         match refusal {
             Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),

@@ -16,5 +16,6 @@ pub use admission::{DEFAULT_MAX_IN_FLIGHT, Limits};
 pub use handle::Admission;
 
 pub(crate) use actor::GatewayActor;
+pub(crate) use admission::Refusal;
 pub(crate) use handle::Gateway;
 pub(crate) use message::GatewayMessage;

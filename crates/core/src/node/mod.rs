@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorRef};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::app::{RouteSpec, StartError, distinct_stages};
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) router: Arc<Router>,
     pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) metrics: SharedMetrics,
+    /// Where the node runs, for what callers start on it from outside.
+    pub(crate) runtime: Handle,
     /// Still serving, but no longer offered: the node is about to drain.
     pub(crate) withdrawn: AtomicBool,
 }
@@ -70,7 +73,14 @@ impl Node {
 
         let specs = distinct_stages(&routes);
         let pools: Vec<Arc<Pool>> = specs.iter().map(|spec| Arc::new(Pool::new(spec, &metrics))).collect();
-        let shared = Arc::new(Shared { gateway, router, pools, metrics, withdrawn: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            gateway,
+            router,
+            pools,
+            metrics,
+            runtime: Handle::current(),
+            withdrawn: AtomicBool::new(false),
+        });
 
         // The root first, so that everything else is born supervised.
         let (root, _) = Actor::spawn(None, RootActor, Arc::clone(&shared)).await.map_err(internal)?;

@@ -93,6 +93,13 @@ impl Route {
         &self.parts.examples
     }
 
+    /// How many entries its workers have in hand when all of them run full batches.
+    pub(crate) fn workers_hold(&self) -> usize {
+        let held =
+            |pool: &Arc<Pool>| pool.settings().replicas().get().saturating_mul(pool.policy().max_batch_size.get());
+        self.graph.stages().into_iter().map(held).fold(0, usize::saturating_add)
+    }
+
     /// Its stages in order.
     #[must_use]
     pub fn stages(&self) -> Vec<StageName> {

@@ -5,6 +5,7 @@
 mod admission;
 mod calls;
 mod cancellation;
+mod casts;
 mod chaos;
 mod composition;
 mod deadlines;
@@ -12,6 +13,7 @@ mod drain;
 mod functions;
 mod overload;
 mod sizes;
+mod streams;
 mod supervision;
 mod support;
 mod watchdog;

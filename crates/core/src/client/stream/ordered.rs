@@ -1,0 +1,274 @@
+//! The machine in a stream: pulls inputs while there is room, starts their calls, yields results in the order of the inputs.
+//!
+//! Each call is a task on the node's runtime, so that it goes on, and its deadline fires, while the consumer is busy with
+//! something else. Inputs are pulled only by the consumer's own polling.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use callboard_codec::{Data, Payload};
+use futures_util::Stream;
+use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinHandle, coop};
+use tokio::time::Sleep;
+
+use super::prepare::Prepare;
+use super::window::Window;
+use crate::call::{CallOptions, Flight};
+use crate::client::{AdmittedCall, Client, fly};
+use crate::clock::{self, Instant};
+use crate::error::{CallError, ErrorKind};
+use crate::gateway::{Admission, Refusal};
+
+/// How often a stream that has nothing in flight itself looks whether others have left it room on the node.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
+
+/// A result, and what was kept of its input.
+pub(super) type Yielded<K, Out> = (Option<K>, Result<Out, CallError>);
+
+pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
+    pub(super) client: Client,
+    pub(super) route: String,
+    /// None once the producer has ended.
+    pub(super) inputs: Option<S>,
+    pub(super) prepare: P,
+    pub(super) keep_inputs: bool,
+    pub(super) stop_at_error: bool,
+    pub(super) options: CallOptions,
+    pub(super) timeout: Duration,
+    pub(super) window: Window,
+    /// The input for which the node had no room.
+    pub(super) held: Option<Held<P::Kept>>,
+    pub(super) calls: VecDeque<Call<P::Kept, Out>>,
+    pub(super) timer: Timer,
+    /// When the result that the consumer waits for is late.
+    pub(super) head_late_at: Option<Instant>,
+    /// It has ended, by itself or by an error.
+    pub(super) over: bool,
+}
+
+/// An input on its way to its call.
+pub(super) struct Held<K> {
+    kept: Option<K>,
+    payload: Payload,
+    /// Since when there is no room for it.
+    since: Option<Instant>,
+}
+
+/// One input's place in the order.
+pub(super) struct Call<K, Out> {
+    kept: Option<K>,
+    state: State<Out>,
+}
+
+enum State<Out> {
+    Running(Running<Out>),
+    /// Without a call: it could not be made.
+    Refused(CallError),
+}
+
+/// A call that is cancelled by dropping this.
+struct Running<Out> {
+    flight: Arc<Flight>,
+    task: JoinHandle<Result<Out, CallError>>,
+}
+
+impl<S, Out, P> Ordered<S, Out, P>
+where
+    S: Stream + Unpin,
+    Out: Data + Clone,
+    P: Prepare<S::Item>,
+{
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Yielded<P::Kept, Out>>> {
+        loop {
+            if self.over {
+                return Poll::Ready(None);
+            }
+            self.top_up(cx);
+            if !self.calls.is_empty() {
+                let outcome = ready!(self.poll_head(cx));
+                return Poll::Ready(Some(self.yield_head(outcome, cx)));
+            }
+            match (&self.held, &self.inputs) {
+                // Others have filled the node: there is no event of ours to wait for.
+                (Some(_), _) => {
+                    ready!(self.timer.poll_at(clock::now() + LOOK_FOR_ROOM_EVERY, self.client.runtime(), cx))
+                }
+                (None, Some(_)) => return Poll::Pending,
+                (None, None) => self.over = true,
+            }
+        }
+    }
+
+    pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.over {
+            return (0, Some(0));
+        }
+        let (at_least, at_most) = self.inputs.as_ref().map_or((0, Some(0)), Stream::size_hint);
+        let begun = self.window.outstanding();
+        let at_least =
+            if self.stop_at_error { at_least.saturating_add(begun).min(1) } else { at_least.saturating_add(begun) };
+        (at_least, at_most.and_then(|at_most| at_most.checked_add(begun)))
+    }
+
+    /// Starts calls while there are inputs and room for them.
+    fn top_up(&mut self, cx: &mut Context<'_>) {
+        if let Some(held) = self.held.take() {
+            self.send(held);
+        }
+        while self.held.is_none() && self.window.has_room() {
+            let Some(inputs) = &mut self.inputs else { return };
+            let input = match Pin::new(inputs).poll_next(cx) {
+                Poll::Ready(Some(input)) => input,
+                Poll::Ready(None) => {
+                    self.inputs = None;
+                    return;
+                }
+                Poll::Pending => return,
+            };
+            self.window.pull();
+            match self.prepare.prepare(input, self.keep_inputs) {
+                (kept, Ok(payload)) => self.send(Held { kept, payload, since: None }),
+                (kept, Err(failure)) => self.refuse(kept, CallError::from_failure_outside(failure)),
+            }
+        }
+    }
+
+    /// Starts the call for an input, or holds it back when the node has no room.
+    fn send(&mut self, held: Held<P::Kept>) {
+        let route = match self.client.find(&self.route) {
+            Ok(route) => route,
+            Err(error) => return self.refuse(held.kept, error),
+        };
+        let gateway = &self.client.shared.gateway;
+        match gateway.try_admit(route, held.payload.size_hint() as u64) {
+            Ok(admission) => self.start(held.kept, held.payload, admission),
+            Err(refusal) => {
+                let since = held.since.unwrap_or_else(clock::now);
+                let may_wait = match refusal {
+                    Refusal::Draining => false,
+                    // A call that finds no room on an empty node never will.
+                    _ => gateway.in_flight() > 0 && clock::now() < since + self.timeout,
+                };
+                if may_wait {
+                    self.held = Some(Held { since: Some(since), ..held });
+                } else {
+                    let error = gateway.refuse(refusal);
+                    self.refuse(held.kept, error);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, kept: Option<P::Kept>, payload: Payload, admission: Admission) {
+        let now = admission.admitted_at();
+        let deadline = self.window.deadline(now, self.timeout);
+        let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
+        let flight = Arc::new(Flight::patient(deadline, self.options.priority()));
+        let call = fly(now, AdmittedCall::new(admission, Arc::clone(&flight)), payload);
+        let task = self.client.runtime().spawn(async move { Ok(call.await?.payload.into_inner::<Out>()?) });
+        self.calls.push_back(Call { kept, state: State::Running(Running { flight, task }) });
+    }
+
+    fn refuse(&mut self, kept: Option<P::Kept>, error: CallError) {
+        self.calls.push_back(Call { kept, state: State::Refused(error) });
+    }
+
+    /// The outcome of the first call in order. Its time runs from when the consumer waits for it.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Out, CallError>> {
+        let Some(head) = self.calls.front_mut() else { return Poll::Pending };
+        let running = match &mut head.state {
+            State::Refused(error) => {
+                // Nothing here waits, so an endless producer of what is refused must not keep the runtime's thread.
+                ready!(coop::poll_proceed(cx)).made_progress();
+                return Poll::Ready(Err(error.clone()));
+            }
+            State::Running(running) => running,
+        };
+        if let Poll::Ready(joined) = Pin::new(&mut running.task).poll(cx) {
+            return Poll::Ready(joined.unwrap_or_else(|error| Err(lost(error))));
+        }
+        let late_at = *self.head_late_at.get_or_insert_with(|| clock::now() + self.timeout);
+        ready!(self.timer.poll_at(late_at, self.client.runtime(), cx));
+        running.flight.expire();
+        Poll::Ready(Err(CallError::deadline_exceeded("while the stream waited for this result")))
+    }
+
+    /// Takes the head out, lets the next input in, and decides whether the stream goes on.
+    fn yield_head(&mut self, outcome: Result<Out, CallError>, cx: &mut Context<'_>) -> Yielded<P::Kept, Out> {
+        let kept = self.calls.pop_front().and_then(|mut call| call.kept.take());
+        self.head_late_at = None;
+        let index = self.window.yield_next();
+        match outcome {
+            Err(error) if self.stop_at_error => {
+                self.end();
+                let message = format!("input {index} of the stream: {}", error.message());
+                (kept, Err(error.with_message(message)))
+            }
+            outcome => {
+                // Before the consumer goes off with the result: its next input is to be worked on meanwhile.
+                self.top_up(cx);
+                (kept, outcome)
+            }
+        }
+    }
+
+    /// Cancels what is outstanding, and lets the producer go.
+    fn end(&mut self) {
+        self.over = true;
+        self.calls.clear();
+        self.held = None;
+        self.inputs = None;
+    }
+}
+
+impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for Ordered<S, Out, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { route, window, over, .. } = self;
+        f.debug_struct("CallStream")
+            .field("route", route)
+            .field("window", window)
+            .field("over", over)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<Out> Drop for Running<Out> {
+    fn drop(&mut self) {
+        if !self.task.is_finished() {
+            // The flag first, so that nothing of it starts any more, even before the runtime gets to drop the task.
+            self.flight.abandon();
+            self.task.abort();
+        }
+    }
+}
+
+fn lost(error: JoinError) -> CallError {
+    if error.is_panic() {
+        let words = crate::worker::panic_message(error.into_panic().as_ref());
+        return CallError::new(ErrorKind::Internal, format!("the call panicked: {words}")).with_trace(words);
+    }
+    CallError::new(ErrorKind::Unavailable, "the node's runtime is shutting down")
+}
+
+/// One timer for whatever the stream waits for next; made when it is needed first.
+#[derive(Default)]
+pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
+
+impl Timer {
+    /// Ready at `at`, or if the timer has passed since it was last asked.
+    fn poll_at(&mut self, at: Instant, runtime: &Handle, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.0.get_or_insert_with(|| {
+            let _runtime = runtime.enter();
+            Box::pin(tokio::time::sleep_until(at))
+        });
+        if sleep.deadline() != at {
+            sleep.as_mut().reset(at);
+        }
+        sleep.as_mut().poll(cx)
+    }
+}

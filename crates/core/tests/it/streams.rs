@@ -1,0 +1,331 @@
+//! Ordered streams: order, bounds, errors in their place, and an early stop that leaves nothing behind.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use callboard_core::{App, CallOptions, ErrorKind, Failure, Instant, Limits, Node, Pipeline, Stage};
+use futures_util::{StreamExt, stream};
+
+use super::support::{Gate, PATIENCE, gated, serve, until};
+
+/// What a node shows when nothing is left in it.
+fn is_quiet(node: &Node) -> bool {
+    let description = node.describe();
+    description.in_flight == 0
+        && description.in_flight_bytes == 0
+        && description.outcomes == description.admitted
+        && description.stages.iter().all(|stage| stage.queued == 0 && stage.replicas.iter().all(|r| !r.busy))
+}
+
+/// Counts what is taken from a producer without end.
+fn counted(pulled: &Arc<AtomicUsize>) -> impl Iterator<Item = u64> + use<> {
+    let pulled = Arc::clone(pulled);
+    (0u64..).inspect(move |_| {
+        pulled.fetch_add(1, Ordering::SeqCst);
+    })
+}
+
+#[tokio::test]
+async fn results_come_in_the_order_of_the_inputs_whoever_is_done_first() {
+    // Each even item waits until the odd one behind it is done.
+    let done = Arc::new((Mutex::new(HashSet::new()), Condvar::new()));
+    let stage = Stage::each("swap", move |n: &u64| {
+        let (numbers, changed) = &*done;
+        let mut numbers = numbers.lock().unwrap();
+        if n.is_multiple_of(2) {
+            let waited = changed.wait_timeout_while(numbers, PATIENCE, |done| !done.contains(&(n + 1))).unwrap();
+            assert!(!waited.1.timed_out(), "{n} was never overtaken");
+            numbers = waited.0;
+        }
+        numbers.insert(*n);
+        changed.notify_all();
+        Ok(n * 10)
+    });
+    let node = serve(stage.on_threads().replicas(2)).await;
+    let tens = node.client().stream::<_, u64>("/route", 0..100u64).unwrap();
+    let tens: Vec<u64> = tens.map(Result::unwrap).collect().await;
+    assert_eq!(tens, (0..100).map(|n| n * 10).collect::<Vec<_>>());
+    assert!(is_quiet(&node));
+}
+
+#[tokio::test]
+async fn order_holds_under_random_service_times_and_batches() {
+    let random = |name: &str, max: usize| {
+        let stage = Stage::each(name, |n: &u64| {
+            let begun = std::time::Instant::now();
+            let work = Duration::from_micros(fastrand::u64(0..200));
+            while begun.elapsed() < work {
+                std::hint::spin_loop();
+            }
+            Ok(*n)
+        });
+        stage.max_batch_size(max).on_threads().replicas(3)
+    };
+    let node = serve(Pipeline::from(random("one", 1)).then(random("four", 4))).await;
+    let numbers = node.client().stream::<_, u64>("/route", 0..500u64).unwrap().look_ahead(40);
+    let numbers: Vec<u64> = numbers.map(Result::unwrap).collect().await;
+    assert_eq!(numbers, (0..500).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn the_producer_is_never_pulled_further_ahead_than_allowed() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
+    let pulled = Arc::new(AtomicUsize::new(0));
+    let mut numbers = node.client().stream::<_, u64>("/route", counted(&pulled)).unwrap().look_ahead(5);
+    assert_eq!(pulled.load(Ordering::SeqCst), 0, "nothing is pulled before somebody asks");
+    for expected in 0..50 {
+        assert_eq!(numbers.next().await.unwrap().unwrap(), expected);
+        let received = expected as usize + 1;
+        assert!(pulled.load(Ordering::SeqCst) <= received + 5, "{pulled:?} after {received}");
+        assert!(node.describe().in_flight <= 5);
+    }
+    // A consumer that does something else holds the producer back, while the calls come to their end.
+    until("what was pulled is done", || node.describe().in_flight == 0).await;
+    assert_eq!(pulled.load(Ordering::SeqCst), 55);
+    assert_eq!(node.describe().outcomes, 55);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_stream_cancels_what_is_outstanding_and_lets_the_producer_go() {
+    // The batch never fills, so everything waits in the queue.
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let stage = Stage::each("echo", move |n: &u64| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(*n)
+    });
+    let node = serve(stage.max_batch_size(100).max_delay(Duration::from_secs(10))).await;
+    let pulled = Arc::new(AtomicUsize::new(0));
+    let mut numbers = node.client().stream::<_, u64>("/route", counted(&pulled)).unwrap().look_ahead(8);
+    let waited = tokio::time::timeout(Duration::from_secs(1), numbers.next()).await;
+    assert!(waited.is_err());
+    let description = node.describe();
+    assert_eq!((description.in_flight, description.stages[0].queued), (8, 8));
+
+    drop(numbers);
+    assert_eq!(Arc::strong_count(&pulled), 1, "the producer is still held");
+    until("everything is given back", || is_quiet(&node)).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((ran.load(Ordering::SeqCst), pulled.load(Ordering::SeqCst)), (0, 8));
+    let metrics = node.metrics();
+    assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="cancelled"} 8"#), "{metrics}");
+}
+
+#[tokio::test]
+async fn an_early_stop_in_the_middle_leaves_nothing_behind() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let mut numbers = node.client().stream::<_, u64>("/route", 0u64..).unwrap().look_ahead(8);
+    gate.open();
+    for expected in 0..34 {
+        assert_eq!(numbers.next().await.unwrap().unwrap(), expected);
+    }
+    drop(numbers);
+    until("everything is given back", || is_quiet(&node)).await;
+    assert!(gate.arrived() <= 34 + 8);
+}
+
+fn parse() -> Stage<String, i64> {
+    Stage::each("parse", |text: &String| Ok(text.parse::<i64>()?))
+}
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn an_error_answers_its_own_input_and_the_stream_goes_on() {
+    let node = serve(parse()).await;
+    let numbers = node.client().stream::<_, i64>("/route", texts(&["1", "two", "3", "", "5"])).unwrap();
+    let kinds: Vec<_> = numbers.map(|outcome| outcome.map_err(|error| error.kind())).collect().await;
+    assert_eq!(kinds, [Ok(1), Err(ErrorKind::Failed), Ok(3), Err(ErrorKind::Failed), Ok(5)]);
+}
+
+#[tokio::test]
+async fn a_stream_that_stops_at_errors_names_the_index_and_ends_there() {
+    let node = serve(parse()).await;
+    let inputs = (0..).map(|n| if n == 22 { "a".to_owned() } else { n.to_string() });
+    let mut numbers = node.client().stream::<_, i64>("/route", inputs).unwrap().stop_at_error();
+    for expected in 0..22 {
+        assert_eq!(numbers.next().await.unwrap().unwrap(), expected);
+    }
+    let error = numbers.next().await.unwrap().unwrap_err();
+    assert_eq!(error.message(), "input 22 of the stream: invalid digit found in string");
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::Failed, Some("parse")));
+    assert!(numbers.next().await.is_none());
+    until("what was behind it is cancelled", || is_quiet(&node)).await;
+}
+
+#[tokio::test]
+async fn inputs_come_back_beside_their_results() {
+    let node = serve(parse()).await;
+    let pairs = node.client().stream::<_, i64>("/route", texts(&["8", "x", "7"])).unwrap().with_inputs();
+    let pairs: Vec<_> = pairs.map(|(text, outcome)| (text, outcome.ok())).collect().await;
+    assert_eq!(pairs, [("8".to_owned(), Some(8)), ("x".to_owned(), None), ("7".to_owned(), Some(7))]);
+}
+
+#[tokio::test]
+async fn preprocessing_fails_its_own_input_only_and_the_original_comes_back() {
+    let double = Stage::each("double", |n: &i64| Ok(n * 2));
+    let node = serve(double).await;
+    let mut calls = 0;
+    let inputs = vec![Some(8), None, Some(7)];
+    let pairs = node
+        .client()
+        .stream::<_, i64>("/route", inputs)
+        .unwrap()
+        .preprocess(|value: &Option<i64>| {
+            calls += 1;
+            value.ok_or_else(|| Failure::invalid_input("`value` is missing"))
+        })
+        .with_inputs();
+    let pairs: Vec<_> = pairs.collect().await;
+    assert_eq!(calls, 3);
+    let outcomes: Vec<_> = pairs.iter().map(|(input, outcome)| (*input, outcome.as_ref().ok().copied())).collect();
+    assert_eq!(outcomes, [(Some(8), Some(16)), (None, None), (Some(7), Some(14))]);
+    let error = pairs[1].1.as_ref().unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::InvalidInput, "`value` is missing"));
+    // It never became a call.
+    assert_eq!(node.describe().admitted, 2);
+}
+
+#[tokio::test]
+async fn a_stream_waits_for_room_in_a_queue_that_is_shorter_than_its_look_ahead() {
+    let first = Stage::each("first", |n: &u64| Ok(*n)).queue(2);
+    let second = Stage::each("second", |n: &u64| Ok(*n)).queue(1).on_threads();
+    let node = serve(Pipeline::from(first).then(second)).await;
+    let numbers = node.client().stream::<_, u64>("/route", 0..2000u64).unwrap().look_ahead(64);
+    let numbers: Vec<u64> = numbers.map(Result::unwrap).collect().await;
+    assert_eq!(numbers, (0..2000).collect::<Vec<_>>());
+    assert!(is_quiet(&node));
+    let metrics = node.metrics();
+    let refusals: Vec<_> = metrics.lines().filter(|line| line.starts_with("callboard_stage_refused_total")).collect();
+    assert!(!refusals.is_empty() && refusals.iter().all(|line| line.ends_with(" 0")), "{refusals:?}");
+}
+
+#[tokio::test]
+async fn several_streams_share_one_short_queue_with_plain_calls() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n)).queue(3).on_threads()).await;
+    let client = node.client();
+    let streams: Vec<_> = (0..4)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let numbers = client.stream::<_, u64>("/route", 0..500u64).unwrap().look_ahead(16);
+                numbers.map(Result::unwrap).collect::<Vec<_>>().await
+            })
+        })
+        .collect();
+    // Plain calls are refused at the bound, as ever; that must not put a waiting stream to sleep for good.
+    let caller = tokio::spawn(async move {
+        for n in 0..2000u64 {
+            let _ = client.call::<u64, u64>("/route", n).await;
+        }
+    });
+    for numbers in streams {
+        let numbers = tokio::time::timeout(PATIENCE, numbers).await.expect("nobody waits for ever").unwrap();
+        assert_eq!(numbers, (0..500).collect::<Vec<_>>());
+    }
+    caller.await.unwrap();
+    until("everything is given back", || is_quiet(&node)).await;
+}
+
+#[tokio::test]
+async fn a_stream_waits_for_room_on_a_node_that_admits_fewer_calls_than_its_look_ahead() {
+    let limits = Limits { max_in_flight: 3, ..Limits::default() };
+    let echo = Stage::each("echo", |n: &u64| Ok(*n));
+    let node = App::new().route("/route", echo).limits(limits).start().await.unwrap();
+    let numbers = node.client().stream::<_, u64>("/route", 0..500u64).unwrap().look_ahead(64);
+    let numbers: Vec<u64> = numbers.map(Result::unwrap).collect().await;
+    assert_eq!(numbers, (0..500).collect::<Vec<_>>());
+    assert_eq!(node.describe().refused, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn room_that_others_take_is_waited_for_until_the_timeout() {
+    let limits = Limits { max_in_flight: 1, max_in_flight_bytes: 10_000, ..Limits::default() };
+    let echo = Stage::each("echo", |n: &String| Ok(n.len() as u64));
+    let node = App::new().route("/route", echo).limits(limits).start().await.unwrap();
+    let client = node.client();
+    let other = client.admit(&client.route("/route").unwrap(), 0).unwrap();
+
+    let mut lengths = client.stream::<_, u64>("/route", texts(&["a", "bb"])).unwrap().timeout(Duration::from_secs(3));
+    let begun = Instant::now();
+    let error = lengths.next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded);
+    assert_eq!(begun.elapsed().as_secs(), 3);
+    assert_eq!(node.describe().refused, 1, "looking again is no refusal");
+    drop(other);
+    assert_eq!(lengths.next().await.unwrap().unwrap(), 2);
+
+    // What fits no empty node is not waited for.
+    let begun = Instant::now();
+    let mut lengths = client.stream::<_, u64>("/route", vec!["x".repeat(20_000)]).unwrap();
+    assert_eq!(lengths.next().await.unwrap().unwrap_err().kind(), ErrorKind::Overloaded);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_is_late_from_when_it_is_waited_for() {
+    let stage = Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(100).max_delay(Duration::from_secs(1000));
+    let node = serve(stage).await;
+    let mut numbers = node.client().stream::<_, u64>("/route", 0..3u64).unwrap().timeout(Duration::from_secs(5));
+    let begun = Instant::now();
+    for nth in 1..=2 {
+        let error = numbers.next().await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+        assert_eq!(begun.elapsed().as_secs(), 5 * nth, "each result has its own time");
+    }
+    drop(numbers);
+    until("everything is given back", || is_quiet(&node)).await;
+    let metrics = node.metrics();
+    assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="deadline_exceeded"} 2"#), "{metrics}");
+    assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="cancelled"} 1"#), "{metrics}");
+
+    // A deadline for the stream as a whole answers all that is not there by then.
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(2));
+    let numbers = node.client().stream::<_, u64>("/route", 0..3u64).unwrap().options(options);
+    let begun = Instant::now();
+    let kinds: Vec<_> = numbers.map(|outcome| outcome.unwrap_err().kind()).collect().await;
+    assert_eq!(kinds, [ErrorKind::DeadlineExceeded; 3]);
+    assert_eq!(begun.elapsed().as_secs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn inputs_may_come_in_their_own_time() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
+    let ticks = stream::unfold(0u64, |n| async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (n < 5).then_some((n, n + 1))
+    });
+    let mut numbers = node.client().stream_from::<_, u64>("/route", ticks).unwrap();
+    let begun = Instant::now();
+    for expected in 0..5 {
+        assert_eq!(numbers.next().await.unwrap().unwrap(), expected);
+        assert_eq!(begun.elapsed().as_secs(), expected + 1, "a result waits for no later input");
+    }
+    assert!(numbers.next().await.is_none());
+    assert!(numbers.next().await.is_none());
+}
+
+#[tokio::test]
+async fn every_input_is_answered_while_the_node_drains() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
+    let mut numbers = node.client().stream::<_, u64>("/route", 0..1000u64).unwrap().look_ahead(4);
+    assert_eq!(numbers.next().await.unwrap().unwrap(), 0);
+    let drained = node.drain(PATIENCE).await;
+    assert_eq!(drained, callboard_core::Drained::Completely, "what was begun is finished, though nobody polls");
+    let rest: Vec<_> = numbers.map(|outcome| outcome.map_err(|error| error.kind())).collect().await;
+    assert_eq!(rest.len(), 999);
+    assert_eq!(rest[..4], [Ok(1), Ok(2), Ok(3), Ok(4)]);
+    assert!(rest[4..].iter().all(|outcome| *outcome == Err(ErrorKind::Unavailable)));
+}
+
+#[tokio::test]
+async fn an_unknown_route_is_told_before_anything_is_pulled() {
+    let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
+    let error = node.client().stream::<_, u64>("/other", 0..10u64).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
