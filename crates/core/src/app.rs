@@ -3,17 +3,20 @@
 use std::any::TypeId;
 use std::collections::HashSet;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
+use crate::call::Priority;
 use crate::client::FunctionCall;
 use crate::gateway::Limits;
 use crate::id::{RouteName, StageName};
 use crate::node::Node;
 use crate::pipeline::{Graph, Pipeline};
-use crate::router::RouteParts;
+use crate::router::{RouteLimits, RouteParts};
 use crate::stage::StageSpec;
 
 /// Routes and limits, on their way to a [`Node`].
@@ -144,6 +147,19 @@ fn check_route_name(route: &RouteName) -> Result<(), StartError> {
 }
 
 /// One route of an app.
+///
+/// ```
+/// use std::time::Duration;
+/// use callboard_core::{Priority, RouteSpec, Stage};
+///
+/// let index = Stage::each("index", |text: &String| Ok(text.len()));
+/// let route = RouteSpec::new("/index", index)
+///     .summary("Adds a text to the index")
+///     .max_in_flight(100)
+///     .default_timeout(Duration::from_secs(5))
+///     .default_priority(Priority::Low);
+/// assert_eq!(route.name(), "/index");
+/// ```
 #[must_use = "a route is served once it is added to an app"]
 pub struct RouteSpec {
     pub(crate) name: RouteName,
@@ -174,13 +190,39 @@ impl RouteSpec {
     }
 
     fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
-        let parts = RouteParts { input, output, summary: String::new(), examples: Vec::new(), is_function: false };
+        let parts = RouteParts {
+            input,
+            output,
+            summary: String::new(),
+            examples: Vec::new(),
+            is_function: false,
+            limits: RouteLimits::default(),
+        };
         Self { name: RouteName::new(name), graph: graph.clone(), parts }
     }
 
     /// One line for people who read the documentation.
     pub fn summary(mut self, summary: impl Into<String>) -> Self {
         self.parts.summary = summary.into();
+        self
+    }
+
+    /// The most calls in flight on this route; one more is refused with `Overloaded`, before its body is read. Default: only
+    /// the node's [`Limits`] hold. Set it where one route could take all of the node's permits from the others. 0 counts as 1.
+    pub fn max_in_flight(mut self, calls: usize) -> Self {
+        self.parts.limits.max_in_flight = Some(NonZeroUsize::new(calls).unwrap_or(NonZeroUsize::MIN));
+        self
+    }
+
+    /// How long a call may take when its caller did not say. Default: [`Limits::default_timeout`].
+    pub fn default_timeout(mut self, timeout: Duration) -> Self {
+        self.parts.limits.timeout = Some(timeout);
+        self
+    }
+
+    /// The class in which a call waits when its caller did not say. Default [`Priority::Normal`].
+    pub fn default_priority(mut self, priority: Priority) -> Self {
+        self.parts.limits.priority = priority;
         self
     }
 

@@ -32,11 +32,11 @@ impl Priority {
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     deadline: Option<Deadline>,
-    priority: Priority,
+    priority: Option<Priority>,
 }
 
 impl CallOptions {
-    /// No deadline of its own (the node's default timeout applies), normal priority.
+    /// No deadline and no priority of its own: those of the route, else of the node, apply.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -58,7 +58,7 @@ impl CallOptions {
     /// Waits in this class.
     #[must_use]
     pub fn with_priority(mut self, priority: Priority) -> Self {
-        self.priority = priority;
+        self.priority = Some(priority);
         self
     }
 
@@ -66,11 +66,7 @@ impl CallOptions {
         self.deadline
     }
 
-    pub(crate) fn deadline_or_default(&self, now: Instant, default_timeout: Duration) -> Deadline {
-        self.deadline.unwrap_or_else(|| Deadline::after(now, default_timeout))
-    }
-
-    pub(crate) fn priority(&self) -> Priority {
+    pub(crate) fn priority(&self) -> Option<Priority> {
         self.priority
     }
 }

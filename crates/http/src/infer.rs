@@ -54,7 +54,8 @@ where
 
     let limits =
         BodyLimits { max_bytes: config.max_body_bytes, progress_timeout: config.body_progress_timeout, deadline };
-    let options = CallOptions::new().with_priority(head.priority).with_deadline(deadline);
+    let options = CallOptions::new().with_deadline(deadline);
+    let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
     let body = Incoming::new(request.body_mut(), announced, &admission, limits);
     let payload = read_payload(route, form, body, config).await?;
     let reply = client.submit(admission, payload, options).await?;

@@ -108,9 +108,9 @@ impl Client {
         payload: Payload,
         options: CallOptions,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
-        let timeout = self.shared.gateway.default_timeout();
-        let deadline = options.deadline_or_default(admission.admitted_at(), timeout);
-        let flight = Arc::new(Flight::new(deadline, options.priority()));
+        let deadline = options.deadline().unwrap_or_else(|| admission.deadline(None));
+        let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
+        let flight = Arc::new(Flight::new(deadline, priority));
         fly(now, AdmittedCall::new(admission, flight), payload)
     }
 

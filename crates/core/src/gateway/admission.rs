@@ -6,7 +6,7 @@ use slab::Slab;
 
 use crate::clock::Instant;
 use crate::deadline::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
-use crate::id::{FlightId, RouteIndex};
+use crate::id::{FlightId, RouteIndex, RouteName};
 use crate::stage::DEFAULT_QUEUE_BYTES;
 
 /// Calls in flight on one node by default: far above what the stages' queues take, so that it only bounds what waits for
@@ -36,7 +36,7 @@ impl Default for Limits {
 }
 
 /// Why a call was not let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("the node is draining")]
     Draining,
@@ -44,6 +44,8 @@ pub(crate) enum Refusal {
     TooManyCalls { limit: usize },
     #[error("{asked} more bytes in flight would exceed the limit of {limit}")]
     TooManyBytes { asked: u64, limit: u64 },
+    #[error("{limit} calls of route `{route}` are in flight already, which is its limit")]
+    RouteFull { route: RouteName, limit: usize },
 }
 
 /// One call in flight.

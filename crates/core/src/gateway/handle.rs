@@ -45,7 +45,9 @@ impl Gateway {
     /// Lets a call in, or says why not without counting it: for a caller that may wait.
     pub(crate) fn try_admit(self: &Arc<Self>, route: Arc<Route>, bytes: u64) -> Result<Admission, Refusal> {
         let now = clock::now();
-        let (key, id) = self.ledger.lock().admit(now, route.index(), bytes)?;
+        route.enter()?;
+        let admitted = self.ledger.lock().admit(now, route.index(), bytes);
+        let (key, id) = admitted.inspect_err(|_| route.leave())?;
         Ok(Admission { gateway: Arc::clone(self), route, key, id, admitted_at: now })
     }
 
@@ -92,7 +94,7 @@ impl Gateway {
         self.metrics.refused();
         match refusal {
             Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),
-            Refusal::TooManyCalls { .. } | Refusal::TooManyBytes { .. } => {
+            Refusal::TooManyCalls { .. } | Refusal::TooManyBytes { .. } | Refusal::RouteFull { .. } => {
                 CallError::overloaded(refusal.to_string(), RETRY_AFTER)
             }
         }
@@ -128,10 +130,13 @@ impl Admission {
         self.admitted_at
     }
 
-    /// When the call is late: `timeout` after it was let in, or the node's own default where its caller said nothing.
+    /// When the call is late: `timeout` after it was let in, or the route's or the node's default where its caller said
+    /// nothing.
     #[must_use]
     pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        Deadline::after(self.admitted_at, timeout.unwrap_or_else(|| self.gateway.default_timeout()))
+        let timeout =
+            timeout.or_else(|| self.route.default_timeout()).unwrap_or_else(|| self.gateway.default_timeout());
+        Deadline::after(self.admitted_at, timeout)
     }
 
     /// Takes `bytes` more: the body turned out longer than announced.
@@ -147,6 +152,7 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
+        self.route.leave();
         let emptied = {
             let mut ledger = self.gateway.ledger.lock();
             ledger.close(self.key);

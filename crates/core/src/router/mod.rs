@@ -12,5 +12,5 @@ pub use route::Route;
 
 pub(crate) use actor::RouterActor;
 pub(crate) use message::RouterMessage;
-pub(crate) use route::RouteParts;
+pub(crate) use route::{RouteLimits, RouteParts};
 pub(crate) use snapshot::Router;

@@ -1,8 +1,9 @@
 //! Bounds that hold, and honest answers at them.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use callboard_core::{App, ErrorKind, Limits};
+use callboard_core::{App, CallOptions, ErrorKind, Limits, Priority, RouteSpec};
 
 use super::support::{Gate, gated, serve, until};
 
@@ -53,6 +54,47 @@ async fn the_gateway_bounds_calls_and_bytes() {
     assert_eq!((node.describe().in_flight, node.describe().in_flight_bytes), (0, 0));
     assert!(client.admit(&route, 0).is_ok());
     gate.open();
+}
+
+#[tokio::test]
+async fn a_route_has_limits_and_defaults_of_its_own() {
+    let gate = Gate::default();
+    let order: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let (passed, seen) = (gate.clone(), Arc::clone(&order));
+    let stage = callboard_core::Stage::each("noted", move |n: &u64| {
+        passed.pass();
+        seen.lock().unwrap().push(*n);
+        Ok(*n)
+    });
+    let stage = stage.on_threads();
+    let quick = RouteSpec::new("/quick", stage.clone()).default_timeout(Duration::from_millis(50));
+    let small = RouteSpec::new("/small", stage.clone()).max_in_flight(2).default_priority(Priority::Low);
+    let node = App::new().mount(quick).mount(small).route("/open", stage).start().await.unwrap();
+    let client = node.client();
+    let spawn = |route: &'static str, n: u64, options: CallOptions| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call_with::<u64, u64>(route, n, options).await })
+    };
+    let mut calls = vec![spawn("/small", 0, CallOptions::new())];
+    until("the worker is busy", || gate.arrived() == 1).await;
+    calls.push(spawn("/small", 1, CallOptions::new()));
+    until("the limit is reached", || node.describe().in_flight == 2).await;
+
+    let error = client.call::<u64, u64>("/small", 9).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded);
+    assert_eq!(error.message(), "2 calls of route `/small` are in flight already, which is its limit");
+    let late = client.call::<u64, u64>("/quick", 9).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded, "the route's own timeout");
+    until("it has left the queue", || node.describe().stages[0].queued == 1).await;
+    calls.push(spawn("/open", 2, CallOptions::new()));
+    until("it waits as well", || node.describe().stages[0].queued == 2).await;
+    gate.open();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), [0, 2, 1], "the low route's call came first and runs last");
+    client.call::<u64, u64>("/small", 3).await.unwrap();
+    assert_eq!(node.describe().in_flight, 0);
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub(crate) struct Head<'a> {
     pub(crate) content_type: Option<&'a HeaderValue>,
     pub(crate) accept: Option<&'a HeaderValue>,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) priority: Priority,
+    pub(crate) priority: Option<Priority>,
 }
 
 impl<'a> Head<'a> {
@@ -36,7 +36,7 @@ impl<'a> Head<'a> {
                 "accept" => _ = head.accept.get_or_insert(value),
                 "content-encoding" => check_encoding(value)?,
                 X_REQUEST_TIMEOUT_MS => head.timeout = Some(parse_timeout(value)?),
-                X_REQUEST_PRIORITY => head.priority = parse_priority(value)?,
+                X_REQUEST_PRIORITY => head.priority = Some(parse_priority(value)?),
                 _ => {}
             }
         }
@@ -112,7 +112,7 @@ mod tests {
         let head = Head::read(&headers).unwrap();
         assert_eq!(head.content_type.unwrap(), "application/json");
         assert_eq!(head.accept.unwrap(), "*/*");
-        assert_eq!((head.priority, head.timeout), (Priority::Low, None));
+        assert_eq!((head.priority, head.timeout), (Some(Priority::Low), None));
     }
 
     #[test]

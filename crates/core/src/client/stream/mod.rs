@@ -121,8 +121,9 @@ where
     AsIs: Prepare<S::Item>,
 {
     fn try_new(client: Client, route: &str, inputs: S) -> Result<Self, CallError> {
-        let window = Window::new(default_look_ahead(client.find(route)?.workers_hold()));
-        let timeout = client.shared.gateway.default_timeout();
+        let served = client.find(route)?;
+        let window = Window::new(default_look_ahead(served.workers_hold()));
+        let timeout = served.default_timeout().unwrap_or_else(|| client.shared.gateway.default_timeout());
         let ordered = Ordered {
             client,
             route: route.to_owned(),

@@ -168,7 +168,8 @@ where
         let now = admission.admitted_at();
         let deadline = self.window.deadline(now, self.timeout);
         let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
-        let flight = Arc::new(Flight::patient(deadline, self.options.priority()));
+        let priority = self.options.priority().unwrap_or_else(|| admission.route().default_priority());
+        let flight = Arc::new(Flight::patient(deadline, priority));
         let call = fly(now, AdmittedCall::new(admission, Arc::clone(&flight)), payload);
         let task = self.client.runtime().spawn(async move { Ok(call.await?.payload.into_inner::<Out>()?) });
         self.calls.push_back(Call { kept, state: State::Running(Running { flight, task }) });
