@@ -59,14 +59,17 @@ mod worker;
 pub use app::{App, RouteSpec, StartError};
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, Timing};
-pub use client::{AsIs, CallStream, CallStreamWithInputs, Client, FunctionCall, NO_ARGS, Prepare, Preprocess};
+pub use client::{
+    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Client, FunctionCall, NO_ARGS, Prepare,
+    Preprocess,
+};
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use error::{CallError, ErrorKind};
 pub use failure::Failure;
 pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, Limits};
 pub use id::{FlightId, RouteName, StageName};
-pub use node::{Description, Drained, Health, Node, ReplicaDescription, StageDescription, StageHealth};
+pub use node::{BlockingNode, Description, Drained, Health, Node, ReplicaDescription, StageDescription, StageHealth};
 pub use pipeline::{MemberError, Members, Pipeline};
 pub use router::Route;
 pub use stage::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings};

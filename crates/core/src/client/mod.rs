@@ -1,9 +1,11 @@
 //! The door for callers in this process, and the one that edges use: admit, submit, wait.
 
+mod blocking;
 mod cast;
 mod function;
 mod stream;
 
+pub use blocking::{BlockingClient, BlockingStream};
 pub use function::{FunctionCall, NO_ARGS};
 pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 
@@ -11,6 +13,7 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 use tokio::runtime::Handle;
+use tokio::task::JoinError;
 
 use crate::call::{CallOptions, Flight, Reply};
 use crate::clock::{self, Instant};
@@ -18,6 +21,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
 use crate::node::{Description, Health, Shared};
 use crate::router::Route;
+use crate::worker::panic_message;
 
 /// A handle on a node's routes. Cloning it is cheap; it does not keep the node alive.
 #[derive(Clone, Debug)]
@@ -189,4 +193,13 @@ impl Drop for AdmittedCall {
             self.admission.route().metrics().ended(kind);
         }
     }
+}
+
+/// What became of a call whose task did not come to its end.
+fn lost(error: JoinError) -> CallError {
+    if error.is_panic() {
+        let words = panic_message(error.into_panic().as_ref());
+        return CallError::new(ErrorKind::Internal, format!("the call panicked: {words}")).with_trace(words);
+    }
+    CallError::new(ErrorKind::Unavailable, "the node's runtime is shutting down")
 }

@@ -1,5 +1,6 @@
 //! This process as a server of routes: the running tree, from its start to its last reply.
 
+mod blocking;
 mod describe;
 mod root;
 
@@ -23,6 +24,7 @@ use crate::stage::StageSpec;
 use crate::supervisor::{DeploymentActor, DeploymentArgs, DeploymentMessage};
 use crate::worker::Watchdog;
 
+pub use blocking::BlockingNode;
 pub use describe::{Description, Health, ReplicaDescription, StageDescription, StageHealth};
 pub(crate) use root::{RootActor, RootMessage};
 

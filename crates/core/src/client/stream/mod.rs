@@ -258,7 +258,6 @@ where
     S: Stream + Unpin,
     Out: Data + Clone,
     P: Prepare<S::Item>,
-    Self: Unpin,
 {
     type Item = Result<Out, CallError>;
 
@@ -270,6 +269,9 @@ where
         self.ordered.size_hint()
     }
 }
+
+/// Nothing in it is pinned but what it has boxed.
+impl<S: Stream + Unpin, Out, P: Prepare<S::Item>> Unpin for CallStream<S, Out, P> {}
 
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for CallStream<S, Out, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -313,7 +315,6 @@ where
     S::Item: Clone,
     Out: Data + Clone,
     P: Prepare<S::Item>,
-    Self: Unpin,
 {
     type Item = Answered<S::Item, Out>;
 
@@ -325,6 +326,9 @@ where
         self.ordered.size_hint()
     }
 }
+
+/// Nothing in it is pinned but what it has boxed.
+impl<S: Stream + Unpin, Out, P: Prepare<S::Item>> Unpin for CallStreamWithInputs<S, Out, P> {}
 
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for CallStreamWithInputs<S, Out, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

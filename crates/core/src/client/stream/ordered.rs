@@ -13,15 +13,15 @@ use std::time::Duration;
 use callboard_codec::{Data, Payload};
 use futures_util::Stream;
 use tokio::runtime::Handle;
-use tokio::task::{JoinError, JoinHandle, coop};
+use tokio::task::{JoinHandle, coop};
 use tokio::time::Sleep;
 
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight};
-use crate::client::{AdmittedCall, Client, fly};
+use crate::client::{AdmittedCall, Client, fly, lost};
 use crate::clock::{self, Instant};
-use crate::error::{CallError, ErrorKind};
+use crate::error::CallError;
 use crate::gateway::{Admission, Refusal};
 
 /// How often a stream that has nothing in flight itself looks whether others have left it room on the node.
@@ -246,14 +246,6 @@ impl<Out> Drop for Running<Out> {
             self.task.abort();
         }
     }
-}
-
-fn lost(error: JoinError) -> CallError {
-    if error.is_panic() {
-        let words = crate::worker::panic_message(error.into_panic().as_ref());
-        return CallError::new(ErrorKind::Internal, format!("the call panicked: {words}")).with_trace(words);
-    }
-    CallError::new(ErrorKind::Unavailable, "the node's runtime is shutting down")
 }
 
 /// One timer for whatever the stream waits for next; made when it is needed first.
