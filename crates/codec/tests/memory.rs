@@ -2,63 +2,12 @@
 //!
 //! One allocator counts for the whole binary, so the tests take turns.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+#[path = "common/heap.rs"]
+mod heap;
 
 use bytes::Bytes;
 use callboard_codec::{DType, DecodeLimits, EnvelopeDecoder, Format, Map, StrTensor, Tensor, Value};
-
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-static TOTAL: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(
-    unsafe_code,
-    reason = "an allocator that counts and hands everything on to the system's; `realloc` counts as both"
-)]
-// SAFETY: each call is the system allocator's own, with the caller's arguments.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-fn count(size: usize) {
-    let live = LIVE.fetch_add(size, Relaxed) + size;
-    PEAK.fetch_max(live, Relaxed);
-    TOTAL.fetch_add(size, Relaxed);
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs `work` and says what it allocated: at most at one time, and altogether.
-fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
-    let (before, total) = (LIVE.load(Relaxed), TOTAL.load(Relaxed));
-    PEAK.store(before, Relaxed);
-    let made = work();
-    (made, PEAK.load(Relaxed) - before, TOTAL.load(Relaxed) - total)
-}
+use heap::{measured, turn};
 
 const MIB: usize = 1 << 20;
 const SLACK: usize = 64 * 1024;

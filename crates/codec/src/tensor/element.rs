@@ -100,7 +100,7 @@ macro_rules! complexes {
                 Scalar::$dtype(self)
             }
 
-            /// A real number, or a scalar; a pair of numbers would look like one more axis.
+            /// A real number, or a scalar. Pairs are an axis of their own until the reader of nested lists joins them.
             fn from_value(value: &Value) -> Option<Self> {
                 match value {
                     Value::Scalar(Scalar::C64(x)) => Some(Self::new(<$part>::from(x.re), <$part>::from(x.im))),

@@ -19,7 +19,8 @@ impl Tensor {
     /// `dtype`, `shape` and `data` (nested or flat numbers, bytes, or base64 of little-endian bytes).
     ///
     /// With a `dtype`, numbers are read as that type and must be in its range, and a tensor of another dtype is refused.
-    /// Without one, bools make a bool tensor, integers an i64 (or u64 when one needs it), anything with a float an f64.
+    /// Without one, bools make a bool tensor, integers an i64 (or u64 when one needs it), anything with a float an f64. A complex
+    /// number in a list is a pair of its parts, as JSON has it; a number by itself is a real one.
     ///
     /// ```
     /// use callboard_codec::{DType, DecodeLimits, Format, Tensor, Value};
@@ -96,6 +97,12 @@ fn shape_of(value: &Value) -> Result<Vec<usize>, DecodeError> {
 }
 
 fn from_nested(value: &Value, dtype: DType) -> Result<Tensor, DecodeError> {
+    if let Some(part) = part_of_complex(dtype)
+        && value.as_list().is_some()
+        && first_leaf(value).is_some_and(|leaf| !matches!(leaf, Value::Scalar(scalar) if scalar.dtype().is_complex()))
+    {
+        return from_pairs(&from_nested(value, part)?, dtype);
+    }
     let shape = first_shape(value)?;
     // The elements are in memory already as values, so the product only has to be an honest number, not a small one;
     // nothing is reserved on its word, because a ragged list may claim more than it has.
@@ -105,6 +112,34 @@ fn from_nested(value: &Value, dtype: DType) -> Result<Tensor, DecodeError> {
         fill(value, &shape, &mut elements)?;
         Tensor::from_vec(&shape, elements).map_err(|error| refused(&error))
     })
+}
+
+fn part_of_complex(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::C64 => Some(DType::F32),
+        DType::C128 => Some(DType::F64),
+        _ => None,
+    }
+}
+
+/// Complex numbers out of real ones whose last axis has the two parts of each, as they are written.
+fn from_pairs(parts: &Tensor, dtype: DType) -> Result<Tensor, DecodeError> {
+    match parts.shape().split_last() {
+        Some((2, shape)) => Tensor::try_new(dtype, shape, parts.data().clone()).map_err(|error| refused(&error)),
+        _ => Err(DecodeError::mismatch(format!("{dtype} in lists is pairs of a real and an imaginary part"))),
+    }
+}
+
+/// The first element, found along the first of each level.
+fn first_leaf(value: &Value) -> Option<&Value> {
+    let mut level = value;
+    for _ in 0..=MAX_RANK {
+        match level.as_list() {
+            Some(items) => level = items.first()?,
+            None => return Some(level),
+        }
+    }
+    None
 }
 
 /// The lengths along the first element of each level.

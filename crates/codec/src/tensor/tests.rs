@@ -103,6 +103,21 @@ fn nested_lists_become_the_narrowest_tensor_that_holds_them() {
 }
 
 #[test]
+fn complex_numbers_in_lists_are_pairs() {
+    let complex = |re: f32, im: f32| num_complex::Complex::new(re, im);
+    let tensor = Tensor::from_array(array![[complex(1.0, -2.0), complex(0.5, 0.0)]]);
+    let written = Value::from(tensor.clone()).encode(crate::Format::Json).unwrap();
+    assert_eq!(written, "[[[1.0,-2.0],[0.5,0.0]]]");
+    let nested = Value::decode(crate::Format::Json, &written, &crate::DecodeLimits::default()).unwrap();
+    assert_eq!(Tensor::from_value(&nested, Some(DType::C64)).unwrap(), tensor);
+    let error = Tensor::from_value(&[1, 2, 3].into_iter().collect(), Some(DType::C64)).unwrap_err();
+    assert_eq!(error.to_string(), "c64 in lists is pairs of a real and an imaginary part");
+    let scalars: Value = [complex(1.0, -2.0), complex(0.5, 0.0)].map(crate::Scalar::from).into_iter().collect();
+    assert_eq!(Tensor::from_value(&scalars, None).unwrap(), tensor.reshape(&[2]).unwrap());
+    assert_eq!(Tensor::from_value(&2.into(), Some(DType::C128)).unwrap().shape(), [0_usize; 0]);
+}
+
+#[test]
 fn ragged_and_foreign_elements_are_named() {
     let row = |len: i32| (0..len).collect::<Value>();
     let message = |rows: Vec<Value>| Tensor::from_value(&rows.into(), None).unwrap_err().to_string();

@@ -1,0 +1,237 @@
+//! What every decoder is held to, for any bytes at all. The fuzz targets call it with what they invent, `corpus.rs` with
+//! every input that is kept.
+//!
+//! Beside "no panic": what was read is written and read again as the same, an envelope says the same in any chunks, and the
+//! heap stays within the promise of `DecodeLimits`.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use callboard_codec::{
+    DType, DataFrame, DataType, DecodeError, DecodeLimits, EnvelopeDecoder, Format, MediaType, Payload, Scalar, Series,
+    StrTensor, Tensor, Value,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::heap;
+
+/// A decoder under its name, which is that of its fuzz target and of its directory of seeds.
+pub(crate) type Target = (&'static str, fn(&[u8]));
+
+/// Every decoder there is.
+pub(crate) const TARGETS: [Target; 10] = [
+    ("json", |input| value(Format::Json, input)),
+    ("msgpack", |input| value(Format::Msgpack, input)),
+    ("envelope", |input| value(Format::Envelope, input)),
+    ("envelope_chunks", envelope_chunks),
+    ("npy", |input| value(Format::Npy, input)),
+    ("npz", |input| value(Format::Npz, input)),
+    ("arrow_stream", |input| value(Format::ArrowStream, input)),
+    ("arrow_file", |input| value(Format::ArrowFile, input)),
+    ("typed", typed),
+    ("forms", forms),
+];
+
+const MIB: usize = 1 << 20;
+
+/// Small enough that an input of a few bytes can reach them.
+fn limits() -> DecodeLimits {
+    DecodeLimits { max_tree_bytes: MIB, max_decompressed_bytes: MIB, ..DecodeLimits::default() }
+}
+
+/// Structure for each byte of input, at the very most: an empty list of JSON is one byte and makes room for four.
+const STRUCTURE_PER_BYTE: usize = 160;
+
+/// Decodes, and holds the peak of the heap against the promise.
+fn within_bounds<T>(format: Format, input: &Bytes, decode: impl FnOnce() -> T) -> T {
+    let (made, peak, _) = heap::measured(decode);
+    let unpacked = match format {
+        Format::Npz | Format::ArrowStream | Format::ArrowFile => limits().max_decompressed_bytes,
+        Format::Msgpack | Format::Envelope => limits().max_decompressed_bytes, // A frame may be inside.
+        _ => 0,
+    };
+    let structure = limits().max_tree_bytes.min(input.len().saturating_mul(STRUCTURE_PER_BYTE));
+    let allowed = 2 * input.len() + 64 * 1024 + structure + unpacked;
+    assert!(peak <= allowed, "{format}: {peak} bytes of heap for {} of input", input.len());
+    made
+}
+
+fn decode(format: Format, input: &Bytes) -> Result<Value, DecodeError> {
+    Value::decode(format, input, &limits())
+}
+
+/// Whatever was refused can be told in a line.
+fn refused(error: &DecodeError) {
+    let told = error.to_string();
+    assert!(told.len() < 2048, "{} bytes of message", told.len());
+}
+
+fn value(format: Format, input: &[u8]) {
+    let input = Bytes::copy_from_slice(input);
+    match within_bounds(format, &input, || decode(format, &input)) {
+        Ok(value) => comes_back(format, &value),
+        Err(error) => refused(&error),
+    }
+    if format == Format::Json && decode(format, &input).is_ok() {
+        serde_json::from_slice::<serde_json::Value>(&input).expect("whatever we take is JSON to others");
+    }
+}
+
+fn comes_back(format: Format, value: &Value) {
+    let written = value.encode(format).unwrap_or_else(|error| panic!("{format}: {error}"));
+    // What compressed input unpacked to may be beyond the limit on what is not compressed.
+    let limits = DecodeLimits { max_tree_bytes: 64 * MIB, ..limits() };
+    let again = Value::decode(format, &written, &limits).unwrap_or_else(|error| panic!("{format}: {error}"));
+    assert!(same(value, &again), "{format}: {value:?} came back as {again:?}");
+}
+
+/// Equality by which a NaN is itself.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits(),
+        (Value::Scalar(a), Value::Scalar(b)) => same_scalar(*a, *b),
+        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (Value::Map(a), Value::Map(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|((key, a), (other, b))| key == other && same(a, b))
+        }
+        _ => a == b,
+    }
+}
+
+/// By their bytes.
+fn same_scalar(a: Scalar, b: Scalar) -> bool {
+    a.dtype() == b.dtype() && a.to_tensor() == b.to_tensor()
+}
+
+/// Chunks of sizes that follow from the input say what one buffer says.
+fn envelope_chunks(input: &[u8]) {
+    let whole = Bytes::copy_from_slice(input);
+    let expected = decode(Format::Envelope, &whole);
+    let seed = input.iter().fold(7_u32, |seed, byte| seed.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+    let chunked = within_bounds(Format::Envelope, &whole, || in_chunks(&whole, seed));
+    match (expected, chunked) {
+        (Ok(whole), Ok(chunked)) => assert!(same(&whole, &chunked), "{whole:?} in chunks is {chunked:?}"),
+        (Err(whole), Err(chunked)) => assert_eq!(whole.kind(), chunked.kind(), "{whole} / {chunked}"),
+        (whole, chunked) => panic!("{whole:?} in chunks is {chunked:?}"),
+    }
+}
+
+fn in_chunks(whole: &Bytes, mut seed: u32) -> Result<Value, DecodeError> {
+    let mut decoder = EnvelopeDecoder::new(&limits());
+    let mut rest = whole.clone();
+    while !rest.is_empty() {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Mostly small ones, sometimes none, sometimes all.
+        let size = [0, 1, 7, 24, 64, 600, 5000, usize::MAX][(seed >> 29) as usize];
+        decoder.push(rest.split_to(rest.len().min(size)))?;
+    }
+    decoder.finish()
+}
+
+/// A type with a field of every kind that a route may have.
+#[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct Typed {
+    name: String,
+    #[serde(default)]
+    numbers: Vec<u16>,
+    #[serde(default)]
+    choice: Option<Choice>,
+    #[serde(default)]
+    table: BTreeMap<String, (i64, bool)>,
+    #[serde(default)]
+    tensor: Option<Tensor>,
+    #[serde(default)]
+    extra: Value,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+enum Choice {
+    Plain,
+    Number(u8),
+    Pair { left: String, right: char },
+}
+
+/// The first byte says the format; the rest is read into a Rust type and into a value.
+fn typed(input: &[u8]) {
+    let Some((first, rest)) = input.split_first() else { return };
+    let format = [Format::Json, Format::Msgpack, Format::Envelope][usize::from(*first) % 3];
+    let rest = Bytes::copy_from_slice(rest);
+    let kind = DataType::of::<Typed>();
+    // serde's own containers grow by doubling: that much beside the bound, in proportion to the input.
+    match kind.decode(format, &rest, &limits()) {
+        Ok(payload) => {
+            let written = match payload.encode(format) {
+                Ok(written) => written,
+                // A tensor of NaN has a form in MessagePack, and none in JSON; nothing else fails.
+                Err(error) => panic!("{format}: {error}"),
+            };
+            let again = kind.decode(format, &written, &limits()).unwrap_or_else(|error| panic!("{format}: {error}"));
+            assert_eq!(again.encode(format).expect("was written before"), written, "{format}");
+            through_a_value(&payload);
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+fn through_a_value(payload: &Payload) {
+    let value = payload.to_value().expect("every field has a form");
+    let again = DataType::of::<Typed>().from_value(value).expect("is of the type");
+    assert_eq!(
+        again.encode(Format::Msgpack).expect("has a form"),
+        payload.encode(Format::Msgpack).expect("has a form"),
+    );
+}
+
+/// What is read out of values, not bytes: tensors, texts, frames and series in the forms of JSON; and media types.
+fn forms(input: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(input) {
+        media_types(text);
+    }
+    let Ok(value) = decode(Format::Json, &Bytes::copy_from_slice(input)) else { return };
+    for dtype in std::iter::once(None).chain(DType::all().map(Some)) {
+        match Tensor::from_value(&value, dtype) {
+            Ok(tensor) => tensor_comes_back(&tensor),
+            Err(error) => refused(&error),
+        }
+    }
+    match StrTensor::from_value(&value) {
+        Ok(texts) => comes_back(Format::Msgpack, &texts.into()),
+        Err(error) => refused(&error),
+    }
+    match DataFrame::from_value(&value) {
+        Ok(frame) => comes_back(Format::ArrowStream, &frame.into()),
+        Err(error) => refused(&error),
+    }
+    if let Ok(series) = value.deserialize::<Series>() {
+        comes_back(Format::Msgpack, &series.into());
+    }
+}
+
+fn tensor_comes_back(tensor: &Tensor) {
+    comes_back(Format::Msgpack, &tensor.clone().into());
+    // A float that is no number (base64 can say one) has no JSON; no axis has no length to come back with behind an empty one.
+    let Ok(written) = Value::from(tensor.clone()).encode(Format::Json) else { return };
+    let nested = decode(Format::Json, &written).expect("what was written is read");
+    if !tensor.is_empty() {
+        assert_eq!(&Tensor::from_value(&nested, Some(tensor.dtype())).expect("is of its own dtype"), tensor);
+    }
+}
+
+fn media_types(text: &str) {
+    let offers: Vec<Format> = Format::all().collect();
+    if let Some(format) = MediaType::choose(text, &offers) {
+        let quality = text.split(',').filter_map(MediaType::parse).map(|range| range.quality()).fold(0.0, f32::max);
+        let empty = text.trim().is_empty();
+        assert!(empty || quality > 0.0 || text.contains('"'), "{format} out of {text:?}");
+    }
+    if let Some(range) = MediaType::parse(text) {
+        let again = MediaType::parse(range.essence()).expect("an essence is a media type");
+        assert_eq!(again.essence(), range.essence());
+        assert!((0.0..=1.0).contains(&range.quality()));
+        assert!(range.essence().contains('*') || range.includes(range.essence()));
+    }
+    let _format = Format::from_media_type(text);
+}

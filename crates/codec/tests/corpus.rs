@@ -1,0 +1,77 @@
+//! Replays every input that is kept, whether made by hand, by other software or by a fuzzer, through every decoder's properties.
+
+#[path = "common/fuzz.rs"]
+mod fuzz;
+#[path = "common/heap.rs"]
+mod heap;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fuzz::TARGETS;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut found: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()).collect();
+    found.sort();
+    found
+}
+
+/// Each decoder gets every input, its own and those of the others.
+#[test]
+fn every_decoder_bears_every_input() {
+    let _turn = heap::turn();
+    let seeds = root().join("../../fuzz/seeds");
+    let own = TARGETS.map(|(name, _)| seeds.join(name));
+    let golden = ["arrow", "msgpack", "npy", "npz", ""].map(|name| root().join("tests/golden").join(name));
+    for directory in own.iter().chain(&golden) {
+        let files = files(directory);
+        assert!(!files.is_empty(), "no input in {}", directory.display());
+        for file in files {
+            let input = fs::read(&file).expect("can be read");
+            for (name, run) in TARGETS {
+                // A panic says which property; this says which input.
+                let outcome = std::panic::catch_unwind(|| run(&input));
+                assert!(outcome.is_ok(), "{name} does not bear {}", file.display());
+            }
+        }
+    }
+}
+
+/// Seeds that are all refused at their first byte would test nothing.
+#[test]
+fn every_decoder_has_seeds_that_it_takes() {
+    use callboard_codec::{DecodeLimits, Format, Value};
+    for (name, _) in TARGETS {
+        let format = match name {
+            "json" => Format::Json,
+            "msgpack" => Format::Msgpack,
+            "envelope" | "envelope_chunks" => Format::Envelope,
+            "npy" => Format::Npy,
+            "npz" => Format::Npz,
+            "arrow_stream" => Format::ArrowStream,
+            "arrow_file" => Format::ArrowFile,
+            _ => continue,
+        };
+        let files = files(&root().join("../../fuzz/seeds").join(name));
+        let taken = |file: &&PathBuf| {
+            let input = fs::read(file).expect("can be read");
+            Value::decode(format, &input.into(), &DecodeLimits::default()).is_ok()
+        };
+        assert!(files.iter().filter(taken).count() >= 2, "{name}");
+    }
+}
+
+/// The list of targets, the fuzz crate and the directories of seeds are the same.
+#[test]
+fn every_decoder_has_its_fuzz_target() {
+    let manifest = fs::read_to_string(root().join("../../fuzz/Cargo.toml")).expect("the fuzz crate");
+    let declared: Vec<&str> =
+        manifest.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).skip(1).collect();
+    assert_eq!(declared, TARGETS.map(|(name, _)| name));
+}

@@ -1,0 +1,5 @@
+//! An Arrow IPC stream to a data frame.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| callboard_fuzz::run("arrow_stream", input));

@@ -1,0 +1,5 @@
+//! MessagePack to a value.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| callboard_fuzz::run("msgpack", input));

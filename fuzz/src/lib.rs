@@ -1,0 +1,18 @@
+//! The properties that the targets share with the tests of the codec, where stable Rust replays every input that is kept.
+
+#[path = "../../crates/codec/tests/common/fuzz.rs"]
+mod fuzz;
+#[allow(dead_code, reason = "a fuzzer has one thread and takes no turns")]
+#[path = "../../crates/codec/tests/common/heap.rs"]
+mod heap;
+
+/// Runs the properties of one decoder.
+///
+/// # Panics
+///
+/// When one of them does not hold, or the decoder is not known.
+pub fn run(name: &str, input: &[u8]) {
+    let target = fuzz::TARGETS.iter().find(|target| target.0 == name);
+    let (_, run) = target.expect("each target is named after its decoder");
+    run(input);
+}
