@@ -207,7 +207,7 @@ fn a_key_of_a_megabyte_does_not_fill_the_message() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
@@ -243,5 +243,87 @@ proptest! {
         let bytes = value.encode(Format::Msgpack).unwrap();
         let cut = bytes.slice(..at.index(bytes.len()));
         prop_assert!(Value::decode(Format::Msgpack, &cut, &DecodeLimits::default()).is_err());
+    }
+}
+
+/// Streams in which one buffer lies, made by writing over what a good one says.
+#[cfg(feature = "arrow")]
+mod arrow {
+    use std::sync::Arc;
+
+    use arrow_array::types::Int32Type;
+    use arrow_array::{ArrayRef, DictionaryArray, Int32Array, LargeStringArray, RecordBatch, StringArray};
+    use callboard_codec::DataFrame;
+
+    use super::*;
+
+    fn stream(column: ArrayRef) -> Vec<u8> {
+        let first: ArrayRef = Arc::new(Int32Array::from_iter_values(0..column.len() as i32));
+        let batch = RecordBatch::try_from_iter([("first", first), ("second", column)]).expect("equally long");
+        Value::from(DataFrame::from(batch)).encode(Format::ArrowStream).expect("has a form").to_vec()
+    }
+
+    /// Puts other bytes in the place of these, which must be there once.
+    fn replaced(mut stream: Vec<u8>, old: &[u8], new: &[u8]) -> Bytes {
+        let places: Vec<_> = (0..stream.len() - old.len()).filter(|at| stream[*at..].starts_with(old)).collect();
+        assert_eq!(places.len(), 1, "{places:?}");
+        stream[places[0]..places[0] + new.len()].copy_from_slice(new);
+        stream.into()
+    }
+
+    fn words(numbers: &[i32]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    fn longs(numbers: &[i64]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    fn told(input: Bytes) -> String {
+        let error = refused(Format::ArrowStream, input, &DecodeLimits::default());
+        assert_eq!(error.kind(), Malformed, "{error}");
+        assert!(error.offset().is_some(), "{error}");
+        assert_eq!(error.path(), "$.second", "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn indices_beyond_a_dictionary_are_refused() {
+        let keys: [i32; 6] = [0, 1, 1, 0, 1, 0];
+        let texts = ["x", "y", "y", "x", "y", "x"].into_iter().collect::<DictionaryArray<Int32Type>>();
+        for bad in [2, -1, i32::MAX] {
+            let mut changed = keys;
+            changed[3] = bad;
+            let input = replaced(stream(Arc::new(texts.clone())), &words(&keys), &words(&changed));
+            let message = told(input);
+            assert!(message.contains(&bad.to_string()), "{message}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_none_are_refused() {
+        let column: ArrayRef = Arc::new(StringArray::from(vec!["abcdefgh", "ijklmnop"]));
+        assert!(told(replaced(stream(column), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
+        let words: DictionaryArray<Int32Type> = ["abcdefgh", "ijklmnop"].into_iter().collect();
+        assert!(told(replaced(stream(Arc::new(words)), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
+        let column: ArrayRef = Arc::new(LargeStringArray::from(vec!["abcdefgh", "ijklmnop"]));
+        assert!(told(replaced(stream(column), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
+    }
+
+    #[test]
+    fn offsets_that_go_back_or_beyond_are_refused() {
+        let texts = vec!["abcdefg", "ijkl", "mnopqrs"];
+        for bad in [5, 1000, -1] {
+            let column: ArrayRef = Arc::new(StringArray::from(texts.clone()));
+            told(replaced(stream(column), &words(&[0, 7, 11, 18]), &words(&[0, 7, bad, 18])));
+            let column: ArrayRef = Arc::new(LargeStringArray::from(texts.clone()));
+            told(replaced(stream(column), &longs(&[0, 7, 11, 18]), &longs(&[0, 7, bad.into(), 18])));
+        }
+    }
+
+    #[test]
+    fn offsets_inside_a_character_are_refused() {
+        let column: ArrayRef = Arc::new(StringArray::from(vec!["aß", "ijkl", "mnopqrs"]));
+        told(replaced(stream(column), &words(&[0, 3, 7, 14]), &words(&[0, 2, 7, 14])));
     }
 }

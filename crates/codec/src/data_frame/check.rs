@@ -5,7 +5,7 @@
 //! the advertised size of a compressed buffer, the number of rows of columns that take no bytes, buffers that overlap.
 
 use arrow_ipc::{BodyCompressionMethod, CompressionType, RecordBatch};
-use arrow_schema::{DataType, Schema};
+use arrow_schema::{DataType, Field, FieldRef, Schema};
 
 use crate::error::DecodeError;
 use crate::limits::Budget;
@@ -41,9 +41,15 @@ pub(super) const COLUMN_BYTES: usize = 1024;
 /// Rows that no byte stands behind cost nothing to claim and something to visit.
 const MAX_EMPTY_ROWS: usize = 1 << 20;
 
-/// Allows one record or dictionary batch whose body is `body`.
-pub(super) fn admit(batch: &RecordBatch<'_>, body: &[u8], budget: &mut Budget<'_>) -> Result<(), DecodeError> {
-    let unpacked = buffers(batch, body, budget)?;
+/// Allows one record or dictionary batch of columns `fields`, whose body is `body`.
+pub(super) fn admit(
+    batch: &RecordBatch<'_>,
+    fields: &[FieldRef],
+    body: &[u8],
+    budget: &mut Budget<'_>,
+) -> Result<(), DecodeError> {
+    let compressed = is_compressed(batch)?;
+    let unpacked = buffers(batch, compressed, body, budget)?;
     let max_rows = unpacked.saturating_mul(8).saturating_add(MAX_EMPTY_ROWS);
     let rows = |rows: i64, what: &str| match usize::try_from(rows) {
         Ok(rows) if rows <= max_rows => Ok(rows),
@@ -58,28 +64,37 @@ pub(super) fn admit(batch: &RecordBatch<'_>, body: &[u8], budget: &mut Budget<'_
             return Err(DecodeError::malformed("a column of more nulls than rows"));
         }
     }
-    Ok(())
+    let mut walk = Walk { batch, body, compressed, next_buffer: 0, next_views: 0 };
+    fields.iter().try_for_each(|field| walk.column(field))
+}
+
+fn is_compressed(batch: &RecordBatch<'_>) -> Result<bool, DecodeError> {
+    match batch.compression() {
+        None => Ok(false),
+        Some(how) if how.method() != BodyCompressionMethod::BUFFER => {
+            Err(DecodeError::unsupported("a compression that is not by buffer"))
+        }
+        Some(how) if [CompressionType::LZ4_FRAME, CompressionType::ZSTD].contains(&how.codec()) => Ok(true),
+        Some(how) => Err(DecodeError::unsupported(format!("compression {:?}", how.codec()))),
+    }
 }
 
 /// Checks the buffers and says how many bytes they hold, unpacked.
-fn buffers(batch: &RecordBatch<'_>, body: &[u8], budget: &mut Budget<'_>) -> Result<usize, DecodeError> {
-    let compressed = match batch.compression() {
-        None => false,
-        Some(how) if how.method() != BodyCompressionMethod::BUFFER => {
-            return Err(DecodeError::unsupported("a compression that is not by buffer"));
-        }
-        Some(how) if [CompressionType::LZ4_FRAME, CompressionType::ZSTD].contains(&how.codec()) => true,
-        Some(how) => return Err(DecodeError::unsupported(format!("compression {:?}", how.codec()))),
-    };
+fn buffers(
+    batch: &RecordBatch<'_>,
+    compressed: bool,
+    body: &[u8],
+    budget: &mut Budget<'_>,
+) -> Result<usize, DecodeError> {
     let (mut total, mut unpacked) = (0_usize, 0_usize);
     for buffer in batch.buffers().unwrap_or_default() {
-        let part = span(buffer.offset(), buffer.length(), body)
-            .ok_or_else(|| DecodeError::malformed("a buffer that lies outside its message"))?;
+        let part = part_of(buffer, body)?;
         total = total.saturating_add(part.len());
-        unpacked = unpacked.saturating_add(match compressed && !part.is_empty() {
-            false => part.len(),
-            true => advertised(part, budget)?,
-        });
+        let (size, packed) = size_of_part(part, compressed)?;
+        if packed {
+            budget.take_decompressed(size)?;
+        }
+        unpacked = unpacked.saturating_add(size);
     }
     match total <= body.len() {
         true => Ok(unpacked),
@@ -87,14 +102,99 @@ fn buffers(batch: &RecordBatch<'_>, body: &[u8], budget: &mut Budget<'_>) -> Res
     }
 }
 
-/// The size that a compressed buffer says it unpacks to; -1 says that it is not compressed after all.
-fn advertised(part: &[u8], budget: &mut Budget<'_>) -> Result<usize, DecodeError> {
+/// Takes columns and buffers in the order in which the format has them, and holds the length of each buffer against the type
+/// that its elements have: arrow-rs asserts that there is no half of one.
+struct Walk<'a> {
+    batch: &'a RecordBatch<'a>,
+    body: &'a [u8],
+    compressed: bool,
+    next_buffer: usize,
+    next_views: usize,
+}
+
+/// The first buffer of a column says which rows are null, a bit for each.
+const VALIDITY: usize = 1;
+
+impl Walk<'_> {
+    fn column(&mut self, field: &Field) -> Result<(), DecodeError> {
+        self.of_type(field.data_type()).map_err(|error| error.in_key(field.name()))
+    }
+
+    /// Recurses as deep as the type is nested, which the verifier of the metadata bounds.
+    fn of_type(&mut self, data_type: &DataType) -> Result<(), DecodeError> {
+        match data_type {
+            DataType::Null => Ok(()),
+            DataType::Utf8 | DataType::Binary => self.buffers(&[VALIDITY, 4, 1]),
+            DataType::LargeUtf8 | DataType::LargeBinary => self.buffers(&[VALIDITY, 8, 1]),
+            DataType::Utf8View | DataType::BinaryView => {
+                self.buffers(&[VALIDITY, 16])?;
+                let counts = self.batch.variadicBufferCounts();
+                let count = counts.filter(|counts| self.next_views < counts.len()).map(|all| all.get(self.next_views));
+                self.next_views += 1;
+                let count = count.and_then(|count| usize::try_from(count).ok());
+                let count = count.ok_or_else(|| DecodeError::malformed("a column of views without its count"))?;
+                let left = self.batch.buffers().map_or(0, |buffers| buffers.len()) - self.next_buffer;
+                if count > left {
+                    return Err(DecodeError::malformed(format!("{count} buffers of views where {left} are left")));
+                }
+                self.next_buffer += count;
+                Ok(())
+            }
+            DataType::List(item) | DataType::Map(item, _) => {
+                self.buffers(&[VALIDITY, 4])?;
+                self.of_type(item.data_type())
+            }
+            DataType::LargeList(item) => {
+                self.buffers(&[VALIDITY, 8])?;
+                self.of_type(item.data_type())
+            }
+            DataType::FixedSizeList(item, _) => {
+                self.buffers(&[VALIDITY])?;
+                self.of_type(item.data_type())
+            }
+            DataType::Struct(fields) => {
+                self.buffers(&[VALIDITY])?;
+                fields.iter().try_for_each(|field| self.column(field))
+            }
+            DataType::Dictionary(keys, _) => self.buffers(&[VALIDITY, keys.primitive_width().unwrap_or(1)]),
+            other => self.buffers(&[VALIDITY, other.primitive_width().unwrap_or(1)]),
+        }
+    }
+
+    /// Buffers of elements of so many bytes each.
+    fn buffers(&mut self, widths: &[usize]) -> Result<(), DecodeError> {
+        for width in widths {
+            let buffers = self.batch.buffers().unwrap_or_default();
+            let buffer = (self.next_buffer < buffers.len()).then(|| buffers.get(self.next_buffer));
+            let buffer = buffer.ok_or_else(|| DecodeError::malformed("fewer buffers than the columns have"))?;
+            self.next_buffer += 1;
+            let (size, _) = size_of_part(part_of(buffer, self.body)?, self.compressed)?;
+            if !size.is_multiple_of(*width) {
+                return Err(DecodeError::malformed(format!("a buffer of {size} bytes for elements of {width}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The size that a buffer has when it is unpacked, and whether it is packed at all: of a compressed one the first 8 bytes say
+/// so, -1 that it is not compressed after all.
+fn size_of_part(part: &[u8], compressed: bool) -> Result<(usize, bool), DecodeError> {
+    if !compressed || part.is_empty() {
+        return Ok((part.len(), false));
+    }
     let prefix = part.first_chunk().ok_or_else(|| DecodeError::malformed("a compressed buffer without its size"))?;
-    let size = match i64::from_le_bytes(*prefix) {
-        -1 => return Ok(part.len() - prefix.len()),
-        size => usize::try_from(size).map_err(|_| DecodeError::malformed("a compressed buffer of negative size"))?,
-    };
-    budget.take_decompressed(size).map(|()| size)
+    match i64::from_le_bytes(*prefix) {
+        -1 => Ok((part.len() - prefix.len(), false)),
+        size => usize::try_from(size)
+            .map(|size| (size, true))
+            .map_err(|_| DecodeError::malformed("a compressed buffer of negative size")),
+    }
+}
+
+fn part_of<'a>(buffer: &arrow_ipc::Buffer, body: &'a [u8]) -> Result<&'a [u8], DecodeError> {
+    span(buffer.offset(), buffer.length(), body)
+        .ok_or_else(|| DecodeError::malformed("a buffer that lies outside its message"))
 }
 
 fn span(offset: i64, length: i64, body: &[u8]) -> Option<&[u8]> {

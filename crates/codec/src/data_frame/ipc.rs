@@ -15,7 +15,7 @@ use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary};
 use arrow_ipc::writer::{FileWriter, StreamEncoder};
 use arrow_ipc::{Footer, Message, MessageHeader, MetadataVersion, root_as_footer_with_opts, root_as_message_with_opts};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use flatbuffers::VerifierOptions;
 
@@ -158,15 +158,27 @@ impl<'a, 'b> Reader<'a, 'b> {
                 if batch.isDelta() {
                     return Err(DecodeError::unsupported("a dictionary that adds to another one"));
                 }
-                check::admit(&data, body, self.budget)?;
-                read_dictionary(body, batch, schema, &mut self.dictionaries, &version).map_err(refused)?;
+                let of = of_dictionary(schema, batch.id());
+                let of = of.ok_or_else(|| DecodeError::malformed("a dictionary of no column"))?;
+                let DataType::Dictionary(_, values) = of.data_type() else {
+                    return Err(DecodeError::malformed("a dictionary of a column that has none").in_key(of.name()));
+                };
+                let values = [Arc::new(Field::new("", (**values).clone(), true))];
+                check::admit(&data, &values, body, self.budget).map_err(|error| error.in_key(of.name()))?;
+                let read = read_dictionary(body, batch, schema, &mut self.dictionaries, &version);
+                read.map_err(|error| refused(error).in_key(of.name()))?;
             }
             (MessageHeader::RecordBatch, Some(schema)) => {
                 let batch = message.header_as_record_batch().ok_or_else(no_header)?;
-                check::admit(&batch, body, self.budget)?;
-                let decoder =
-                    RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &self.dictionaries, &version);
-                batches.push(decoder.and_then(RecordBatchDecoder::read_record_batch).map_err(refused)?);
+                check::admit(&batch, schema.fields(), body, self.budget)?;
+                let read = |columns: Option<&[usize]>| {
+                    RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &self.dictionaries, &version)
+                        .and_then(|decoder| decoder.with_projection(columns).read_record_batch())
+                };
+                let made = read(None);
+                // Arrow does not tell the column. One that fails alone is at fault.
+                let culprit = || (0..schema.fields().len().min(MAX_ASKED)).find(|index| read(Some(&[*index])).is_err());
+                batches.push(made.map_err(|error| in_column(refused(error), culprit().map(|at| schema.field(at))))?);
             }
             (other, _) => return Err(DecodeError::unsupported(format!("an Arrow message of type {other:?}"))),
         }
@@ -238,6 +250,22 @@ fn bounds(len: usize) -> VerifierOptions {
 
 fn first_line(error: &impl ToString) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// Columns that are read once more to find the one at fault.
+const MAX_ASKED: usize = 64;
+
+fn in_column(error: DecodeError, field: Option<&Field>) -> DecodeError {
+    match field {
+        Some(field) => error.in_key(field.name()),
+        None => error,
+    }
+}
+
+/// The first column, on whatever level, that a dictionary belongs to.
+fn of_dictionary(schema: &Schema, id: i64) -> Option<&Field> {
+    #[expect(deprecated, reason = "the wire has these numbers, and arrow-ipc itself asks so")]
+    schema.fields_with_dict_id(id).first().copied()
 }
 
 fn no_header() -> DecodeError {
