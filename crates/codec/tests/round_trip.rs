@@ -3,7 +3,9 @@
 mod common;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Format, Scalar, Tensor, Value};
+#[cfg(feature = "arrow")]
+use callboard_codec::DataFrame;
+use callboard_codec::{DType, DecodeLimits, Format, Scalar, Tensor, Value};
 use ndarray::array;
 use proptest::prelude::*;
 
@@ -58,6 +60,55 @@ proptest! {
         prop_assert_eq!(back.as_f64().map(f64::to_bits), Some(bits));
         let bytes = Value::Float(float).encode(Format::Json).unwrap();
         prop_assert_eq!(serde_json::from_slice::<f64>(&bytes).unwrap().to_bits(), bits);
+    }
+}
+
+/// Everything that NumPy has a name for.
+fn array() -> impl Strategy<Value = Value> {
+    let numbers = common::tensor().prop_filter("NumPy has no bfloat16", |tensor| tensor.dtype() != DType::BF16);
+    // NumPy pads texts with zeros, so it cannot tell whether one ends in them.
+    let texts =
+        common::str_tensor().prop_filter("ends in a zero", |texts| texts.iter().all(|text| !text.ends_with('\0')));
+    prop_oneof![numbers.prop_map(Value::from), texts.prop_map(Value::from)]
+}
+
+proptest! {
+    #[test]
+    fn npy_brings_every_array_back(value in array()) {
+        prop_assert_eq!(through(Format::Npy, &value), value);
+    }
+
+    #[test]
+    fn npz_brings_every_array_back_under_its_name(
+        arrays in proptest::collection::btree_map("[a-z.ß]{0,8}", array(), 0..5)
+    ) {
+        // NumPy's own way with names: `.npy` at their end is not part of them.
+        let arrays = arrays.into_iter().filter(|(name, _)| !name.ends_with(".npy"));
+        let value = Value::Map(arrays.collect());
+        prop_assert_eq!(through(Format::Npz, &value), value);
+    }
+}
+
+#[cfg(feature = "arrow")]
+proptest! {
+    #[test]
+    fn arrow_brings_every_frame_back(frame in common::frame::frame()) {
+        let value = Value::from(frame);
+        // A file has room for one dictionary to a column.
+        prop_assert_eq!(&through(Format::ArrowStream, &value), &value);
+        let one = Value::from(DataFrame::from(value.as_data_frame().unwrap().to_batch().unwrap()));
+        prop_assert_eq!(through(Format::ArrowFile, &one), one);
+    }
+
+    #[test]
+    fn a_frame_has_its_cells_in_json(frame in common::frame::frame()) {
+        let value = Value::from(frame.clone());
+        // Dates beyond the calendar are refused; nothing else is.
+        let Ok(written) = value.encode(Format::Json) else { return Ok(()) };
+        let columns = Value::decode(Format::Json, &written, &DecodeLimits::default()).unwrap();
+        for (name, cells) in columns.as_map().unwrap() {
+            prop_assert_eq!(cells.as_list().map(<[Value]>::len), Some(frame.num_rows()), "{}", name);
+        }
     }
 }
 

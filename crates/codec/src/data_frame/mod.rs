@@ -18,6 +18,7 @@ use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use bytes::Bytes;
 
 use crate::error::EncodeError;
+use crate::matching::{Joined, Matching};
 
 pub(crate) use ipc::{from_file, from_stream, series_from_stream};
 
@@ -52,12 +53,12 @@ pub struct Series(DataFrame);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataFrameError {
-    /// One of the parts has another schema than the first. The others are not at fault.
-    #[error("item {index} has the columns {actual}, the first has {expected}")]
+    /// One of the parts has another schema than the others (the first of them, or most of them). They are not at fault.
+    #[error("item {index} has the columns {actual}, others have {expected}")]
     Mismatch {
         /// Which of them.
         index: usize,
-        /// Names and types of the first.
+        /// Names and types of the others.
         expected: String,
         /// Names and types of the offending one.
         actual: String,
@@ -176,6 +177,18 @@ impl DataFrame {
         }
         let batches = items.iter().flat_map(|item| item.batches().iter().cloned()).collect();
         Ok(Self(Arc::new(Parts { schema: Arc::clone(first.schema()), batches })))
+    }
+
+    /// As [`concat`](Self::concat), of those frames that have the columns of most; each of the others is refused by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`DataFrameError::NothingToJoin`] when there are no frames.
+    pub fn concat_matching(items: &[&Self]) -> Result<Joined<Self, DataFrameError>, DataFrameError> {
+        let same = |a: &Self, b: &Self| same_columns(a.schema(), b.schema());
+        let matching = Matching::of(items, same).ok_or(DataFrameError::NothingToJoin)?;
+        let outcomes = matching.outcomes(|index| mismatch(index, matching.model.schema(), items[index].schema()));
+        Ok(Joined { whole: Self::concat(&matching.chosen)?, items: outcomes })
     }
 
     /// Cuts the rows into parts of the given lengths. The inverse of [`concat`](Self::concat).

@@ -41,9 +41,15 @@ fn joining_names_the_frame_that_does_not_fit() {
     assert!(matches!(error, DataFrameError::Mismatch { index: 2, .. }));
     assert_eq!(
         error.to_string(),
-        "item 2 has the columns [id: Int64, name: Utf8, x: Float32], the first has [id: Int32]"
+        "item 2 has the columns [id: Int64, name: Utf8, x: Float32], others have [id: Int32]"
     );
     assert!(matches!(DataFrame::concat(&[]), Err(DataFrameError::NothingToJoin)));
+    let joined = DataFrame::concat_matching(&[&other, &frame(), &frame()]).unwrap();
+    assert_eq!(joined.whole.num_rows(), 6);
+    let [Err(DataFrameError::Mismatch { index: 0, .. }), Ok(0), Ok(1)] = &joined.items[..] else {
+        panic!("{:?}", joined.items)
+    };
+    assert!(matches!(DataFrame::concat_matching(&[]), Err(DataFrameError::NothingToJoin)));
 }
 
 #[test]

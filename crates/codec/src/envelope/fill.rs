@@ -6,15 +6,13 @@
 
 use bytes::Bytes;
 
-use crate::tensor::view::Words;
+use crate::tensor::view::{ALIGNMENT, Gathered};
 
 /// Keeping a chunk costs 32 bytes beside it; keeping a smaller one is not worth that.
 const SMALL_CHUNK: usize = 512;
 const GATHERED: usize = 4096;
 /// A segment below this is allocated at once: the bound on memory has room for it.
 const SMALL_SEGMENT: usize = 32 * 1024;
-/// For every dtype.
-const ALIGNMENT: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Filling {
@@ -22,7 +20,7 @@ pub(super) struct Filling {
     received: usize,
     kept: Vec<Bytes>,
     small: Vec<u8>,
-    buffer: Option<Words>,
+    buffer: Option<Gathered>,
 }
 
 impl Filling {
@@ -41,11 +39,11 @@ impl Filling {
             self.allocate();
         }
         match &mut self.buffer {
-            Some(buffer) => buffer.bytes_mut()[self.received - piece.len()..self.received].copy_from_slice(&piece),
+            Some(buffer) => buffer.push(&piece),
             None => self.keep(piece),
         }
         match self.received == self.len {
-            true => self.buffer.take().map(Words::into_bytes),
+            true => self.buffer.take().map(Gathered::into_bytes),
             false => None,
         }
     }
@@ -71,13 +69,10 @@ impl Filling {
     /// Makes the buffer and moves into it what was kept, releasing each chunk behind it.
     fn allocate(&mut self) {
         self.flush();
-        let mut buffer = Words::zeroed(self.len);
-        let mut at = 0;
-        for chunk in self.kept.drain(..) {
-            buffer.bytes_mut()[at..at + chunk.len()].copy_from_slice(&chunk);
-            at += chunk.len();
+        let mut buffer = Gathered::with_capacity(self.len);
+        for chunk in std::mem::take(&mut self.kept) {
+            buffer.push(&chunk);
         }
-        self.kept = Vec::new();
         self.buffer = Some(buffer);
     }
 }

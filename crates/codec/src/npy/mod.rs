@@ -50,8 +50,8 @@ fn number(header: &Header, dtype: DType, data: Bytes) -> Result<Tensor, DecodeEr
     if needed != data.len() {
         return Err(refused(format!("shape {shape:?} of {dtype} needs {needed} bytes, not {}", data.len())));
     }
-    let mut buffer = view::Words::zeroed(needed);
-    buffer.bytes_mut().copy_from_slice(&data);
+    let mut buffer = view::Gathered::with_capacity(needed);
+    buffer.push(&data);
     if header.big_endian {
         let part = if dtype.is_complex() { dtype.size_bytes() / 2 } else { dtype.size_bytes() };
         buffer.bytes_mut().chunks_exact_mut(part).for_each(<[u8]>::reverse);

@@ -106,26 +106,27 @@ pub enum TensorError {
         /// The name, shortened.
         name: String,
     },
-    /// One of the tensors to be joined does not match the first. The others are not at fault.
-    #[error("item {index} is {actual_dtype} of shape {actual_shape:?}, the first is {dtype} of shape {shape:?}")]
+    /// One of the tensors to be joined does not match the others (the first of them, or what most of them are). They are not at
+    /// fault.
+    #[error("item {index} is {actual_dtype} of shape {actual_shape:?}, others are {dtype} of shape {shape:?}")]
     Mismatch {
         /// Which of them.
         index: usize,
-        /// The dtype of the first.
+        /// The dtype of the others.
         dtype: DType,
-        /// The shape of the first; only the axes after the first count when concatenating.
+        /// The shape of the others; only the axes after the first count when concatenating.
         shape: Vec<usize>,
         /// The dtype of the offending one.
         actual_dtype: DType,
         /// The shape of the offending one.
         actual_shape: Vec<usize>,
     },
-    /// One of the arrays of texts to be joined has another shape than the first. The others are not at fault.
-    #[error("item {index} is of shape {actual_shape:?}, the first of shape {shape:?}")]
+    /// One of the arrays of texts to be joined has another shape than the others. They are not at fault.
+    #[error("item {index} is of shape {actual_shape:?}, others are of shape {shape:?}")]
     ShapeMismatch {
         /// Which of them.
         index: usize,
-        /// The shape of the first.
+        /// The shape of the others.
         shape: Vec<usize>,
         /// The shape of the offending one.
         actual_shape: Vec<usize>,

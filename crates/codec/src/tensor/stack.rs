@@ -1,8 +1,10 @@
 //! Joins tensors along the first axis and takes them apart again: what the batcher calls.
 //!
 //! Joining copies each item once, into one aligned buffer. Taking apart copies nothing: each part is a slice that shares the
-//! buffer. An item that does not match the first is named by its index, so that the caller can refuse it alone.
+//! buffer. Of items that do not all match, `stack` and `concat` name the first that does not; `stack_matching` and
+//! `concat_matching` join the rest without it.
 
+use crate::matching::{Joined, Matching};
 use crate::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
 
 impl Tensor {
@@ -28,6 +30,44 @@ impl Tensor {
         check(items, |item| item.shape() == first.shape())?;
         let shape: Shape = std::iter::once(items.len()).chain(first.shape().iter().copied()).collect();
         join(items, &shape)
+    }
+
+    /// As [`stack`](Self::stack), of those items that have the dtype and shape of most; each of the others is refused by itself.
+    ///
+    /// ```
+    /// use callboard_codec::Tensor;
+    /// use ndarray::array;
+    ///
+    /// let (a, odd, b) = (array![1_i64, 2], array![3_i64], array![4_i64, 5]);
+    /// let items = [a, odd, b].map(Tensor::from_array);
+    /// let joined = Tensor::stack_matching(&items.each_ref())?;
+    /// assert_eq!(joined.whole, Tensor::from_array(array![[1_i64, 2], [4, 5]]));
+    /// assert_eq!((&joined.items[0], &joined.items[2]), (&Ok(0), &Ok(1)));
+    /// let refused = joined.items[1].as_ref().unwrap_err();
+    /// assert_eq!(refused.to_string(), "item 1 is i64 of shape [1], others are i64 of shape [2]");
+    /// # Ok::<(), callboard_codec::TensorError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NothingToJoin`] when there are no items.
+    pub fn stack_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+        let same = |a: &Self, b: &Self| a.dtype() == b.dtype() && a.shape() == b.shape();
+        let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
+        let outcomes = matching.outcomes(|index| mismatch(index, matching.model, items[index]));
+        Ok(Joined { whole: Self::stack(&matching.chosen)?, items: outcomes })
+    }
+
+    /// As [`concat`](Self::concat), of those items that go with most; each of the others is refused by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NothingToJoin`] when there are no items, [`TensorError::NoFirstAxis`] when most have no axes.
+    pub fn concat_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+        let same = |a: &Self, b: &Self| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..);
+        let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
+        let outcomes = matching.outcomes(|index| mismatch(index, matching.model, items[index]));
+        Ok(Joined { whole: Self::concat(&matching.chosen)?, items: outcomes })
     }
 
     /// Takes the first axis apart: n tensors without it. The inverse of [`stack`](Self::stack).
@@ -85,30 +125,27 @@ fn check(items: &[&Tensor], fits: impl Fn(&Tensor) -> bool) -> Result<(), Tensor
     let bad = items.iter().enumerate().find(|(_, item)| item.dtype() != first.dtype() || !fits(item));
     match bad {
         None => Ok(()),
-        Some((index, item)) => Err(TensorError::Mismatch {
-            index,
-            dtype: first.dtype(),
-            shape: first.shape().to_vec(),
-            actual_dtype: item.dtype(),
-            actual_shape: item.shape().to_vec(),
-        }),
+        Some((index, item)) => Err(mismatch(index, first, item)),
+    }
+}
+
+fn mismatch(index: usize, model: &Tensor, item: &Tensor) -> TensorError {
+    TensorError::Mismatch {
+        index,
+        dtype: model.dtype(),
+        shape: model.shape().to_vec(),
+        actual_dtype: item.dtype(),
+        actual_shape: item.shape().to_vec(),
     }
 }
 
 /// One copy per item; a single item keeps its buffer.
 fn join(items: &[&Tensor], shape: &[usize]) -> Result<Tensor, TensorError> {
     let dtype = items[0].dtype();
-    let size = size_of_shape(dtype, shape)?;
+    size_of_shape(dtype, shape)?;
     let data = match items {
         [only] => only.data().clone(),
-        _ => view::aligned_buffer(size, |buffer| {
-            let mut rest = buffer;
-            for item in items {
-                let (here, after) = rest.split_at_mut(item.data().len());
-                here.copy_from_slice(item.data());
-                rest = after;
-            }
-        }),
+        _ => view::gathered(&items.iter().map(|item| &item.data()[..]).collect::<Vec<_>>()),
     };
     Ok(Tensor::from_parts(dtype, shape, data))
 }

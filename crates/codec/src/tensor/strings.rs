@@ -13,6 +13,7 @@ use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::error::DecodeError;
+use crate::matching::{Joined, Matching};
 use crate::msgpack::ext;
 use crate::tensor::{DType, Shape, TensorError, nested, size_of_shape};
 use crate::value::{Value, exact};
@@ -143,11 +144,22 @@ impl StrTensor {
     pub fn stack(items: &[&Self]) -> Result<Self, TensorError> {
         let first = *items.first().ok_or(TensorError::NothingToJoin)?;
         if let Some((index, item)) = items.iter().enumerate().find(|(_, item)| item.shape() != first.shape()) {
-            let (shape, actual_shape) = (first.shape().to_vec(), item.shape().to_vec());
-            return Err(TensorError::ShapeMismatch { index, shape, actual_shape });
+            return Err(shape_mismatch(index, first, item));
         }
         let shape: Shape = std::iter::once(items.len()).chain(first.shape().iter().copied()).collect();
         Self::from_texts(&shape, items.iter().flat_map(|item| item.iter()))
+    }
+
+    /// As [`stack`](Self::stack), of those items that have the shape of most; each of the others is refused by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NothingToJoin`] when there are no items.
+    pub fn stack_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+        let same = |a: &Self, b: &Self| a.shape() == b.shape();
+        let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
+        let outcomes = matching.outcomes(|index| shape_mismatch(index, matching.model, items[index]));
+        Ok(Joined { whole: Self::stack(&matching.chosen)?, items: outcomes })
     }
 
     /// Takes the first axis apart: n arrays without it. The inverse of [`stack`](Self::stack).
@@ -166,6 +178,10 @@ impl StrTensor {
         let texts = &self.0.data[self.0.len * END_BYTES..];
         std::str::from_utf8(&texts[start..end]).expect("whole characters since construction")
     }
+}
+
+fn shape_mismatch(index: usize, model: &StrTensor, item: &StrTensor) -> TensorError {
+    TensorError::ShapeMismatch { index, shape: model.shape().to_vec(), actual_shape: item.shape().to_vec() }
 }
 
 fn end_at(bytes: &[u8]) -> usize {

@@ -69,10 +69,40 @@ fn stacking_names_the_item_that_does_not_fit() {
     let (a, b) = (Tensor::from_array(array![1_u8, 2]), Tensor::from_array(array![3_u8]));
     let error = Tensor::stack(&[&a, &a, &b]).unwrap_err();
     assert!(matches!(error, TensorError::Mismatch { index: 2, .. }));
-    assert_eq!(error.to_string(), "item 2 is u8 of shape [1], the first is u8 of shape [2]");
+    assert_eq!(error.to_string(), "item 2 is u8 of shape [1], others are u8 of shape [2]");
     assert_eq!(Tensor::stack(&[]).unwrap_err(), TensorError::NothingToJoin);
     let single = Tensor::from_array(array![1_i8, 2]);
     assert!(matches!(Tensor::stack(&[&a, &single]), Err(TensorError::Mismatch { index: 1, .. })));
+}
+
+#[test]
+fn an_item_that_does_not_fit_is_refused_by_itself() {
+    let (a, b) = (Tensor::from_array(array![1_u8, 2]), Tensor::from_array(array![3_u8, 4]));
+    let odd = Tensor::from_array(array![5_u8]);
+    let joined = Tensor::stack_matching(&[&odd, &a, &b]).unwrap();
+    assert_eq!(joined.whole, Tensor::from_array(array![[1_u8, 2], [3, 4]]));
+    let [Err(error), Ok(0), Ok(1)] = &joined.items[..] else { panic!("{:?}", joined.items) };
+    assert_eq!(error.to_string(), "item 0 is u8 of shape [1], others are u8 of shape [2]");
+    assert_eq!(Tensor::stack_matching(&[]).unwrap_err(), TensorError::NothingToJoin);
+
+    let rows = Tensor::from_array(array![[1_u8, 2], [3, 4]]);
+    let joined = Tensor::concat_matching(&[&rows, &a, &rows]).unwrap();
+    assert_eq!((joined.whole.shape(), joined.items[1].is_err(), &joined.items[2]), (&[4, 2][..], true, &Ok(1)));
+    let bare = crate::Scalar::U8(1).to_tensor();
+    assert_eq!(Tensor::concat_matching(&[&bare, &bare, &rows]).unwrap_err(), TensorError::NoFirstAxis);
+
+    let texts = |texts: &[&str]| StrTensor::from_texts(&[texts.len()], texts).unwrap();
+    let joined = StrTensor::stack_matching(&[&texts(&["a"]), &texts(&["b", "c"]), &texts(&["d"])]).unwrap();
+    assert_eq!(joined.whole.shape(), [2, 1]);
+    assert!(matches!(joined.items[1], Err(TensorError::ShapeMismatch { index: 1, .. })));
+}
+
+#[test]
+fn a_view_becomes_a_tensor_by_one_copy_in_row_major_order() {
+    let base = Array::from_iter(0..6_i32).into_shape_with_order((2, 3)).unwrap();
+    let tensor = Tensor::from_view(base.t());
+    assert_eq!(tensor.view::<i32>().unwrap(), base.t().into_dyn());
+    assert_eq!(tensor.as_slice::<i32>().unwrap(), [0, 3, 1, 4, 2, 5]);
 }
 
 #[test]

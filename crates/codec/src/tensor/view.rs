@@ -1,7 +1,7 @@
 //! Tensors to and from `ndarray`: without a copy wherever the elements lie in standard order.
 
 use bytes::Bytes;
-use ndarray::{Array, ArrayD, ArrayViewD, Dimension, IxDyn};
+use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
 
 use crate::tensor::{Element, Tensor, TensorError};
 
@@ -20,6 +20,13 @@ impl Tensor {
             false => array.iter().copied().collect(),
         };
         Self::from_parts(T::DTYPE, &shape, bytes_of(elements))
+    }
+
+    /// Copies what an array lends, once, into row-major order: a slice, a transposed array, an array that others hold.
+    #[must_use]
+    pub fn from_view<T: Element, D: Dimension>(view: ArrayView<'_, T, D>) -> Self {
+        let shape = view.shape().to_vec();
+        Self::from_parts(T::DTYPE, &shape, bytes_of(view.iter().copied().collect()))
     }
 
     /// Takes elements over, in row-major order. Nothing is copied.
@@ -79,19 +86,47 @@ pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
     Bytes::from_owner(Owner(elements))
 }
 
-/// A buffer of `len` zeroed bytes that is aligned for every dtype, filled by `fill`.
-pub(crate) fn aligned_buffer(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
-    let mut words = Words::zeroed(len);
-    fill(words.bytes_mut());
-    words.into_bytes()
+/// What every dtype is aligned at.
+pub(crate) const ALIGNMENT: usize = 16;
+
+/// Bytes that are gathered one behind the other into a buffer that is aligned for every dtype. Nothing is zeroed first: memory
+/// that the allocator has had before would cost a pass over it.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    bytes: Vec<u8>,
+    /// Bytes before the first aligned one.
+    skip: usize,
 }
 
-/// Bytes that are aligned for every dtype.
+impl Gathered {
+    pub(crate) fn with_capacity(len: usize) -> Self {
+        let mut bytes: Vec<u8> = Vec::with_capacity(len + ALIGNMENT - 1);
+        let address = bytes.as_ptr().addr();
+        let skip = address.next_multiple_of(ALIGNMENT) - address;
+        bytes.resize(skip, 0);
+        Self { bytes, skip }
+    }
+
+    /// Appends a piece. All of them together must have room: a buffer that moved would lose its alignment.
+    pub(crate) fn push(&mut self, piece: &[u8]) {
+        debug_assert!(self.bytes.len() + piece.len() <= self.bytes.capacity());
+        self.bytes.extend_from_slice(piece);
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.skip..]
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        Bytes::from(self.bytes).slice(self.skip..)
+    }
+}
+
+/// Zeroed bytes that are aligned for every dtype, for a writer that wants to see all of them at once.
 #[derive(Debug)]
 pub(crate) struct Words(Vec<u128>, usize);
 
 impl Words {
-    /// Zeroed memory of this size comes fresh from the system, so the zeroing costs no pass over it.
     pub(crate) fn zeroed(len: usize) -> Self {
         Self(vec![0_u128; len.div_ceil(size_of::<u128>())], len)
     }
@@ -111,10 +146,18 @@ impl AsRef<[u8]> for Words {
     }
 }
 
-/// The same bytes at an address that is a multiple of `alignment`; copied only when they are not there already.
+/// The same bytes at an address that is a multiple of `alignment`, at most [`ALIGNMENT`]; copied only when they are not there
+/// already.
 pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
     match data.as_ptr().addr().is_multiple_of(alignment) {
         true => data,
-        false => aligned_buffer(data.len(), |buffer| buffer.copy_from_slice(&data)),
+        false => gathered(&[&data]),
     }
+}
+
+/// Pieces one behind the other, aligned for every dtype.
+pub(crate) fn gathered(pieces: &[&[u8]]) -> Bytes {
+    let mut buffer = Gathered::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
+    pieces.iter().for_each(|piece| buffer.push(piece));
+    buffer.into_bytes()
 }

@@ -4,6 +4,9 @@ use bytes::Bytes;
 use callboard_codec::{DType, Scalar, StrTensor, Tensor, Value};
 use proptest::prelude::*;
 
+#[cfg(feature = "arrow")]
+pub(crate) mod frame;
+
 /// Every leaf but floats that are no number, whose inequality would hide a difference.
 pub(crate) fn leaf() -> impl Strategy<Value = Value> {
     prop_oneof![
@@ -12,6 +15,10 @@ pub(crate) fn leaf() -> impl Strategy<Value = Value> {
         scalar().prop_map(Value::Scalar),
         tensor().prop_map(Value::Tensor),
         str_tensor().prop_map(Value::StrTensor),
+        #[cfg(feature = "arrow")]
+        frame::frame().prop_map(Value::DataFrame),
+        #[cfg(feature = "arrow")]
+        frame::series().prop_map(Value::Series),
     ]
 }
 
@@ -78,6 +85,12 @@ pub(crate) fn scalar() -> impl Strategy<Value = Scalar> {
         any::<u64>().prop_map(Scalar::from),
         proptest::num::f32::NORMAL.prop_map(Scalar::from),
         proptest::num::f64::NORMAL.prop_map(Scalar::from),
+        (proptest::num::f32::NORMAL, proptest::num::f32::ANY).prop_map(|(re, im)| {
+            let im = if im.is_nan() { 0.0 } else { im };
+            Scalar::C64(num_complex::Complex::new(re, im))
+        }),
+        (proptest::num::f64::NORMAL, proptest::num::f64::SUBNORMAL)
+            .prop_map(|(re, im)| Scalar::C128(num_complex::Complex::new(re, im))),
         proptest::num::f32::NORMAL.prop_map(|value| Scalar::F16(half::f16::from_f32(value % 1000.0))),
         proptest::num::f32::NORMAL.prop_map(|value| Scalar::BF16(half::bf16::from_f32(value % 1000.0))),
     ]
