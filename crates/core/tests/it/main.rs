@@ -11,6 +11,7 @@ mod chaos;
 mod composition;
 mod deadlines;
 mod drain;
+mod encodings;
 mod functions;
 mod overload;
 mod sizes;
