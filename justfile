@@ -31,6 +31,11 @@ features:
     cargo check --no-default-features --features onnx
     cargo check --no-default-features --features cli
 
+# One decoder for a million runs, e.g. `just fuzz json`; needs a nightly toolchain and cargo-fuzz.
+fuzz target runs="1000000":
+    mkdir -p fuzz/corpus/{{target}}
+    cargo +nightly fuzz run {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- -runs={{runs}} -max_len=2048 -timeout=20
+
 # Licences, advisories and bans; needs cargo-deny.
 deny:
     cargo deny check

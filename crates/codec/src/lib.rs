@@ -12,7 +12,10 @@
 //! * [`Payload`] is what travels: a shared Rust value. Stages of one process hand it on without encoding; it is encoded only
 //!   where it leaves the process.
 //! * [`DataType`] describes what a route takes: a JSON Schema, and the fast way from bytes to that very type.
-//! * [`Value`] is the dynamic value, [`Tensor`] the array in it, viewed through `ndarray` without a copy.
+//! * [`Value`] is the dynamic value; in it a [`Tensor`] is viewed through `ndarray`, and a [`DataFrame`] holds Arrow record
+//!   batches, both without a copy.
+//! * [`Format`] names the ways across a border: JSON, MessagePack, the [envelope], `.npy`, `.npz`, Arrow. [`MediaType::choose`]
+//!   picks one for an `Accept` header.
 //! * [`DecodeLimits`] bounds what any input may cost; [`DecodeError`] says which field, which byte and which limit.
 //!
 //! ```
@@ -23,15 +26,31 @@
 //! let value = Value::from(Map::from_iter([("id", Value::from(7)), ("image", Value::from(image))]));
 //!
 //! // MessagePack brings every value back as it was.
+//! let limits = DecodeLimits::default();
 //! let bytes = value.encode(Format::Msgpack)?;
-//! assert_eq!(Value::decode(Format::Msgpack, &bytes, &DecodeLimits::default()).unwrap(), value);
+//! assert_eq!(Value::decode(Format::Msgpack, &bytes, &limits).unwrap(), value);
 //!
 //! // JSON is for people: a tensor becomes nested lists.
 //! assert_eq!(value.encode(Format::Json)?, r#"{"id":7,"image":[[0.0,0.5],[0.5,1.0]]}"#);
+//!
+//! // An envelope is sent in pieces that share the value's memory, and a reader shares those of one buffer.
+//! let large = Value::from(Tensor::from_vec(&[1000], vec![0.5_f32; 1000]).unwrap());
+//! let received = large.to_envelope()?.into_bytes();
+//! assert_eq!(Value::decode(Format::Envelope, &received, &limits).unwrap(), large);
+//!
+//! // What is wrong is told with its place.
+//! let error = Value::decode(Format::Json, &r#"{"image": [1, NaN]}"#.into(), &limits).unwrap_err();
+//! assert_eq!((error.path(), error.offset()), ("$.image[1]", Some(14)));
 //! # Ok::<(), callboard_codec::EncodeError>(())
 //! ```
 //!
-//! This crate knows bytes and values only: no sockets, no clocks, no runtime.
+//! Every type with its forms in JSON, MessagePack, Python and Arrow stands in `docs/wire.md`. This crate knows bytes and values
+//! only: no sockets, no clocks, no runtime.
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `arrow` | yes | [`DataFrame`], [`Series`], and Arrow IPC as a stream and a file |
+//! | `arrow-compression` | yes | reading Arrow buffers that are compressed by LZ4 or ZSTD; builds a C library |
 
 #[cfg(feature = "arrow")]
 mod data_frame;

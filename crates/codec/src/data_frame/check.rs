@@ -74,6 +74,9 @@ fn is_compressed(batch: &RecordBatch<'_>) -> Result<bool, DecodeError> {
         Some(how) if how.method() != BodyCompressionMethod::BUFFER => {
             Err(DecodeError::unsupported("a compression that is not by buffer"))
         }
+        Some(_) if cfg!(not(feature = "arrow-compression")) => Err(DecodeError::unsupported(
+            "compressed Arrow data: this program was built without the feature `arrow-compression` of callboard-codec",
+        )),
         Some(how) if [CompressionType::LZ4_FRAME, CompressionType::ZSTD].contains(&how.codec()) => Ok(true),
         Some(how) => Err(DecodeError::unsupported(format!("compression {:?}", how.codec()))),
     }

@@ -14,7 +14,13 @@
 //! | `Bytes` | base64 text (RFC 4648, padded) | `Str` |
 //! | `Tuple` | a list | `List` |
 //! | `Scalar` | a number or bool; an f32 in its own shortest digits | `Int`, `UInt`, `Float` or `Bool` |
-//! | `Tensor` | nested lists, row-major; its element alone when it has no axes | `List` |
+//! | `Tensor` | nested lists, row-major; its element alone when it has no axes; a complex number is a pair of its parts | `List` |
+//! | `StrTensor` | nested lists of text | `List` |
+//! | `DataFrame` | a map of columns, each a list of its cells | `Map` |
+//! | `Series` | a list of its cells | `List` |
+//!
+//! Cells of a frame are numbers, texts, `null`, lists and maps; binary cells are base64, dates and times ISO 8601, decimals text
+//! with all their digits, categorical cells what they stand for.
 //!
 //! A type with a [`Tensor`](crate::Tensor) field reads nested lists or `{"dtype", "shape", "data"}`
 //! (see [`Tensor::from_value`](crate::Tensor::from_value)). Native Rust types follow serde_json's rules, which write a
