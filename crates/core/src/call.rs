@@ -1,5 +1,6 @@
 //! What a caller may ask for beside the input, what it gets beside the output, and the flight that stands for the call.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,6 +34,50 @@ impl Priority {
 pub struct CallOptions {
     deadline: Option<Deadline>,
     priority: Option<Priority>,
+    session: Option<SessionKey>,
+}
+
+/// What calls of one session have in common, so that they reach the same replica.
+///
+/// Two keys that are equal as text are equal on every node. Only a hash is kept: nothing of the text is ever shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionKey(NonZeroU64);
+
+impl SessionKey {
+    /// The key of this name: a user, a conversation, a document.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        // FNV-1a, and a finisher because it mixes its last bytes little.
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self(NonZeroU64::new(mix(hash)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// How well this session and a replica agree: the highest wins.
+    pub(crate) fn affinity(self, replica: usize) -> u64 {
+        mix(self.0.get() ^ mix(replica as u64))
+    }
+}
+
+impl From<&str> for SessionKey {
+    fn from(name: &str) -> Self {
+        Self::new(name)
+    }
+}
+
+impl From<String> for SessionKey {
+    fn from(name: String) -> Self {
+        Self::new(&name)
+    }
+}
+
+/// SplitMix64: unrelated numbers of related ones.
+pub(crate) fn mix(bits: u64) -> u64 {
+    let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }
 
 impl CallOptions {
@@ -66,8 +111,30 @@ impl CallOptions {
         self.deadline
     }
 
+    /// Belongs to this session: in every stage, calls with the same key reach the same replica while it lives.
+    ///
+    /// For stages whose replicas remember something, such as a conversation's state. When a replica dies, its sessions move to
+    /// others, and back when it is up again; when replicas are added, they draw a part of the sessions. So a replica that does
+    /// not know a session must be able to begin it anew. A session's calls wait for its replica although others are free: only
+    /// use keys where that is worth it.
+    ///
+    /// ```
+    /// use callboard_core::CallOptions;
+    ///
+    /// let options = CallOptions::new().with_session_key("conversation 17");
+    /// ```
+    #[must_use]
+    pub fn with_session_key(mut self, key: impl Into<SessionKey>) -> Self {
+        self.session = Some(key.into());
+        self
+    }
+
     pub(crate) fn priority(&self) -> Option<Priority> {
         self.priority
+    }
+
+    pub(crate) fn session(&self) -> Option<SessionKey> {
+        self.session
     }
 }
 
@@ -115,6 +182,7 @@ pub struct Reply {
 pub(crate) struct Flight {
     pub(crate) deadline: Deadline,
     pub(crate) priority: Priority,
+    pub(crate) session: Option<SessionKey>,
     /// Waits for a place in a full queue instead of being refused.
     pub(crate) patient: bool,
     abandoned: AtomicBool,
@@ -127,7 +195,7 @@ pub(crate) struct Flight {
 impl Flight {
     pub(crate) fn new(deadline: Deadline, priority: Priority) -> Self {
         let (abandoned, late) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { deadline, priority, patient: false, abandoned, late, parent: None }
+        Self { deadline, priority, session: None, patient: false, abandoned, late, parent: None }
     }
 
     /// A call whose caller bounds how many of them there are, so that none needs to be refused for want of room.
@@ -135,10 +203,16 @@ impl Flight {
         Self { patient: true, ..Self::new(deadline, priority) }
     }
 
+    /// The same call as one of a session.
+    #[must_use]
+    pub(crate) fn of_session(self, session: Option<SessionKey>) -> Self {
+        Self { session, ..self }
+    }
+
     /// A part of a call that can be given up without the rest.
     pub(crate) fn branch_of(parent: &Arc<Self>) -> Self {
         let (patient, own) = (parent.patient, Self::new(parent.deadline, parent.priority));
-        Self { patient, parent: Some(Arc::clone(parent)), ..own }
+        Self { patient, session: parent.session, parent: Some(Arc::clone(parent)), ..own }
     }
 
     /// Nobody waits any more. Work that has not begun must not begin.

@@ -58,7 +58,7 @@ mod worker;
 
 pub use app::{App, RouteSpec, StartError};
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
-pub use call::{CallOptions, Priority, Reply, Timing};
+pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
     AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Client, FunctionCall, NO_ARGS, Prepare,
     Preprocess,

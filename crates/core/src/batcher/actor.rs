@@ -6,10 +6,10 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::entry::Entry;
+use super::lanes::Lanes;
 use super::message::BatcherMessage;
 use super::policy::{Release, ReleaseReason, Waiting};
 use super::pool::Pool;
-use super::queue::BatchQueue;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Place;
@@ -24,7 +24,7 @@ pub(crate) struct BatcherArgs {
 
 pub(crate) struct BatcherState {
     pool: Arc<Pool>,
-    queue: BatchQueue<Box<Entry>>,
+    queue: Lanes<Box<Entry>>,
     workers: Vec<Arc<WorkerSlot>>,
     last_batch: usize,
     last_cost: u64,
@@ -52,7 +52,7 @@ impl Actor for BatcherActor {
         args: BatcherArgs,
     ) -> Result<BatcherState, ActorProcessingErr> {
         Ok(BatcherState {
-            queue: BatchQueue::new(args.pool.policy().ageing),
+            queue: Lanes::new(args.pool.policy().ageing),
             pool: args.pool,
             workers: Vec::new(),
             last_batch: 0,
@@ -80,7 +80,10 @@ impl Actor for BatcherActor {
                     state.pool.discard(*entry, clock::now(), Place::Queue);
                 }
             }
-            BatcherMessage::Join(slot) => state.workers.push(slot),
+            BatcherMessage::Join(slot) => {
+                state.workers.push(slot);
+                state.settle_sessions();
+            }
             BatcherMessage::Free => {}
             BatcherMessage::Settled => state.settle(),
             BatcherMessage::Due => state.due_at = None,
@@ -113,15 +116,25 @@ impl BatcherState {
     }
 
     fn push(&mut self, entry: Box<Entry>) {
-        self.queue.push(entry.key, entry.enqueued_at, entry.cost, entry);
+        self.queue.push(entry.flight.session, entry.key, entry.enqueued_at, entry.cost, entry);
+    }
+
+    /// The replicas have changed: each session waits for one that is up.
+    fn settle_sessions(&mut self) {
+        self.queue.set_replicas(self.workers.iter().map(|worker| worker.index()));
     }
 
     /// Hands out batches while the policy says so. Returns whether the turn is to be given away first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
+        if self.queue.len() > 0 {
+            self.forget_the_gone();
+        }
+        // Where sessions make what waits differ from worker to worker, one that waits for more does not hold up the others.
+        let mut from = 0;
         while self.queue.len() > 0 {
-            let Some(worker) = self.take_free_worker() else { return false };
+            let Some((position, worker)) = self.take_free_worker(from) else { return false };
             let now = clock::now();
-            let waiting = self.waiting();
+            let waiting = self.waiting(worker.index());
             match self.pool.policy().decide(now, &waiting) {
                 Release::Now(reason) => {
                     self.hand_over(&worker, now, reason);
@@ -136,12 +149,15 @@ impl BatcherState {
                 Release::At(at) => {
                     worker.give_back();
                     self.arm(myself, now, at);
-                    return false;
+                    from = position + 1;
                 }
                 Release::Nothing => {
                     worker.give_back();
-                    return false;
+                    from = position + 1;
                 }
+            }
+            if from > 0 && !self.queue.has_sessions() {
+                return false;
             }
         }
         false
@@ -153,36 +169,40 @@ impl BatcherState {
         self.fruitless_turns = if self.queue.len() > self.settled_at { 0 } else { self.fruitless_turns + 1 };
     }
 
-    fn waiting(&self) -> Waiting {
+    /// What waits for this replica.
+    fn waiting(&self, replica: usize) -> Waiting {
         let has_delay = !self.pool.policy().max_delay.is_zero();
+        let load = self.queue.load_for(replica);
         Waiting {
-            load: self.queue.load(),
-            oldest_arrival: if has_delay { self.queue.oldest_arrival() } else { None },
-            first_deadline: if has_delay { self.queue.first_deadline() } else { None },
-            estimate: if has_delay { self.pool.cost().line().batch(self.queue.load().cost) } else { Duration::ZERO },
+            load,
+            oldest_arrival: if has_delay { self.queue.oldest_arrival(replica) } else { None },
+            first_deadline: if has_delay { self.queue.first_deadline(replica) } else { None },
+            estimate: if has_delay { self.pool.cost().line().batch(load.cost) } else { Duration::ZERO },
             last_batch: self.last_batch,
             fruitless_turns: self.fruitless_turns,
             draining: self.draining,
         }
     }
 
-    /// Takes a worker that is free, and forgets those that are over.
-    fn take_free_worker(&mut self) -> Option<Arc<WorkerSlot>> {
-        let mut gone = false;
-        let taken = self.workers.iter().find(|worker| {
-            gone |= worker.is_gone();
-            worker.try_take()
-        });
-        let taken = taken.cloned();
-        if gone {
+    /// Takes a worker that is free and has something to do, from this position on.
+    fn take_free_worker(&self, from: usize) -> Option<(usize, Arc<WorkerSlot>)> {
+        let sessions = self.queue.has_sessions();
+        let mut workers = self.workers.iter().enumerate().skip(from);
+        let (position, worker) = workers
+            .find(|(_, worker)| (!sessions || self.queue.load_for(worker.index()).entries > 0) && worker.try_take())?;
+        Some((position, Arc::clone(worker)))
+    }
+
+    fn forget_the_gone(&mut self) {
+        if self.workers.iter().any(|worker| worker.is_gone()) {
             self.workers.retain(|worker| !worker.is_gone());
+            self.settle_sessions();
         }
-        taken
     }
 
     /// Forms a batch and gives it to a worker that was taken for it.
     fn hand_over(&mut self, worker: &WorkerSlot, now: Instant, reason: ReleaseReason) {
-        let entries = self.form(now);
+        let entries = self.form(worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
             return;
@@ -198,14 +218,14 @@ impl BatcherState {
         }
     }
 
-    /// Takes up to a full batch of entries that somebody still wants.
-    fn form(&mut self, now: Instant) -> Vec<Entry> {
+    /// Takes up to a full batch of entries that this replica may run and somebody still wants.
+    fn form(&mut self, replica: usize, now: Instant) -> Vec<Entry> {
         let (max, max_cost) = self.pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
         let mut cost = 0;
         let before = self.queue.len();
         while entries.len() < max {
-            let Some(head) = self.queue.head(now) else { break };
+            let Some(head) = self.queue.head(replica, now) else { break };
             cost += head.cost();
             if cost > max_cost && !entries.is_empty() {
                 break;
@@ -242,8 +262,7 @@ impl BatcherState {
 
     fn answer_all_unavailable(&mut self) {
         self.pool.give_up_places(self.queue.len());
-        let now = clock::now();
-        while let Some(entry) = self.queue.pop(now) {
+        while let Some(entry) = self.queue.pop_any() {
             let message = format!("stage `{}` {}", self.pool.name(), self.pool.why_unavailable());
             let error = CallError::new(ErrorKind::Unavailable, message).at_stage(self.pool.name());
             entry.reply.send(Err(error));

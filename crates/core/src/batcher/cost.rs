@@ -53,6 +53,10 @@ impl Load {
         Self { entries: self.entries + other.entries, cost: self.cost + other.cost }
     }
 
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self { entries: self.entries - other.entries, cost: self.cost - other.cost }
+    }
+
     /// How many full batches this is; a part of one counts as that part.
     pub(crate) fn batches(self, policy: &BatchPolicy) -> f64 {
         let by_entries = self.entries as f64 / policy.max_batch_size.get() as f64;

@@ -12,6 +12,7 @@ mod actor;
 mod admission;
 mod cost;
 mod entry;
+mod lanes;
 mod message;
 mod parts;
 mod policy;

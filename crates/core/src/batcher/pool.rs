@@ -17,9 +17,9 @@ use tokio::sync::{Notify, oneshot};
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
 use super::cost::{Load, SharedCost};
 use super::entry::{Entry, EntryKey, ReplyPort, StageOutcome};
+use super::lanes::Lanes;
 use super::message::BatcherMessage;
 use super::policy::{BatchPolicy, ReleaseReason};
-use super::queue::BatchQueue;
 use crate::call::{Flight, Timing};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
@@ -285,7 +285,7 @@ impl Pool {
     }
 
     /// Why an entry that is about to queue would wait for nothing, if so. `last_cost` is what the batches in hand cost.
-    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &BatchQueue<T>, last_cost: u64) -> Option<CallError> {
+    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &Lanes<T>, last_cost: u64) -> Option<CallError> {
         let line = self.cost.warm_line()?;
         let now = entry.enqueued_at;
         let remaining = entry.flight.deadline.remaining(now);
@@ -300,8 +300,9 @@ impl Pool {
             let live = workers.iter().filter(|slot| !slot.is_gone());
             live.fold((0, false), |(count, free), slot| (count + 1, free || !slot.is_busy()))
         };
-        let prospect =
-            Prospect { before: queue.before(entry.key), running: (!free).then_some(last_cost), replicas, ..worst };
+        let (before, only) = queue.before(entry.flight.session, entry.key);
+        let running = (!free).then_some(last_cost);
+        let prospect = Prospect { before, running, replicas: only.unwrap_or(replicas), ..worst };
         let verdict = prospect.judge(self.policy());
         if verdict != Verdict::Queue && prospect.is_first() {
             let confirmed = now.checked_sub(CONFIRMED_FOR).is_none_or(|then| self.cost.is_confirmed_since(then));

@@ -104,11 +104,11 @@ impl<T> BatchQueue<T> {
 
     /// Takes what [`head`](Self::head) found.
     pub(crate) fn take(&mut self, head: Head) -> T {
-        self.leave(head.id);
-        self.drop_node(head.id)
+        self.remove_node(head.id).0
     }
 
     /// Takes the entry that is next in order.
+    #[cfg(test)]
     pub(crate) fn pop(&mut self, now: Instant) -> Option<T> {
         let head = self.head(now)?;
         Some(self.take(head))
@@ -116,11 +116,20 @@ impl<T> BatchQueue<T> {
 
     /// Takes an entry out of the middle: its caller has gone.
     pub(crate) fn remove(&mut self, key: EntryKey) -> Option<T> {
+        self.remove_with_cost(key).map(|(entry, _)| entry)
+    }
+
+    pub(crate) fn remove_with_cost(&mut self, key: EntryKey) -> Option<(T, u64)> {
         // It may have gained classes, never lost one.
         let above = self.classes[..=key.priority as usize].iter().rev();
         let id = above.copied().find_map(|root| self.arena.find(root, (key.deadline, key.sequence)))?;
-        self.leave(id);
-        Some(self.drop_node(id))
+        Some(self.remove_node(id))
+    }
+
+    /// Takes any entry, and says what it costs.
+    pub(crate) fn pop_any(&mut self) -> Option<(T, u64)> {
+        let id = self.classes.iter().flatten().next().copied()?;
+        Some(self.remove_node(id))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -189,10 +198,11 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    fn drop_node(&mut self, id: Id) -> T {
+    fn remove_node(&mut self, id: Id) -> (T, u64) {
+        self.leave(id);
         let cost = self.arena.cost(id);
-        self.load = Load::of(self.load.entries - 1, self.load.cost.saturating_sub(cost));
-        self.arena.unmake(id).entry
+        self.load = self.load.minus(Load::of(1, cost));
+        (self.arena.unmake(id).entry, cost)
     }
 
     fn place_of(&self, id: Id) -> (usize, usize) {

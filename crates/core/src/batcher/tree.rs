@@ -7,6 +7,7 @@
 use std::num::NonZeroU32;
 
 use super::cost::Load;
+use crate::call::mix;
 use crate::deadline::Deadline;
 
 /// The order inside a class: deadline, then arrival.
@@ -44,7 +45,7 @@ impl<T> Arena<T> {
 
     /// Makes a node that is in no tree yet.
     pub(super) fn make(&mut self, key: Key, cost: u64, value: T) -> Id {
-        let heap = hash(key.1);
+        let heap = (mix(key.1) >> 32) as u32;
         let node = Node { key, heap, left: None, right: None, cost, entries: 1, sum: cost, value };
         let index = self.nodes.insert(node);
         u32::try_from(index + 1).ok().and_then(Id::new).expect("entries hold places in a bounded queue, far below 2³²")
@@ -218,12 +219,4 @@ impl<T> Arena<T> {
 
 fn index(id: Id) -> usize {
     id.get() as usize - 1
-}
-
-/// The finisher of SplitMix64: consecutive numbers become unrelated ones.
-fn hash(sequence: u64) -> u32 {
-    let mut bits = sequence.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (bits >> 32) as u32
 }

@@ -114,7 +114,7 @@ impl Client {
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
         let deadline = options.deadline().unwrap_or_else(|| admission.deadline(None));
         let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
-        let flight = Arc::new(Flight::new(deadline, priority));
+        let flight = Arc::new(Flight::new(deadline, priority).of_session(options.session()));
         fly(now, AdmittedCall::new(admission, flight), payload)
     }
 

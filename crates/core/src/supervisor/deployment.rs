@@ -214,6 +214,8 @@ impl DeploymentState {
     fn replica_died(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, why: &str) {
         let Some(slot) = self.replicas[index].slot.take() else { return };
         slot.retire();
+        // Its sessions wait for it, and nothing else may come to tell the batcher that it is gone.
+        self.pool.tell_batcher(BatcherMessage::Free);
         tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
         let in_a_loop = slot.batches() == 0;
         self.restart_or_give_up(myself, index, in_a_loop, format!("replica {index} died: {why}"));

@@ -14,6 +14,7 @@ mod drain;
 mod encodings;
 mod functions;
 mod overload;
+mod sessions;
 mod sizes;
 mod streams;
 mod supervision;

@@ -169,7 +169,7 @@ where
         let deadline = self.window.deadline(now, self.timeout);
         let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
         let priority = self.options.priority().unwrap_or_else(|| admission.route().default_priority());
-        let flight = Arc::new(Flight::patient(deadline, priority));
+        let flight = Arc::new(Flight::patient(deadline, priority).of_session(self.options.session()));
         let call = fly(now, AdmittedCall::new(admission, Arc::clone(&flight)), payload);
         let task = self.client.runtime().spawn(async move { Ok(call.await?.payload.into_inner::<Out>()?) });
         self.calls.push_back(Call { kept, state: State::Running(Running { flight, task }) });

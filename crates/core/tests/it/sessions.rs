@@ -1,0 +1,159 @@
+//! Calls of one session reach one replica.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use callboard_core::{Batch, CallOptions, Client, Failure, Stage, StageState, Worker};
+
+use super::support::{Gate, serve, until};
+
+/// Answers with the number of its replica; 13 waits at the gate, 666 kills the replica.
+struct WhoAmI {
+    index: u64,
+    gate: Gate,
+}
+
+impl Worker for WhoAmI {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        assert!(!batch.iter().any(|n| *n == 666), "the number of the beast");
+        if batch.iter().any(|n| *n == 13) {
+            self.gate.pass();
+        }
+        batch.iter().map(|_| Ok(self.index)).collect()
+    }
+}
+
+fn who_am_i(gate: &Gate) -> Stage<u64, u64> {
+    let gate = gate.clone();
+    Stage::worker("who", move |replica| Ok(WhoAmI { index: replica.index() as u64, gate: gate.clone() }))
+        .replicas(4)
+        .max_batch_size(8)
+}
+
+async fn ask(client: &Client, session: u64, n: u64) -> Result<u64, callboard_core::CallError> {
+    client.call_with("/route", n, CallOptions::new().with_session_key(format!("session {session}"))).await
+}
+
+/// Which replica each of twenty sessions reaches.
+async fn homes(client: &Client) -> HashMap<u64, u64> {
+    let mut homes = HashMap::new();
+    for session in 0..20 {
+        homes.insert(session, ask(client, session, 0).await.unwrap());
+    }
+    homes
+}
+
+#[tokio::test]
+async fn a_session_reaches_the_same_replica_under_load() {
+    let node = serve(who_am_i(&Gate::default())).await;
+    let client = node.client();
+    let homes = homes(&client).await;
+    assert_eq!(homes.values().collect::<std::collections::HashSet<_>>().len(), 4, "all replicas have sessions");
+    let calls: Vec<_> = (0..400u64)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                if n % 3 == 0 {
+                    client.call::<u64, u64>("/route", 0).await.unwrap();
+                }
+                (n % 20, ask(&client, n % 20, 0).await.unwrap())
+            })
+        })
+        .collect();
+    for call in calls {
+        let (session, replica) = call.await.unwrap();
+        assert_eq!(replica, homes[&session], "session {session}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_waits_for_its_replica_holds_up_nobody_elses() {
+    let gate = Gate::default();
+    let node = serve(who_am_i(&gate)).await;
+    let client = node.client();
+    let homes = homes(&client).await;
+    let hot = {
+        let client = client.clone();
+        tokio::spawn(async move { ask(&client, 0, 13).await })
+    };
+    until("its replica is busy", || gate.arrived() == 1).await;
+    let waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { ask(&client, 0, 0).await })
+        })
+        .collect();
+    until("its other calls wait", || node.describe().stages[0].queued == 10).await;
+
+    for session in (1..20).filter(|session| homes[session] != homes[&0]) {
+        assert_eq!(ask(&client, session, 0).await.unwrap(), homes[&session]);
+    }
+    for _ in 0..10 {
+        let anybody = client.call::<u64, u64>("/route", 0).await.unwrap();
+        assert_ne!(anybody, homes[&0], "that one is busy");
+    }
+    assert_eq!(node.describe().stages[0].queued, 10);
+    gate.open();
+    for call in waiting {
+        assert_eq!(call.await.unwrap().unwrap(), homes[&0]);
+    }
+    hot.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_sessions_of_a_replica_that_dies_move_and_their_waiting_calls_with_them() {
+    let gate = Gate::default();
+    let node = serve(who_am_i(&gate)).await;
+    let client = node.client();
+    let before = homes(&client).await;
+    // One call of the session waits at the gate with the replica, which is killed by the next.
+    let blocked = {
+        let client = client.clone();
+        tokio::spawn(async move { ask(&client, 0, 13).await })
+    };
+    until("its replica is busy", || gate.arrived() == 1).await;
+    let killer = {
+        let client = client.clone();
+        tokio::spawn(async move { ask(&client, 0, 666).await })
+    };
+    until("the killer waits", || node.describe().stages[0].queued == 1).await;
+    gate.open();
+    blocked.await.unwrap().unwrap();
+    killer.await.unwrap().unwrap_err();
+    let moved = tokio::time::timeout(Duration::from_secs(10), ask(&client, 0, 0)).await.unwrap();
+    assert!(moved.is_ok(), "{moved:?}");
+    until("the replica is back", || node.describe().stages[0].health.state == StageState::Ready).await;
+    until("all are up", || node.describe().stages[0].replicas.len() == 4).await;
+    // The batcher hears of the new replica in its own time; then the sessions are where they were.
+    until("it is known", || node.describe().stages[0].queued == 0).await;
+    let after = homes(&client).await;
+    let strayed = before.iter().filter(|(session, home)| **home != before[&0] && after[*session] != **home);
+    assert_eq!(strayed.count(), 0, "sessions of the others stayed");
+}
+
+#[tokio::test]
+async fn what_waits_for_a_replica_that_does_not_come_back_moves_at_once() {
+    let gate = Gate::default();
+    let passed = gate.clone();
+    let stage = Stage::worker("who", move |replica| match replica.generation() {
+        0 => Ok(WhoAmI { index: replica.index() as u64, gate: passed.clone() }),
+        _ => Err(Failure::new("gone for good")),
+    });
+    // In batches of one, so that the last call is not in the killer's batch.
+    let node = serve(stage.replicas(2)).await;
+    let client = node.client();
+    let before = homes(&client).await[&0];
+    let mut calls = Vec::new();
+    for (position, n) in [13, 666, 0].into_iter().enumerate() {
+        let client = client.clone();
+        calls.push(tokio::spawn(async move { ask(&client, 0, n).await }));
+        until("its replica is busy", || gate.arrived() == 1).await;
+        until("the others wait in order", || node.describe().stages[0].queued == position).await;
+    }
+    gate.open();
+    let last = tokio::time::timeout(Duration::from_secs(10), calls.pop().unwrap()).await.unwrap().unwrap();
+    assert_eq!(last.unwrap(), 1 - before, "the other replica answers");
+}
