@@ -1,7 +1,6 @@
 //! What is to be served: routes over pipelines, and the node's bounds. A plan; nothing runs before [`App::start`].
 
 use std::any::TypeId;
-use std::collections::HashSet;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use crate::gateway::Limits;
 use crate::id::{RouteName, StageName};
 use crate::node::Node;
 use crate::pipeline::{Graph, Pipeline};
-use crate::router::{RouteLimits, RouteParts};
+use crate::router::{ChangeError, RouteLimits, RouteParts};
 use crate::stage::StageSpec;
 
 /// Routes and limits, on their way to a [`Node`].
@@ -100,32 +99,14 @@ impl App {
     ///
     /// Outside a tokio runtime.
     pub async fn start(self) -> Result<Node, StartError> {
-        self.check()?;
         Node::start(self.routes, self.limits).await
-    }
-
-    fn check(&self) -> Result<(), StartError> {
-        let mut names = HashSet::new();
-        for route in &self.routes {
-            check_route_name(&route.name)?;
-            if !names.insert(&route.name) {
-                return Err(StartError::DuplicateRoute { route: route.name.clone() });
-            }
-        }
-        for spec in distinct_stages(&self.routes) {
-            let same_name = |other: &Arc<StageSpec>| other.name() == spec.name() && !Arc::ptr_eq(other, &spec);
-            if self.routes.iter().flat_map(|route| route.graph.stages()).any(same_name) {
-                return Err(StartError::DuplicateStage { stage: spec.name().clone() });
-            }
-        }
-        Ok(())
     }
 }
 
 /// Each stage once, in the order of first use.
-pub(crate) fn distinct_stages(routes: &[RouteSpec]) -> Vec<Arc<StageSpec>> {
+pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec>) -> Vec<Arc<StageSpec>> {
     let mut stages: Vec<Arc<StageSpec>> = Vec::new();
-    for spec in routes.iter().flat_map(|route| route.graph.stages()) {
+    for spec in routes.into_iter().flat_map(|route| route.graph.stages()) {
         if !stages.iter().any(|seen| Arc::ptr_eq(seen, spec)) {
             stages.push(Arc::clone(spec));
         }
@@ -134,7 +115,7 @@ pub(crate) fn distinct_stages(routes: &[RouteSpec]) -> Vec<Arc<StageSpec>> {
 }
 
 /// The characters of a route's name: those of a URL path that need no escape.
-fn check_route_name(route: &RouteName) -> Result<(), StartError> {
+pub(crate) fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
     let name = route.as_str();
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte);
     let well_formed = name.len() > 1
@@ -143,7 +124,7 @@ fn check_route_name(route: &RouteName) -> Result<(), StartError> {
         && !name.contains("//")
         && name.bytes().all(allowed)
         && name.split('/').all(|segment| segment != "." && segment != "..");
-    if well_formed { Ok(()) } else { Err(StartError::BadRouteName { route: route.clone() }) }
+    if well_formed { Ok(()) } else { Err(ChangeError::BadRouteName { route: route.clone() }) }
 }
 
 /// One route of an app.
@@ -298,4 +279,17 @@ pub enum StartError {
     /// A part of the node could not be started: a defect of this framework.
     #[error("could not start the node: {0}")]
     Internal(String),
+}
+
+impl From<ChangeError> for StartError {
+    /// A start is the first change of a node that serves nothing yet.
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Stage { stage, message } => Self::Stage { stage, message },
+            ChangeError::DuplicateStage { stage } => Self::DuplicateStage { stage },
+            ChangeError::RouteExists { route } => Self::DuplicateRoute { route },
+            ChangeError::BadRouteName { route } => Self::BadRouteName { route },
+            other => Self::Internal(other.to_string()),
+        }
+    }
 }

@@ -69,9 +69,12 @@ pub use error::{CallError, ErrorKind};
 pub use failure::Failure;
 pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, Limits};
 pub use id::{FlightId, RouteName, StageName};
-pub use node::{BlockingNode, Description, Drained, Health, Node, ReplicaDescription, StageDescription, StageHealth};
+pub use node::{
+    BlockingNode, Description, Drained, Health, Node, NodeHandle, ReplicaDescription, RouteDescription,
+    StageDescription, StageHealth, StagePart,
+};
 pub use pipeline::{MemberError, Members, Pipeline};
-pub use router::Route;
+pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings};
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
 pub use worker::{Batch, ItemContext, Replica, Worker};

@@ -84,6 +84,12 @@ impl Actor for BatcherActor {
                 state.workers.push(slot);
                 state.settle_sessions();
             }
+            BatcherMessage::Part(slot) => {
+                state.workers.retain(|worker| !Arc::ptr_eq(worker, &slot));
+                state.settle_sessions();
+                // Behind the batch it may have been handed; one that is gone has left already.
+                let _ = slot.actor().send_message(WorkerMessage::Leave);
+            }
             BatcherMessage::Free => {}
             BatcherMessage::Settled => state.settle(),
             BatcherMessage::Due => state.due_at = None,

@@ -15,6 +15,8 @@ pub(crate) enum BatcherMessage {
     Abandon(EntryKey),
     /// A replica is ready for batches. From the new worker.
     Join(Arc<WorkerSlot>),
+    /// A replica is not needed any more: tell it to leave, and give it nothing after that. From the supervisor.
+    Part(Arc<WorkerSlot>),
     /// A worker became free while entries were waiting. From that worker.
     Free,
     /// The turn was given away; form a batch from what has come. From the batcher to itself.

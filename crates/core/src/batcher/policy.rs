@@ -64,6 +64,9 @@ pub enum ReleaseReason {
 }
 
 impl ReleaseReason {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [Self::Full, Self::Idle, Self::Delay, Self::Deadline, Self::Drain];
+
     /// The word for metric labels.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use callboard_codec::Payload;
 use parking_lot::Mutex;
-use ractor::ActorRef;
+use ractor::{ActorId, ActorRef};
 use tokio::sync::{Notify, oneshot};
 
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
@@ -45,6 +45,8 @@ pub(crate) struct Pool {
     open: AtomicBool,
     batcher: OnceLock<ActorRef<BatcherMessage>>,
     workers: Mutex<Vec<Arc<WorkerSlot>>>,
+    /// How many replicas there are to be.
+    replicas: AtomicUsize,
     /// Entries in the mailbox and the queue. Sequentially consistent with the workers' slots.
     queued: AtomicUsize,
     /// Callers that wait for a place in the full queue, and how they hear of one.
@@ -66,6 +68,7 @@ impl Pool {
             open: AtomicBool::new(false),
             batcher: OnceLock::new(),
             workers: Mutex::default(),
+            replicas: AtomicUsize::new(spec.settings().replicas().get()),
             queued: AtomicUsize::new(0),
             waiting_for_room: AtomicUsize::new(0),
             room: Notify::new(),
@@ -162,6 +165,11 @@ impl Pool {
         self.settings.batching()
     }
 
+    /// Entries waiting, for those who look. What a stage had when it came to a sudden end waits no more.
+    pub(crate) fn waiting(&self) -> usize {
+        if matches!(self.state().0, StageState::Stopped | StageState::Failed) { 0 } else { self.queued() }
+    }
+
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::SeqCst)
     }
@@ -171,9 +179,9 @@ impl Pool {
         self.queued() >= self.policy().max_batch_size.get()
     }
 
-    /// The replicas that are up.
+    /// The replicas that are up, and those that finish what they have before they leave.
     pub(crate) fn workers(&self) -> Vec<Arc<WorkerSlot>> {
-        self.workers.lock().iter().filter(|slot| !slot.is_gone()).cloned().collect()
+        self.workers.lock().iter().filter(|slot| !slot.is_gone() || slot.is_leaving()).cloned().collect()
     }
 
     pub(crate) fn set_batcher(&self, batcher: ActorRef<BatcherMessage>) {
@@ -190,8 +198,25 @@ impl Pool {
     /// Notes a replica that came up, in place of the one before it.
     pub(crate) fn note_worker(&self, slot: Arc<WorkerSlot>) {
         let mut workers = self.workers.lock();
-        workers.retain(|other| other.index() != slot.index());
+        let is_over = |other: &WorkerSlot| other.is_gone() || (other.index() == slot.index() && !slot.is_leaving());
+        workers.retain(|other| other.is_leaving() || !is_over(other));
         workers.push(slot);
+    }
+
+    /// Whether this replica was told to leave; if so, it is forgotten.
+    pub(crate) fn has_left(&self, who: ActorId) -> bool {
+        let mut workers = self.workers.lock();
+        let left = workers.iter().position(|slot| slot.actor().get_id() == who && slot.is_leaving());
+        left.map(|position| workers.swap_remove(position)).is_some()
+    }
+
+    /// How many replicas there are to be.
+    pub(crate) fn replicas(&self) -> usize {
+        self.replicas.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_replicas(&self, replicas: usize) {
+        self.replicas.store(replicas, Ordering::Relaxed);
     }
 
     /// Where the stage is in its life, and why.

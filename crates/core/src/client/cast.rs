@@ -4,7 +4,6 @@
 //! * **Late:** the deadline ends it, as it ends a call.
 //! * **Cancelled:** not by its caller, who has nothing to drop. It ends with its node, or by its deadline.
 
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use callboard_codec::{Data, Payload};
@@ -52,8 +51,9 @@ impl Client {
     /// As [`cast`](Self::cast).
     pub fn cast_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
         let payload = Payload::new(input);
-        let route = self.find(route)?;
-        let admission = self.shared.gateway.admit(Arc::clone(&route), payload.size_hint() as u64)?;
+        let held = self.hold(route)?;
+        let route = held.id().clone();
+        let admission = self.shared.gateway.admit(held, payload.size_hint() as u64)?;
         let (id, now) = (admission.id(), admission.admitted_at());
 
         // The call's timer belongs to the node's runtime, wherever its caller is.
@@ -66,7 +66,7 @@ impl Client {
             Poll::Pending => {
                 self.shared.runtime.spawn(async move {
                     if let Err(error) = call.await {
-                        tracing::warn!(route = route.name(), flight = %id, %error, "a cast failed");
+                        tracing::warn!(%route, flight = %id, %error, "a cast failed");
                     }
                 });
                 Ok(())

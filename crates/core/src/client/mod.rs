@@ -20,7 +20,7 @@ use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
 use crate::node::{Description, Health, Shared};
-use crate::router::Route;
+use crate::router::{HeldRoute, Route};
 use crate::worker::panic_message;
 
 /// A handle on a node's routes. Cloning it is cheap; it does not keep the node alive.
@@ -59,7 +59,7 @@ impl Client {
         options: CallOptions,
     ) -> Result<Out, CallError> {
         let payload = Payload::new(input);
-        let route = self.find(route)?;
+        let route = self.hold(route)?;
         let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;
@@ -78,13 +78,19 @@ impl Client {
         self.shared.router.routes()
     }
 
-    /// Takes the permits for a call before its `bytes` are read. The admission holds them until it is dropped.
+    /// Takes the permits for a call before its `bytes` are read. The admission holds them until it is dropped, and with
+    /// them its route and the stages behind it. Where the route was replaced since it was looked up, the admission is for
+    /// its newest revision.
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's permits are out, `Unavailable` when it drains.
+    /// `Overloaded` when the node's permits are out, `Unavailable` when it drains, `NotFound` when the route was removed.
     pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
-        self.shared.gateway.admit(Arc::clone(route), bytes)
+        let held = match Arc::clone(route).hold() {
+            Some(held) => held,
+            None => self.hold(route.name())?,
+        };
+        self.shared.gateway.admit(held, bytes)
     }
 
     /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.
@@ -141,8 +147,9 @@ impl Client {
         &self.shared.runtime
     }
 
-    fn find(&self, name: &str) -> Result<Arc<Route>, CallError> {
-        self.route(name).ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`")))
+    fn hold(&self, name: &str) -> Result<HeldRoute, CallError> {
+        let held = self.shared.router.hold(name);
+        held.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`")))
     }
 }
 

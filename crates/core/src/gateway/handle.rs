@@ -13,7 +13,7 @@ use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::{FlightId, RouteIndex};
 use crate::metrics::SharedMetrics;
-use crate::router::Route;
+use crate::router::{HeldRoute, Route};
 
 /// When a refused caller may come again: the time in which a node at its bound has surely finished something.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -38,12 +38,12 @@ impl Gateway {
     }
 
     /// Lets a call in.
-    pub(crate) fn admit(self: &Arc<Self>, route: Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+    pub(crate) fn admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
         self.try_admit(route, bytes).map_err(|refusal| self.refuse(refusal))
     }
 
     /// Lets a call in, or says why not without counting it: for a caller that may wait.
-    pub(crate) fn try_admit(self: &Arc<Self>, route: Arc<Route>, bytes: u64) -> Result<Admission, Refusal> {
+    pub(crate) fn try_admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, Refusal> {
         let now = clock::now();
         route.enter()?;
         let admitted = self.ledger.lock().admit(now, route.index(), bytes);
@@ -105,14 +105,14 @@ impl Gateway {
 #[derive(Debug)]
 pub struct Admission {
     gateway: Arc<Gateway>,
-    route: Arc<Route>,
+    route: HeldRoute,
     key: usize,
     id: FlightId,
     admitted_at: Instant,
 }
 
 impl Admission {
-    /// The route it was given for.
+    /// The route it was given for: the newest revision of that name.
     #[must_use]
     pub fn route(&self) -> &Arc<Route> {
         &self.route

@@ -7,7 +7,7 @@ mod histogram;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ use crate::batcher::ReleaseReason;
 use crate::call::Timing;
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
+use crate::router::Route;
 
 /// Where an entry was when nobody wanted it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +84,12 @@ struct RefusedLabels {
     stage: String,
     why: Word,
 }
+/// Why a stage refuses entries, as labels.
+const REFUSALS: [&str; 3] = ["full", "late", "large"];
+
+/// Where and why entries are discarded, as labels.
+const DISCARDS: [(&str, &str); 4] =
+    [("queue", "expired"), ("queue", "cancelled"), ("worker", "expired"), ("worker", "cancelled")];
 
 /// A label value from a fixed vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +140,8 @@ pub(crate) struct NodeMetrics {
     queued: Family<StageLabel, Gauge>,
     replicas: Family<StageLabel, Gauge>,
     ready: Family<StageLabel, Gauge>,
+    /// Not a series: keeps the sum of all outcomes whole when a route's own count goes.
+    past_outcomes: AtomicU64,
 }
 
 impl NodeMetrics {
@@ -156,6 +165,7 @@ impl NodeMetrics {
             queued: Family::default(),
             replicas: Family::default(),
             ready: Family::default(),
+            past_outcomes: AtomicU64::new(0),
         };
         this.register();
         this
@@ -233,6 +243,45 @@ impl NodeMetrics {
             errors: ErrorKind::ALL.map(|kind| outcome(kind.as_str())),
             seconds: self.request_seconds.get_or_create_owned(&RouteLabel { route: name.to_string() }),
         }
+    }
+
+    /// The last revision of a stage is over: its series end.
+    pub(crate) fn forget_stage(&self, name: &StageName) {
+        let label = StageLabel { stage: name.to_string() };
+        for family in [&self.queue_seconds, &self.batch_seconds, &self.compute_seconds] {
+            family.remove(&label);
+        }
+        self.batch_size.remove(&label);
+        for reason in ReleaseReason::ALL {
+            self.batches.remove(&ReleaseLabels { stage: name.to_string(), reason: Word(reason.as_str()) });
+        }
+        for (place, why) in DISCARDS {
+            self.discarded.remove(&DiscardLabels { stage: name.to_string(), place: Word(place), why: Word(why) });
+        }
+        for why in REFUSALS {
+            self.stage_refused.remove(&RefusedLabels { stage: name.to_string(), why: Word(why) });
+        }
+        for family in [&self.restarts, &self.moved] {
+            family.remove(&label);
+        }
+        for family in [&self.queued, &self.replicas, &self.ready] {
+            family.remove(&label);
+        }
+    }
+
+    /// The last revision of a route is over: its series end, its outcomes stay in the node's sum.
+    pub(crate) fn forget_route(&self, route: &Route) {
+        self.past_outcomes.fetch_add(route.metrics().outcomes(), Ordering::Relaxed);
+        let words = ErrorKind::ALL.map(ErrorKind::as_str);
+        for word in words.into_iter().chain(["ok"]) {
+            self.requests.remove(&OutcomeLabels { route: route.name().to_owned(), outcome: Word(word) });
+        }
+        self.request_seconds.remove(&RouteLabel { route: route.name().to_owned() });
+    }
+
+    /// The outcomes of routes that are gone.
+    pub(crate) fn past_outcomes(&self) -> u64 {
+        self.past_outcomes.load(Ordering::Relaxed)
     }
 
     /// The gateway said no.

@@ -1,5 +1,6 @@
 //! What can be seen of a running node: its health in a word, its parts in detail. Cheap enough to poll.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,8 +10,10 @@ use serde::Serialize;
 use super::Shared;
 use crate::batcher::Pool;
 use crate::clock;
-use crate::id::StageName;
+use crate::id::{RouteName, StageName};
+use crate::router::{DeployedStage, Route, Table};
 use crate::supervisor::StageState;
+use crate::worker::WorkerSlot;
 
 /// The answer to "are you well?".
 #[derive(Clone, Debug, Serialize)]
@@ -54,8 +57,24 @@ pub struct Description {
     pub refused: u64,
     /// Outcomes given since the start, successful or not. With `in_flight` they add up to `admitted`.
     pub outcomes: u64,
+    /// The routes, in the order of their declaration; then those that are closed and have calls in them.
+    pub routes: Vec<RouteDescription>,
     /// Each stage.
     pub stages: Vec<StageDescription>,
+}
+
+/// One route.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct RouteDescription {
+    /// Its public name.
+    pub name: RouteName,
+    /// The change that opened it; the start was 1.
+    pub revision: u64,
+    /// Its pipeline, drawn in a line.
+    pub pipeline: String,
+    /// Whether it was replaced or removed, and only finishes the calls that it has.
+    pub closed: bool,
 }
 
 /// One stage in detail.
@@ -65,6 +84,10 @@ pub struct StageDescription {
     /// State and reason.
     #[serde(flatten)]
     pub health: StageHealth,
+    /// The change that brought it; the start was 1.
+    pub revision: u64,
+    /// Its part in the table: new calls come only to a stage that is serving.
+    pub part: StagePart,
     /// Entries waiting.
     pub queued: usize,
     /// The bound of the queue.
@@ -85,6 +108,19 @@ pub struct StageDescription {
     pub replicas: Vec<ReplicaDescription>,
 }
 
+/// Why a stage is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StagePart {
+    /// It warms up for a change that has not taken effect yet.
+    Starting,
+    /// Routes lead to it.
+    Serving,
+    /// No route leads to it any more: it finishes what it has, and ends.
+    Ending,
+}
+
 /// One replica that is up.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -95,19 +131,26 @@ pub struct ReplicaDescription {
     pub generation: u64,
     /// Whether it runs a batch now.
     pub busy: bool,
+    /// Whether it was told to leave, because its stage was scaled down.
+    pub leaving: bool,
     /// Batches completed in this life.
     pub batches: u64,
 }
 
 impl Shared {
     pub(crate) fn health(&self) -> Health {
-        let stages: Vec<StageHealth> = self.pools.iter().map(stage_health).collect();
+        let table = self.router.table();
+        // A stage that warms up for a change, or finishes after one, says nothing about the routes.
+        let stages: Vec<_> = table.serving().iter().filter(|stage| table.is_routed(stage)).map(stage_health).collect();
+        let live = self.alive.load(Ordering::Acquire);
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
-        Health { live: true, ready: !draining && stages.iter().all(|stage| stage.state.is_ready()), draining, stages }
+        let ready = live && !draining && stages.iter().all(|stage| stage.state.is_ready());
+        Health { live, ready, draining, stages }
     }
 
     pub(crate) fn describe(&self) -> Description {
         let now = clock::now();
+        let table = self.router.table();
         let oldest = self.gateway.with_lines(|lines| lines.map(|line| line.since).min());
         Description {
             in_flight: self.gateway.in_flight(),
@@ -115,28 +158,70 @@ impl Shared {
             oldest: oldest.map(|since| now.saturating_duration_since(since)),
             admitted: self.gateway.admitted(),
             refused: self.metrics.refusals(),
-            outcomes: self.router.routes().iter().map(|route| route.metrics().outcomes()).sum(),
-            stages: self.pools.iter().map(describe_stage).collect(),
+            outcomes: outcomes(&table) + self.metrics.past_outcomes(),
+            routes: describe_routes(&table),
+            stages: table.stages().map(|stage| describe_stage(&table, stage)).collect(),
         }
     }
 
     pub(crate) fn encode_metrics(&self) -> String {
-        for pool in &self.pools {
-            pool.metrics().set_gauges(pool.queued(), pool.workers().len(), pool.state().0.is_ready());
+        let table = self.router.table();
+        for stage in table.stages() {
+            let (pool, name) = (&stage.pool, stage.name());
+            // The revisions of a stage share its series.
+            let all = || table.stages().filter(|other| other.name() == name).map(|other| &other.pool);
+            let queued = all().map(|pool| pool.waiting()).sum();
+            let replicas = all().map(|pool| pool.workers().len()).sum();
+            pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.state().0.is_ready()));
         }
         self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
     }
 }
 
-fn stage_health(pool: &Arc<Pool>) -> StageHealth {
-    let (state, reason) = pool.state();
-    StageHealth { name: pool.name().clone(), state, reason }
+/// All outcomes of the routes that are there. Revisions of a route share one count.
+fn outcomes(table: &Table) -> u64 {
+    let routes: HashMap<_, _> = all_routes(table).map(|(route, _)| (route.name(), route.metrics())).collect();
+    routes.values().map(|metrics| metrics.outcomes()).sum()
 }
 
-fn describe_stage(pool: &Arc<Pool>) -> StageDescription {
+fn describe_routes(table: &Table) -> Vec<RouteDescription> {
+    let describe = |(route, closed): (&Arc<Route>, bool)| RouteDescription {
+        name: route.id().clone(),
+        revision: route.revision(),
+        pipeline: route.graph().map(&mut |pool| pool.name().clone()).to_string(),
+        closed,
+    };
+    all_routes(table).map(describe).collect()
+}
+
+/// The routes that take calls, then those that are closed.
+fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
+    let closed = table.retiring().iter().map(|route| (route, true));
+    table.routes().iter().map(|route| (route, false)).chain(closed)
+}
+
+fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
+    let (state, reason) = stage.pool.state();
+    StageHealth { name: stage.name().clone(), state, reason }
+}
+
+fn part_of(table: &Table, stage: &Arc<DeployedStage>) -> StagePart {
+    if table.starting().iter().any(|starting| Arc::ptr_eq(starting, stage)) {
+        StagePart::Starting
+    } else if table.is_routed(stage) {
+        StagePart::Serving
+    } else {
+        StagePart::Ending
+    }
+}
+
+fn describe_stage(table: &Table, stage: &Arc<DeployedStage>) -> StageDescription {
+    let pool = &stage.pool;
     StageDescription {
-        health: stage_health(pool),
-        queued: pool.queued(),
+        health: stage_health(stage),
+        revision: stage.revision,
+        part: part_of(table, stage),
+        queued: pool.waiting(),
         queue_limit: pool.settings().queue().get(),
         max_batch_size: pool.policy().max_batch_size.get(),
         batches: pool.metrics().batches(),
@@ -144,15 +229,19 @@ fn describe_stage(pool: &Arc<Pool>) -> StageDescription {
         cost_per_batch: pool.cost().line().per_batch(),
         cost_per_unit: pool.cost().line().per_unit(),
         restarts: pool.metrics().restarts(),
-        replicas: pool
-            .workers()
-            .iter()
-            .map(|slot| ReplicaDescription {
-                index: slot.index(),
-                generation: slot.generation(),
-                busy: slot.is_busy(),
-                batches: slot.batches(),
-            })
-            .collect(),
+        replicas: describe_replicas(pool),
     }
+}
+
+fn describe_replicas(pool: &Pool) -> Vec<ReplicaDescription> {
+    let describe = |slot: &Arc<WorkerSlot>| ReplicaDescription {
+        index: slot.index(),
+        generation: slot.generation(),
+        busy: slot.is_busy(),
+        leaving: slot.is_leaving(),
+        batches: slot.batches(),
+    };
+    let mut replicas: Vec<_> = pool.workers().iter().map(describe).collect();
+    replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));
+    replicas
 }

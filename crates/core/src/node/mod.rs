@@ -2,6 +2,7 @@
 
 mod blocking;
 mod describe;
+mod handle;
 mod root;
 
 use std::sync::Arc;
@@ -12,45 +13,43 @@ use ractor::{Actor, ActorRef};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::app::{RouteSpec, StartError, distinct_stages};
-use crate::batcher::Pool;
+use crate::app::{RouteSpec, StartError};
 use crate::client::Client;
 use crate::clock;
 use crate::gateway::{Gateway, Limits};
-use crate::id::RouteIndex;
 use crate::metrics::{NodeMetrics, SharedMetrics};
-use crate::router::{Route, Router};
-use crate::stage::StageSpec;
-use crate::supervisor::{DeploymentActor, DeploymentArgs, DeploymentMessage};
+use crate::router::{Change, ChangeError, Changed, Router, RouterMessage, STOP_WITHIN};
 use crate::worker::Watchdog;
 
 pub use blocking::BlockingNode;
-pub use describe::{Description, Health, ReplicaDescription, StageDescription, StageHealth};
-pub(crate) use root::{RootActor, RootMessage};
-
-/// How long a worker gets to clean up when everything it had in hand is done.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
+pub use describe::{
+    Description, Health, ReplicaDescription, RouteDescription, StageDescription, StageHealth, StagePart,
+};
+pub use handle::NodeHandle;
+use root::{RootActor, RootArgs, RootMessage};
 
 /// What every handle of the node shares.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) router: Arc<Router>,
-    pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) metrics: SharedMetrics,
     /// Where the node runs, for what callers start on it from outside.
     pub(crate) runtime: Handle,
+    /// The root lives, and with it the tree.
+    pub(crate) alive: AtomicBool,
     /// Still serving, but no longer offered: the node is about to drain.
     pub(crate) withdrawn: AtomicBool,
 }
 
 /// A running node. Dropping it ends everything at once; [`shutdown`](Self::shutdown) ends it in good order.
+///
+/// What it serves can be changed while it serves: routes are added, replaced and removed, stages scaled.
 #[derive(Debug)]
 #[must_use = "a node ends when it is dropped"]
 pub struct Node {
-    shared: Arc<Shared>,
+    handle: NodeHandle,
     root: ActorRef<RootMessage>,
-    deployments: Vec<ActorRef<DeploymentMessage>>,
 }
 
 /// How a drain ended.
@@ -69,104 +68,109 @@ pub enum Drained {
 impl Node {
     pub(crate) async fn start(routes: Vec<RouteSpec>, limits: Limits) -> Result<Self, StartError> {
         let metrics: SharedMetrics = Arc::new(NodeMetrics::new());
-        let gateway = Arc::new(Gateway::new(limits, Arc::clone(&metrics)));
-        let router = Arc::new(Router::default());
-        let watchdog = Arc::new(Watchdog::spawn().map_err(StartError::Thread)?);
-
-        let specs = distinct_stages(&routes);
-        let pools: Vec<Arc<Pool>> = specs.iter().map(|spec| Arc::new(Pool::new(spec, &metrics))).collect();
         let shared = Arc::new(Shared {
-            gateway,
-            router,
-            pools,
+            gateway: Arc::new(Gateway::new(limits, Arc::clone(&metrics))),
+            router: Arc::new(Router::new()),
             metrics,
             runtime: Handle::current(),
+            alive: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
         });
-
-        // The root first, so that everything else is born supervised.
-        let (root, _) = Actor::spawn(None, RootActor, Arc::clone(&shared)).await.map_err(internal)?;
-        let mut node = Self { shared, root, deployments: Vec::new() };
-        // Dropping the half-built node on an error ends what was started.
-        node.deploy(&specs, &watchdog).await?;
-        // Last, so that no route is open before all of its stages are warm.
-        node.publish(&routes).await?;
+        let watchdog = Arc::new(Watchdog::spawn().map_err(StartError::Thread)?);
+        let args = RootArgs { shared: Arc::clone(&shared), watchdog };
+        let (root, _) =
+            Actor::spawn(None, RootActor, args).await.map_err(|error| StartError::Internal(error.to_string()))?;
+        // From here on, dropping the node on an error ends what was started.
+        let node = Self { handle: NodeHandle { shared }, root };
+        node.change(routes.into_iter().fold(Change::new(), Change::add_route)).await?;
         Ok(node)
     }
 
-    /// Starts all stages side by side; the first that fails is the one that is told.
-    async fn deploy(&mut self, specs: &[Arc<StageSpec>], watchdog: &Arc<Watchdog>) -> Result<(), StartError> {
-        let mut starting = Vec::new();
-        for (spec, pool) in specs.iter().zip(&self.shared.pools) {
-            let (started, outcome) = oneshot::channel();
-            let args = DeploymentArgs {
-                spec: Arc::clone(spec),
-                pool: Arc::clone(pool),
-                watchdog: Arc::clone(watchdog),
-                started,
-            };
-            let (deployment, _) =
-                Actor::spawn_linked(None, DeploymentActor, args, self.root.get_cell()).await.map_err(internal)?;
-            self.deployments.push(deployment);
-            starting.push((spec.name().clone(), outcome));
-        }
-        for (stage, outcome) in starting {
-            let outcome = outcome.await.unwrap_or_else(|_| Err("its supervisor died".to_owned()));
-            outcome.map_err(|message| StartError::Stage { stage, message })?;
-        }
-        Ok(())
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.handle.shared
     }
 
-    async fn publish(&self, routes: &[RouteSpec]) -> Result<(), StartError> {
-        let routes = routes
-            .iter()
-            .enumerate()
-            .map(|(index, route)| self.open(RouteIndex(index), route))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (published, done) = oneshot::channel();
-        self.root.cast(RootMessage::Publish { routes, published }).map_err(internal)?;
-        done.await.map_err(internal)
-    }
-
-    /// Puts a route over the pools that run its stages.
-    fn open(&self, index: RouteIndex, spec: &RouteSpec) -> Result<Arc<Route>, StartError> {
-        let graph = spec.graph.try_map(&mut |stage| {
-            let pool = self.shared.pools.iter().find(|pool| pool.name() == stage.name());
-            pool.cloned().ok_or_else(|| internal(format!("stage `{}` has no pool", stage.name())))
-        })?;
-        let metrics = self.shared.metrics.route(&spec.name);
-        Ok(Arc::new(Route::new(index, spec.name.clone(), spec.parts.clone(), graph, metrics)))
+    /// A handle that can be cloned and kept by edges, user code and other tasks. It does not keep the node alive.
+    #[must_use]
+    pub fn handle(&self) -> NodeHandle {
+        self.handle.clone()
     }
 
     /// A handle for callers in this process, and for edges.
     #[must_use]
     pub fn client(&self) -> Client {
-        Client::new(Arc::clone(&self.shared))
+        self.handle.client()
     }
 
     /// Whether the node lives, is ready, and how each stage does.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.shared.health()
+        self.handle.health()
     }
 
-    /// The running tree: stages, replicas, queues, calls in flight.
+    /// The running tree: routes, stages, replicas, queues, calls in flight.
     #[must_use]
     pub fn describe(&self) -> Description {
-        self.shared.describe()
+        self.handle.describe()
     }
 
     /// The metrics as Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {
-        self.shared.encode_metrics()
+        self.handle.metrics()
+    }
+
+    /// Changes what is served; see [`NodeHandle::change`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+        self.handle.change(change).await
+    }
+
+    /// Opens a route; see [`NodeHandle::add_route`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn add_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+        self.handle.add_route(route).await
+    }
+
+    /// Puts another pipeline behind a route; see [`NodeHandle::replace_route`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn replace_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+        self.handle.replace_route(route).await
+    }
+
+    /// Closes a route; see [`NodeHandle::remove_route`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn remove_route(&self, route: &str) -> Result<Changed, ChangeError> {
+        self.handle.remove_route(route).await
+    }
+
+    /// Sets the number of replicas of a stage; see [`NodeHandle::scale_stage`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn scale_stage(&self, stage: &str, replicas: usize) -> Result<(), ChangeError> {
+        self.handle.scale_stage(stage, replicas).await
     }
 
     /// Stops being a candidate: readiness says no from now on, while calls are still served.
     ///
     /// The first step of an ending that loses nothing: whoever spreads the load stops sending before the doors close.
     pub fn withdraw(&self) {
-        self.shared.withdrawn.store(true, Ordering::Release);
+        self.handle.shared.withdrawn.store(true, Ordering::Release);
     }
 
     /// Admits nothing new and waits until every admitted call has its outcome, at most for `grace`.
@@ -175,14 +179,14 @@ impl Node {
     ///
     /// Dropping the future only ends the waiting; the node stays closed to new calls.
     pub async fn drain(&self, grace: Duration) -> Drained {
-        self.shared.gateway.drain();
+        self.handle.shared.gateway.drain();
         let (emptied, empty) = oneshot::channel();
         let told = self.root.cast(RootMessage::Drain { emptied });
         let end = clock::now() + grace;
         if told.is_ok() && tokio::time::timeout_at(end, empty).await.is_ok() {
             return Drained::Completely;
         }
-        match self.shared.gateway.in_flight() {
+        match self.handle.shared.gateway.in_flight() {
             0 => Drained::Completely,
             in_flight => Drained::TimedOut { in_flight },
         }
@@ -192,15 +196,9 @@ impl Node {
     /// `Unavailable`.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         let drained = self.drain(grace).await;
-        let mut stopping = Vec::new();
-        for deployment in &self.deployments {
-            let (stopped, done) = oneshot::channel();
-            if deployment.cast(DeploymentMessage::Stop { within: STOP_WITHIN, stopped }).is_ok() {
-                stopping.push(done);
-            }
-        }
-        for done in stopping {
-            // An error says that the stage was gone already.
+        let (stopped, done) = oneshot::channel();
+        if self.handle.shared.router.tell(RouterMessage::Stop { within: STOP_WITHIN, stopped }).is_ok() {
+            // An error says that everything was gone already.
             let _ = done.await;
         }
         drained
@@ -214,12 +212,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.shared.gateway.drain();
+        self.handle.shared.gateway.drain();
         // ractor ends the children of a killed actor with it.
         self.root.kill();
     }
-}
-
-fn internal(error: impl ToString) -> StartError {
-    StartError::Internal(error.to_string())
 }

@@ -1,32 +1,33 @@
-//! The root of the tree: keeps gateway and router alive, and notes a stage whose supervisor died.
+//! The root of the tree: keeps gateway and router alive, and passes on the news of the stages.
 //!
 //! Gateway and router keep what is precious in values that their handles share, so a new actor takes over where the dead
 //! one was. They run no user code; if one of them dies again and again, that is a defect, and the node says so and ends.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use super::Shared;
 use crate::clock;
 use crate::gateway::{GatewayActor, GatewayMessage};
-use crate::router::{Route, RouterActor, RouterMessage};
+use crate::router::{RouterActor, RouterArgs, RouterMessage};
 use crate::supervisor::{Intensity, RestartWindow, StageState, Verdict};
+use crate::worker::Watchdog;
 
 /// The actor at the root.
 pub(crate) struct RootActor;
 
+pub(crate) struct RootArgs {
+    pub(crate) shared: Arc<Shared>,
+    /// Lives and ends with the tree, not with the handles.
+    pub(crate) watchdog: Arc<Watchdog>,
+}
+
 /// Messages to the root.
 #[derive(Debug)]
 pub(crate) enum RootMessage {
-    /// Serve these routes. From the node's handle.
-    Publish {
-        /// The whole table.
-        routes: Vec<Arc<Route>>,
-        /// Told when callers see it.
-        published: oneshot::Sender<()>,
-    },
     /// Admit nothing more. From the node's handle.
     Drain {
         /// Told when nothing is in flight.
@@ -36,6 +37,7 @@ pub(crate) enum RootMessage {
 
 pub(crate) struct RootState {
     shared: Arc<Shared>,
+    watchdog: Arc<Watchdog>,
     gateway: ActorRef<GatewayMessage>,
     router: ActorRef<RouterMessage>,
     window: RestartWindow,
@@ -44,17 +46,14 @@ pub(crate) struct RootState {
 impl Actor for RootActor {
     type Msg = RootMessage;
     type State = RootState;
-    type Arguments = Arc<Shared>;
+    type Arguments = RootArgs;
 
-    async fn pre_start(
-        &self,
-        myself: ActorRef<RootMessage>,
-        shared: Arc<Shared>,
-    ) -> Result<RootState, ActorProcessingErr> {
-        let (gateway, _) =
-            Actor::spawn_linked(None, GatewayActor, Arc::clone(&shared.gateway), myself.get_cell()).await?;
-        let (router, _) = Actor::spawn_linked(None, RouterActor, Arc::clone(&shared.router), myself.get_cell()).await?;
-        Ok(RootState { shared, gateway, router, window: RestartWindow::new(Intensity::default()) })
+    async fn pre_start(&self, myself: ActorRef<RootMessage>, args: RootArgs) -> Result<RootState, ActorProcessingErr> {
+        let RootArgs { shared, watchdog } = args;
+        let gateway = start_gateway(&shared, myself.get_cell()).await?;
+        let router = start_router(&shared, &watchdog, myself.get_cell()).await?;
+        shared.alive.store(true, Ordering::Release);
+        Ok(RootState { shared, watchdog, gateway, router, window: RestartWindow::new(Intensity::default()) })
     }
 
     async fn handle(
@@ -64,12 +63,7 @@ impl Actor for RootActor {
         state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            RootMessage::Publish { routes, published } => {
-                state.router.cast(RouterMessage::Publish { routes, published })?;
-            }
-            RootMessage::Drain { emptied } => {
-                state.gateway.cast(GatewayMessage::Drain(emptied))?;
-            }
+            RootMessage::Drain { emptied } => state.gateway.cast(GatewayMessage::Drain(emptied))?,
         }
         Ok(())
     }
@@ -80,33 +74,69 @@ impl Actor for RootActor {
         event: SupervisionEvent,
         state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
-        let SupervisionEvent::ActorFailed(who, error) = event else { return Ok(()) };
-        tracing::error!(%error, "a part of the node died: this is a defect");
-        if who.get_id() == state.gateway.get_id() || who.get_id() == state.router.get_id() {
-            if state.window.record(clock::now()) == Verdict::GiveUp {
-                return Err("gateway or router died too often".into());
+        match event {
+            SupervisionEvent::ActorFailed(who, error) => state.child_died(&myself, &who, error.to_string()).await,
+            SupervisionEvent::ActorTerminated(who, _, reason) => {
+                state.child_died(&myself, &who, reason.unwrap_or_else(|| "it was stopped".to_owned())).await
             }
-            let shared = &state.shared;
-            let cell = myself.get_cell();
-            if who.get_id() == state.gateway.get_id() {
-                (state.gateway, _) = Actor::spawn_linked(None, GatewayActor, Arc::clone(&shared.gateway), cell).await?;
-            } else {
-                (state.router, _) = Actor::spawn_linked(None, RouterActor, Arc::clone(&shared.router), cell).await?;
-            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => Ok(()),
+        }
+    }
+}
+
+impl RootState {
+    async fn child_died(
+        &mut self,
+        myself: &ActorRef<RootMessage>,
+        who: &ActorCell,
+        why: String,
+    ) -> Result<(), ActorProcessingErr> {
+        let is_gateway = who.get_id() == self.gateway.get_id();
+        let is_router = who.get_id() == self.router.get_id();
+        if !is_gateway && !is_router {
+            // The router knows whether that was meant to be.
+            let _ = self.router.cast(RouterMessage::SupervisorDied { who: who.get_id(), why });
+            return Ok(());
+        }
+        tracing::error!(why, "a part of the node died: this is a defect");
+        if self.window.record(clock::now()) == Verdict::GiveUp {
+            return Err("gateway or router died too often".into());
+        }
+        if is_gateway {
+            self.gateway = start_gateway(&self.shared, myself.get_cell()).await?;
         } else {
-            state.fail_orphans(&error.to_string());
+            self.router = start_router(&self.shared, &self.watchdog, myself.get_cell()).await?;
         }
         Ok(())
     }
 }
 
-impl RootState {
-    /// A stage's supervisor died and its children with it: its pool will not serve again.
-    fn fail_orphans(&self, why: &str) {
-        for pool in &self.shared.pools {
-            if pool.state().0.is_ready() && pool.workers().is_empty() {
-                pool.enter(StageState::Failed, Some(format!("its supervisor died: {why}")));
-            }
+impl Drop for RootState {
+    /// However the root ended, nothing under it serves any more.
+    fn drop(&mut self) {
+        self.shared.alive.store(false, Ordering::Release);
+        for stage in self.shared.router.table().stages() {
+            stage.pool.enter(StageState::Stopped, None);
         }
     }
+}
+
+async fn start_gateway(shared: &Arc<Shared>, root: ActorCell) -> Result<ActorRef<GatewayMessage>, ActorProcessingErr> {
+    let (gateway, _) = Actor::spawn_linked(None, GatewayActor, Arc::clone(&shared.gateway), root).await?;
+    Ok(gateway)
+}
+
+async fn start_router(
+    shared: &Arc<Shared>,
+    watchdog: &Arc<Watchdog>,
+    root: ActorCell,
+) -> Result<ActorRef<RouterMessage>, ActorProcessingErr> {
+    let args = RouterArgs {
+        router: Arc::clone(&shared.router),
+        metrics: Arc::clone(&shared.metrics),
+        watchdog: Arc::clone(watchdog),
+        root: root.clone(),
+    };
+    let (router, _) = Actor::spawn_linked(None, RouterActor, args, root).await?;
+    Ok(router)
 }

@@ -1,5 +1,6 @@
 //! The shape of a pipeline as data: over recipes in a plan, over pools in a running node.
 
+use std::convert::Infallible;
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
@@ -66,7 +67,15 @@ impl<S> Graph<S> {
     }
 
     /// The same shape over something else.
-    pub(crate) fn try_map<T, E>(&self, map: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Graph<T>, E> {
+    pub(crate) fn map<T>(&self, map: &mut impl FnMut(&S) -> T) -> Graph<T> {
+        let mapped: Result<_, Infallible> = self.try_map(&mut |stage| Ok(map(stage)));
+        match mapped {
+            Ok(graph) => graph,
+            Err(never) => match never {},
+        }
+    }
+
+    fn try_map<T, E>(&self, map: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Graph<T>, E> {
         let mut all = |parts: &[Self]| parts.iter().map(|part| part.try_map(map)).collect::<Result<Vec<_>, E>>();
         Ok(match self {
             Self::Sequence(steps) => Graph::Sequence(all(steps)?),

@@ -1,40 +1,339 @@
-//! The owner of the table: puts a new version in place.
+//! The owner of the table: carries out changes one after the other, and renews a stage whose supervisor died.
+//!
+//! It never waits itself: tasks wait for what takes time and report back, so the node can be stopped at any moment. What
+//! is precious is in the table that the handles share; a new actor takes over where a dead one was.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use futures_util::future::join_all;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::message::RouterMessage;
-use super::snapshot::{Router, Snapshot};
+use super::change::{Change, ChangeError, Changed, Unsettled};
+use super::handle::Router;
+use super::message::{Asker, RouterMessage};
+use super::route::Route;
+use super::table::{DeployedStage, Table};
+use crate::clock;
+use crate::id::{RouteIndex, StageName};
+use crate::metrics::SharedMetrics;
+use crate::supervisor::{
+    DeploymentActor, DeploymentArgs, DeploymentMessage, Intensity, RestartWindow, StageState, Verdict,
+};
+use crate::worker::Watchdog;
+
+/// How long a worker gets to clean up when everything it had in hand is done.
+pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The actor of the router.
 pub(crate) struct RouterActor;
 
+#[derive(Clone)]
+pub(crate) struct RouterArgs {
+    pub(crate) router: Arc<Router>,
+    pub(crate) metrics: SharedMetrics,
+    pub(crate) watchdog: Arc<Watchdog>,
+    /// Stages are the root's children: they outlive a router that dies.
+    pub(crate) root: ActorCell,
+}
+
+pub(crate) struct RouterState {
+    parts: RouterArgs,
+    table: Table,
+    waiting: VecDeque<Work>,
+    current: Option<Work>,
+    /// The deaths of supervisors, by stage.
+    windows: HashMap<StageName, RestartWindow>,
+    stopping: bool,
+}
+
+/// What is done one after the other.
+enum Work {
+    Change {
+        change: Change,
+        reply: Option<Asker>,
+        _turn: OwnedSemaphorePermit,
+    },
+    /// Start another life of a stage whose supervisor died.
+    Renew(Arc<DeployedStage>),
+}
+
+/// Told once by a supervisor: all replicas are up, or why not.
+type FirstStart = oneshot::Receiver<Result<(), String>>;
+
 impl Actor for RouterActor {
     type Msg = RouterMessage;
-    type State = Arc<Router>;
-    type Arguments = Arc<Router>;
+    type State = RouterState;
+    type Arguments = RouterArgs;
 
     async fn pre_start(
         &self,
-        _myself: ActorRef<RouterMessage>,
-        router: Arc<Router>,
-    ) -> Result<Arc<Router>, ActorProcessingErr> {
-        Ok(router)
+        myself: ActorRef<RouterMessage>,
+        parts: RouterArgs,
+    ) -> Result<RouterState, ActorProcessingErr> {
+        let table = Table::clone(&parts.router.table());
+        parts.router.set_actor(myself.clone());
+        let mut state = RouterState {
+            parts,
+            table,
+            waiting: VecDeque::new(),
+            current: None,
+            windows: HashMap::new(),
+            stopping: false,
+        };
+        state.take_over(&myself);
+        Ok(state)
     }
 
     async fn handle(
         &self,
-        _myself: ActorRef<RouterMessage>,
+        myself: ActorRef<RouterMessage>,
         message: RouterMessage,
-        router: &mut Arc<Router>,
+        state: &mut RouterState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            RouterMessage::Publish { routes, published } => {
-                router.publish(Snapshot::new(routes));
-                let _ = published.send(());
+            RouterMessage::Change { change, reply, turn } => {
+                state.waiting.push_back(Work::Change { change, reply: Some(reply), _turn: turn });
             }
+            RouterMessage::Started(outcome, reply) => state.started(&myself, outcome, reply),
+            RouterMessage::RouteEmptied(index, unsettled) => state.route_emptied(&myself, index, &unsettled),
+            RouterMessage::StageEnded(stage, _unsettled) => state.stage_ended(&stage),
+            RouterMessage::SupervisorDied { who, why } => state.supervisor_died(who, &why),
+            RouterMessage::Stop { within, stopped } => state.stop(within, stopped),
+        }
+        while state.current.is_none()
+            && let Some(work) = state.waiting.pop_front()
+        {
+            state.begin(&myself, work).await;
         }
         Ok(())
+    }
+}
+
+impl RouterState {
+    /// Goes on where an actor that died has left off. Changes that waited were told by their dropped ports.
+    fn take_over(&mut self, myself: &ActorRef<RouterMessage>) {
+        self.table.abandon_start();
+        for stage in self.table.ending().to_vec() {
+            self.end(myself, stage, None);
+        }
+        for route in self.table.retiring().to_vec() {
+            let (unsettled, _) = Changed::pair(0);
+            self.await_empty(myself, route, unsettled);
+        }
+    }
+
+    fn publish(&self) {
+        self.parts.router.publish(self.table.clone());
+    }
+
+    /// Starts what this work needs. `Started` will tell how it went.
+    async fn begin(&mut self, myself: &ActorRef<RouterMessage>, work: Work) {
+        let (specs, replicas, work, reply) = match work {
+            Work::Change { reply: Some(reply), .. } if reply.is_closed() => return,
+            Work::Change { change, mut reply, _turn } => {
+                let plan = if self.stopping { Err(ChangeError::Ending) } else { self.table.plan(&change) };
+                let asker = reply.take();
+                match plan {
+                    Ok(specs) => (specs, None, Work::Change { change, reply: None, _turn }, asker),
+                    Err(refused) => return answer(asker, Err(refused)),
+                }
+            }
+            // A change has put something else in its place.
+            Work::Renew(dead) if self.stopping || !self.table.is_routed(&dead) => return,
+            Work::Renew(dead) => {
+                let replicas = dead.pool.replicas();
+                (vec![Arc::clone(&dead.spec)], Some(replicas), Work::Renew(dead), None)
+            }
+        };
+        let revision = self.table.next_revision();
+        let stages: Vec<_> =
+            specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &self.parts.metrics)).collect();
+        self.table.start(&stages);
+        self.publish();
+        self.current = Some(work);
+
+        let mut starts = Vec::with_capacity(stages.len());
+        for stage in &stages {
+            let count = replicas.unwrap_or_else(|| stage.spec.settings().replicas().get());
+            starts.push((stage.name().clone(), self.deploy(stage, count).await));
+        }
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            let mut reply = reply;
+            let outcome = tokio::select! {
+                biased;
+                outcome = all_started(starts) => outcome,
+                // Whoever asked has gone: the change is undone before it took effect.
+                () = gone(&mut reply) => Err(ChangeError::Superseded),
+            };
+            let _ = myself.cast(RouterMessage::Started(outcome, reply));
+        });
+    }
+
+    async fn deploy(&self, stage: &Arc<DeployedStage>, replicas: usize) -> Result<FirstStart, ChangeError> {
+        let (started, outcome) = oneshot::channel();
+        stage.pool.set_replicas(replicas);
+        let args = DeploymentArgs {
+            spec: Arc::clone(&stage.spec),
+            pool: Arc::clone(&stage.pool),
+            watchdog: Arc::clone(&self.parts.watchdog),
+            started,
+        };
+        let spawned = Actor::spawn_linked(None, DeploymentActor, args, self.parts.root.clone()).await;
+        let (deployment, _) = spawned.map_err(|error| ChangeError::Internal(error.to_string()))?;
+        let _ = stage.deployment.set(deployment);
+        Ok(outcome)
+    }
+
+    fn started(&mut self, myself: &ActorRef<RouterMessage>, outcome: Result<(), ChangeError>, reply: Option<Asker>) {
+        let Some(work) = self.current.take() else { return };
+        let outcome = if self.stopping { Err(ChangeError::Ending) } else { outcome };
+        match (work, outcome) {
+            (Work::Change { change, .. }, Ok(())) => {
+                let closed = self.table.apply(change, &self.parts.metrics);
+                let (unsettled, changed) = Changed::pair(self.table.next_revision() - 1);
+                self.take_effect(myself, closed, &unsettled);
+                answer(reply, Ok(changed));
+            }
+            (Work::Renew(dead), Ok(())) => {
+                tracing::info!(stage = %dead.name(), "stage is back");
+                let closed = self.table.renew(&dead, &self.parts.metrics);
+                let (unsettled, _) = Changed::pair(0);
+                self.take_effect(myself, closed, &unsettled);
+            }
+            (work, Err(error)) => {
+                for stage in self.table.abandon_start() {
+                    self.end(myself, stage, None);
+                }
+                self.publish();
+                if let Work::Renew(dead) = work {
+                    dead.pool.enter(StageState::Failed, Some(error.to_string()));
+                }
+                answer(reply, Err(error));
+            }
+        }
+    }
+
+    /// Callers see the table; then closed routes are closed, so that whoever is turned away finds the new ones.
+    fn take_effect(&self, myself: &ActorRef<RouterMessage>, closed: Vec<Arc<Route>>, unsettled: &Unsettled) {
+        self.publish();
+        for route in closed {
+            route.close();
+            self.await_empty(myself, route, unsettled.clone());
+        }
+    }
+
+    fn await_empty(&self, myself: &ActorRef<RouterMessage>, route: Arc<Route>, unsettled: Unsettled) {
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            route.emptied().await;
+            let _ = myself.cast(RouterMessage::RouteEmptied(route.index(), unsettled));
+        });
+    }
+
+    fn route_emptied(&mut self, myself: &ActorRef<RouterMessage>, index: RouteIndex, unsettled: &Unsettled) {
+        let Some(route) = self.table.retiring().iter().find(|route| route.index() == index).cloned() else { return };
+        self.table.remove_route(index);
+        let mut named = self.table.routes().iter().chain(self.table.retiring());
+        if !named.any(|other| other.id() == route.id()) {
+            self.parts.metrics.forget_route(&route);
+        }
+        for stage in self.table.end_unused() {
+            self.end(myself, stage, Some(unsettled.clone()));
+        }
+        self.publish();
+    }
+
+    /// Stops a stage that nobody uses any more. `StageEnded` will tell.
+    fn end(&self, myself: &ActorRef<RouterMessage>, stage: Arc<DeployedStage>, unsettled: Option<Unsettled>) {
+        let stopped = tell_to_stop(&stage, STOP_WITHIN);
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            if let Some(stopped) = stopped {
+                // An error says that it was gone already.
+                let _ = stopped.await;
+            }
+            let _ = myself.cast(RouterMessage::StageEnded(stage, unsettled));
+        });
+    }
+
+    fn stage_ended(&mut self, stage: &Arc<DeployedStage>) {
+        self.table.remove_stage(stage);
+        self.forget_if_last(stage.name());
+        self.publish();
+    }
+
+    /// The series of a stage go with its last revision.
+    fn forget_if_last(&mut self, name: &StageName) {
+        if !self.table.stages().any(|stage| stage.name() == name) {
+            self.parts.metrics.forget_stage(name);
+            self.windows.remove(name);
+        }
+    }
+
+    /// A stage whose supervisor is gone has lost its queue and its workers. Routes get a new life of it, or, when that
+    /// happens too often, the stage has failed.
+    fn supervisor_died(&mut self, who: ActorId, why: &str) {
+        let is_it =
+            |stage: &&Arc<DeployedStage>| stage.deployment.get().is_some_and(|deployment| deployment.get_id() == who);
+        // One that was starting or ending is waited for by somebody who notices.
+        let Some(dead) = self.table.serving().iter().find(is_it).cloned() else { return };
+        if self.stopping {
+            return;
+        }
+        tracing::error!(stage = %dead.name(), why, "the supervisor of a stage died: this is a defect");
+        let window = self.windows.entry(dead.name().clone());
+        let window = window.or_insert_with(|| RestartWindow::new(Intensity::default()));
+        if window.record(clock::now()) == Verdict::GiveUp {
+            let Intensity { max_restarts, within } = Intensity::default();
+            let reason = format!("its supervisor died more than {max_restarts} times in {within:?}, the last: {why}");
+            dead.pool.enter(StageState::Failed, Some(reason));
+        } else {
+            dead.pool.enter(StageState::Failed, Some(format!("its supervisor died: {why}; it is started again")));
+            // Before changes that wait: they may build on this stage.
+            self.waiting.push_front(Work::Renew(dead));
+        }
+    }
+
+    fn stop(&mut self, within: Duration, stopped: oneshot::Sender<()>) {
+        self.stopping = true;
+        let stopping: Vec<_> = self.table.stages().filter_map(|stage| tell_to_stop(stage, within)).collect();
+        tokio::spawn(async move {
+            join_all(stopping).await;
+            let _ = stopped.send(());
+        });
+    }
+}
+
+/// Asks the supervisor of a stage to end it. `None` if there is none.
+fn tell_to_stop(stage: &DeployedStage, within: Duration) -> Option<oneshot::Receiver<()>> {
+    let (stopped, done) = oneshot::channel();
+    let told = stage.deployment.get()?.cast(DeploymentMessage::Stop { within, stopped });
+    told.is_ok().then_some(done)
+}
+
+/// Waits for all; the first in order that did not start is the one that is told.
+async fn all_started(starts: Vec<(StageName, Result<FirstStart, ChangeError>)>) -> Result<(), ChangeError> {
+    for (stage, start) in starts {
+        let outcome = start?.await.unwrap_or_else(|_| Err("its supervisor died".to_owned()));
+        outcome.map_err(|message| ChangeError::Stage { stage, message })?;
+    }
+    Ok(())
+}
+
+/// Comes to an end when nobody waits for the reply any more; never where nobody asked.
+async fn gone(reply: &mut Option<Asker>) {
+    match reply {
+        Some(reply) => reply.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn answer(reply: Option<Asker>, outcome: Result<Changed, ChangeError>) {
+    if let Some(reply) = reply {
+        let _ = reply.send(outcome);
     }
 }

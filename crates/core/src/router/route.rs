@@ -1,11 +1,13 @@
 //! One public name, what goes in and comes out, and the pipeline behind it.
 
 use std::num::NonZeroUsize;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::{DataType, Value};
+use tokio::sync::Notify;
 
 use crate::batcher::Pool;
 use crate::call::Priority;
@@ -14,14 +16,21 @@ use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::RouteMetrics;
 use crate::pipeline::Graph;
 
-/// A route that is being served.
+/// Set in a route's count of calls once it is closed: it takes no new ones.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
+/// One revision of a route that is being served.
 #[derive(Debug)]
 pub struct Route {
     index: RouteIndex,
+    revision: u64,
     name: RouteName,
     parts: RouteParts,
     graph: Graph<Arc<Pool>>,
     metrics: RouteMetrics,
+    /// Calls that run through it, and whether it takes more: one word, so that the last call cannot slip past the closing.
+    calls: AtomicUsize,
+    emptied: Notify,
     /// Counted only where there is a limit.
     in_flight: AtomicUsize,
 }
@@ -49,12 +58,52 @@ pub(crate) struct RouteParts {
 impl Route {
     pub(crate) fn new(
         index: RouteIndex,
+        revision: u64,
         name: RouteName,
         parts: RouteParts,
         graph: Graph<Arc<Pool>>,
         metrics: RouteMetrics,
     ) -> Self {
-        Self { index, name, parts, graph, metrics, in_flight: AtomicUsize::new(0) }
+        Self {
+            index,
+            revision,
+            name,
+            parts,
+            graph,
+            metrics,
+            calls: AtomicUsize::new(0),
+            emptied: Notify::new(),
+            in_flight: AtomicUsize::new(0),
+        }
+    }
+
+    /// Begins a call on this route, unless it is closed.
+    pub(crate) fn hold(self: Arc<Self>) -> Option<HeldRoute> {
+        let before = self.calls.fetch_add(1, Ordering::AcqRel);
+        let held = HeldRoute(self);
+        (before & CLOSED == 0).then_some(held)
+    }
+
+    /// Takes no more calls. A newer table must be in place already: whoever is turned away looks there.
+    pub(super) fn close(&self) {
+        self.calls.fetch_or(CLOSED, Ordering::AcqRel);
+        self.emptied.notify_waiters();
+    }
+
+    /// Waits until the last call of a closed route has left.
+    pub(super) async fn emptied(&self) {
+        loop {
+            // Asked for before the look, so that a call which leaves in between is heard.
+            let emptied = self.emptied.notified();
+            if self.calls.load(Ordering::Acquire) == CLOSED {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    pub(super) fn parts(&self) -> &RouteParts {
+        &self.parts
     }
 
     /// Takes one of the route's permits, or says that all are out. [`leave`](Self::leave) gives it back.
@@ -94,6 +143,12 @@ impl Route {
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
+    }
+
+    /// The number of the change that opened it; the start was 1.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// What it takes.
@@ -146,8 +201,7 @@ impl Route {
 
     /// How many entries its workers have in hand when all of them run full batches.
     pub(crate) fn workers_hold(&self) -> usize {
-        let held =
-            |pool: &Arc<Pool>| pool.settings().replicas().get().saturating_mul(pool.policy().max_batch_size.get());
+        let held = |pool: &Arc<Pool>| pool.replicas().saturating_mul(pool.policy().max_batch_size.get());
         self.graph.stages().into_iter().map(held).fold(0, usize::saturating_add)
     }
 
@@ -155,5 +209,25 @@ impl Route {
     #[must_use]
     pub fn stages(&self) -> Vec<StageName> {
         self.graph.stages().into_iter().map(|pool| pool.name().clone()).collect()
+    }
+}
+
+/// A call's right to run through a route: while it is held, the route and its stages stay.
+#[derive(Debug)]
+pub(crate) struct HeldRoute(Arc<Route>);
+
+impl Deref for HeldRoute {
+    type Target = Arc<Route>;
+
+    fn deref(&self) -> &Arc<Route> {
+        &self.0
+    }
+}
+
+impl Drop for HeldRoute {
+    fn drop(&mut self) {
+        if self.0.calls.fetch_sub(1, Ordering::AcqRel) == CLOSED + 1 {
+            self.0.emptied.notify_waiters();
+        }
     }
 }

@@ -3,17 +3,19 @@
 //! Construction runs in tasks of its own, so the supervisor is never deaf while a model loads. The first start is all or
 //! nothing: one replica that cannot be built fails the stage with its own message, and nobody tries again.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::intensity::{Intensity, RestartWindow, Verdict};
 use super::lifecycle::StageState;
 use super::message::DeploymentMessage;
 use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
 use crate::clock;
+use crate::router::ChangeError;
 use crate::stage::StageSpec;
 use crate::worker::{Replica, Watchdog, WorkerActor, WorkerArgs, WorkerSlot};
 
@@ -39,15 +41,27 @@ pub(crate) struct DeploymentState {
     started: Option<oneshot::Sender<Result<(), String>>>,
     /// Replicas that died before their `ReplicaUp` was read: news of a death overtakes ordinary messages.
     early_deaths: Vec<(ActorId, String)>,
+    scaling: Option<Scaling>,
     stopping: bool,
 }
 
-/// One replica over all its lives.
+/// A change of the number of replicas that is under way.
+struct Scaling {
+    /// The number to go back to if a new replica cannot be started.
+    before: usize,
+    scaled: oneshot::Sender<Result<(), ChangeError>>,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// One replica over all its lives. Those beyond the wanted number sleep, so that a life's number is never used twice.
+#[derive(Default)]
 struct ReplicaState {
     /// Starts so far.
     starts: u64,
     /// Restarts in a row without a completed batch between them.
     attempt: u32,
+    /// The back-off's timer is running.
+    restart_due: bool,
     /// The current life, once it is up.
     slot: Option<Arc<WorkerSlot>>,
 }
@@ -67,21 +81,20 @@ impl Actor for DeploymentActor {
         let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
         pool.set_batcher(batcher.clone());
 
-        let count = spec.settings().replicas().get();
+        let count = pool.replicas();
         let mut state = DeploymentState {
             window: RestartWindow::new(spec.settings().intensity()),
             spec,
             pool,
             watchdog,
             batcher,
-            replicas: (0..count).map(|_| ReplicaState { starts: 0, attempt: 0, slot: None }).collect(),
+            replicas: Vec::new(),
             started: Some(started),
             early_deaths: Vec::new(),
+            scaling: None,
             stopping: false,
         };
-        for index in 0..count {
-            state.start_replica(&myself, index);
-        }
+        state.start_replicas(&myself, 0..count);
         Ok(state)
     }
 
@@ -93,11 +106,16 @@ impl Actor for DeploymentActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             DeploymentMessage::ReplicaUp(slot) => state.replica_up(&myself, slot),
-            DeploymentMessage::ReplicaNotStarted { index, message } => {
-                state.replica_not_started(&myself, index, &message);
+            DeploymentMessage::ReplicaNotStarted { index, generation, message } => {
+                if state.is_expected(index, generation) {
+                    state.replica_not_started(&myself, index, &message);
+                }
             }
-            DeploymentMessage::Restart(index) if !state.stopping => state.start_replica(&myself, index),
+            DeploymentMessage::Restart(index) if !state.stopping && state.awaits_restart(index) => {
+                state.start_replica(&myself, index);
+            }
             DeploymentMessage::Restart(_) => {}
+            DeploymentMessage::Scale { replicas, scaled, turn } => state.scale(&myself, replicas, scaled, turn),
             DeploymentMessage::Stop { within, stopped } => {
                 state.stop(within).await;
                 let _ = stopped.send(());
@@ -133,12 +151,31 @@ impl Actor for DeploymentActor {
     }
 }
 
+impl Drop for DeploymentState {
+    fn drop(&mut self) {
+        // A killed or crashed actor never comes to `post_stop`; its stage must not look as if it took calls.
+        if self.pool.state().0.accepts_entries() {
+            self.pool.enter(StageState::Failed, Some("its supervisor is gone".to_owned()));
+        }
+    }
+}
+
 impl DeploymentState {
+    fn start_replicas(&mut self, myself: &ActorRef<DeploymentMessage>, indices: Range<usize>) {
+        if self.replicas.len() < indices.end {
+            self.replicas.resize_with(indices.end, ReplicaState::default);
+        }
+        for index in indices {
+            self.start_replica(myself, index);
+        }
+    }
+
     /// Begins a life of a replica. Its worker or the task reports how it went.
     fn start_replica(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize) {
         let replica = &mut self.replicas[index];
         let generation = replica.starts;
         replica.starts += 1;
+        replica.restart_due = false;
         let args = WorkerArgs {
             spec: Arc::clone(&self.spec),
             pool: Arc::clone(&self.pool),
@@ -156,7 +193,7 @@ impl DeploymentState {
             if let Err(error) = Actor::spawn_linked(None, WorkerActor, args, myself.get_cell()).await {
                 let message = spawn_error_text(error);
                 // A supervisor that is gone no longer cares.
-                let _ = myself.cast(DeploymentMessage::ReplicaNotStarted { index, message });
+                let _ = myself.cast(DeploymentMessage::ReplicaNotStarted { index, generation, message });
             }
         });
     }
@@ -165,21 +202,31 @@ impl DeploymentState {
         if slot.generation() > 0 {
             tracing::info!(stage = %self.pool.name(), replica = slot.index(), "replica is back");
         }
-        self.pool.note_worker(Arc::clone(&slot));
         let index = slot.index();
         let actor = slot.actor().get_id();
-        self.replicas[index].slot = Some(slot);
+        let expected = self.is_expected(index, slot.generation());
+        if !expected {
+            // The stage was scaled down while it was built.
+            self.part_with(&slot);
+        }
+        self.pool.note_worker(Arc::clone(&slot));
+        if expected {
+            self.replicas[index].slot = Some(slot);
+        }
         if let Some(early) = self.early_deaths.iter().position(|(dead, _)| *dead == actor) {
             let (_, why) = self.early_deaths.swap_remove(early);
-            self.replica_died(myself, index, &why);
-            return;
+            if !self.pool.has_left(actor) {
+                self.replica_died(myself, index, &why);
+                return;
+            }
         }
-        if self.replicas.iter().all(ReplicaState::is_up) {
+        if self.replicas[..self.pool.replicas()].iter().all(ReplicaState::is_up) {
             self.pool.enter(StageState::Ready, None);
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
             }
         }
+        self.tell_if_scaled();
     }
 
     fn replica_not_started(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, message: &str) {
@@ -190,6 +237,11 @@ impl DeploymentState {
         if let Some(started) = self.started.take() {
             self.pool.enter(StageState::Failed, Some(reason.clone()));
             let _ = started.send(Err(reason));
+            return;
+        }
+        if let Some(scaling) = self.scaling.take_if(|scaling| index >= scaling.before) {
+            self.part_with_surplus(scaling.before);
+            let _ = scaling.scaled.send(Err(ChangeError::Stage { stage: self.pool.name().clone(), message: reason }));
             return;
         }
         tracing::error!(stage = %self.pool.name(), replica = index, message, "replica could not start");
@@ -203,6 +255,10 @@ impl DeploymentState {
         if who.get_id() == self.batcher.get_id() {
             // The queue is gone, and with it the way in. Its callers have been told by their dropped reply ports.
             self.give_up(format!("its batcher died: {why}"));
+            return;
+        }
+        if self.pool.has_left(who.get_id()) {
+            self.tell_if_scaled();
             return;
         }
         match self.replicas.iter().position(|replica| replica.is(who)) {
@@ -240,6 +296,7 @@ impl DeploymentState {
         }
         let delay = self.spec.settings().backoff().delay(replica.attempt, fastrand::f64());
         replica.attempt += 1;
+        replica.restart_due = true;
         self.pool.enter(StageState::Degraded, Some(reason));
         self.pool.metrics().restarted();
         if delay.is_zero() {
@@ -249,10 +306,75 @@ impl DeploymentState {
         }
     }
 
+    /// Has another number of replicas from now on. A later request takes the place of an earlier one.
+    fn scale(
+        &mut self,
+        myself: &ActorRef<DeploymentMessage>,
+        replicas: usize,
+        scaled: oneshot::Sender<Result<(), ChangeError>>,
+        turn: OwnedSemaphorePermit,
+    ) {
+        if self.stopping {
+            let _ = scaled.send(Err(ChangeError::Ending));
+            return;
+        }
+        let running = self.pool.replicas();
+        let earlier = self.scaling.take();
+        let before = earlier.as_ref().map_or(running, |earlier| earlier.before).min(replicas);
+        if let Some(earlier) = earlier {
+            let _ = earlier.scaled.send(Err(ChangeError::Superseded));
+        }
+        self.scaling = Some(Scaling { before, scaled, _turn: turn });
+        tracing::info!(stage = %self.pool.name(), from = running, to = replicas, "scaling");
+        if replicas > running {
+            self.pool.set_replicas(replicas);
+            self.start_replicas(myself, running..replicas);
+        } else {
+            self.part_with_surplus(replicas);
+        }
+        self.tell_if_scaled();
+    }
+
+    /// Keeps the first `keep` replicas. The others finish what they have in hand, clean up and end.
+    fn part_with_surplus(&mut self, keep: usize) {
+        self.pool.set_replicas(keep);
+        for index in keep..self.replicas.len() {
+            self.replicas[index].restart_due = false;
+            if let Some(slot) = self.replicas[index].slot.take() {
+                self.part_with(&slot);
+            }
+        }
+    }
+
+    fn part_with(&self, slot: &Arc<WorkerSlot>) {
+        slot.set_leaving();
+        self.pool.tell_batcher(BatcherMessage::Part(Arc::clone(slot)));
+    }
+
+    fn tell_if_scaled(&mut self) {
+        let wanted = &self.replicas[..self.pool.replicas()];
+        if wanted.iter().all(ReplicaState::is_up)
+            && !self.pool.workers().iter().any(|slot| slot.is_leaving())
+            && let Some(scaling) = self.scaling.take()
+        {
+            let _ = scaling.scaled.send(Ok(()));
+        }
+    }
+
+    /// Whether this life of a replica is the one that is wanted.
+    fn is_expected(&self, index: usize, generation: u64) -> bool {
+        index < self.pool.replicas() && self.replicas[index].starts == generation + 1
+    }
+
+    fn awaits_restart(&self, index: usize) -> bool {
+        index < self.pool.replicas() && self.replicas[index].restart_due
+    }
+
     /// The stage is over; the node serves on without it.
     fn give_up(&mut self, reason: String) {
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.stopping = true;
+        self.scaling = None;
         self.pool.enter(StageState::Failed, Some(reason));
         self.pool.tell_batcher(BatcherMessage::Close);
         for slot in self.pool.workers() {

@@ -56,7 +56,8 @@ impl StageState {
 
     const fn may_become(self, next: Self) -> bool {
         match (self, next) {
-            (Self::Stopped | Self::Failed, Self::Stopped) => true,
+            // The last word on why it failed is the one that is told.
+            (Self::Failed, Self::Failed) | (Self::Stopped | Self::Failed, Self::Stopped) => true,
             (Self::Stopped | Self::Failed, _) => false,
             (_, Self::Draining | Self::Stopped | Self::Failed) => true,
             (Self::Starting, Self::WarmingUp | Self::Ready | Self::Degraded) => true,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::router::ChangeError;
 use crate::worker::WorkerSlot;
 
 /// Messages to the supervisor of one stage; at most a few per replica.
@@ -16,11 +17,22 @@ pub(crate) enum DeploymentMessage {
     ReplicaNotStarted {
         /// Which replica.
         index: usize,
+        /// Which of its lives.
+        generation: u64,
         /// Its own message.
         message: String,
     },
     /// The back-off of this replica has passed. From the supervisor's timer.
     Restart(usize),
+    /// Have this many replicas. From the node's handles, through the router's door.
+    Scale {
+        /// How many, at least one.
+        replicas: usize,
+        /// Told when the new ones are up and the surplus ones have ended, or why not.
+        scaled: oneshot::Sender<Result<(), ChangeError>>,
+        /// Its place in the line.
+        turn: OwnedSemaphorePermit,
+    },
     /// Stop the workers in good order, each within this time, and then the stage. From the node.
     Stop {
         /// What a worker gets to finish its batch and clean up.

@@ -65,7 +65,7 @@ impl Actor for WorkerActor {
 
     async fn handle(
         &self,
-        _myself: ActorRef<WorkerMessage>,
+        myself: ActorRef<WorkerMessage>,
         message: WorkerMessage,
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
@@ -76,6 +76,10 @@ impl Actor for WorkerActor {
                 if state.context.pool.is_moved_to_threads() {
                     state.leave_the_runtime()?;
                 }
+                Ok(())
+            }
+            WorkerMessage::Leave => {
+                myself.stop(None);
                 Ok(())
             }
             // The replica dies with its user code; the supervisor reads why.

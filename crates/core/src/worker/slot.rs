@@ -4,7 +4,7 @@
 //! whether the worker is free: the batcher takes it from `Idle` to `Busy` when it hands over a batch, the worker puts it
 //! back. Messages are only hints to look again.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use ractor::ActorRef;
 
@@ -22,11 +22,20 @@ pub(crate) struct WorkerSlot {
     actor: ActorRef<WorkerMessage>,
     status: AtomicU8,
     batches: AtomicU64,
+    /// It gets no more batches: the stage was scaled down.
+    leaving: AtomicBool,
 }
 
 impl WorkerSlot {
     pub(crate) fn new(index: usize, generation: u64, actor: ActorRef<WorkerMessage>) -> Self {
-        Self { index, generation, actor, status: AtomicU8::new(IDLE), batches: AtomicU64::new(0) }
+        Self {
+            index,
+            generation,
+            actor,
+            status: AtomicU8::new(IDLE),
+            batches: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -61,6 +70,15 @@ impl WorkerSlot {
     /// The replica is over: it will never be free again.
     pub(crate) fn retire(&self) {
         self.status.store(GONE, Ordering::SeqCst);
+    }
+
+    /// Notes that the replica was told to leave.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_gone(&self) -> bool {

@@ -7,6 +7,7 @@ mod blocking;
 mod calls;
 mod cancellation;
 mod casts;
+mod changes;
 mod chaos;
 mod composition;
 mod deadlines;

@@ -121,7 +121,7 @@ where
     AsIs: Prepare<S::Item>,
 {
     fn try_new(client: Client, route: &str, inputs: S) -> Result<Self, CallError> {
-        let served = client.find(route)?;
+        let served = client.hold(route)?;
         let window = Window::new(default_look_ahead(served.workers_hold()));
         let timeout = served.default_timeout().unwrap_or_else(|| client.shared.gateway.default_timeout());
         let ordered = Ordered {

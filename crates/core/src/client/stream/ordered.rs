@@ -140,7 +140,7 @@ where
 
     /// Starts the call for an input, or holds it back when the node has no room.
     fn send(&mut self, held: Held<P::Kept>) {
-        let route = match self.client.find(&self.route) {
+        let route = match self.client.hold(&self.route) {
             Ok(route) => route,
             Err(error) => return self.refuse(held.kept, error),
         };

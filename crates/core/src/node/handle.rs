@@ -1,0 +1,128 @@
+//! The handle on a running node: look at it, and change what it serves.
+
+use std::sync::Arc;
+
+use super::{Description, Health, Shared};
+use crate::app::RouteSpec;
+use crate::client::Client;
+use crate::router::{Change, ChangeError, Changed};
+
+/// A handle on a running node. Cloning it is cheap; it does not keep the node alive.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard_core::{App, ErrorKind, RouteSpec, Stage};
+///
+/// let node = App::new().start().await?;
+/// let admin = node.handle();
+///
+/// let double = Stage::each("double", |n: &i64| Ok(n * 2));
+/// admin.add_route(RouteSpec::new("/double", double)).await?;
+/// assert_eq!(admin.client().call::<i64, i64>("/double", 21).await?, 42);
+///
+/// admin.scale_stage("double", 4).await?;
+/// assert_eq!(admin.describe().stages[0].replicas.len(), 4);
+///
+/// admin.remove_route("/double").await?.settled().await;
+/// let gone = admin.client().call::<i64, i64>("/double", 21).await.unwrap_err();
+/// assert_eq!(gone.kind(), ErrorKind::NotFound);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct NodeHandle {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl NodeHandle {
+    /// A handle for callers.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(Arc::clone(&self.shared))
+    }
+
+    /// Whether the node lives, is ready, and how each stage does.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    /// The running tree: routes, stages, replicas, queues, calls in flight.
+    #[must_use]
+    pub fn describe(&self) -> Description {
+        self.shared.describe()
+    }
+
+    /// The metrics as Prometheus text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.shared.encode_metrics()
+    }
+
+    /// Carries out a change and returns when callers see it. No call fails for it: those that run finish where they are,
+    /// later ones find the new table. See [`Change`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future before the change took effect undoes it: what was started for it ends. A warm-up that takes too
+    /// long is given up with a timeout around this future.
+    pub async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+        if self.shared.gateway.is_draining() {
+            return Err(ChangeError::Ending);
+        }
+        self.shared.router.change(change).await
+    }
+
+    /// Opens a route. Its stages that do not run yet are started and warmed up first.
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn add_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+        self.change(Change::new().add_route(route)).await
+    }
+
+    /// Puts another pipeline behind a route. Its new stages warm up, then take over at once; the old ones end when their
+    /// last call has left.
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn replace_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+        self.change(Change::new().replace_route(route)).await
+    }
+
+    /// Closes a route. Calls that are in it finish, new ones get `NotFound`; stages that no other route uses end when the
+    /// last call has left.
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn remove_route(&self, route: &str) -> Result<Changed, ChangeError> {
+        self.change(Change::new().remove_route(route)).await
+    }
+
+    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), and returns when the new
+    /// ones are warm and the surplus ones have ended. A surplus replica finishes its batch and cleans up first.
+    ///
+    /// Of two requests for one stage the later wins; the earlier gets [`ChangeError::Superseded`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Where a new replica cannot be built, the stage keeps the replicas that it had.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future only ends the waiting.
+    pub async fn scale_stage(&self, stage: &str, replicas: usize) -> Result<(), ChangeError> {
+        if self.shared.gateway.is_draining() {
+            return Err(ChangeError::Ending);
+        }
+        self.shared.router.scale(stage, replicas).await
+    }
+}

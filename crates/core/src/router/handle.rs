@@ -1,0 +1,103 @@
+//! Where the current table is read without a lock, and where changes of it are asked for.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use ractor::ActorRef;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::change::{Change, ChangeError, Changed, MAX_REPLICAS, MAX_WAITING_CHANGES};
+use super::message::RouterMessage;
+use super::route::{HeldRoute, Route};
+use super::table::Table;
+use crate::supervisor::DeploymentMessage;
+
+/// Shared by every handle of the node.
+#[derive(Debug)]
+pub(crate) struct Router {
+    table: ArcSwap<Table>,
+    actor: Mutex<Option<ActorRef<RouterMessage>>>,
+    /// One permit per change that was asked for and is not done: the bound of the actor's mailbox.
+    turns: Arc<Semaphore>,
+}
+
+impl Router {
+    pub(crate) fn new() -> Self {
+        let turns = Arc::new(Semaphore::new(MAX_WAITING_CHANGES));
+        Self { table: ArcSwap::default(), actor: Mutex::default(), turns }
+    }
+
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.table.load_full()
+    }
+
+    pub(crate) fn route(&self, name: &str) -> Option<Arc<Route>> {
+        self.table.load().route(name).cloned()
+    }
+
+    pub(crate) fn routes(&self) -> Vec<Arc<Route>> {
+        self.table.load().routes().to_vec()
+    }
+
+    /// Begins a call on the route of this name. A route that closes in between has a successor in the table, or none.
+    pub(crate) fn hold(&self, name: &str) -> Option<HeldRoute> {
+        loop {
+            if let Some(held) = self.route(name)?.hold() {
+                return Some(held);
+            }
+        }
+    }
+
+    pub(super) fn publish(&self, table: Table) {
+        self.table.store(Arc::new(table));
+    }
+
+    pub(super) fn set_actor(&self, actor: ActorRef<RouterMessage>) {
+        *self.actor.lock() = Some(actor);
+    }
+
+    /// Asks for a change and waits until callers see it.
+    pub(crate) async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+        let turn = self.take_turn()?;
+        let (reply, outcome) = oneshot::channel();
+        self.tell(RouterMessage::Change { change, reply, turn })?;
+        outcome.await.unwrap_or(Err(ChangeError::Ending))
+    }
+
+    /// Asks for another number of replicas and waits until they are there, or gone.
+    pub(crate) async fn scale(&self, stage: &str, replicas: usize) -> Result<(), ChangeError> {
+        if !(1..=MAX_REPLICAS).contains(&replicas) {
+            return Err(ChangeError::BadReplicaCount { asked: replicas });
+        }
+        let turn = self.take_turn()?;
+        let deployment = {
+            let table = self.table.load();
+            let found = table.stage(stage).and_then(|stage| stage.deployment.get());
+            found.cloned().ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?
+        };
+        let (scaled, outcome) = oneshot::channel();
+        let message = DeploymentMessage::Scale { replicas, scaled, turn };
+        deployment.cast(message).map_err(|_| ChangeError::Ending)?;
+        outcome.await.unwrap_or(Err(ChangeError::Ending))
+    }
+
+    #[cfg(test)]
+    pub(super) fn kill_actor(&self) {
+        if let Some(actor) = &*self.actor.lock() {
+            actor.kill();
+        }
+    }
+
+    fn take_turn(&self) -> Result<OwnedSemaphorePermit, ChangeError> {
+        let busy = |_| ChangeError::Busy { limit: MAX_WAITING_CHANGES };
+        Arc::clone(&self.turns).try_acquire_owned().map_err(busy)
+    }
+
+    pub(crate) fn tell(&self, message: RouterMessage) -> Result<(), ChangeError> {
+        match &*self.actor.lock() {
+            Some(actor) => actor.cast(message).map_err(|_| ChangeError::Ending),
+            None => Err(ChangeError::Ending),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The table: which routes are served over which stages. A plain value; every change makes the next version of it.
+//!
+//! A stage is **starting** until the change that brought it takes effect, then **serving** while a route uses it or calls
+//! of a closed route still run through it, then **ending**. A closed route is **retiring** until its last call has left.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use ractor::ActorRef;
+
+use super::change::{Change, ChangeError};
+use super::route::{Route, RouteParts};
+use crate::app::{RouteSpec, check_route_name, distinct_stages};
+use crate::batcher::Pool;
+use crate::id::{RouteIndex, RouteName, StageName};
+use crate::metrics::NodeMetrics;
+use crate::pipeline::Graph;
+use crate::stage::StageSpec;
+use crate::supervisor::DeploymentMessage;
+
+/// One revision of a stage on this node.
+#[derive(Debug)]
+pub(crate) struct DeployedStage {
+    pub(crate) spec: Arc<StageSpec>,
+    pub(crate) pool: Arc<Pool>,
+    /// The change that brought it.
+    pub(crate) revision: u64,
+    /// Its supervisor, once it is spawned.
+    pub(crate) deployment: OnceLock<ActorRef<DeploymentMessage>>,
+}
+
+impl DeployedStage {
+    pub(super) fn new(spec: Arc<StageSpec>, revision: u64, metrics: &NodeMetrics) -> Arc<Self> {
+        let pool = Arc::new(Pool::new(&spec, metrics));
+        Arc::new(Self { spec, pool, revision, deployment: OnceLock::new() })
+    }
+
+    pub(crate) fn name(&self) -> &StageName {
+        self.spec.name()
+    }
+}
+
+/// One version of the table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    revision: u64,
+    next_index: usize,
+    by_name: HashMap<RouteName, Arc<Route>>,
+    /// In the order of declaration, for listings.
+    routes: Vec<Arc<Route>>,
+    retiring: Vec<Arc<Route>>,
+    serving: Vec<Arc<DeployedStage>>,
+    starting: Vec<Arc<DeployedStage>>,
+    ending: Vec<Arc<DeployedStage>>,
+}
+
+impl Table {
+    pub(crate) fn route(&self, name: &str) -> Option<&Arc<Route>> {
+        self.by_name.get(name)
+    }
+
+    /// The routes that take calls, in the order of their declaration.
+    pub(crate) fn routes(&self) -> &[Arc<Route>] {
+        &self.routes
+    }
+
+    /// Closed routes with calls in them.
+    pub(crate) fn retiring(&self) -> &[Arc<Route>] {
+        &self.retiring
+    }
+
+    /// The stages of the routes, and those that closed routes still run through.
+    pub(crate) fn serving(&self) -> &[Arc<DeployedStage>] {
+        &self.serving
+    }
+
+    pub(crate) fn starting(&self) -> &[Arc<DeployedStage>] {
+        &self.starting
+    }
+
+    pub(crate) fn ending(&self) -> &[Arc<DeployedStage>] {
+        &self.ending
+    }
+
+    /// Everything that runs, whatever its part.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = &Arc<DeployedStage>> {
+        self.serving.iter().chain(&self.starting).chain(&self.ending)
+    }
+
+    /// The stage that routes know by this name.
+    pub(crate) fn stage(&self, name: &str) -> Option<&Arc<DeployedStage>> {
+        self.serving.iter().find(|stage| stage.name().as_str() == name && self.is_routed(stage))
+    }
+
+    /// Whether a route that takes calls leads here.
+    pub(crate) fn is_routed(&self, stage: &DeployedStage) -> bool {
+        self.routes.iter().any(|route| uses(route, stage))
+    }
+
+    /// The number of the change that would be next.
+    pub(super) fn next_revision(&self) -> u64 {
+        self.revision + 1
+    }
+
+    /// What has to be started before `change` can take effect, or why it cannot.
+    pub(super) fn plan(&self, change: &Change) -> Result<Vec<Arc<StageSpec>>, ChangeError> {
+        self.check_routes(change)?;
+        let wanted = distinct_stages(change.add.iter().chain(&change.replace));
+        let closed = closed_names(change);
+        let kept = self.routes.iter().filter(|route| !closed.contains(&route.id()));
+        let mut specs: Vec<&Arc<StageSpec>> = wanted.iter().collect();
+        for route in kept {
+            specs.extend(self.serving.iter().filter(|stage| uses(route, stage)).map(|stage| &stage.spec));
+        }
+        check_stage_names(&specs)?;
+        Ok(wanted.into_iter().filter(|spec| self.deployed(spec).is_none()).collect())
+    }
+
+    fn check_routes(&self, change: &Change) -> Result<(), ChangeError> {
+        let mut named = HashSet::new();
+        let opened = change.add.iter().chain(&change.replace).map(|route| &route.name);
+        for name in opened.clone() {
+            check_route_name(name)?;
+        }
+        for name in opened.chain(&change.remove) {
+            if !named.insert(name) {
+                return Err(ChangeError::RouteExists { route: name.clone() });
+            }
+        }
+        if let Some(route) = change.add.iter().find(|route| self.by_name.contains_key(&route.name)) {
+            return Err(ChangeError::RouteExists { route: route.name.clone() });
+        }
+        match closed_names(change).into_iter().find(|name| !self.by_name.contains_key(*name)) {
+            Some(name) => Err(ChangeError::NoSuchRoute { route: name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Lists stages that are being started.
+    pub(super) fn start(&mut self, stages: &[Arc<DeployedStage>]) {
+        self.starting.extend(stages.iter().cloned());
+    }
+
+    /// What was being started will not serve: it ends.
+    pub(super) fn abandon_start(&mut self) -> Vec<Arc<DeployedStage>> {
+        let abandoned = std::mem::take(&mut self.starting);
+        self.ending.extend(abandoned.iter().cloned());
+        abandoned
+    }
+
+    /// Puts a change whose stages are warm into effect. Gives the routes that it closes.
+    pub(super) fn apply(&mut self, change: Change, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
+        self.revision += 1;
+        self.serving.append(&mut self.starting);
+        let closed: Vec<Arc<Route>> =
+            closed_names(&change).into_iter().filter_map(|name| self.by_name.get(name).cloned()).collect();
+        self.routes.retain(|route| !change.remove.contains(route.id()));
+        for spec in change.replace {
+            let route = self.open(spec, metrics);
+            if let Some(place) = self.routes.iter_mut().find(|old| old.id() == route.id()) {
+                *place = route;
+            }
+        }
+        for spec in change.add {
+            let route = self.open(spec, metrics);
+            self.routes.push(route);
+        }
+        self.retire(&closed);
+        closed
+    }
+
+    /// Puts a new life of a stage in the place of one whose supervisor died. Gives the routes that it closes.
+    pub(super) fn renew(&mut self, dead: &Arc<DeployedStage>, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
+        self.serving.retain(|stage| !Arc::ptr_eq(stage, dead));
+        self.serving.append(&mut self.starting);
+        let mut closed = Vec::new();
+        for position in 0..self.routes.len() {
+            let old = Arc::clone(&self.routes[position]);
+            if !uses(&old, dead) {
+                continue;
+            }
+            let graph = old.graph().map(&mut |pool| match self.deployed(&dead.spec) {
+                Some(stage) if Arc::ptr_eq(pool, &dead.pool) => Arc::clone(&stage.pool),
+                _ => Arc::clone(pool),
+            });
+            let (name, parts) = (old.id().clone(), old.parts().clone());
+            self.routes[position] = self.new_route(old.revision(), name, parts, graph, metrics);
+            closed.push(old);
+        }
+        self.retire(&closed);
+        closed
+    }
+
+    /// The last call has left a closed route.
+    pub(super) fn remove_route(&mut self, index: RouteIndex) {
+        self.retiring.retain(|route| route.index() != index);
+    }
+
+    /// Moves the stages that no route needs any more to the ending ones.
+    pub(super) fn end_unused(&mut self) -> Vec<Arc<DeployedStage>> {
+        let routes = || self.routes.iter().chain(&self.retiring);
+        let unused: Vec<_> =
+            self.serving.iter().filter(|stage| !routes().any(|route| uses(route, stage))).cloned().collect();
+        self.serving.retain(|stage| !contains(&unused, stage));
+        self.ending.extend(unused.iter().cloned());
+        unused
+    }
+
+    /// A stage is over.
+    pub(super) fn remove_stage(&mut self, stage: &Arc<DeployedStage>) {
+        for list in [&mut self.serving, &mut self.starting, &mut self.ending] {
+            list.retain(|other| !Arc::ptr_eq(other, stage));
+        }
+    }
+
+    /// Puts everything in its place after the routes have changed.
+    fn retire(&mut self, closed: &[Arc<Route>]) {
+        // In the order of first use, whenever a stage came.
+        let first_use = |stage: &Arc<DeployedStage>| self.routes.iter().position(|route| uses(route, stage));
+        self.serving.sort_by_cached_key(|stage| first_use(stage).unwrap_or(usize::MAX));
+        self.retiring.extend(closed.iter().cloned());
+        self.by_name = self.routes.iter().map(|route| (route.id().clone(), Arc::clone(route))).collect();
+    }
+
+    fn open(&mut self, spec: RouteSpec, metrics: &NodeMetrics) -> Arc<Route> {
+        let graph = spec.graph.map(&mut |stage| {
+            let deployed = self.deployed(stage).expect("a change is applied after its stages were started");
+            Arc::clone(&deployed.pool)
+        });
+        self.new_route(self.revision, spec.name, spec.parts, graph, metrics)
+    }
+
+    fn new_route(
+        &mut self,
+        revision: u64,
+        name: RouteName,
+        parts: RouteParts,
+        graph: Graph<Arc<Pool>>,
+        metrics: &NodeMetrics,
+    ) -> Arc<Route> {
+        let index = RouteIndex(self.next_index);
+        self.next_index += 1;
+        let counted = metrics.route(&name);
+        Arc::new(Route::new(index, revision, name, parts, graph, counted))
+    }
+
+    /// The running stage of this recipe; one that is ending does not count.
+    fn deployed(&self, spec: &Arc<StageSpec>) -> Option<&Arc<DeployedStage>> {
+        self.serving.iter().chain(&self.starting).find(|stage| Arc::ptr_eq(&stage.spec, spec))
+    }
+}
+
+fn closed_names(change: &Change) -> Vec<&RouteName> {
+    change.replace.iter().map(|route| &route.name).chain(&change.remove).collect()
+}
+
+fn uses(route: &Route, stage: &DeployedStage) -> bool {
+    route.graph().stages().iter().any(|pool| Arc::ptr_eq(pool, &stage.pool))
+}
+
+fn contains(stages: &[Arc<DeployedStage>], stage: &Arc<DeployedStage>) -> bool {
+    stages.iter().any(|other| Arc::ptr_eq(other, stage))
+}
+
+/// A name stands for one stage.
+fn check_stage_names(specs: &[&Arc<StageSpec>]) -> Result<(), ChangeError> {
+    let mut named: HashMap<&StageName, &Arc<StageSpec>> = HashMap::new();
+    for spec in specs {
+        let first = named.entry(spec.name()).or_insert(spec);
+        if !Arc::ptr_eq(first, spec) {
+            return Err(ChangeError::DuplicateStage { stage: spec.name().clone() });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! The table against its invariants, and the deaths of actors that no door leads to.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::table::{DeployedStage, Table};
+use super::{Change, ChangeError};
+use crate::app::{App, RouteSpec};
+use crate::metrics::NodeMetrics;
+use crate::node::Node;
+use crate::pipeline::Pipeline;
+use crate::stage::Stage;
+use crate::supervisor::{Intensity, StageState};
+
+const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Adds or replaces or removes; each route uses two recipes by number.
+    Change(Vec<(usize, Option<(usize, usize)>)>),
+    /// The change that was begun does not come to be.
+    Abandon,
+    Empty(usize),
+    End(usize),
+    Renew(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let put = (0..ROUTES.len(), prop::option::weighted(0.7, (0usize..6, 0usize..6)));
+    prop_oneof![
+        4 => prop::collection::vec(put, 1..3).prop_map(Step::Change),
+        1 => Just(Step::Abandon),
+        3 => (0usize..4).prop_map(Step::Empty),
+        3 => (0usize..4).prop_map(Step::End),
+        1 => (0usize..4).prop_map(Step::Renew),
+    ]
+}
+
+fn nth<T: Clone>(items: &[T], nth: usize) -> Option<T> {
+    (!items.is_empty()).then(|| items[nth % items.len()].clone())
+}
+
+/// Two recipes for each of three names.
+fn recipes() -> Vec<Stage<u64, u64>> {
+    (0..6).map(|n| Stage::each(format!("stage-{}", n % 3).as_str(), |n: &u64| Ok(*n))).collect()
+}
+
+fn change_of(table: &Table, recipes: &[Stage<u64, u64>], puts: &[(usize, Option<(usize, usize)>)]) -> Change {
+    puts.iter().fold(Change::new(), |change, (route, stages)| match stages {
+        None => change.remove_route(ROUTES[*route]),
+        Some((first, second)) => {
+            let pipeline = Pipeline::from(recipes[*first].clone()).then(recipes[*second].clone());
+            let spec = RouteSpec::new(ROUTES[*route], pipeline);
+            if table.route(ROUTES[*route]).is_some() { change.replace_route(spec) } else { change.add_route(spec) }
+        }
+    })
+}
+
+fn check(table: &Table) -> Result<(), TestCaseError> {
+    let serving: HashSet<_> = table.serving().iter().map(|stage| Arc::as_ptr(&stage.pool)).collect();
+    for route in table.routes().iter().chain(table.retiring()) {
+        for pool in route.graph().stages() {
+            prop_assert!(serving.contains(&Arc::as_ptr(pool)), "a route needs a stage that is not served");
+        }
+    }
+    let mut named = HashSet::new();
+    for stage in table.serving().iter().filter(|stage| table.is_routed(stage)) {
+        prop_assert!(named.insert(stage.name().clone()), "two routed stages of one name");
+    }
+    let mut listed = HashSet::new();
+    for stage in table.stages() {
+        prop_assert!(listed.insert(Arc::as_ptr(stage)), "a stage has two parts");
+    }
+    for route in table.routes() {
+        prop_assert!(table.route(route.name()).is_some_and(|found| Arc::ptr_eq(found, route)));
+    }
+    let indices: HashSet<_> = table.routes().iter().chain(table.retiring()).map(|route| route.index().0).collect();
+    prop_assert_eq!(indices.len(), table.routes().len() + table.retiring().len());
+    Ok(())
+}
+
+proptest! {
+    /// Whatever happens in whatever order: a stage stays while a route or a call needs it, names are unique among what
+    /// is served, and when everything is removed and over, nothing is left.
+    #[test]
+    fn keeps_what_is_needed_and_nothing_else(steps in prop::collection::vec(step(), 0..60)) {
+        let metrics = NodeMetrics::new();
+        let recipes = recipes();
+        let mut table = Table::default();
+        for step in steps {
+            match step {
+                Step::Change(puts) => {
+                    let change = change_of(&table, &recipes, &puts);
+                    let before = table.clone();
+                    if let Ok(specs) = table.plan(&change) {
+                        let revision = table.next_revision();
+                        let started: Vec<_> =
+                            specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &metrics)).collect();
+                        table.start(&started);
+                        for route in table.apply(change, &metrics) {
+                            prop_assert!(before.route(route.name()).is_some());
+                            prop_assert!(table.retiring().iter().any(|other| Arc::ptr_eq(other, &route)));
+                        }
+                    }
+                }
+                Step::Abandon => {
+                    let stage = DeployedStage::new(Arc::clone(recipes[0].spec()), 0, &metrics);
+                    table.start(&[stage]);
+                    prop_assert_eq!(table.abandon_start().len(), 1);
+                }
+                Step::Empty(which) => {
+                    if let Some(route) = nth(table.retiring(), which) {
+                        table.remove_route(route.index());
+                        table.end_unused();
+                    }
+                }
+                Step::End(which) => {
+                    if let Some(stage) = nth(table.ending(), which) {
+                        table.remove_stage(&stage);
+                    }
+                }
+                Step::Renew(which) => {
+                    if let Some(dead) = nth(table.serving(), which).filter(|dead| table.is_routed(dead)) {
+                        let life = DeployedStage::new(Arc::clone(&dead.spec), table.next_revision(), &metrics);
+                        table.start(&[Arc::clone(&life)]);
+                        table.renew(&dead, &metrics);
+                        prop_assert!(table.is_routed(&life) && !table.is_routed(&dead));
+                        // Calls that are in the dead life end with it.
+                        for route in table.retiring().to_vec() {
+                            table.remove_route(route.index());
+                        }
+                        table.end_unused();
+                    }
+                }
+            }
+            check(&table)?;
+        }
+        let all = table.routes().iter().fold(Change::new(), |change, route| change.remove_route(route.name()));
+        prop_assert_eq!(table.plan(&all).map(|specs| specs.len()), Ok(0));
+        table.apply(all, &metrics);
+        for route in table.retiring().to_vec() {
+            table.remove_route(route.index());
+        }
+        table.end_unused();
+        for stage in table.ending().to_vec() {
+            table.remove_stage(&stage);
+        }
+        prop_assert_eq!(table.stages().count() + table.retiring().len() + table.routes().len(), 0);
+    }
+}
+
+fn echo() -> Stage<u64, u64> {
+    Stage::each("echo", |n: &u64| Ok(*n))
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(20), wait).await.is_ok(), "never happened: {what}");
+}
+
+fn kill_supervisor(node: &Node) {
+    let table = node.shared().router.table();
+    table.stage("echo").and_then(|stage| stage.deployment.get()).expect("it is deployed").kill();
+}
+
+/// The table's number of the route, which changes with every life of its stages.
+fn life(node: &Node) -> usize {
+    node.client().route("/echo").expect("it is served").index().0
+}
+
+#[tokio::test]
+async fn a_stage_whose_supervisor_dies_comes_back_with_as_many_replicas() {
+    let node = App::new().route("/echo", echo()).start().await.unwrap();
+    node.scale_stage("echo", 3).await.unwrap();
+    let before = life(&node);
+    kill_supervisor(&node);
+    until("another life of the stage serves", || life(&node) != before).await;
+    assert_eq!(node.client().call::<u64, u64>("/echo", 5).await.unwrap(), 5);
+    until("the dead life is gone", || node.describe().stages.len() == 1).await;
+    let description = node.describe();
+    assert_eq!(description.stages[0].replicas.len(), 3);
+    assert!(node.health().ready && node.health().live);
+}
+
+#[tokio::test]
+async fn a_stage_whose_supervisor_dies_too_often_has_failed_and_the_rest_serves_on() {
+    let steady = Stage::each("steady", |n: &u64| Ok(*n));
+    let node = App::new().route("/echo", echo()).route("/steady", steady).start().await.unwrap();
+    for _ in 0..Intensity::default().max_restarts {
+        let before = life(&node);
+        kill_supervisor(&node);
+        until("another life of the stage serves", || life(&node) != before).await;
+    }
+    kill_supervisor(&node);
+    let failed = || node.health().stages[0].reason.clone().is_some_and(|reason| reason.contains("more than 5 times"));
+    until("the stage is given up", failed).await;
+    assert_eq!(node.health().stages[0].state, StageState::Failed);
+    assert!(node.client().call::<u64, u64>("/echo", 5).await.unwrap_err().message().contains("its supervisor died"));
+    assert_eq!(node.client().call::<u64, u64>("/steady", 5).await.unwrap(), 5);
+    // A new revision is a way out.
+    node.replace_route(RouteSpec::new("/echo", echo())).await.unwrap().settled().await;
+    assert_eq!(node.client().call::<u64, u64>("/echo", 5).await.unwrap(), 5);
+    assert!(node.health().ready);
+}
+
+#[tokio::test]
+async fn a_router_that_dies_is_replaced_and_goes_on() {
+    let node = App::new().route("/echo", echo()).start().await.unwrap();
+    node.shared().router.kill_actor();
+    let added = || async {
+        let other = Stage::each("other", |n: &u64| Ok(n + 1));
+        node.add_route(RouteSpec::new("/other", other)).await
+    };
+    while let Err(error) = added().await {
+        assert_eq!(error, ChangeError::Ending, "only until the next one is there");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(node.client().call::<u64, u64>("/other", 5).await.unwrap(), 6);
+    node.remove_route("/echo").await.unwrap().settled().await;
+    assert_eq!(node.describe().stages.len(), 1);
+}

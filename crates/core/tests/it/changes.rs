@@ -1,0 +1,516 @@
+//! Routes and stages change while the node serves, and no request fails for it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{
+    App, Batch, Change, ChangeError, Client, ErrorKind, Failure, MAX_REPLICAS, Node, Pipeline, Replica, RouteSpec,
+    Stage, StagePart, StageState, Worker,
+};
+use tokio::task::JoinHandle;
+
+use super::support::{Gate, PATIENCE, gated, serve, until};
+
+/// Callers that never rest, and the answers they got.
+struct Load {
+    over: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Vec<u64>>>,
+}
+
+impl Load {
+    fn on(client: &Client, route: &'static str) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let callers = (0..8).map(|_| tokio::spawn(keep_calling(client.clone(), route, Arc::clone(&over)))).collect();
+        Self { over, callers }
+    }
+
+    /// All answers; every call must have had one.
+    async fn end(self) -> Vec<u64> {
+        self.over.store(true, Ordering::SeqCst);
+        let mut answers = Vec::new();
+        for caller in self.callers {
+            answers.extend(caller.await.expect("no call fails"));
+        }
+        answers
+    }
+}
+
+async fn keep_calling(client: Client, route: &'static str, over: Arc<AtomicBool>) -> Vec<u64> {
+    let mut answers = Vec::new();
+    while !over.load(Ordering::SeqCst) {
+        answers.push(client.call::<u64, u64>(route, 0).await.unwrap());
+        tokio::task::yield_now().await;
+    }
+    answers
+}
+
+/// A worker that tells how many of its kind there are, and how many have cleaned up.
+struct Counted {
+    answer: u64,
+    counts: Counts,
+}
+
+#[derive(Clone, Default)]
+struct Counts {
+    alive: Arc<AtomicUsize>,
+    cleaned: Arc<AtomicUsize>,
+}
+
+impl Counts {
+    fn alive(&self) -> usize {
+        self.alive.load(Ordering::SeqCst)
+    }
+
+    fn cleaned(&self) -> usize {
+        self.cleaned.load(Ordering::SeqCst)
+    }
+
+    fn stage(&self, name: &str, answer: u64) -> Stage<u64, u64> {
+        let counts = self.clone();
+        Stage::worker(name, move |_: &Replica| {
+            counts.alive.fetch_add(1, Ordering::SeqCst);
+            Ok(Counted { answer, counts: counts.clone() })
+        })
+    }
+}
+
+impl Worker for Counted {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        batch.iter().map(|n| Ok(n + self.answer)).collect()
+    }
+
+    fn cleanup(&mut self) {
+        self.counts.cleaned.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.counts.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn answering(name: &str, answer: u64) -> Stage<u64, u64> {
+    Stage::each(name, move |n: &u64| Ok(n + answer))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_route_that_is_replaced_again_and_again_fails_no_call() {
+    let counts = Counts::default();
+    let node = serve(counts.stage("model", 0)).await;
+    let load = Load::on(&node.client(), "/route");
+    for answer in 1..=20u64 {
+        // Once more over quick code, so that both kinds of seats are replaced.
+        let stage = if answer % 2 == 0 { answering("model", answer) } else { counts.stage("model", answer) };
+        let changed = node.replace_route(RouteSpec::new("/route", stage)).await.unwrap();
+        assert_eq!(changed.revision(), answer + 1);
+        assert_eq!(node.client().call::<u64, u64>("/route", 0).await.unwrap(), answer);
+    }
+    let answers = load.end().await;
+    assert!(answers.len() > 100, "{} calls", answers.len());
+    until("the replaced stages have ended", || node.describe().stages.len() == 1).await;
+    assert_eq!((counts.alive(), counts.cleaned()), (0, 11));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scaling_up_and_down_fails_no_call() {
+    let counts = Counts::default();
+    let node = serve(counts.stage("model", 7).max_batch_size(4)).await;
+    let load = Load::on(&node.client(), "/route");
+    for replicas in [4, 1, 3, 2, 8, 1, 5, 1] {
+        node.scale_stage("model", replicas).await.unwrap();
+        assert_eq!(counts.alive(), replicas);
+        assert_eq!(node.describe().stages[0].replicas.len(), replicas);
+    }
+    assert!(load.end().await.into_iter().all(|answer| answer == 7));
+    assert_eq!(node.health().stages[0].state, StageState::Ready);
+    assert_eq!(node.describe().stages[0].restarts, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scaling_quick_code_fails_no_call() {
+    let node = serve(answering("quick", 7).max_batch_size(4)).await;
+    let load = Load::on(&node.client(), "/route");
+    for replicas in [4, 1, 3, 2, 8, 1, 5, 1].repeat(5) {
+        node.scale_stage("quick", replicas).await.unwrap();
+    }
+    assert!(load.end().await.into_iter().all(|answer| answer == 7));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routes_come_and_go_beside_a_route_under_load() {
+    let node = App::new().route("/steady", answering("steady", 1)).start().await.unwrap();
+    let client = node.client();
+    let load = Load::on(&client, "/steady");
+    for round in 0..20 {
+        let stage = answering(&format!("guest-{round}"), round);
+        node.add_route(RouteSpec::new("/guest", stage)).await.unwrap();
+        assert_eq!(client.call::<u64, u64>("/guest", 0).await.unwrap(), round);
+        node.remove_route("/guest").await.unwrap().settled().await;
+        assert_eq!(client.call::<u64, u64>("/guest", 0).await.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    assert!(load.end().await.into_iter().all(|answer| answer == 1));
+}
+
+#[tokio::test]
+async fn a_route_opens_only_when_its_stages_are_warm() {
+    let node = App::new().start().await.unwrap();
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let slow = Stage::worker("slow", move |_: &Replica| {
+        hold.pass();
+        Ok(Healthy)
+    });
+    let handle = node.handle();
+    let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
+    until("the stage is being built", || gate.arrived() == 1).await;
+    let stage = &node.describe().stages[0];
+    assert_eq!((stage.part, stage.health.state), (StagePart::Starting, StageState::Starting));
+    assert!(node.health().ready, "a stage that is not used yet does not hold back the others");
+    assert_eq!(node.client().call::<u64, u64>("/slow", 1).await.unwrap_err().kind(), ErrorKind::NotFound);
+    gate.open();
+    adding.await.unwrap().unwrap();
+    assert_eq!(node.describe().stages[0].part, StagePart::Serving);
+    assert_eq!(node.client().call::<u64, u64>("/slow", 1).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_change_that_nobody_waits_for_any_more_is_undone() {
+    let node = App::new().start().await.unwrap();
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let counts = Counts::default();
+    let counted = counts.clone();
+    let slow = Stage::worker("slow", move |_: &Replica| {
+        hold.pass();
+        counted.alive.fetch_add(1, Ordering::SeqCst);
+        Ok(Counted { answer: 1, counts: counted.clone() })
+    });
+    let handle = node.handle();
+    let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
+    until("the stage is being built", || gate.arrived() == 1).await;
+    adding.abort();
+    // The next one does not wait for the construction that nobody can interrupt.
+    node.add_route(RouteSpec::new("/quick", answering("quick", 1))).await.unwrap();
+    gate.open();
+    until("the half-built worker is gone", || counts.cleaned() == 1 && counts.alive() == 0).await;
+    until("its stage is gone", || node.describe().stages.len() == 1).await;
+    assert!(node.client().route("/slow").is_none());
+}
+
+#[tokio::test]
+async fn calls_in_flight_finish_in_the_revision_where_they_began() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let old = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<u64, u64>("/route", 5).await }
+    });
+    until("the call is in the worker", || gate.arrived() == 1).await;
+
+    let changed = node.replace_route(RouteSpec::new("/route", answering("gated", 100))).await.unwrap();
+    assert_eq!(client.call::<u64, u64>("/route", 5).await.unwrap(), 105);
+    let description = node.describe();
+    let routes: Vec<_> = description.routes.iter().map(|route| (route.revision, route.closed)).collect();
+    assert_eq!(routes, [(2, false), (1, true)]);
+    let parts: Vec<_> = description.stages.iter().map(|stage| (stage.revision, stage.part)).collect();
+    assert_eq!(parts, [(2, StagePart::Serving), (1, StagePart::Ending)]);
+
+    let removed = node.remove_route("/route").await.unwrap();
+    assert_eq!(client.call::<u64, u64>("/route", 5).await.unwrap_err().kind(), ErrorKind::NotFound);
+    gate.open();
+    assert_eq!(old.await.unwrap().unwrap(), 5);
+    changed.settled().await;
+    removed.settled().await;
+    let description = node.describe();
+    assert!(description.stages.is_empty() && description.routes.is_empty());
+    assert_eq!((description.admitted, description.outcomes), (2, 2));
+}
+
+#[tokio::test]
+async fn an_admission_for_a_route_that_was_replaced_is_for_the_new_one() {
+    let node = serve(answering("model", 1)).await;
+    let client = node.client();
+    let old = client.route("/route").unwrap();
+    node.replace_route(RouteSpec::new("/route", answering("model", 2))).await.unwrap().settled().await;
+    let admission = client.admit(&old, 8).unwrap();
+    assert_eq!(admission.route().revision(), 2);
+    let reply = client.submit(admission, callboard_codec::Payload::new(0u64), Default::default()).await.unwrap();
+    assert_eq!(reply.payload.into_inner::<u64>().unwrap(), 2);
+    node.remove_route("/route").await.unwrap();
+    assert_eq!(client.admit(&old, 8).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_shared_stage_stays_until_its_last_route_goes() {
+    let counts = Counts::default();
+    let shared = counts.stage("shared", 1);
+    let node = App::new().route("/a", shared.clone()).start().await.unwrap();
+    let both = Pipeline::from(shared.clone()).then(answering("more", 10));
+    node.add_route(RouteSpec::new("/b", both)).await.unwrap();
+    assert_eq!(counts.alive(), 1, "one pool for both");
+    node.remove_route("/a").await.unwrap().settled().await;
+    assert_eq!(node.client().call::<u64, u64>("/b", 0).await.unwrap(), 11);
+    node.remove_route("/b").await.unwrap().settled().await;
+    assert_eq!((counts.alive(), counts.cleaned()), (0, 1));
+    // The same recipe again: another life of it.
+    node.add_route(RouteSpec::new("/a", shared)).await.unwrap();
+    assert_eq!(node.client().call::<u64, u64>("/a", 0).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_change_takes_effect_whole_or_not_at_all() {
+    let node = App::new().route("/a", answering("a", 1)).start().await.unwrap();
+    let broken =
+        Stage::worker("broken", |_: &Replica| -> Result<Counted, Failure> { Err(Failure::new("no such file")) });
+    let change = Change::new()
+        .remove_route("/a")
+        .add_route(RouteSpec::new("/b", answering("b", 1)))
+        .add_route(RouteSpec::new("/c", broken));
+    let error = node.change(change).await.unwrap_err();
+    assert_eq!(error.to_string(), "stage `broken` did not start: replica 0 could not start: no such file");
+    let description = node.describe();
+    assert_eq!(description.routes.len(), 1);
+    assert_eq!(node.client().call::<u64, u64>("/a", 0).await.unwrap(), 1);
+    until("what was started for it has ended", || node.describe().stages.len() == 1).await;
+    assert!(!node.metrics().contains("broken"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_changed_is_refused_by_name() {
+    let shared = answering("shared", 1);
+    let node = App::new().route("/a", shared.clone()).route("/b", shared.clone()).start().await.unwrap();
+    let route = |name: &str| RouteSpec::new(name, answering("new", 1));
+    let refused = |change| {
+        let node = &node;
+        async move { node.change(change).await.unwrap_err() }
+    };
+    let exists = ChangeError::RouteExists { route: "/a".into() };
+    assert_eq!(refused(Change::new().add_route(route("/a"))).await, exists);
+    assert_eq!(refused(Change::new().replace_route(route("/a")).remove_route("/a")).await, exists);
+    let unknown = ChangeError::NoSuchRoute { route: "/x".into() };
+    assert_eq!(refused(Change::new().replace_route(route("/x"))).await, unknown);
+    assert_eq!(refused(Change::new().remove_route("/x")).await, unknown);
+    let bad = ChangeError::BadRouteName { route: "x".into() };
+    assert_eq!(refused(Change::new().add_route(route("x"))).await, bad);
+    let namesake = RouteSpec::new("/a", answering("shared", 2));
+    let duplicate = ChangeError::DuplicateStage { stage: "shared".into() };
+    assert_eq!(refused(Change::new().replace_route(namesake)).await, duplicate);
+
+    assert_eq!(node.scale_stage("nobody", 2).await, Err(ChangeError::NoSuchStage { stage: "nobody".into() }));
+    for asked in [0, MAX_REPLICAS + 1] {
+        assert_eq!(node.scale_stage("shared", asked).await, Err(ChangeError::BadReplicaCount { asked }));
+    }
+    let _ = node.drain(Duration::ZERO).await;
+    assert_eq!(refused(Change::new().remove_route("/a")).await, ChangeError::Ending);
+    assert_eq!(node.scale_stage("shared", 2).await, Err(ChangeError::Ending));
+}
+
+#[tokio::test]
+async fn changes_beyond_the_bound_are_refused_at_once() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let slow = Stage::worker("slow", move |_: &Replica| {
+        hold.pass();
+        Ok(Healthy)
+    });
+    let node = App::new().start().await.unwrap();
+    let change = |name: String, stage: Stage<u64, u64>| {
+        let handle = node.handle();
+        tokio::spawn(async move { handle.add_route(RouteSpec::new(&name, stage)).await })
+    };
+    let first = change("/slow".to_owned(), slow);
+    until("the first is at work", || gate.arrived() == 1).await;
+    let mut others: Vec<_> = (0..64).map(|n| change(format!("/{n}"), answering(&format!("quick-{n}"), n))).collect();
+    let last = tokio::time::timeout(PATIENCE, others.pop().unwrap()).await.unwrap();
+    assert_eq!(last.unwrap().unwrap_err(), ChangeError::Busy { limit: 64 });
+    gate.open();
+    for other in others {
+        other.await.unwrap().unwrap();
+    }
+    first.await.unwrap().unwrap();
+    assert_eq!(node.client().routes().len(), 64);
+}
+
+struct Healthy;
+
+impl Worker for Healthy {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        batch.iter().map(|n| Ok(*n)).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_leaves_finishes_its_batch_and_cleans_up() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate).replicas(2)).await;
+    let client = node.client();
+    let call = |n: u64| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
+    };
+    let calls = [call(1), call(2)];
+    until("both replicas are busy", || gate.arrived() == 2).await;
+    let handle = node.handle();
+    let scaling = tokio::spawn(async move { handle.scale_stage("gated", 1).await });
+    until("one is leaving", || node.describe().stages[0].replicas.iter().any(|replica| replica.leaving)).await;
+    gate.open();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    scaling.await.unwrap().unwrap();
+    let replicas = &node.describe().stages[0].replicas;
+    assert_eq!(replicas.iter().map(|replica| replica.index).collect::<Vec<_>>(), [0]);
+    assert!(node.metrics().contains("callboard_stage_replicas{stage=\"gated\"} 1\n"));
+}
+
+#[tokio::test]
+async fn a_stage_that_cannot_grow_keeps_what_it_has() {
+    let allowed = Arc::new(AtomicUsize::new(2));
+    let left = Arc::clone(&allowed);
+    let stage = Stage::worker("model", move |replica: &Replica| {
+        match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => Ok(Healthy),
+            Err(_) => Err(Failure::new(format!("no device for {}", replica.index()))),
+        }
+    });
+    let node = serve(stage.replicas(2)).await;
+    allowed.store(1, Ordering::SeqCst);
+    let error = node.scale_stage("model", 4).await.unwrap_err();
+    assert!(error.to_string().contains("no device for"), "{error}");
+    until("the stage is as it was", || {
+        let stage = &node.describe().stages[0];
+        stage.replicas.len() == 2 && stage.health.state == StageState::Ready
+    })
+    .await;
+    assert_eq!(node.client().call::<u64, u64>("/route", 3).await.unwrap(), 3);
+    allowed.store(1, Ordering::SeqCst);
+    node.scale_stage("model", 3).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_later_of_two_scalings_wins() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let stage = Stage::worker("model", move |replica: &Replica| {
+        if replica.index() > 0 {
+            hold.pass();
+        }
+        Ok(Healthy)
+    });
+    let node = serve(stage).await;
+    let scale = |replicas| {
+        let handle = node.handle();
+        tokio::spawn(async move { handle.scale_stage("model", replicas).await })
+    };
+    let up = scale(3);
+    until("two replicas are being built", || gate.arrived() == 2).await;
+    scale(1).await.unwrap().unwrap();
+    assert_eq!(up.await.unwrap(), Err(ChangeError::Superseded));
+    let again = scale(2);
+    until("another one is being built", || gate.arrived() == 3).await;
+    gate.open();
+    again.await.unwrap().unwrap();
+    until("those that came too late have left", || {
+        node.describe().stages[0].replicas.iter().map(|replica| (replica.index, replica.leaving)).collect::<Vec<_>>()
+            == [(0, false), (1, false)]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_can_be_stopped_in_the_middle_of_a_change() {
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let slow = Stage::worker("slow", move |_: &Replica| {
+        hold.pass();
+        Ok(Healthy)
+    });
+    let node = serve(answering("quick", 1)).await;
+    let handle = node.handle();
+    let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
+    until("the stage is being built", || gate.arrived() == 1).await;
+    let _ = tokio::time::timeout(PATIENCE, node.shutdown(PATIENCE)).await.unwrap();
+    assert_eq!(adding.await.unwrap().unwrap_err(), ChangeError::Ending);
+    gate.open();
+}
+
+#[tokio::test]
+async fn a_dropped_node_looks_dropped() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let calls: Vec<_> = (0..5)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
+        })
+        .collect();
+    until("four wait behind one", || client.describe().stages[0].queued == 4).await;
+    let handle = node.handle();
+    drop(node);
+    until("the tree is gone", || !handle.health().live).await;
+    gate.open();
+    for call in calls {
+        let _ = call.await.unwrap();
+    }
+    let (health, description) = (handle.health(), handle.describe());
+    assert!(!health.ready && health.stages.iter().all(|stage| !stage.state.is_ready()));
+    assert_eq!((description.in_flight, description.stages[0].queued), (0, 0));
+    assert!(handle.metrics().contains("callboard_stage_queued{stage=\"gated\"} 0\n"));
+    let error = client.call::<u64, u64>("/route", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(handle.add_route(RouteSpec::new("/x", answering("x", 1))).await.unwrap_err(), ChangeError::Ending);
+}
+
+/// The threads of this process whose name begins so.
+#[cfg(target_os = "linux")]
+fn threads_named(prefix: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with(prefix)).count()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_hundred_loads_and_unloads_leave_nothing_behind() {
+    let node: Node = App::new().route("/steady", answering("steady", 1)).start().await.unwrap();
+    let client = node.client();
+    let counts = Counts::default();
+    let kept = Arc::new(());
+    let series = || node.metrics().lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    let before = series();
+    for round in 0..100u64 {
+        // Held by the recipe, by a step of the route, and by nothing else.
+        let (in_stage, in_route) = (Arc::clone(&kept), Arc::clone(&kept));
+        let quick = Stage::each("quick", move |n: &u64| {
+            let _held = &in_stage;
+            Ok(*n)
+        });
+        let model = counts.stage("guest-model", round).replicas(2);
+        let pipeline = Pipeline::from(quick).then(model).map("step", move |n: &u64| {
+            let _held = &in_route;
+            Ok(*n)
+        });
+        node.add_route(RouteSpec::new("/guest", pipeline)).await.unwrap();
+        assert_eq!(client.call::<u64, u64>("/guest", 1).await.unwrap(), round + 1);
+        assert!(node.metrics().contains("guest"));
+        node.remove_route("/guest").await.unwrap().settled().await;
+    }
+    assert_eq!((counts.alive(), counts.cleaned()), (0, 200));
+    until("the last recipe is dropped", || Arc::strong_count(&kept) == 1).await;
+    until("the last thread has ended", || threads_named("guest-model") == 0).await;
+    assert!(series() == before, "series were left: {:?}", series().difference(&before));
+    assert_eq!(node.describe().stages.len(), 1);
+    let description = node.describe();
+    assert_eq!((description.admitted, description.outcomes), (100, 100));
+}
