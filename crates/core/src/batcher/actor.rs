@@ -80,6 +80,8 @@ impl Actor for BatcherActor {
                     state.pool.discard(*entry, clock::now(), Place::Queue);
                 }
             }
+            // News of its leaving may overtake that of its coming.
+            BatcherMessage::Join(slot) if slot.is_leaving() => {}
             BatcherMessage::Join(slot) => {
                 state.workers.push(slot);
                 state.settle_sessions();
