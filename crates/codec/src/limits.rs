@@ -41,11 +41,13 @@ pub struct DecodeLimits {
     /// Most memory for structure: the nodes of a dynamic tree, and 1 KiB for each column of each batch of a frame. Text, byte
     /// strings, elements and cells are not structure; they never take more than the input does, once more. Threat:
     /// amplification, as above, with room for the next item counted too, so that all that decoding takes at any moment is at
-    /// most 2 × input + 64 KiB + this (and what compressed input unpacks to). Default: 64 MiB, the most elements in one list
-    /// while it grows. Lower it together with `max_elements`. Message: `more structure than max_tree_bytes = M`.
+    /// most 2 × input + 64 KiB + this (and what compressed input unpacks to). What has no structure (a tensor, a byte string, an
+    /// array in any format) takes at most 2 × input + 64 KiB alone; a byte of a dynamic tree may become a value of 40, and never
+    /// more than 160 bytes of structure. Default: 64 MiB, the most elements in one list while it grows. Lower it together with
+    /// `max_elements`. Message: `more structure than max_tree_bytes = M`.
     pub max_tree_bytes: usize,
-    /// Most bytes that compressed parts of one input may say they unpack to, together. Threat: a few bytes that become
-    /// gigabytes. Default: 256 MiB. Message: `N bytes unpacked exceed max_decompressed_bytes = M`.
+    /// Most bytes that compressed parts of one input may say they unpack to, together, with what unpacking itself takes (an LZ4
+    /// frame may ask for 8 MiB). Threat: a few bytes that become gigabytes. Default: 256 MiB. Message: `N bytes unpacked exceed max_decompressed_bytes = M`.
     pub max_decompressed_bytes: usize,
     /// Largest byte string or tensor in bytes. Threat: a length prefix that lies, or one leaf that takes everything.
     /// Default: 64 MiB. Message: `segment of N bytes exceeds max_segment_bytes = M`.
@@ -165,8 +167,14 @@ impl<'a> Budget<'a> {
     /// Spends what a compressed part says it unpacks to.
     pub(crate) fn take_decompressed(&mut self, bytes: usize) -> Result<(), DecodeError> {
         self.decompressed = self.decompressed.saturating_add(bytes);
-        if self.decompressed > self.limits.max_decompressed_bytes {
-            let (total, max) = (self.decompressed, self.limits.max_decompressed_bytes);
+        self.check_decompressing(0)
+    }
+
+    /// Allows memory that is taken only while a compressed part is unpacked.
+    pub(crate) fn check_decompressing(&self, working: usize) -> Result<(), DecodeError> {
+        let total = self.decompressed.saturating_add(working);
+        if total > self.limits.max_decompressed_bytes {
+            let max = self.limits.max_decompressed_bytes;
             return Err(DecodeError::limit_exceeded(
                 "max_decompressed_bytes",
                 max,

@@ -1,5 +1,7 @@
 //! Replays every input that is kept, whether made by hand, by other software or by a fuzzer, through every decoder's properties.
 
+#![cfg(feature = "arrow")]
+
 #[path = "common/fuzz.rs"]
 mod fuzz;
 #[path = "common/heap.rs"]
@@ -62,6 +64,7 @@ fn every_decoder_bears_every_input() {
 #[test]
 fn every_decoder_has_seeds_that_it_takes() {
     use callboard_codec::{DecodeLimits, Format, Value};
+    let _turn = heap::turn();
     for (name, _) in TARGETS {
         let format = match name {
             "json" => Format::Json,

@@ -239,6 +239,18 @@ mod arrow {
         assert_eq!(value.get("series").unwrap().as_series().unwrap().name(), "n");
     }
 
+    #[cfg(feature = "arrow-compression")]
+    #[test]
+    fn what_unpacking_itself_takes_is_held_against_the_limit() {
+        let mut bytes = file("arrow/lz4.arrows").to_vec();
+        let limits = DecodeLimits { max_decompressed_bytes: 2 << 20, ..DecodeLimits::default() };
+        assert!(Value::decode(Format::ArrowStream, &bytes.clone().into(), &limits).is_ok());
+        let frame = bytes.windows(4).position(|window| window == b"\x04\x22\x4d\x18").unwrap();
+        bytes[frame + 5] = 0x70; // Blocks of 4 MiB.
+        let error = Value::decode(Format::ArrowStream, &bytes.into(), &limits).unwrap_err();
+        assert_eq!(error.limit().map(|limit| limit.name), Some("max_decompressed_bytes"));
+    }
+
     #[cfg(not(feature = "arrow-compression"))]
     #[test]
     fn compressed_buffers_are_unsupported_by_the_name_of_the_feature() {

@@ -48,8 +48,9 @@ pub(super) fn admit(
     body: &[u8],
     budget: &mut Budget<'_>,
 ) -> Result<(), DecodeError> {
-    let compressed = is_compressed(batch)?;
-    let unpacked = buffers(batch, compressed, body, budget)?;
+    let compression = compression(batch)?;
+    let unpacked = buffers(batch, compression, body, budget)?;
+    let compressed = compression.is_some();
     let max_rows = unpacked.saturating_mul(8).saturating_add(MAX_EMPTY_ROWS);
     let rows = |rows: i64, what: &str| match usize::try_from(rows) {
         Ok(rows) if rows <= max_rows => Ok(rows),
@@ -68,16 +69,18 @@ pub(super) fn admit(
     fields.iter().try_for_each(|field| walk.column(field))
 }
 
-fn is_compressed(batch: &RecordBatch<'_>) -> Result<bool, DecodeError> {
+fn compression(batch: &RecordBatch<'_>) -> Result<Option<CompressionType>, DecodeError> {
     match batch.compression() {
-        None => Ok(false),
+        None => Ok(None),
         Some(how) if how.method() != BodyCompressionMethod::BUFFER => {
             Err(DecodeError::unsupported("a compression that is not by buffer"))
         }
         Some(_) if cfg!(not(feature = "arrow-compression")) => Err(DecodeError::unsupported(
             "compressed Arrow data: this program was built without the feature `arrow-compression` of callboard-codec",
         )),
-        Some(how) if [CompressionType::LZ4_FRAME, CompressionType::ZSTD].contains(&how.codec()) => Ok(true),
+        Some(how) if [CompressionType::LZ4_FRAME, CompressionType::ZSTD].contains(&how.codec()) => {
+            Ok(Some(how.codec()))
+        }
         Some(how) => Err(DecodeError::unsupported(format!("compression {:?}", how.codec()))),
     }
 }
@@ -85,7 +88,7 @@ fn is_compressed(batch: &RecordBatch<'_>) -> Result<bool, DecodeError> {
 /// Checks the buffers and says how many bytes they hold, unpacked.
 fn buffers(
     batch: &RecordBatch<'_>,
-    compressed: bool,
+    compression: Option<CompressionType>,
     body: &[u8],
     budget: &mut Budget<'_>,
 ) -> Result<usize, DecodeError> {
@@ -93,9 +96,12 @@ fn buffers(
     for buffer in batch.buffers().unwrap_or_default() {
         let part = part_of(buffer, body)?;
         total = total.saturating_add(part.len());
-        let (size, packed) = size_of_part(part, compressed)?;
+        let (size, packed) = size_of_part(part, compression.is_some())?;
         if packed {
             budget.take_decompressed(size)?;
+            if compression == Some(CompressionType::LZ4_FRAME) {
+                budget.check_decompressing(lz4_working_bytes(&part[SIZE_BYTES..]))?;
+            }
         }
         unpacked = unpacked.saturating_add(size);
     }
@@ -178,6 +184,21 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// The size that stands before a compressed buffer.
+const SIZE_BYTES: usize = 8;
+
+/// What lz4_flex allocates while it unpacks a frame: room for one block before and after, of the size that the frame's
+/// descriptor says, whatever the frame holds; and the window. Source: the LZ4 frame format, 1.6.4.
+fn lz4_working_bytes(frame: &[u8]) -> usize {
+    const WINDOW: usize = 64 * 1024;
+    let block_size_id = frame.get(5).map_or(0, |descriptor| descriptor >> 4 & 7);
+    let block = match block_size_id {
+        id @ 4..=7 => 1_usize << (8 + 2 * id),
+        _ => 8 << 20, // Not of this format, or the legacy one.
+    };
+    2 * block + 2 * WINDOW
 }
 
 /// The size that a buffer has when it is unpacked, and whether it is packed at all: of a compressed one the first 8 bytes say

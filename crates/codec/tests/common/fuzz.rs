@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use callboard_codec::{
-    DType, DataFrame, DataType, DecodeError, DecodeLimits, EnvelopeDecoder, Format, MediaType, Payload, Scalar, Series,
-    StrTensor, Tensor, Value,
+    DType, DataFrame, DataType, DecodeError, DecodeErrorKind, DecodeLimits, EnvelopeDecoder, Format, MediaType,
+    Payload, Scalar, Series, StrTensor, Tensor, Value,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -66,13 +66,21 @@ fn decode(format: Format, input: &Bytes) -> Result<Value, DecodeError> {
 fn refused(error: &DecodeError) {
     let told = error.to_string();
     assert!(told.len() < 2048, "{} bytes of message", told.len());
+    assert_eq!(error.limit().is_some(), error.kind() == DecodeErrorKind::LimitExceeded, "{error}");
+}
+
+/// And where it was read from bytes, the byte is named.
+fn refused_at(error: &DecodeError, input: &[u8]) {
+    refused(error);
+    let offset = error.offset().unwrap_or_else(|| panic!("no byte is named: {error}"));
+    assert!(offset <= input.len(), "a byte beyond the {} of the input: {error}", input.len());
 }
 
 fn value(format: Format, input: &[u8]) {
     let input = Bytes::copy_from_slice(input);
     match within_bounds(format, &input, || decode(format, &input)) {
         Ok(value) => comes_back(format, &value),
-        Err(error) => refused(&error),
+        Err(error) => refused_at(&error, &input),
     }
     if format == Format::Json && decode(format, &input).is_ok() {
         serde_json::from_slice::<serde_json::Value>(&input).expect("whatever we take is JSON to others");

@@ -9,17 +9,20 @@ pub(crate) mod frame;
 
 /// Every leaf but floats that are no number, whose inequality would hide a difference.
 pub(crate) fn leaf() -> impl Strategy<Value = Value> {
-    prop_oneof![
+    let plain = prop_oneof![
         json_leaf(),
         proptest::collection::vec(any::<u8>(), 0..64).prop_map(|bytes| Value::Bytes(Bytes::from(bytes))),
         scalar().prop_map(Value::Scalar),
         tensor().prop_map(Value::Tensor),
         str_tensor().prop_map(Value::StrTensor),
-        #[cfg(feature = "arrow")]
-        frame::frame().prop_map(Value::DataFrame),
-        #[cfg(feature = "arrow")]
-        frame::series().prop_map(Value::Series),
-    ]
+    ];
+    #[cfg(feature = "arrow")]
+    let plain = prop_oneof![
+        10 => plain,
+        1 => frame::frame().prop_map(Value::DataFrame),
+        1 => frame::series().prop_map(Value::Series),
+    ];
+    plain
 }
 
 /// Every leaf that JSON has a word for.
