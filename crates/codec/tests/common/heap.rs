@@ -57,3 +57,9 @@ pub(crate) fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     let made = work();
     (made, PEAK.load(Relaxed) - before, TOTAL.load(Relaxed) - total)
 }
+
+/// What is allocated now.
+#[allow(dead_code, reason = "not every binary asks")]
+pub(crate) fn live() -> usize {
+    LIVE.load(Relaxed)
+}

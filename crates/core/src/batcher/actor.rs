@@ -124,7 +124,7 @@ impl BatcherState {
     }
 
     fn push(&mut self, entry: Box<Entry>) {
-        self.queue.push(entry.flight.session, entry.key, entry.enqueued_at, entry.cost, entry);
+        self.queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, entry);
     }
 
     /// The replicas have changed: each session waits for one that is up.

@@ -41,11 +41,18 @@ impl ReplyPort {
 /// One request's item, waiting in or taken from one stage's queue.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) key: EntryKey,
+    pub(crate) sequence: u64,
     /// What the stage's cost function says of it; 1 where there is none.
     pub(crate) cost: u64,
     pub(crate) payload: Payload,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: ReplyPort,
+}
+
+impl Entry {
+    /// Where it stands in the order.
+    pub(crate) fn key(&self) -> EntryKey {
+        EntryKey { priority: self.flight.priority, deadline: self.flight.deadline, sequence: self.sequence }
+    }
 }

@@ -89,19 +89,40 @@ impl Pool {
     ///
     /// Dropping the future abandons the entry: it leaves the queue, or, if it runs already, its worker is told and its
     /// result dropped.
-    pub(crate) async fn submit(self: &Arc<Self>, payload: Payload, flight: &Arc<Flight>, now: Instant) -> StageOutcome {
+    pub(crate) fn submit<'a>(
+        self: &'a Arc<Self>,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Submitted<'a> {
+        self.try_submit(payload, flight, now).unwrap_or_else(|error| Submitted::Refused(Some(error)))
+    }
+
+    fn try_submit<'a>(
+        &'a self,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Submitted<'a>, CallError> {
         self.check_open()?;
         if flight.deadline.is_expired(now) {
             let error = CallError::deadline_exceeded("before the stage was reached");
             return Err(error.at_stage(&self.name));
         }
         let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
+        // What is seldom is boxed: as a part of the caller's future it would be moved and kept with each call.
         if cost > self.policy().bounds().1 {
-            // Boxed, because it is seldom: as a part of the caller's future it would be moved with each call.
-            return Box::pin(self.submit_in_parts(payload, cost, flight, now)).await;
+            return Ok(Submitted::Seldom(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
         }
-        let now = self.take_or_await_place(flight, now).await?;
-        self.enqueue(payload, cost, flight, now)?.await
+        if !flight.patient {
+            self.take_place()?;
+        } else if !self.try_take_place() {
+            return Ok(Submitted::Seldom(Box::pin(async move {
+                let now = self.await_place(flight).await?;
+                self.enqueue(payload, cost, flight, now)?.await
+            })));
+        }
+        Ok(Submitted::Queued(self.enqueue(payload, cost, flight, now)?))
     }
 
     /// Queues an entry for which a place was taken.
@@ -112,20 +133,16 @@ impl Pool {
         flight: &'a Arc<Flight>,
         now: Instant,
     ) -> Result<Enqueued<'a>, CallError> {
-        let key = EntryKey {
-            priority: flight.priority,
-            deadline: flight.deadline,
-            sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
-        };
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (reply, outcome) = ReplyPort::pair();
         // Boxed: it changes hands a dozen times before a batch takes it.
-        let entry = Box::new(Entry { key, cost, payload, flight: Arc::clone(flight), enqueued_at: now, reply });
+        let entry = Box::new(Entry { sequence, cost, payload, flight: Arc::clone(flight), enqueued_at: now, reply });
         let sent = self.check_open()?.send_message(BatcherMessage::Submit(entry));
         if sent.is_err() {
             self.give_up_places(1);
             return Err(self.unavailable());
         }
-        Ok(Enqueued { pool: self, flight, key, outcome, armed: true })
+        Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })
     }
 
     /// Asks the stage's cost function.
@@ -325,7 +342,7 @@ impl Pool {
             let live = workers.iter().filter(|slot| !slot.is_gone());
             live.fold((0, false), |(count, free), slot| (count + 1, free || !slot.is_busy()))
         };
-        let (before, only) = queue.before(entry.flight.session, entry.key);
+        let (before, only) = queue.before(entry.flight.session, entry.key());
         let running = (!free).then_some(last_cost);
         let prospect = Prospect { before, running, replicas: only.unwrap_or(replicas), ..worst };
         let verdict = prospect.judge(self.policy());
@@ -386,25 +403,21 @@ impl Pool {
     /// Waits for a place. How many do so is bounded by their caller, for how long by their deadline. Entries that refuse to
     /// wait may overtake them.
     async fn await_place(&self, flight: &Flight) -> Result<Instant, CallError> {
-        // Boxed, because it is seldom: as a part of the caller's future it would be moved with each call.
-        Box::pin(async {
-            let _waiting = WaitingForRoom::new(self);
-            loop {
-                let mut room = std::pin::pin!(self.room.notified());
-                // Listening first: a place that is given up between the look and the wait is not missed.
-                room.as_mut().enable();
-                self.check_open()?;
-                let now = clock::now();
-                if !flight.is_wanted(now) {
-                    return Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name));
-                }
-                if self.try_take_place() {
-                    return Ok(now);
-                }
-                room.await;
+        let _waiting = WaitingForRoom::new(self);
+        loop {
+            let mut room = std::pin::pin!(self.room.notified());
+            // Listening first: a place that is given up between the look and the wait is not missed.
+            room.as_mut().enable();
+            self.check_open()?;
+            let now = clock::now();
+            if !flight.is_wanted(now) {
+                return Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name));
             }
-        })
-        .await
+            if self.try_take_place() {
+                return Ok(now);
+            }
+            room.await;
+        }
     }
 
     /// Takes a place if there is one. Unlike [`take_place`](Self::take_place) it never looks, not even for a moment, as if
@@ -467,32 +480,57 @@ impl Pool {
     }
 }
 
+/// What became of a submission: as small as it can be, because every waiting call holds one.
+#[must_use = "an entry is abandoned when this is dropped"]
+pub(crate) enum Submitted<'a> {
+    /// It was not queued. Taken when that is told.
+    Refused(Option<CallError>),
+    /// It is in the queue or beyond.
+    Queued(Enqueued<'a>),
+    /// It waits for a place, or runs in parts.
+    Seldom(Pin<Box<dyn Future<Output = StageOutcome> + Send + 'a>>),
+}
+
+impl Future for Submitted<'_> {
+    type Output = StageOutcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<StageOutcome> {
+        match self.get_mut() {
+            Self::Queued(entry) => Pin::new(entry).poll(context),
+            Self::Seldom(submission) => submission.as_mut().poll(context),
+            Self::Refused(error) => Poll::Ready(Err(error.take().expect("a future is not polled after its end"))),
+        }
+    }
+}
+
 /// An entry on its way to its outcome. Dropped before that, it abandons the entry.
 #[derive(Debug)]
-pub(super) struct Enqueued<'a> {
+pub(crate) struct Enqueued<'a> {
     pool: &'a Pool,
     flight: &'a Flight,
-    key: EntryKey,
-    outcome: oneshot::Receiver<StageOutcome>,
-    armed: bool,
+    sequence: u64,
+    /// Taken when the outcome is there.
+    outcome: Option<oneshot::Receiver<StageOutcome>>,
 }
 
 impl Future for Enqueued<'_> {
     type Output = StageOutcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<StageOutcome> {
-        let outcome = ready!(Pin::new(&mut self.outcome).poll(context));
-        self.armed = false;
+        let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
+        let outcome = ready!(Pin::new(outcome).poll(context));
+        self.outcome = None;
         Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
     }
 }
 
 impl Drop for Enqueued<'_> {
     fn drop(&mut self) {
-        if self.armed {
+        if self.outcome.is_some() {
             // First the flag, which running workers and the forming of batches read, then the message, which frees the place.
             self.flight.abandon();
-            self.pool.tell_batcher(BatcherMessage::Abandon(self.key));
+            let Flight { priority, deadline, .. } = *self.flight;
+            self.pool.tell_batcher(BatcherMessage::Abandon(EntryKey { priority, deadline, sequence: self.sequence }));
         }
     }
 }

@@ -43,8 +43,12 @@ impl Client {
     /// # Cancellation
     ///
     /// Dropping the future cancels the call: queued work is removed, a running worker is told, later stages do not run.
-    pub async fn call<In: Data, Out: Data + Clone>(&self, route: &str, input: In) -> Result<Out, CallError> {
-        self.call_with(route, input, CallOptions::new()).await
+    pub fn call<In: Data, Out: Data + Clone>(
+        &self,
+        route: &str,
+        input: In,
+    ) -> impl Future<Output = Result<Out, CallError>> + Send {
+        self.call_with(route, input, CallOptions::new())
     }
 
     /// Calls a route with a deadline or priority of its own.
@@ -52,18 +56,22 @@ impl Client {
     /// # Errors
     ///
     /// See [`ErrorKind`].
-    pub async fn call_with<In: Data, Out: Data + Clone>(
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
+    pub fn call_with<In: Data, Out: Data + Clone>(
         &self,
         route: &str,
         input: In,
         options: CallOptions,
-    ) -> Result<Out, CallError> {
-        let payload = Payload::new(input);
-        let route = self.hold(route)?;
-        let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
-        let now = admission.admitted_at();
-        let reply = self.submit_at(now, admission, payload, options).await?;
-        Ok(reply.payload.into_inner::<Out>()?)
+    ) -> impl Future<Output = Result<Out, CallError>> + Send {
+        async move {
+            let flying = {
+                let payload = Payload::new(input);
+                let route = self.hold(route)?;
+                let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
+                self.submit_at(admission.admitted_at(), admission, payload, options)
+            };
+            Ok(flying.await?.payload.into_inner::<Out>()?)
+        }
     }
 
     /// The route of this name, if it is being served.
@@ -154,19 +162,25 @@ impl Client {
 }
 
 /// Runs an admitted call to its one outcome, and counts it.
-async fn fly(now: Instant, mut call: AdmittedCall, payload: Payload) -> Result<Reply, CallError> {
-    let AdmittedCall { admission, flight, .. } = &call;
-    let run = admission.route().graph().run(payload, flight, now);
-    // The run first: an outcome that is there counts, even if the deadline passes in the same turn.
-    let result = tokio::select! {
-        biased;
-        result = run => result,
-        () = tokio::time::sleep_until(flight.deadline.instant()) => {
-            Err(CallError::deadline_exceeded("before the outcome was there"))
-        }
-    };
-    call.close(&result);
-    result
+#[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
+fn fly(
+    now: Instant,
+    mut call: AdmittedCall,
+    payload: Payload,
+) -> impl Future<Output = Result<Reply, CallError>> + Send {
+    async move {
+        let AdmittedCall { admission, flight, .. } = &call;
+        // The run first: an outcome that is there counts, even if the deadline passes in the same turn.
+        let result = tokio::select! {
+            biased;
+            result = admission.route().graph().run(payload, flight, now) => result,
+            () = tokio::time::sleep_until(flight.deadline.instant()) => {
+                Err(CallError::deadline_exceeded("before the outcome was there"))
+            }
+        };
+        call.close(&result);
+        result
+    }
 }
 
 /// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it was

@@ -27,29 +27,38 @@ impl Graph<Arc<Pool>> {
     /// # Cancellation
     ///
     /// Dropping the future abandons the stages it is in.
-    pub(crate) async fn run(&self, payload: Payload, flight: &Arc<Flight>, now: Instant) -> Result<Reply, CallError> {
-        let steps = match self {
-            Self::Sequence(steps) => steps.as_slice(),
-            step => std::slice::from_ref(step),
-        };
-        let mut reply = Reply { payload, timing: Timing::default() };
-        for (position, step) in steps.iter().enumerate() {
-            let now = if position == 0 { now } else { clock::now() };
-            reply = match step {
-                Self::Stage(pool) => {
-                    let StageReply { payload, timing } = pool.submit(reply.payload, flight, now).await?;
-                    Reply { payload, timing: reply.timing + timing }
-                }
-                Self::Map { name, function } => {
-                    Reply { payload: apply(name, function, reply.payload)?, timing: reply.timing }
-                }
-                nested => {
-                    let Reply { payload, timing } = nested.run_nested(reply.payload, flight, now).await?;
-                    Reply { payload, timing: reply.timing + timing }
-                }
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
+    pub(crate) fn run<'a>(
+        &'a self,
+        mut payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> impl Future<Output = Result<Reply, CallError>> + Send + 'a {
+        // The payload is handed over before each wait, for the same reason.
+        async move {
+            let steps = match self {
+                Self::Sequence(steps) => steps.as_slice(),
+                step => std::slice::from_ref(step),
             };
+            let mut total = Timing::default();
+            for (position, step) in steps.iter().enumerate() {
+                let now = if position == 0 { now } else { clock::now() };
+                let timing;
+                (payload, timing) = match step {
+                    Self::Stage(pool) => {
+                        let StageReply { payload, timing } = pool.submit(payload, flight, now).await?;
+                        (payload, timing)
+                    }
+                    Self::Map { name, function } => (apply(name, function, payload)?, Timing::default()),
+                    nested => {
+                        let Reply { payload, timing } = nested.run_nested(payload, flight, now).await?;
+                        (payload, timing)
+                    }
+                };
+                total = total + timing;
+            }
+            Ok(Reply { payload, timing: total })
         }
-        Ok(reply)
     }
 
     /// The composite steps, behind a pointer because they contain pipelines themselves.
