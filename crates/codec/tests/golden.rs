@@ -241,6 +241,21 @@ mod arrow {
 
     #[cfg(feature = "arrow-compression")]
     #[test]
+    fn a_buffer_that_advertises_a_terabyte_is_refused_unseen() {
+        for (name, magic) in [("lz4", b"\x04\x22\x4d\x18"), ("zstd", b"\x28\xb5\x2f\xfd")] {
+            let mut bytes = file(&format!("arrow/{name}.arrows")).to_vec();
+            let packed = bytes.windows(4).position(|window| window == magic).unwrap();
+            for (size, kind) in [(1_i64 << 40, DecodeErrorKind::LimitExceeded), (-2, DecodeErrorKind::Malformed)] {
+                bytes[packed - 8..packed].copy_from_slice(&size.to_le_bytes());
+                let error = Value::decode(Format::ArrowStream, &bytes.clone().into(), &DecodeLimits::default());
+                let error = error.expect_err(name);
+                assert_eq!((error.kind(), error.offset().is_some()), (kind, true), "{name}: {error}");
+            }
+        }
+    }
+
+    #[cfg(feature = "arrow-compression")]
+    #[test]
     fn what_unpacking_itself_takes_is_held_against_the_limit() {
         let mut bytes = file("arrow/lz4.arrows").to_vec();
         let limits = DecodeLimits { max_decompressed_bytes: 2 << 20, ..DecodeLimits::default() };

@@ -141,6 +141,40 @@ fn msgpack_that_is_none_is_malformed_or_unsupported() {
     }
 }
 
+/// A `.npy` file of this header and these elements.
+fn npy(descr: &str, fortran: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let mut header = format!("{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}");
+    header.extend(std::iter::repeat_n(' ', (64 - (10 + header.len() + 1) % 64) % 64));
+    header.push('\n');
+    let len = u16::try_from(header.len()).expect("is short");
+    [&b"\x93NUMPY\x01\0"[..], &len.to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+#[test]
+fn npy_that_lies_is_refused_at_its_byte() {
+    let cases = [
+        (npy("'<f8'", "False", "(4294967296, 4294967296)", b""), Malformed, "larger than memory"),
+        (npy("'<f8'", "True", "(4294967296, 4294967296)", b""), Malformed, "larger than memory"),
+        (npy("'<f8'", "False", "(0, 18446744073709551615)", b""), Malformed, "larger than memory"),
+        (npy("'<f8'", "False", "(99999999999999999999,)", b""), Malformed, ""),
+        (npy("'<f8'", "False", "(-1,)", b""), Malformed, ""),
+        (npy("'<f8'", "False", "(2,)", &[0; 8]), Malformed, "needs 16 bytes, not 8"),
+        (npy("'<f8'", "True", "(1,)", &[0; 16]), Malformed, "needs 8 bytes, not 16"),
+        (npy("'|O'", "False", "(1,)", b"\x80\x04N."), Unsupported, "an object array"),
+        (npy("[('a', '|O')]", "False", "(1,)", b""), Unsupported, "a structured array"),
+        (npy("'<U1'", "False", "(1,)", &[0xff; 4]), Malformed, "a code point that is no character"),
+        (npy("'<U0'", "False", "(1000000,)", b""), Malformed, "no characters"),
+        (npy("'|S2'", "False", "(1,)", b"\xff\xff"), Unsupported, "no UTF-8 text"),
+        (npy("'|b1'", "False", "(2,)", &[1, 2]), Malformed, "neither 0 nor 1"),
+        (npy("__import__('os')", "False", "(1,)", b""), Malformed, ""),
+    ];
+    for (input, kind, message) in cases {
+        let error = refused(Format::Npy, input, &DecodeLimits::default());
+        assert_eq!((error.kind(), error.offset().is_some()), (kind, true), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
 #[test]
 fn lengths_that_lie_are_refused_before_anything_is_reserved() {
     for marker in [0xdd, 0xdf, 0xdb, 0xc6, 0xc9] {
