@@ -23,6 +23,7 @@ examples:
     cargo run --example hello
     cargo run --example batching
     cargo run --example restart
+    cargo run --example calls
 
 # Each feature of the facade alone, and none of them.
 features:

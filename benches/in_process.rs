@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use callboard::{App, Batch, Client, Node, Stage};
+use callboard::{App, Batch, Client, Node, Pipeline, Stage};
 use tokio::sync::{mpsc, oneshot};
 
 const ROUNDS: usize = 5;
@@ -19,6 +19,8 @@ fn main() {
         // In a task of its own: a call from `block_on`'s thread would pay for a wake-up across threads.
         tokio::spawn(latency_at_one_caller()).await.unwrap();
         tokio::spawn(throughput_at_many_callers()).await.unwrap();
+        tokio::spawn(composition_at_one_caller()).await.unwrap();
+        tokio::spawn(streams_beside_calls()).await.unwrap();
         tokio::spawn(batches_at_saturation()).await.unwrap();
     });
 }
@@ -28,7 +30,7 @@ async fn latency_at_one_caller() {
     let echo = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
     let single = start(echo("echo")).await;
     let batching = start(echo("echo").max_batch_size(32)).await;
-    let two = start_pipeline(callboard::Pipeline::from(echo("one")).then(echo("two"))).await;
+    let two = start_pipeline(Pipeline::from(echo("one")).then(echo("two"))).await;
     let thread = start(echo("echo").on_threads()).await;
     let wake = BareThread::spawn();
     let channel = hand_written_loop(32);
@@ -83,6 +85,74 @@ async fn throughput_at_many_callers() {
     println!("  mean batch of the task stage           {:.1}", mean_batch(&task));
 }
 
+/// What composition adds to a call at one caller: a stage, a switch, an ensemble, all of no-ops.
+async fn composition_at_one_caller() {
+    let echo = |name: &str| Pipeline::from(Stage::each(name, |n: &u64| Ok(*n)));
+    let switch = Pipeline::switch("by_parity", |n: &u64| Ok((n % 2) as usize), vec![echo("even"), echo("odd")]);
+    let five = Pipeline::ensemble_of((0..5).map(|n| echo(&format!("echo{n}"))).collect());
+    let five = five.map("first", |all: &Vec<u64>| Ok(all[0]));
+    let nodes = [
+        start_pipeline(echo("echo")).await,
+        start_pipeline(echo("one").then(echo("two"))).await,
+        start_pipeline(switch).await,
+        start_pipeline(five).await,
+    ];
+
+    let mut best = [Latency::WORST; 4];
+    for _ in 0..ROUNDS {
+        for (best, node) in best.iter_mut().zip(&nodes) {
+            best.keep(measure_calls(&node.client()).await);
+        }
+    }
+    println!("\ncomposition, one caller                  p50 µs   p99 µs   over one stage");
+    for (name, latency) in ["one stage", "two stages", "switch over one stage", "ensemble of five"].iter().zip(&best) {
+        let over = latency.p50 - best[0].p50;
+        println!("  {name:<38} {:>7.2}  {:>7.2}  {over:>7.2}", latency.p50, latency.p99);
+    }
+}
+
+/// An ordered stream beside plain calls at the same concurrency: as many callers as the stream looks ahead.
+async fn streams_beside_calls() {
+    println!("\nordered stream beside plain calls          calls/s   stream/s   time, stream over calls");
+    let echo = |max: usize| Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(max);
+    let work = |max: usize| {
+        let stage = Stage::batch("model", |batch: Batch<u64>| {
+            spin(Duration::from_micros(200));
+            batch.iter().map(|n| Ok(*n)).collect()
+        });
+        stage.max_batch_size(max).on_threads()
+    };
+    let cases = [
+        ("no-op, batches of 64", 64, 4000, echo(64)),
+        ("no-op, one by one", 64, 2000, echo(1)),
+        ("no-op on a thread, batches of 64", 64, 4000, echo(64).on_threads()),
+        ("200 µs a batch, batches of 16", 32, 200, work(16)),
+    ];
+    for (name, concurrency, calls, stage) in cases {
+        let node = start(stage).await;
+        let mut best = [0.0f64; 2];
+        for _ in 0..ROUNDS {
+            let client = node.client();
+            best[0] = best[0].max(rate(concurrency, calls, move |n| call(client.clone(), n)).await);
+            best[1] = best[1].max(stream_rate(&node.client(), concurrency as usize, concurrency * calls).await);
+        }
+        let [plain, stream] = best;
+        println!("  {name:<38} {plain:>9.0}  {stream:>9.0}   {:.2}", plain / stream);
+    }
+}
+
+async fn stream_rate(client: &Client, look_ahead: usize, calls: u64) -> f64 {
+    let begun = Instant::now();
+    let mut numbers = client.stream::<_, u64>("/echo", 0..calls).unwrap().look_ahead(look_ahead);
+    let mut expected = 0;
+    while let Some(n) = numbers.next().await {
+        assert_eq!(n.unwrap(), expected);
+        expected += 1;
+    }
+    assert_eq!(expected, calls);
+    calls as f64 / begun.elapsed().as_secs_f64()
+}
+
 /// How full batches are when work takes a millisecond per batch and callers wait.
 async fn batches_at_saturation() {
     println!("\nsaturation, 1 ms per batch               mean batch   of what the callers allow");
@@ -104,7 +174,7 @@ async fn start(stage: Stage<u64, u64>) -> Node {
     start_pipeline(stage.into()).await
 }
 
-async fn start_pipeline(pipeline: callboard::Pipeline<u64, u64>) -> Node {
+async fn start_pipeline(pipeline: Pipeline<u64, u64>) -> Node {
     App::new().route("/echo", pipeline).start().await.unwrap()
 }
 
