@@ -42,7 +42,8 @@ pub struct DecodeLimits {
     /// strings, elements and cells are not structure; they never take more than the input does, once more. Threat:
     /// amplification, as above, with room for the next item counted too, so that all that decoding takes at any moment is at
     /// most 2 × input + 64 KiB + this (and what compressed input unpacks to). What has no structure (a tensor, a byte string, an
-    /// array in any format) takes at most 2 × input + 64 KiB alone; a byte of a dynamic tree may become a value of 40, and never
+    /// array in any format) takes at most 2 × input + 64 KiB alone. A Rust type allocates by itself, as its serde implementation
+    /// does: no more than what its lists announce, which is held against the rest of the input. A byte of a dynamic tree may become a value of 40, and never
     /// more than 160 bytes of structure. Default: 64 MiB, the most elements in one list while it grows. Lower it together with
     /// `max_elements`. Message: `more structure than max_tree_bytes = M`.
     pub max_tree_bytes: usize,

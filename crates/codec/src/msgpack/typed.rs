@@ -23,7 +23,7 @@ pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    if may_exceed(bytes.len(), limits) && check(bytes, limits).is_err() {
+    if (may_exceed(bytes.len(), limits) || announces(bytes)) && check(bytes, limits).is_err() {
         // Reading it as a value ends where the check did, and says where that is.
         return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
     }
@@ -36,6 +36,13 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimi
 /// Whether an input of this length could reach a limit that rmp-serde does not have. Small requests, which are most, cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     len > limits.max_elements.min(limits.max_string_bytes).min(limits.max_segment_bytes)
+}
+
+/// Whether a list or map of more than 15 items may be announced in it. serde reserves up to a mebibyte for each level of lists on
+/// such a word, so it is held against the rest of the input first. A byte of a number or text that looks like a marker costs a
+/// pass and nothing else.
+fn announces(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| matches!(byte, 0xdc..=0xdf))
 }
 
 /// The type, if it is all of the input.
