@@ -9,6 +9,7 @@ use std::time::Duration;
 use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
+use crate::actor::{ActorError, ActorGroup, ActorSpec};
 use crate::call::Priority;
 use crate::client::FunctionCall;
 use crate::gateway::Limits;
@@ -36,6 +37,7 @@ use crate::stage::StageSpec;
 #[must_use = "an app does nothing until it is started"]
 pub struct App {
     routes: Vec<RouteSpec>,
+    actors: Vec<ActorGroup>,
     limits: Limits,
 }
 
@@ -71,6 +73,65 @@ impl App {
         self
     }
 
+    /// Starts an actor with the node, before its stages; see [`ActorSpec`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use callboard_core::ractor::{Actor, ActorProcessingErr, ActorRef};
+    /// use callboard_core::{ActorSpec, Answer, App, Deadline, Instant, Mail, Pipeline};
+    ///
+    /// /// Adds up what it is asked about.
+    /// struct Tally;
+    ///
+    /// enum Say {
+    ///     Add(u64, Answer<u64>),
+    /// }
+    ///
+    /// impl Actor for Tally {
+    ///     type Msg = Mail<Say>;
+    ///     type State = u64;
+    ///     type Arguments = u64;
+    ///
+    ///     async fn pre_start(&self, _: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
+    ///         Ok(start)
+    ///     }
+    ///
+    ///     async fn handle(
+    ///         &self,
+    ///         _: ActorRef<Mail<Say>>,
+    ///         mail: Mail<Say>,
+    ///         sum: &mut u64,
+    ///     ) -> Result<(), ActorProcessingErr> {
+    ///         let Say::Add(n, answer) = mail.open();
+    ///         *sum += n;
+    ///         answer.send(*sum);
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let tally = ActorSpec::new("tally", |_| (Tally, 100));
+    /// let asked = tally.reference();
+    /// let count = Pipeline::ask("count", asked.clone(), |n: &u64, answer| Say::Add(*n, answer));
+    /// let node = App::new().actor(tally).route("/count", count).start().await?;
+    ///
+    /// assert_eq!(node.client().call::<u64, u64>("/count", 5).await?, 105);
+    /// let deadline = Deadline::after(Instant::now(), Duration::from_secs(1));
+    /// assert_eq!(asked.ask(deadline, |answer| Say::Add(1, answer)).await?, 106);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn actor<M: Send + 'static>(self, actor: ActorSpec<M>) -> Self {
+        self.actors(actor.into())
+    }
+
+    /// Starts a group of actors with the node, before its stages; see [`ActorGroup`].
+    pub fn actors(mut self, group: ActorGroup) -> Self {
+        self.actors.push(group);
+        self
+    }
+
     /// Sets the node's bounds.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -99,7 +160,7 @@ impl App {
     ///
     /// Outside a tokio runtime.
     pub async fn start(self) -> Result<Node, StartError> {
-        Node::start(self.routes, self.limits).await
+        Node::start(self.routes, self.actors, self.limits).await
     }
 }
 
@@ -273,6 +334,9 @@ pub enum StartError {
         /// The name.
         route: RouteName,
     },
+    /// An actor could not be started, or its name is taken.
+    #[error(transparent)]
+    Actor(#[from] ActorError),
     /// The operating system refused a thread.
     #[error("could not start a thread")]
     Thread(#[source] std::io::Error),

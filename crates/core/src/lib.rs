@@ -38,6 +38,7 @@
 //! or abandoned is started. A panic ends one replica and its batch, nothing else. Every queue has a bound and says
 //! `Overloaded` when it is full.
 
+mod actor;
 mod app;
 mod batcher;
 mod call;
@@ -56,6 +57,10 @@ mod stage;
 mod supervisor;
 mod worker;
 
+pub use actor::{
+    ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, AskError, DEFAULT_MAILBOX, Mail, Ref,
+    RestartWhen, Strategy, TellError,
+};
 pub use app::{App, RouteSpec, StartError};
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
@@ -70,11 +75,14 @@ pub use failure::Failure;
 pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, Limits};
 pub use id::{FlightId, RouteName, StageName};
 pub use node::{
-    BlockingNode, Description, Drained, Health, Node, NodeHandle, ReplicaDescription, RouteDescription,
-    StageDescription, StageHealth, StagePart,
+    ActorDescription, BlockingNode, Description, Drained, Health, Node, NodeHandle, ReplicaDescription,
+    RouteDescription, StageDescription, StageHealth, StagePart,
 };
 pub use pipeline::{MemberError, Members, Pipeline};
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings};
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
 pub use worker::{Batch, ItemContext, Replica, Worker};
+
+/// The actor library whose `Actor` trait users implement; see [`ActorSpec`].
+pub use ractor;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Shared;
+use crate::actor::{ActorState, ActorStatus};
 use crate::batcher::Pool;
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::id::{RouteName, StageName};
 use crate::router::{DeployedStage, Route, Table};
 use crate::supervisor::StageState;
@@ -21,12 +22,14 @@ use crate::worker::WorkerSlot;
 pub struct Health {
     /// The process answers.
     pub live: bool,
-    /// Traffic may be sent here: every stage is ready or degraded, and the node is not draining.
+    /// Traffic may be sent here: every stage is ready or degraded, no group of actors has given up, and the node is not draining.
     pub ready: bool,
     /// The node is about to end: it is not offered any more, or takes nothing new already.
     pub draining: bool,
     /// Each stage.
     pub stages: Vec<StageHealth>,
+    /// The actors whose group has given up.
+    pub failed_actors: Vec<String>,
 }
 
 /// The state of one stage.
@@ -61,6 +64,32 @@ pub struct Description {
     pub routes: Vec<RouteDescription>,
     /// Each stage.
     pub stages: Vec<StageDescription>,
+    /// The actors of the node's users, in the order in which they were declared.
+    pub actors: Vec<ActorDescription>,
+}
+
+/// One actor of a user.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ActorDescription {
+    /// Its name.
+    pub name: String,
+    /// The group that supervises it.
+    pub group: String,
+    /// Where it is in its life.
+    pub state: ActorState,
+    /// How long it has been in that state.
+    pub age: Duration,
+    /// Messages that wait.
+    pub waiting: usize,
+    /// How many may wait.
+    pub mailbox: usize,
+    /// Messages that found no place.
+    pub refused: u64,
+    /// Starts after the first.
+    pub restarts: u64,
+    /// Why it ended lately, the newest last. At most eight.
+    pub reasons: Vec<String>,
 }
 
 /// One route.
@@ -144,8 +173,11 @@ impl Shared {
         let stages: Vec<_> = table.serving().iter().filter(|stage| table.is_routed(stage)).map(stage_health).collect();
         let live = self.alive.load(Ordering::Acquire);
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
-        let ready = live && !draining && stages.iter().all(|stage| stage.state.is_ready());
-        Health { live, ready, draining, stages }
+        let failed = |actor: &Arc<ActorStatus>| (actor.life().0 == ActorState::Failed).then(|| actor.name().to_owned());
+        let failed_actors: Vec<String> = self.directory.statuses().iter().filter_map(failed).collect();
+        let well = failed_actors.is_empty() && stages.iter().all(|stage| stage.state.is_ready());
+        let ready = live && !draining && well;
+        Health { live, ready, draining, stages, failed_actors }
     }
 
     pub(crate) fn describe(&self) -> Description {
@@ -161,6 +193,7 @@ impl Shared {
             outcomes: outcomes(&table) + self.metrics.past_outcomes(),
             routes: describe_routes(&table),
             stages: table.stages().map(|stage| describe_stage(&table, stage)).collect(),
+            actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
         }
     }
 
@@ -230,6 +263,21 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>) -> StageDescription
         cost_per_unit: pool.cost().line().per_unit(),
         restarts: pool.metrics().restarts(),
         replicas: describe_replicas(pool),
+    }
+}
+
+fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
+    let (state, since, restarts, reasons) = actor.life();
+    ActorDescription {
+        name: actor.name().to_owned(),
+        group: actor.group().to_string(),
+        state,
+        age: since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
+        waiting: actor.waiting(),
+        mailbox: actor.capacity(),
+        refused: actor.refusals(),
+        restarts,
+        reasons,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Description, Health, Shared};
+use crate::actor::{ActorError, ActorGroup, ActorSpec, Ref};
 use crate::app::RouteSpec;
 use crate::client::Client;
 use crate::router::{Change, ChangeError, Changed};
@@ -36,6 +37,43 @@ pub struct NodeHandle {
 }
 
 impl NodeHandle {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Starts an actor under the node's supervision and returns when it is up.
+    ///
+    /// # Errors
+    ///
+    /// See [`ActorError`]. It does not run then.
+    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<Ref<M>, ActorError> {
+        let reference = actor.reference();
+        self.spawn_actors(actor.into()).await?;
+        Ok(reference)
+    }
+
+    /// Starts a group of actors and returns when all of them are up.
+    ///
+    /// # Errors
+    ///
+    /// See [`ActorError`]. None of them runs then.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future only ends the waiting.
+    pub async fn spawn_actors(&self, group: ActorGroup) -> Result<(), ActorError> {
+        if self.shared.gateway.is_draining() {
+            return Err(ActorError::Ending);
+        }
+        self.shared.directory.spawn(group).await
+    }
+
+    /// The actor of this name, if it runs on this node and takes messages of this type.
+    #[must_use]
+    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+        self.shared.directory.find(name)
+    }
+
     /// A handle for callers.
     #[must_use]
     pub fn client(&self) -> Client {

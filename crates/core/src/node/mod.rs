@@ -13,6 +13,7 @@ use ractor::{Actor, ActorRef};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::actor::{ActorError, ActorGroup, ActorSpec, Directory, Ref};
 use crate::app::{RouteSpec, StartError};
 use crate::client::Client;
 use crate::clock;
@@ -23,16 +24,19 @@ use crate::worker::Watchdog;
 
 pub use blocking::BlockingNode;
 pub use describe::{
-    Description, Health, ReplicaDescription, RouteDescription, StageDescription, StageHealth, StagePart,
+    ActorDescription, Description, Health, ReplicaDescription, RouteDescription, StageDescription, StageHealth,
+    StagePart,
 };
 pub use handle::NodeHandle;
-use root::{RootActor, RootArgs, RootMessage};
+pub(crate) use root::RootMessage;
+use root::{RootActor, RootArgs};
 
 /// What every handle of the node shares.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) router: Arc<Router>,
+    pub(crate) directory: Arc<Directory>,
     pub(crate) metrics: SharedMetrics,
     /// Where the node runs, for what callers start on it from outside.
     pub(crate) runtime: Handle,
@@ -66,11 +70,16 @@ pub enum Drained {
 }
 
 impl Node {
-    pub(crate) async fn start(routes: Vec<RouteSpec>, limits: Limits) -> Result<Self, StartError> {
+    pub(crate) async fn start(
+        routes: Vec<RouteSpec>,
+        actors: Vec<ActorGroup>,
+        limits: Limits,
+    ) -> Result<Self, StartError> {
         let metrics: SharedMetrics = Arc::new(NodeMetrics::new());
         let shared = Arc::new(Shared {
             gateway: Arc::new(Gateway::new(limits, Arc::clone(&metrics))),
             router: Arc::new(Router::new()),
+            directory: Arc::new(Directory::new()),
             metrics,
             runtime: Handle::current(),
             alive: AtomicBool::new(false),
@@ -82,6 +91,10 @@ impl Node {
             Actor::spawn(None, RootActor, args).await.map_err(|error| StartError::Internal(error.to_string()))?;
         // From here on, dropping the node on an error ends what was started.
         let node = Self { handle: NodeHandle { shared }, root };
+        // Before the stages: their workers may ask actors while they warm up.
+        for group in actors {
+            node.spawn_actors(group).await?;
+        }
         node.change(routes.into_iter().fold(Change::new(), Change::add_route)).await?;
         Ok(node)
     }
@@ -119,6 +132,30 @@ impl Node {
     #[must_use]
     pub fn metrics(&self) -> String {
         self.handle.metrics()
+    }
+
+    /// Starts an actor under the node's supervision; see [`NodeHandle::spawn_actor`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ActorError`]. It does not run then.
+    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<Ref<M>, ActorError> {
+        self.handle.spawn_actor(actor).await
+    }
+
+    /// Starts a group of actors; see [`NodeHandle::spawn_actors`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ActorError`]. None of them runs then.
+    pub async fn spawn_actors(&self, group: ActorGroup) -> Result<(), ActorError> {
+        self.handle.spawn_actors(group).await
+    }
+
+    /// The actor of this name; see [`NodeHandle::actor`].
+    #[must_use]
+    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+        self.handle.actor(name)
     }
 
     /// Changes what is served; see [`NodeHandle::change`].
@@ -199,6 +236,11 @@ impl Node {
         let (stopped, done) = oneshot::channel();
         if self.handle.shared.router.tell(RouterMessage::Stop { within: STOP_WITHIN, stopped }).is_ok() {
             // An error says that everything was gone already.
+            let _ = done.await;
+        }
+        // After the stages, which may ask them until their last call.
+        let (stopped, done) = oneshot::channel();
+        if self.root.cast(RootMessage::StopActors { stopped }).is_ok() {
             let _ = done.await;
         }
         drained

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::Shared;
+use super::{NodeHandle, Shared};
+use crate::actor::{ActorError, ActorGroup, GroupActor, GroupArgs, GroupMessage};
 use crate::clock;
 use crate::gateway::{GatewayActor, GatewayMessage};
 use crate::router::{RouterActor, RouterArgs, RouterMessage};
@@ -28,6 +29,20 @@ pub(crate) struct RootArgs {
 /// Messages to the root.
 #[derive(Debug)]
 pub(crate) enum RootMessage {
+    /// Start a group of actors. From the node's handles.
+    SpawnActors {
+        /// Which.
+        group: ActorGroup,
+        /// Told when all of them are up, or why not.
+        started: oneshot::Sender<Result<(), ActorError>>,
+        /// Its place in the line.
+        turn: OwnedSemaphorePermit,
+    },
+    /// Stop all actors in good order. From the node's handle, after the stages.
+    StopActors {
+        /// Told when all are stopped.
+        stopped: oneshot::Sender<()>,
+    },
     /// Admit nothing more. From the node's handle.
     Drain {
         /// Told when nothing is in flight.
@@ -41,6 +56,7 @@ pub(crate) struct RootState {
     gateway: ActorRef<GatewayMessage>,
     router: ActorRef<RouterMessage>,
     window: RestartWindow,
+    groups: Vec<ActorRef<GroupMessage>>,
 }
 
 impl Actor for RootActor {
@@ -53,16 +69,26 @@ impl Actor for RootActor {
         let gateway = start_gateway(&shared, myself.get_cell()).await?;
         let router = start_router(&shared, &watchdog, myself.get_cell()).await?;
         shared.alive.store(true, Ordering::Release);
-        Ok(RootState { shared, watchdog, gateway, router, window: RestartWindow::new(Intensity::default()) })
+        shared.directory.set_root(myself);
+        let window = RestartWindow::new(Intensity::default());
+        Ok(RootState { shared, watchdog, gateway, router, window, groups: Vec::new() })
     }
 
     async fn handle(
         &self,
-        _myself: ActorRef<RootMessage>,
+        myself: ActorRef<RootMessage>,
         message: RootMessage,
         state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            RootMessage::SpawnActors { group, started, turn: _turn } => {
+                let node = NodeHandle::new(Arc::clone(&state.shared));
+                let directory = Arc::clone(&state.shared.directory);
+                let args = GroupArgs { group, node, directory, started };
+                let (group, _) = Actor::spawn_linked(None, GroupActor, args, myself.get_cell()).await?;
+                state.groups.push(group);
+            }
+            RootMessage::StopActors { stopped } => state.stop_actors(stopped),
             RootMessage::Drain { emptied } => state.gateway.cast(GatewayMessage::Drain(emptied))?,
         }
         Ok(())
@@ -93,6 +119,11 @@ impl RootState {
     ) -> Result<(), ActorProcessingErr> {
         let is_gateway = who.get_id() == self.gateway.get_id();
         let is_router = who.get_id() == self.router.get_id();
+        if let Some(group) = self.groups.iter().position(|group| group.get_id() == who.get_id()) {
+            // It has told its references and its names.
+            self.groups.remove(group);
+            return Ok(());
+        }
         if !is_gateway && !is_router {
             // The router knows whether that was meant to be.
             let _ = self.router.cast(RouterMessage::SupervisorDied { who: who.get_id(), why });
@@ -108,6 +139,23 @@ impl RootState {
             self.router = start_router(&self.shared, &self.watchdog, myself.get_cell()).await?;
         }
         Ok(())
+    }
+}
+
+impl RootState {
+    /// The groups that were started last first: later ones may build on earlier ones.
+    fn stop_actors(&self, stopped: oneshot::Sender<()>) {
+        let groups: Vec<_> = self.groups.iter().rev().cloned().collect();
+        tokio::spawn(async move {
+            for group in groups {
+                let (done, over) = oneshot::channel();
+                if group.cast(GroupMessage::Stop(done)).is_ok() {
+                    // An error says that it was over already.
+                    let _ = over.await;
+                }
+            }
+            let _ = stopped.send(());
+        });
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use callboard_codec::Payload;
 
 use super::ensemble::Join;
+use crate::actor::AskFn;
 use crate::failure::Failure;
 
 /// A function between stages, without its types.
@@ -24,6 +25,8 @@ pub(crate) enum Graph<S> {
     Sequence(Vec<Self>),
     /// A function that runs in the caller's own future: no queue, no worker.
     Map { name: Arc<str>, function: MapFn },
+    /// A question to an actor: the actor's mailbox is its queue.
+    Ask { name: Arc<str>, ask: AskFn },
     /// All members side by side on the same input, joined in member order.
     Ensemble { members: Vec<Self>, join: Join },
     /// One branch, chosen by content.
@@ -57,7 +60,7 @@ impl<S> Graph<S> {
     fn collect_stages<'a>(&'a self, stages: &mut Vec<&'a S>) {
         match self {
             Self::Stage(stage) => stages.push(stage),
-            Self::Map { .. } => {}
+            Self::Map { .. } | Self::Ask { .. } => {}
             Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
                 for part in parts {
                     part.collect_stages(stages);
@@ -84,6 +87,7 @@ impl<S> Graph<S> {
                 Graph::Switch { name: Arc::clone(name), choose: Arc::clone(choose), branches: all(branches)? }
             }
             Self::Map { name, function } => Graph::Map { name: Arc::clone(name), function: Arc::clone(function) },
+            Self::Ask { name, ask } => Graph::Ask { name: Arc::clone(name), ask: Arc::clone(ask) },
             Self::Stage(stage) => Graph::Stage(map(stage)?),
         })
     }
@@ -97,6 +101,7 @@ impl<S: Display> Display for Graph<S> {
             Self::Sequence(steps) if steps.is_empty() => f.write_str("·"),
             Self::Sequence(steps) => separated(f, steps, " → "),
             Self::Map { name, .. } => write!(f, "[{name}]"),
+            Self::Ask { name, .. } => write!(f, "<{name}>"),
             Self::Ensemble { members, .. } => {
                 f.write_str("(")?;
                 separated(f, members, " | ")?;
@@ -127,6 +132,7 @@ impl<S: fmt::Debug> fmt::Debug for Graph<S> {
             Self::Stage(stage) => f.debug_tuple("Stage").field(stage).finish(),
             Self::Sequence(steps) => f.debug_tuple("Sequence").field(steps).finish(),
             Self::Map { name, function: _ } => f.debug_struct("Map").field("name", name).finish_non_exhaustive(),
+            Self::Ask { name, ask: _ } => f.debug_struct("Ask").field("name", name).finish_non_exhaustive(),
             Self::Ensemble { members, join } => {
                 f.debug_struct("Ensemble").field("members", members).field("join", join).finish()
             }

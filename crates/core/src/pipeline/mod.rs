@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
+use crate::actor::{Answer, Ref, ask_step};
 use crate::failure::Failure;
 use crate::stage::{Stage, StageSpec};
 
@@ -79,6 +80,19 @@ impl<In: Data> Pipeline<In, In> {
 }
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
+    /// An actor as a step: each item becomes a message that `message` makes, with the deadline of its call, and the answer
+    /// is the step's output. The actor's mailbox is the queue: a full one is `Overloaded`. An actor that is being started
+    /// again is waited for until the deadline; one that crashes with the item is `WorkerFailed`, and the item is not sent
+    /// again. See [`App::actor`](crate::App::actor) for an example.
+    #[must_use]
+    pub fn ask<M, F>(name: &str, actor: Ref<M>, message: F) -> Self
+    where
+        M: Send + 'static,
+        F: Fn(&In, Answer<Out>) -> M + Send + Sync + 'static,
+    {
+        Self::of(Graph::Ask { name: name.into(), ask: ask_step(actor, message) })
+    }
+
     /// Continues with `next`, which takes what this pipeline gives.
     #[must_use]
     pub fn then<Next: Data>(self, next: impl Into<Pipeline<Out, Next>>) -> Pipeline<In, Next> {

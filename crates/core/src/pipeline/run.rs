@@ -69,6 +69,12 @@ impl Graph<Arc<Pool>> {
                 Self::Switch { name, choose, branches } => {
                     choose_branch(name, choose, branches, &payload)?.run(payload, flight, now).await
                 }
+                Self::Ask { ask, .. } => {
+                    let answer = ask(payload, Arc::clone(flight)).await?;
+                    // Waiting and work are the actor's own affair; from here they look like work.
+                    let compute = clock::now().saturating_duration_since(now);
+                    Ok(Reply { payload: answer, timing: Timing { compute, ..Timing::default() } })
+                }
                 Self::Stage(_) | Self::Sequence(_) | Self::Map { .. } => self.run(payload, flight, now).await,
             }
         })

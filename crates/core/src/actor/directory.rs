@@ -1,0 +1,200 @@
+//! The names of a node's actors, and what is known of each.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use ractor::ActorRef;
+use serde::Serialize;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::post::{Post, Ref};
+use super::spec::{ActorError, ActorGroup};
+use crate::clock::Instant;
+use crate::node::RootMessage;
+
+/// How many of an actor's last ends are remembered.
+const REMEMBERED: usize = 8;
+
+/// How many groups may wait for their start. One more is refused with [`ActorError::Busy`].
+const MAX_WAITING_STARTS: usize = 64;
+
+/// Where an actor is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ActorState {
+    /// It is being started for the first time.
+    Starting,
+    /// It takes messages.
+    Up,
+    /// It crashed, or was stopped along with another, and will be back.
+    Restarting,
+    /// It has done its work.
+    Ended,
+    /// Its group has given up.
+    Failed,
+}
+
+/// What everybody may know of one actor.
+#[derive(Debug)]
+pub(crate) struct ActorStatus {
+    name: Arc<str>,
+    group: Mutex<Arc<str>>,
+    capacity: usize,
+    places: Arc<Semaphore>,
+    refused: AtomicU64,
+    life: Mutex<LifeStory>,
+}
+
+#[derive(Debug)]
+struct LifeStory {
+    state: ActorState,
+    since: Option<Instant>,
+    restarts: u64,
+    reasons: VecDeque<String>,
+}
+
+impl ActorStatus {
+    pub(super) fn new(name: &str, capacity: usize) -> Self {
+        let story = LifeStory { state: ActorState::Starting, since: None, restarts: 0, reasons: VecDeque::new() };
+        Self {
+            name: name.into(),
+            group: Mutex::new(name.into()),
+            capacity,
+            places: Arc::new(Semaphore::new(capacity)),
+            refused: AtomicU64::new(0),
+            life: Mutex::new(story),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn set_group(&self, group: &Arc<str>) {
+        *self.group.lock() = Arc::clone(group);
+    }
+
+    pub(crate) fn group(&self) -> Arc<str> {
+        Arc::clone(&self.group.lock())
+    }
+
+    pub(super) fn places(&self) -> &Arc<Semaphore> {
+        &self.places
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Messages that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.capacity.saturating_sub(self.places.available_permits())
+    }
+
+    pub(super) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Enters a state. Nothing comes back from the last two.
+    pub(super) fn enter(&self, state: ActorState, now: Instant, reason: Option<&str>) {
+        let mut life = self.life.lock();
+        if matches!(life.state, ActorState::Ended | ActorState::Failed) {
+            return;
+        }
+        if life.state == ActorState::Restarting && state == ActorState::Up {
+            life.restarts += 1;
+        }
+        life.state = state;
+        life.since = Some(now);
+        if let Some(reason) = reason {
+            if life.reasons.len() == REMEMBERED {
+                life.reasons.pop_front();
+            }
+            life.reasons.push_back(reason.to_owned());
+        }
+    }
+
+    /// State, since when, restarts, and the last reasons, the newest last.
+    pub(crate) fn life(&self) -> (ActorState, Option<Instant>, u64, Vec<String>) {
+        let life = self.life.lock();
+        (life.state, life.since, life.restarts, life.reasons.iter().cloned().collect())
+    }
+}
+
+/// The actors of one node by name.
+pub(crate) struct Directory {
+    listed: Mutex<Vec<Listed>>,
+    root: Mutex<Option<ActorRef<RootMessage>>>,
+    /// One permit per group that waits for its start: the bound of the root's mailbox.
+    turns: Arc<Semaphore>,
+}
+
+struct Listed {
+    status: Arc<ActorStatus>,
+    /// A `Post<M>` for some `M`.
+    post: Arc<dyn Any + Send + Sync>,
+}
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        let turns = Arc::new(Semaphore::new(MAX_WAITING_STARTS));
+        Self { listed: Mutex::default(), root: Mutex::default(), turns }
+    }
+
+    pub(crate) fn set_root(&self, root: ActorRef<RootMessage>) {
+        *self.root.lock() = Some(root);
+    }
+
+    /// Asks the root for a group and waits until it is up.
+    pub(crate) async fn spawn(&self, group: ActorGroup) -> Result<(), ActorError> {
+        let busy = |_| ActorError::Busy { limit: MAX_WAITING_STARTS };
+        let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(busy)?;
+        let root = self.root.lock().clone().ok_or(ActorError::Ending)?;
+        let (started, outcome) = oneshot::channel();
+        root.cast(RootMessage::SpawnActors { group, started, turn }).map_err(|_| ActorError::Ending)?;
+        outcome.await.unwrap_or(Err(ActorError::Ending))
+    }
+
+    /// Lists actors, all or none: the first name that is taken is given back.
+    pub(super) fn list(&self, actors: Vec<(Arc<ActorStatus>, Arc<dyn Any + Send + Sync>)>) -> Result<(), String> {
+        let mut listed = self.listed.lock();
+        for (position, (status, _)) in actors.iter().enumerate() {
+            let earlier = actors[..position].iter().map(|(status, _)| status);
+            if listed.iter().map(|listed| &listed.status).chain(earlier).any(|other| other.name() == status.name()) {
+                return Err(status.name().to_owned());
+            }
+        }
+        listed.extend(actors.into_iter().map(|(status, post)| Listed { status, post }));
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, status: &Arc<ActorStatus>) {
+        self.listed.lock().retain(|listed| !Arc::ptr_eq(&listed.status, status));
+    }
+
+    /// The actor of this name, if it takes messages of this type.
+    pub(crate) fn find<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+        let listed = self.listed.lock();
+        let found = listed.iter().find(|listed| listed.status.name() == name)?;
+        Arc::clone(&found.post).downcast::<Post<M>>().ok().map(Ref::new)
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<Arc<ActorStatus>> {
+        self.listed.lock().iter().map(|listed| Arc::clone(&listed.status)).collect()
+    }
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.listed.lock().iter().map(|listed| &listed.status)).finish()
+    }
+}

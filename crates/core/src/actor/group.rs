@@ -1,0 +1,355 @@
+//! The supervisor of one group: starts its actors in order, and again when they die.
+//!
+//! Actors are built, started and stopped in tasks of their own, so the supervisor is never deaf while one takes its time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::oneshot;
+
+use super::directory::{ActorState, Directory};
+use super::spec::{ActorContext, ActorError, ActorGroup, Child};
+use crate::clock::{self, Instant};
+use crate::node::NodeHandle;
+use crate::supervisor::{Intensity, RestartWindow, Verdict};
+
+/// What an actor gets to end when its group stops or starts again; then it is killed.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// The actor that supervises one group.
+pub(crate) struct GroupActor;
+
+pub(crate) struct GroupArgs {
+    pub(crate) group: ActorGroup,
+    pub(crate) node: NodeHandle,
+    pub(crate) directory: Arc<Directory>,
+    /// Told once: all are up, or why not.
+    pub(crate) started: oneshot::Sender<Result<(), ActorError>>,
+}
+
+/// Messages to the supervisor of one group; at most a few per actor.
+#[derive(Debug)]
+pub(crate) enum GroupMessage {
+    /// How a start went. From the task that tried.
+    Started(usize, Result<ActorCell, String>),
+    /// Those that were stopped are gone and the back-off has passed: start these. From the task that waited.
+    Restart(Vec<usize>),
+    /// Stop all, in the opposite order. From the root.
+    Stop(oneshot::Sender<()>),
+    /// All are stopped. From the task that waited.
+    Stopped(Option<oneshot::Sender<()>>),
+}
+
+pub(crate) struct GroupState {
+    group: ActorGroup,
+    node: NodeHandle,
+    directory: Arc<Directory>,
+    lives: Vec<Life>,
+    window: RestartWindow,
+    /// Crashes in a row without a quiet time between them.
+    attempt: u32,
+    last_crash: Option<Instant>,
+    /// To be started, one after the other.
+    queue: VecDeque<usize>,
+    starting: Option<usize>,
+    started: Option<oneshot::Sender<Result<(), ActorError>>>,
+    /// Actors whose death was ordered.
+    expected: Vec<ActorId>,
+    /// Actors that died before their start was read: news of a death overtakes ordinary messages.
+    early_deaths: Vec<(ActorId, bool, String)>,
+    stopping: bool,
+}
+
+#[derive(Default)]
+struct Life {
+    starts: u64,
+    actor: Option<ActorCell>,
+    over: bool,
+}
+
+impl Actor for GroupActor {
+    type Msg = GroupMessage;
+    type State = GroupState;
+    type Arguments = GroupArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<GroupMessage>,
+        args: GroupArgs,
+    ) -> Result<GroupState, ActorProcessingErr> {
+        let GroupArgs { group, node, directory, started } = args;
+        let mut state = GroupState {
+            lives: group.children.iter().map(|_| Life::default()).collect(),
+            window: RestartWindow::new(group.intensity),
+            queue: (0..group.children.len()).collect(),
+            group,
+            node,
+            directory,
+            attempt: 0,
+            last_crash: None,
+            starting: None,
+            started: Some(started),
+            expected: Vec::new(),
+            early_deaths: Vec::new(),
+            stopping: false,
+        };
+        state.list(&myself);
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<GroupMessage>,
+        message: GroupMessage,
+        state: &mut GroupState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            GroupMessage::Started(index, outcome) => state.has_started(&myself, index, outcome),
+            GroupMessage::Restart(indices) if !state.stopping => {
+                state.enqueue(indices);
+                state.start_next(&myself);
+            }
+            GroupMessage::Restart(_) => {}
+            GroupMessage::Stop(stopped) => state.stop(&myself, Some(stopped)),
+            GroupMessage::Stopped(stopped) => {
+                if let Some(stopped) = stopped {
+                    let _ = stopped.send(());
+                }
+                myself.stop(None);
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<GroupMessage>,
+        event: SupervisionEvent,
+        state: &mut GroupState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(who, error) => {
+                state.child_ended(&myself, who.get_id(), true, &error.to_string())
+            }
+            SupervisionEvent::ActorTerminated(who, last_state, reason) => {
+                // ractor keeps no state of an actor that was killed.
+                let crashed = last_state.is_none();
+                state.child_ended(&myself, who.get_id(), crashed, reason.as_deref().unwrap_or("it stopped"));
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl GroupState {
+    fn list(&mut self, myself: &ActorRef<GroupMessage>) {
+        let entries = self.group.children.iter().map(|child| (Arc::clone(&child.status), Arc::clone(&child.post)));
+        match self.directory.list(entries.collect()) {
+            Ok(()) => self.start_next(myself),
+            Err(name) => {
+                self.queue.clear();
+                self.refuse_start(myself, ActorError::NameTaken { name });
+            }
+        }
+    }
+
+    fn child(&self, index: usize) -> &Child {
+        &self.group.children[index]
+    }
+
+    fn enqueue(&mut self, indices: Vec<usize>) {
+        let is_missing = |index: &usize| {
+            let life = &self.lives[*index];
+            !life.over && life.actor.is_none() && self.starting != Some(*index) && !self.queue.contains(index)
+        };
+        let missing: Vec<usize> = indices.into_iter().filter(is_missing).collect();
+        self.queue.extend(missing);
+    }
+
+    fn start_next(&mut self, myself: &ActorRef<GroupMessage>) {
+        if self.stopping || self.starting.is_some() {
+            return;
+        }
+        let Some(index) = self.queue.pop_front() else {
+            if let Some(started) = self.started.take() {
+                let _ = started.send(Ok(()));
+            }
+            return;
+        };
+        self.starting = Some(index);
+        let life = &mut self.lives[index];
+        let context = ActorContext { node: self.node.clone(), life: life.starts };
+        life.starts += 1;
+        let starting = (self.child(index).start)(context, myself.get_cell());
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            let outcome = starting.await;
+            // A supervisor that is gone has taken its actors along.
+            let _ = myself.cast(GroupMessage::Started(index, outcome));
+        });
+    }
+
+    fn has_started(&mut self, myself: &ActorRef<GroupMessage>, index: usize, outcome: Result<ActorCell, String>) {
+        self.starting = None;
+        if self.stopping {
+            if let Ok(actor) = outcome {
+                actor.kill();
+            }
+            return;
+        }
+        match outcome {
+            Ok(actor) => {
+                let id = actor.get_id();
+                self.child(index).status.enter(ActorState::Up, clock::now(), None);
+                self.lives[index].actor = Some(actor);
+                if let Some(early) = self.early_deaths.iter().position(|(dead, ..)| *dead == id) {
+                    let (_, crashed, why) = self.early_deaths.swap_remove(early);
+                    self.child_ended(myself, id, crashed, &why);
+                }
+            }
+            Err(message) if self.started.is_some() => {
+                let name = self.child(index).status.name().to_owned();
+                return self.refuse_start(myself, ActorError::Start { name, message });
+            }
+            Err(message) => self.crashed(myself, index, &message),
+        }
+        self.start_next(myself);
+    }
+
+    fn child_ended(&mut self, myself: &ActorRef<GroupMessage>, who: ActorId, crashed: bool, why: &str) {
+        if let Some(ordered) = self.expected.iter().position(|expected| *expected == who) {
+            self.expected.swap_remove(ordered);
+            return;
+        }
+        if self.stopping {
+            return;
+        }
+        let is_it = |life: &Life| life.actor.as_ref().is_some_and(|actor| actor.get_id() == who);
+        let Some(index) = self.lives.iter().position(is_it) else {
+            // Also the deaths of those that an actor spawned under the group by itself; bounded by forgetting.
+            if self.early_deaths.len() > self.lives.len() {
+                self.early_deaths.remove(0);
+            }
+            self.early_deaths.push((who, crashed, why.to_owned()));
+            return;
+        };
+        self.lives[index].actor = None;
+        if self.child(index).restart.after(crashed) {
+            self.crashed(myself, index, why);
+        } else if crashed {
+            self.end(index, ActorState::Failed, why);
+        } else {
+            self.end(index, ActorState::Ended, why);
+        }
+        if !self.stopping && self.lives.iter().all(|life| life.over) {
+            self.stop(myself, None);
+        }
+    }
+
+    fn end(&mut self, index: usize, state: ActorState, why: &str) {
+        self.lives[index].over = true;
+        let child = self.child(index);
+        child.status.enter(state, clock::now(), Some(why));
+        (child.set_over)();
+    }
+
+    /// Starts it again, with those that the strategy takes along, unless it has been too often.
+    fn crashed(&mut self, myself: &ActorRef<GroupMessage>, index: usize, why: &str) {
+        let now = clock::now();
+        let name = self.child(index).status.name().to_owned();
+        tracing::error!(group = %self.group.name, actor = name, why, "actor died");
+        if self.window.record(now) == Verdict::GiveUp {
+            let Intensity { max_restarts, within } = self.group.intensity;
+            return self
+                .give_up(myself, &format!("more than {max_restarts} crashes in {within:?}, the last: {name}: {why}"));
+        }
+        let affected = self.group.strategy.affected(index, self.lives.len());
+        let mut stopping = Vec::new();
+        for other in affected.clone().rev() {
+            if self.lives[other].over {
+                continue;
+            }
+            let reason = if other == index { why.to_owned() } else { format!("`{name}` died") };
+            self.child(other).status.enter(ActorState::Restarting, now, Some(&reason));
+            (self.child(other).set_down)();
+            if let Some(actor) = self.lives[other].actor.take() {
+                self.expected.push(actor.get_id());
+                stopping.push(actor);
+            }
+        }
+        // Those that were still to be started, too.
+        let queued = std::mem::take(&mut self.queue);
+        let mut again: Vec<usize> = affected.filter(|index| !self.lives[*index].over).chain(queued).collect();
+        again.sort_unstable();
+        again.dedup();
+
+        let quiet =
+            self.last_crash.is_none_or(|last| now.saturating_duration_since(last) >= self.group.intensity.within);
+        self.attempt = if quiet { 0 } else { self.attempt + 1 };
+        self.last_crash = Some(now);
+        let delay = self.group.backoff.delay(self.attempt, fastrand::f64());
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            stop_all(stopping).await;
+            tokio::time::sleep(delay).await;
+            let _ = myself.cast(GroupMessage::Restart(again));
+        });
+    }
+
+    fn give_up(&mut self, myself: &ActorRef<GroupMessage>, reason: &str) {
+        tracing::error!(group = %self.group.name, reason, "a group of actors has failed");
+        for index in 0..self.lives.len() {
+            if !self.lives[index].over {
+                self.end(index, ActorState::Failed, reason);
+            }
+        }
+        self.stopping = true;
+        let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
+        // The supervisor stays: what it failed of is told until somebody ends the node.
+        let keep = myself.clone();
+        tokio::spawn(async move {
+            stop_all(actors).await;
+            drop(keep);
+        });
+    }
+
+    fn refuse_start(&mut self, myself: &ActorRef<GroupMessage>, error: ActorError) {
+        if let Some(started) = self.started.take() {
+            let _ = started.send(Err(error));
+        }
+        self.stop(myself, None);
+    }
+
+    fn stop(&mut self, myself: &ActorRef<GroupMessage>, stopped: Option<oneshot::Sender<()>>) {
+        self.stopping = true;
+        let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            stop_all(actors).await;
+            let _ = myself.cast(GroupMessage::Stopped(stopped));
+        });
+    }
+}
+
+/// One after the other, in this order; one that does not end in time is killed.
+async fn stop_all(actors: Vec<ActorCell>) {
+    for actor in actors {
+        if actor.stop_and_wait(None, Some(STOP_WITHIN)).await.is_err() {
+            actor.kill();
+        }
+    }
+}
+
+impl Drop for GroupState {
+    /// However the group ended, nobody takes messages for it any more, and its names are free.
+    fn drop(&mut self) {
+        for child in &self.group.children {
+            child.status.enter(ActorState::Ended, clock::now(), None);
+            (child.set_over)();
+            self.directory.remove(&child.status);
+        }
+    }
+}

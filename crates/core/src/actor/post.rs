@@ -1,0 +1,295 @@
+//! The bounded way to one actor: the reference, the mail, and the answer's port.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+use ractor::{ActorRef, MessagingErr};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+use super::directory::ActorStatus;
+use crate::call::Flight;
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::error::{CallError, ErrorKind};
+use crate::id::StageName;
+use crate::worker::panic_message;
+
+/// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
+pub const DEFAULT_MAILBOX: usize = 1024;
+
+/// What an actor receives: a message, and the place that it takes in the mailbox until it is opened.
+#[derive(Debug)]
+pub struct Mail<M> {
+    message: M,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl<M> Mail<M> {
+    /// A message of the actor to itself, such as from a timer: it needs no place. Bounded by what the actor sends itself.
+    pub fn own(message: M) -> Self {
+        Self { message, _place: None }
+    }
+
+    /// The message. Its place is free from here on.
+    pub fn open(self) -> M {
+        self.message
+    }
+}
+
+/// Where an actor is to be found, over all its lives.
+pub(crate) struct Post<M> {
+    status: Arc<ActorStatus>,
+    places: Arc<Semaphore>,
+    target: watch::Sender<Target<M>>,
+}
+
+/// Who takes the messages now.
+enum Target<M> {
+    /// Nobody yet, or nobody for the moment.
+    Down,
+    Up(ActorRef<Mail<M>>),
+    /// Nobody ever again.
+    Over,
+}
+
+impl<M: Send + 'static> Post<M> {
+    pub(super) fn new(status: Arc<ActorStatus>) -> Self {
+        let places = Arc::clone(status.places());
+        Self { status, places, target: watch::Sender::new(Target::Down) }
+    }
+
+    pub(super) fn set_up(&self, actor: ActorRef<Mail<M>>) {
+        self.target.send_replace(Target::Up(actor));
+    }
+
+    pub(super) fn set_down(&self) {
+        self.target.send_replace(Target::Down);
+    }
+
+    pub(super) fn set_over(&self) {
+        self.target.send_replace(Target::Over);
+    }
+}
+
+/// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not keep
+/// the actor alive.
+pub struct Ref<M>(Arc<Post<M>>);
+
+impl<M: Send + 'static> Ref<M> {
+    pub(super) fn new(post: Arc<Post<M>>) -> Self {
+        Self(post)
+    }
+
+    /// The actor's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.status.name()
+    }
+
+    /// Sends a message without waiting for anything. It is delivered at most once: a crash of the actor loses what waits.
+    ///
+    /// # Errors
+    ///
+    /// The message itself, when the mailbox is full, or nobody is there to take it.
+    pub fn tell(&self, message: M) -> Result<(), TellError<M>> {
+        let actor = match &*self.0.target.borrow() {
+            Target::Up(actor) => actor.clone(),
+            Target::Down => return Err(TellError::Down(message)),
+            Target::Over => return Err(TellError::Over(message)),
+        };
+        let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
+            self.0.status.refused();
+            return Err(TellError::Full(message));
+        };
+        match actor.send_message(Mail { message, _place: Some(place) }) {
+            Ok(()) => Ok(()),
+            Err(MessagingErr::SendErr(mail)) => Err(TellError::Down(mail.open())),
+            // The type is the reference's own, and ractor gives back what a closed mailbox did not take.
+            Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),
+        }
+    }
+
+    /// Sends a message that carries the port for its answer, and waits for that. An actor that is being started again is
+    /// waited for, too.
+    ///
+    /// # Errors
+    ///
+    /// See [`AskError`].
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future closes the port; the actor sees it by [`Answer::is_wanted`].
+    pub async fn ask<T>(&self, deadline: Deadline, message: impl FnOnce(Answer<T>) -> M) -> Result<T, AskError> {
+        let (port, answer) = Answer::pair(deadline);
+        self.put(deadline, message(port), answer).await
+    }
+
+    async fn put<T>(&self, deadline: Deadline, message: M, answer: oneshot::Receiver<T>) -> Result<T, AskError> {
+        let mut message = message;
+        let asking = async {
+            let mut target = self.0.target.subscribe();
+            loop {
+                target.borrow_and_update();
+                message = match self.tell(message) {
+                    Ok(()) => return answer.await.map_err(|_| AskError::Lost),
+                    Err(TellError::Full(_)) => return Err(AskError::Full),
+                    Err(TellError::Over(_)) => return Err(AskError::Over),
+                    Err(TellError::Down(message)) => message,
+                };
+                // The post is held by this reference, so its sender lives.
+                let _ = target.changed().await;
+            }
+        };
+        tokio::time::timeout_at(deadline.instant(), asking).await.unwrap_or(Err(AskError::DeadlineExceeded))
+    }
+
+    /// Lets the actor finish the message in hand and end. It does not start again, unless it is declared to do so
+    /// [always](super::RestartWhen::Always).
+    pub fn stop(&self) {
+        if let Target::Up(actor) = &*self.0.target.borrow() {
+            actor.stop(None);
+        }
+    }
+}
+
+impl<M> Clone for Ref<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M> fmt::Debug for Ref<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ref").field(&self.0.status.name()).finish()
+    }
+}
+
+/// The port for one answer. Dropped unused, it tells whoever asked that the answer is lost.
+#[derive(Debug)]
+pub struct Answer<T> {
+    sender: oneshot::Sender<T>,
+    deadline: Deadline,
+}
+
+impl<T> Answer<T> {
+    fn pair(deadline: Deadline) -> (Self, oneshot::Receiver<T>) {
+        let (sender, answer) = oneshot::channel();
+        (Self { sender, deadline }, answer)
+    }
+
+    /// Answers. Somebody who has gone does not mind.
+    pub fn send(self, answer: T) {
+        let _ = self.sender.send(answer);
+    }
+
+    /// When whoever asked stops waiting.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Whether somebody still waits: work for a message that is not wanted any more is for nothing.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        !self.sender.is_closed() && !self.deadline.is_expired(clock::now())
+    }
+}
+
+/// Why a message was not taken. Gives it back.
+#[derive(PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TellError<M> {
+    /// As many messages wait as may wait. Try again later, or drop it: that is the sender's choice.
+    #[error("the mailbox is full")]
+    Full(M),
+    /// The actor has not started yet, or is being started again after a crash.
+    #[error("the actor is not up at the moment")]
+    Down(M),
+    /// The actor has ended and will not start again.
+    #[error("the actor has ended")]
+    Over(M),
+}
+
+impl<M> TellError<M> {
+    /// The message.
+    pub fn into_message(self) -> M {
+        match self {
+            Self::Full(message) | Self::Down(message) | Self::Over(message) => message,
+        }
+    }
+}
+
+impl<M> fmt::Debug for TellError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full(..)",
+            Self::Down(_) => "Down(..)",
+            Self::Over(_) => "Over(..)",
+        })
+    }
+}
+
+/// Why an ask has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// As many messages wait as may wait. Nothing was sent.
+    #[error("the mailbox is full")]
+    Full,
+    /// The actor has ended and will not start again. Nothing was sent.
+    #[error("the actor has ended")]
+    Over,
+    /// The actor crashed with the message, or dropped the answer's port. It may have acted on it.
+    #[error("the actor was lost before it answered")]
+    Lost,
+    /// The deadline passed. The actor may act on the message, unless it looks at [`Answer::is_wanted`].
+    #[error("the deadline passed before the answer was there")]
+    DeadlineExceeded,
+}
+
+/// A question to an actor as a step of a pipeline, without its types.
+pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> Asking + Send + Sync>;
+
+/// The answer, on its way.
+pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
+
+/// Makes each item a message to `actor`, with the deadline of its call.
+pub(crate) fn ask_step<In, Out, M, F>(actor: Ref<M>, message: F) -> AskFn
+where
+    In: Data,
+    Out: Data,
+    M: Send + 'static,
+    F: Fn(&In, Answer<Out>) -> M + Send + Sync + 'static,
+{
+    let message = Arc::new(message);
+    Arc::new(move |payload, flight| {
+        let (actor, message) = (actor.clone(), Arc::clone(&message));
+        Box::pin(async move {
+            let input = payload.into_arc::<In>()?;
+            let (port, answer) = Answer::pair(flight.deadline);
+            // User code in the caller's future: its panic is this call's error.
+            let made = catch_unwind(AssertUnwindSafe(|| message(&input, port)));
+            let made = made.map_err(|panic| {
+                let words = panic_message(panic.as_ref());
+                let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));
+                error.at_stage(&StageName::new(actor.name())).with_trace(words)
+            })?;
+            let answer = actor.put(flight.deadline, made, answer).await;
+            answer.map(Payload::new).map_err(|error| call_error(error, actor.name()))
+        })
+    })
+}
+
+fn call_error(error: AskError, actor: &str) -> CallError {
+    let message = format!("actor `{actor}`: {error}");
+    let told = match error {
+        AskError::Full => CallError::overloaded(message, std::time::Duration::from_secs(1)),
+        AskError::Over => CallError::new(ErrorKind::Unavailable, message),
+        AskError::Lost => CallError::new(ErrorKind::WorkerFailed, message),
+        AskError::DeadlineExceeded => CallError::new(ErrorKind::DeadlineExceeded, message),
+    };
+    told.at_stage(&StageName::new(actor))
+}

@@ -1,0 +1,222 @@
+//! What is declared of actors before they run.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use ractor::{Actor, ActorCell, SpawnErr};
+use tokio::sync::Semaphore;
+
+use super::directory::ActorStatus;
+use super::post::{DEFAULT_MAILBOX, Mail, Post, Ref};
+use super::strategy::{RestartWhen, Strategy};
+use crate::client::Client;
+use crate::node::NodeHandle;
+use crate::supervisor::{BackoffPolicy, Intensity};
+use crate::worker::panic_message;
+
+/// One life of an actor on its way: the running actor, or why it did not start.
+pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
+
+/// What an actor is told when it is built.
+#[derive(Clone, Debug)]
+pub struct ActorContext {
+    pub(super) node: NodeHandle,
+    pub(super) life: u64,
+}
+
+impl ActorContext {
+    /// How often this actor was started before: 0 the first time.
+    #[must_use]
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// A client of the node's routes. At the first start they are not open yet.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.node.client()
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> &NodeHandle {
+        &self.node
+    }
+}
+
+/// One actor to be: its name, how to build it for each life, and the bound of its mailbox.
+#[must_use = "an actor starts once it is given to an app or a node"]
+pub struct ActorSpec<M> {
+    post: Arc<Post<M>>,
+    child: Child,
+}
+
+/// An actor without its type.
+pub(super) struct Child {
+    pub(super) status: Arc<ActorStatus>,
+    pub(super) restart: RestartWhen,
+    pub(super) post: Arc<dyn Any + Send + Sync>,
+    pub(super) start: Box<dyn Fn(ActorContext, ActorCell) -> Starting + Send + Sync>,
+    pub(super) set_down: Box<dyn Fn() + Send + Sync>,
+    pub(super) set_over: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<M: Send + 'static> ActorSpec<M> {
+    /// An actor called `name`, which `build` makes, with its start's arguments, for every life.
+    pub fn new<A, F>(name: &str, build: F) -> Self
+    where
+        A: Actor<Msg = Mail<M>>,
+        F: Fn(&ActorContext) -> (A, A::Arguments) + Send + Sync + 'static,
+    {
+        Self::with_mailbox(name, DEFAULT_MAILBOX, build)
+    }
+
+    /// The same with a mailbox for this many messages, 1 to 2³². Each costs the size of a message while it waits.
+    pub fn with_mailbox<A, F>(name: &str, messages: usize, build: F) -> Self
+    where
+        A: Actor<Msg = Mail<M>>,
+        F: Fn(&ActorContext) -> (A, A::Arguments) + Send + Sync + 'static,
+    {
+        let status = Arc::new(ActorStatus::new(name, messages.clamp(1, Semaphore::MAX_PERMITS.min(1 << 32))));
+        let post = Arc::new(Post::new(Arc::clone(&status)));
+        let build = Arc::new(build);
+        let (up, down, over) = (Arc::clone(&post), Arc::clone(&post), Arc::clone(&post));
+        let start = move |context: ActorContext, group: ActorCell| -> Starting {
+            let (build, post) = (Arc::clone(&build), Arc::clone(&up));
+            Box::pin(async move {
+                let built = catch_unwind(AssertUnwindSafe(|| build(&context)));
+                let (actor, arguments) =
+                    built.map_err(|panic| format!("panicked: {}", panic_message(panic.as_ref())))?;
+                let started = Actor::spawn_linked(None, actor, arguments, group).await;
+                let (actor, _) = started.map_err(start_error)?;
+                let cell = actor.get_cell();
+                post.set_up(actor);
+                Ok(cell)
+            })
+        };
+        let child = Child {
+            status,
+            restart: RestartWhen::default(),
+            post: Arc::clone(&post) as Arc<dyn Any + Send + Sync>,
+            start: Box::new(start),
+            set_down: Box::new(move || down.set_down()),
+            set_over: Box::new(move || over.set_over()),
+        };
+        Self { post, child }
+    }
+
+    /// Which ends of it are followed by another start. Default: [crashes](RestartWhen::Crashed).
+    pub fn restart(mut self, when: RestartWhen) -> Self {
+        self.child.restart = when;
+        self
+    }
+
+    /// A reference to it, good from now on: stages and other actors can be built with it before it runs.
+    #[must_use]
+    pub fn reference(&self) -> Ref<M> {
+        Ref::new(Arc::clone(&self.post))
+    }
+}
+
+fn start_error(error: SpawnErr) -> String {
+    match error {
+        SpawnErr::StartupFailed(cause) => cause.to_string(),
+        other => other.to_string(),
+    }
+}
+
+impl<M> fmt::Debug for ActorSpec<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActorSpec").field("name", &self.child.status.name()).finish_non_exhaustive()
+    }
+}
+
+/// Actors that are supervised together: started in order, stopped in the opposite order, and when one dies, the strategy
+/// says who starts again with it.
+#[must_use = "a group starts once it is given to an app or a node"]
+pub struct ActorGroup {
+    pub(super) name: Arc<str>,
+    pub(super) strategy: Strategy,
+    pub(super) intensity: Intensity,
+    pub(super) backoff: BackoffPolicy,
+    pub(super) children: Vec<Child>,
+}
+
+impl ActorGroup {
+    /// An empty group.
+    pub fn new(name: &str, strategy: Strategy) -> Self {
+        Self {
+            name: name.into(),
+            strategy,
+            intensity: Intensity::default(),
+            backoff: BackoffPolicy::default(),
+            children: Vec::new(),
+        }
+    }
+
+    /// Adds an actor behind those that are there.
+    pub fn actor<M: Send + 'static>(mut self, spec: ActorSpec<M>) -> Self {
+        spec.child.status.set_group(&self.name);
+        self.children.push(spec.child);
+        self
+    }
+
+    /// How many crashes in which time make the group give up. Here every crash counts. Default 5 in 10 s.
+    pub fn intensity(mut self, intensity: Intensity) -> Self {
+        self.intensity = intensity;
+        self
+    }
+
+    /// How long to wait between a crash and the next start.
+    pub fn backoff(mut self, backoff: BackoffPolicy) -> Self {
+        self.backoff = backoff;
+        self
+    }
+}
+
+impl<M: Send + 'static> From<ActorSpec<M>> for ActorGroup {
+    /// A group of one, with its name.
+    fn from(spec: ActorSpec<M>) -> Self {
+        Self::new(spec.child.status.name(), Strategy::OneForOne).actor(spec)
+    }
+}
+
+impl fmt::Debug for ActorGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.children.iter().map(|child| child.status.name().to_owned()).collect();
+        let Self { name, strategy, .. } = self;
+        f.debug_struct("ActorGroup").field("name", name).field("strategy", strategy).field("actors", &names).finish()
+    }
+}
+
+/// Why actors were not started. Nothing of them runs then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ActorError {
+    /// Another actor of the node has this name.
+    #[error("another actor is named `{name}`")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// It could not be built or started; the message is its own. Nobody tried twice.
+    #[error("actor `{name}` did not start: {message}")]
+    Start {
+        /// The actor.
+        name: String,
+        /// What it said.
+        message: String,
+    },
+    /// Too many are being started at once.
+    #[error("{limit} starts wait already")]
+    Busy {
+        /// The bound.
+        limit: usize,
+    },
+    /// The node drains or has ended.
+    #[error("the node is ending")]
+    Ending,
+}

@@ -1,0 +1,75 @@
+//! Who starts again when one of a group dies: pure decisions.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+/// What the death of one actor means for the others of its group, in the order in which they were declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Nothing: it alone starts again. For actors that know nothing of each other.
+    #[default]
+    OneForOne,
+    /// Those declared after it depend on it: they are stopped, and all start again in order.
+    RestForOne,
+    /// None can go on without the others: all are stopped, and all start again in order.
+    OneForAll,
+}
+
+impl Strategy {
+    /// The actors that start again when `dead` of `count` died.
+    pub(crate) fn affected(self, dead: usize, count: usize) -> Range<usize> {
+        match self {
+            Self::OneForOne => dead..dead + 1,
+            Self::RestForOne => dead..count,
+            Self::OneForAll => 0..count,
+        }
+    }
+}
+
+/// Which ends of an actor are followed by another start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartWhen {
+    /// Whenever it ends, even when it stopped by itself.
+    Always,
+    /// After an error, a panic or a kill. One that stops by itself has done its work.
+    #[default]
+    Crashed,
+    /// Not at all.
+    Never,
+}
+
+impl RestartWhen {
+    pub(crate) fn after(self, crashed: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Crashed => crashed,
+            Self::Never => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Strategy;
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+    proptest! {
+        #[test]
+        fn the_dead_one_is_always_among_the_affected_and_only_the_strategy_adds_others(dead in 0usize..9, more in 1usize..9) {
+            let count = dead + more;
+            for strategy in [Strategy::OneForOne, Strategy::RestForOne, Strategy::OneForAll] {
+                let affected = strategy.affected(dead, count);
+                prop_assert!(affected.contains(&dead) && affected.end <= count);
+                let expected = match strategy {
+                    Strategy::OneForOne => 1,
+                    Strategy::RestForOne => more,
+                    Strategy::OneForAll => count,
+                };
+                prop_assert_eq!(affected.len(), expected);
+            }
+        }
+    }
+}

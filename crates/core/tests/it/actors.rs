@@ -1,0 +1,305 @@
+//! Actors of users: reached by references that outlive crashes, restarted by their group's strategy, bounded.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::ractor::{Actor, ActorProcessingErr, ActorRef};
+use callboard_core::{
+    ActorError, ActorGroup, ActorSpec, ActorState, Answer, App, AskError, BackoffPolicy, Client, Deadline, ErrorKind,
+    Instant, Intensity, Mail, Node, Pipeline, Ref, RestartWhen, Stage, Strategy, TellError,
+};
+use tokio::sync::Semaphore;
+
+use super::support::{PATIENCE, until};
+
+enum Say {
+    Add(u64, Answer<u64>),
+    Note(u64),
+    /// Waits until the test lets it go on.
+    Wait(Arc<Semaphore>),
+    Panic,
+    Fail,
+    Forget(Answer<u64>),
+    Call(Client, Answer<u64>),
+}
+
+/// Adds up, and writes its starts and ends into a log.
+struct Tally {
+    name: &'static str,
+    log: Log,
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn note(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Actor for Tally {
+    type Msg = Mail<Say>;
+    type State = u64;
+    type Arguments = u64;
+
+    async fn pre_start(&self, _: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
+        self.log.note(format!("{} starts", self.name));
+        Ok(start)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Mail<Say>>,
+        mail: Mail<Say>,
+        sum: &mut u64,
+    ) -> Result<(), ActorProcessingErr> {
+        match mail.open() {
+            Say::Add(n, answer) => {
+                *sum += n;
+                answer.send(*sum);
+            }
+            Say::Note(n) => *sum += n,
+            Say::Wait(gate) => gate.acquire().await?.forget(),
+            Say::Panic => panic!("unlucky"),
+            Say::Fail => return Err("out of luck".into()),
+            Say::Forget(answer) => drop(answer),
+            Say::Call(client, answer) => {
+                myself.cast(Mail::own(Say::Note(1)))?;
+                answer.send(client.call::<u64, u64>("/double", 4).await?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<Mail<Say>>, _: &mut u64) -> Result<(), ActorProcessingErr> {
+        self.log.note(format!("{} ends", self.name));
+        Ok(())
+    }
+}
+
+fn tally(name: &'static str, log: &Log) -> ActorSpec<Say> {
+    let log = log.clone();
+    ActorSpec::new(name, move |context| (Tally { name, log: log.clone() }, context.life() * 1000))
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Instant::now(), PATIENCE)
+}
+
+async fn add(actor: &Ref<Say>, n: u64) -> Result<u64, AskError> {
+    actor.ask(soon(), |answer| Say::Add(n, answer)).await
+}
+
+/// Adds in the life after the one that is about to end. What is asked of that one is lost, and nobody asks twice.
+async fn add_after_the_end(actor: &Ref<Say>, n: u64) -> Result<u64, AskError> {
+    loop {
+        match add(actor, n).await {
+            Err(AskError::Lost) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn state(node: &Node, name: &str) -> Option<ActorState> {
+    node.describe().actors.iter().find(|actor| actor.name == name).map(|actor| actor.state)
+}
+
+#[tokio::test]
+async fn a_reference_outlives_the_crashes_of_its_actor() {
+    let log = Log::default();
+    let spec = tally("tally", &log);
+    let actor = spec.reference();
+    assert_eq!(actor.tell(Say::Note(1)).unwrap_err().to_string(), "the actor is not up at the moment");
+    let node = App::new().actor(spec).start().await.unwrap();
+    assert_eq!(add(&actor, 5).await, Ok(5));
+    for (life, crash) in [(1, Say::Panic), (2, Say::Fail)] {
+        actor.tell(crash).unwrap();
+        assert_eq!(add_after_the_end(&actor, 5).await, Ok(life * 1000 + 5), "waited for while it starts again");
+    }
+    let description = &node.describe().actors[0];
+    assert_eq!((description.state, description.restarts), (ActorState::Up, 2));
+    assert!(description.reasons[0].contains("unlucky") && description.reasons[1].contains("out of luck"));
+    assert!(node.health().ready);
+}
+
+#[tokio::test]
+async fn whoever_asked_is_told_when_the_answer_is_lost() {
+    let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
+    let actor = node.actor::<Say>("tally").unwrap();
+    assert_eq!(actor.ask(soon(), Say::Forget).await, Err(AskError::Lost));
+    // One crashes with the message, the other waits in the mailbox behind it.
+    let gate = Arc::new(Semaphore::new(0));
+    actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
+    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    actor.tell(Say::Panic).unwrap();
+    let asking = tokio::spawn({
+        let actor = actor.clone();
+        async move { add(&actor, 1).await }
+    });
+    until("the ask waits", || node.describe().actors[0].waiting == 2).await;
+    gate.add_permits(1);
+    assert_eq!(asking.await.unwrap(), Err(AskError::Lost));
+    assert_eq!(add(&actor, 1).await, Ok(1001));
+    assert_eq!(node.describe().actors[0].waiting, 0);
+}
+
+#[tokio::test]
+async fn a_full_mailbox_gives_the_message_back() {
+    let log = Log::default();
+    let spec = ActorSpec::with_mailbox("tally", 2, move |_| (Tally { name: "tally", log: log.clone() }, 0));
+    let actor = spec.reference();
+    let node = App::new().actor(spec).start().await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
+    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    actor.tell(Say::Note(1)).unwrap();
+    actor.tell(Say::Note(2)).unwrap();
+    let refused = actor.tell(Say::Note(3)).unwrap_err();
+    assert!(matches!(refused, TellError::Full(Say::Note(3))));
+    assert_eq!(add(&actor, 1).await, Err(AskError::Full));
+    assert_eq!(node.describe().actors[0].refused, 2);
+    gate.add_permits(1);
+    until("the mailbox is empty", || node.describe().actors[0].waiting == 0).await;
+    assert_eq!(add(&actor, 1).await, Ok(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ask_ends_at_its_deadline() {
+    let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
+    let actor = node.actor::<Say>("tally").unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    actor.tell(Say::Wait(gate)).unwrap();
+    let began = Instant::now();
+    let deadline = Deadline::after(began, Duration::from_secs(3));
+    assert_eq!(actor.ask(deadline, |answer| Say::Add(1, answer)).await, Err(AskError::DeadlineExceeded));
+    assert_eq!(began.elapsed().as_secs(), 3);
+}
+
+async fn lives_after_a_crash_in_the_middle(strategy: Strategy) -> Vec<String> {
+    let log = Log::default();
+    let group = ActorGroup::new("group", strategy)
+        .actor(tally("first", &log))
+        .actor(tally("second", &log))
+        .actor(tally("third", &log));
+    let node = App::new().actors(group).start().await.unwrap();
+    assert_eq!(log.take(), ["first starts", "second starts", "third starts"]);
+    node.actor::<Say>("second").unwrap().tell(Say::Panic).unwrap();
+    until("it has started again", || node.describe().actors[1].restarts == 1).await;
+    until("all are up", || node.describe().actors.iter().all(|actor| actor.state == ActorState::Up)).await;
+    let lives = log.take();
+    let _ = node.shutdown(PATIENCE).await;
+    assert_eq!(log.take(), ["third ends", "second ends", "first ends"]);
+    lives
+}
+
+#[tokio::test]
+async fn the_strategy_says_who_starts_again() {
+    let lives = lives_after_a_crash_in_the_middle;
+    assert_eq!(lives(Strategy::OneForOne).await, ["second starts"]);
+    assert_eq!(lives(Strategy::RestForOne).await, ["third ends", "second starts", "third starts"]);
+    assert_eq!(
+        lives(Strategy::OneForAll).await,
+        ["third ends", "first ends", "first starts", "second starts", "third starts"]
+    );
+}
+
+#[tokio::test]
+async fn a_group_that_crashes_too_often_fails_as_a_whole() {
+    let log = Log::default();
+    let group = ActorGroup::new("group", Strategy::OneForOne)
+        .intensity(Intensity { max_restarts: 2, within: Duration::from_secs(60) })
+        .backoff(BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() })
+        .actor(tally("weak", &log))
+        .actor(tally("strong", &log));
+    let echo = Stage::each("echo", |n: &u64| Ok(*n));
+    let node = App::new().actors(group).route("/echo", echo).start().await.unwrap();
+    let (weak, strong) = (node.actor::<Say>("weak").unwrap(), node.actor::<Say>("strong").unwrap());
+    for life in 0..3 {
+        assert_eq!(add_after_the_end(&weak, 0).await, Ok(life * 1000));
+        weak.tell(Say::Panic).unwrap();
+    }
+    assert_eq!(add_after_the_end(&weak, 0).await, Err(AskError::Over));
+    until("the other is gone, too", || matches!(strong.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
+    until("it has ended in good order", || log.take().contains(&"strong ends".to_owned())).await;
+    let health = node.health();
+    assert!(health.live && !health.ready);
+    assert_eq!(health.failed_actors, ["weak", "strong"]);
+    assert!(node.describe().actors[0].reasons.last().unwrap().contains("more than 2 crashes in 60s"));
+    assert_eq!(node.client().call::<u64, u64>("/echo", 1).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn an_actor_that_stops_by_itself_has_done_its_work_and_frees_its_name() {
+    let log = Log::default();
+    let node = App::new().start().await.unwrap();
+    let first = node.spawn_actor(tally("guest", &log)).await.unwrap();
+    let taken = node.spawn_actor(tally("guest", &log)).await.unwrap_err();
+    assert_eq!(taken, ActorError::NameTaken { name: "guest".to_owned() });
+    assert_eq!(add(&first, 1).await, Ok(1));
+    first.stop();
+    until("it is gone", || node.describe().actors.is_empty()).await;
+    assert!(matches!(first.tell(Say::Note(1)), Err(TellError::Over(_))));
+    let second = node.spawn_actor(tally("guest", &log).restart(RestartWhen::Always)).await.unwrap();
+    second.stop();
+    assert_eq!(add_after_the_end(&second, 1).await, Ok(1001));
+    assert!(node.actor::<u64>("guest").is_none(), "another type of messages");
+    drop(node);
+    until("nobody is there any more", || matches!(second.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
+}
+
+#[tokio::test]
+async fn an_actor_that_cannot_start_fails_the_start_with_its_own_message() {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tries);
+    let broken = ActorSpec::<Say>::new("broken", move |_| -> (Tally, u64) {
+        count.fetch_add(1, Ordering::SeqCst);
+        panic!("no such thing");
+    });
+    let error = App::new().actor(broken).start().await.unwrap_err();
+    assert_eq!(error.to_string(), "actor `broken` did not start: panicked: no such thing");
+    assert_eq!(tries.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_actor_is_a_step_of_a_pipeline_and_calls_routes_itself() {
+    let log = Log::default();
+    let spec = tally("tally", &log);
+    let actor = spec.reference();
+    let double = Stage::each("double", |n: &u64| Ok(n * 2));
+    let sum = Pipeline::ask("sum", actor.clone(), |n: &u64, answer| Say::Add(*n, answer));
+    let lost = Pipeline::ask("lost", actor.clone(), |_: &u64, answer| Say::Forget(answer));
+    let odd = Pipeline::ask("odd", actor.clone(), |n: &u64, answer| {
+        assert!(n.is_multiple_of(2), "odd");
+        Say::Add(*n, answer)
+    });
+    let node = App::new()
+        .actor(spec)
+        .route("/double", double.clone())
+        .route("/sum", Pipeline::from(double).then(sum))
+        .route("/lost", lost)
+        .route("/odd", odd)
+        .start()
+        .await
+        .unwrap();
+    let client = node.client();
+    assert_eq!(client.call::<u64, u64>("/sum", 4).await.unwrap(), 8);
+    assert_eq!(client.call::<u64, u64>("/sum", 1).await.unwrap(), 10);
+    let error = client.call::<u64, u64>("/lost", 1).await.unwrap_err();
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::WorkerFailed, Some("tally")));
+    let error = client.call::<u64, u64>("/odd", 1).await.unwrap_err();
+    assert_eq!((error.kind(), error.remote_trace()), (ErrorKind::WorkerFailed, Some("odd")));
+    let calling = actor.ask(soon(), |answer| Say::Call(client.clone(), answer));
+    assert_eq!(calling.await, Ok(8));
+    // A crash in between: the next call waits for the actor.
+    actor.tell(Say::Panic).unwrap();
+    assert_eq!(add_after_the_end(&actor, 0).await, Ok(1000));
+    assert_eq!(client.call::<u64, u64>("/sum", 1).await.unwrap(), 1002);
+    assert_eq!(state(&node, "tally"), Some(ActorState::Up));
+}
