@@ -88,7 +88,8 @@ impl ErrorKind {
 
     /// Whether the same request may succeed if it is sent again unchanged.
     ///
-    /// `Overloaded` and `Unavailable` say that nothing was started; `WorkerFailed` says nothing about side effects, so it
+    /// `Overloaded` and `Unavailable` say that the stage which answers so has started nothing; whether an earlier one has is
+    /// told by [`CallError::was_started`]. `WorkerFailed` says nothing about side effects, so it
     /// is retryable only for callers who know that the stage is idempotent, and not marked here.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
@@ -118,6 +119,8 @@ struct Inner {
     retry_after: Option<Duration>,
     remote_trace: Option<String>,
     stage: Option<StageName>,
+    /// User code of another step ran before.
+    started: bool,
 }
 
 impl CallError {
@@ -133,6 +136,7 @@ impl CallError {
             retry_after: None,
             remote_trace: None,
             stage: None,
+            started: false,
         }))
     }
 
@@ -172,6 +176,13 @@ impl CallError {
     #[must_use]
     pub(crate) fn at_stage(mut self, stage: &StageName) -> Self {
         self.0.stage = Some(stage.clone());
+        self
+    }
+
+    /// The same error, told to have come after (or beside) user code that ran for the same call.
+    #[must_use]
+    pub(crate) fn after_start(mut self, started: bool) -> Self {
+        self.0.started |= started;
         self
     }
 
@@ -229,10 +240,18 @@ impl CallError {
         self.0.stage.as_ref().map(StageName::as_str)
     }
 
-    /// Whether the same request may succeed if it is sent again unchanged.
+    /// Whether user code may have run for the call before it ended so. A pipeline's second stage that is full says
+    /// `Overloaded`, too, but what its first stage did is done.
+    #[must_use]
+    pub fn was_started(&self) -> bool {
+        self.0.started
+    }
+
+    /// Whether the same request may succeed if it is sent again unchanged, and nothing is done twice by that: the kind
+    /// [is retryable](ErrorKind::is_retryable) and nothing [was started](Self::was_started).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.0.kind.is_retryable()
+        self.0.kind.is_retryable() && !self.0.started
     }
 }
 

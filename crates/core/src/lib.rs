@@ -44,6 +44,7 @@ mod batcher;
 mod call;
 mod client;
 mod clock;
+mod containment;
 mod deadline;
 mod error;
 mod failure;
@@ -80,9 +81,12 @@ pub use node::{
 };
 pub use pipeline::{MemberError, Members, Pipeline};
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
-pub use stage::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings};
+pub use stage::{
+    Contract, DEFAULT_CONCURRENCY, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES,
+    Placement, Rows, Stage, StageSettings,
+};
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
-pub use worker::{Batch, ItemContext, Replica, Worker};
+pub use worker::{AsyncWorker, Batch, ItemContext, Replica, Worker};
 
 /// The actor library whose `Actor` trait users implement; see [`ActorSpec`].
 pub use ractor;

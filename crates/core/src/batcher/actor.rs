@@ -1,5 +1,6 @@
 //! The thin shell around queue and policy: feeds them with messages and time, and hands batches to free workers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use super::message::BatcherMessage;
 use super::policy::{Release, ReleaseReason, Waiting};
 use super::pool::Pool;
 use crate::clock::{self, Instant};
-use crate::error::{CallError, ErrorKind};
 use crate::metrics::Place;
 use crate::worker::{BatchRun, WorkerMessage, WorkerSlot};
 
@@ -25,6 +25,8 @@ pub(crate) struct BatcherArgs {
 pub(crate) struct BatcherState {
     pool: Arc<Pool>,
     queue: Lanes<Box<Entry>>,
+    /// Halves of batches that killed their worker. Each runs alone, before anything else.
+    suspects: VecDeque<Vec<Entry>>,
     workers: Vec<Arc<WorkerSlot>>,
     last_batch: usize,
     last_cost: u64,
@@ -54,6 +56,7 @@ impl Actor for BatcherActor {
         Ok(BatcherState {
             queue: Lanes::new(args.pool.policy().ageing),
             pool: args.pool,
+            suspects: VecDeque::new(),
             workers: Vec::new(),
             last_batch: 0,
             last_cost: 0,
@@ -76,7 +79,6 @@ impl Actor for BatcherActor {
             BatcherMessage::Submit(entry) => state.admit(entry),
             BatcherMessage::Abandon(key) => {
                 if let Some(entry) = state.queue.remove(key) {
-                    state.pool.give_up_places(1);
                     state.pool.discard(*entry, clock::now(), Place::Queue);
                 }
             }
@@ -93,6 +95,8 @@ impl Actor for BatcherActor {
                 let _ = slot.actor().send_message(WorkerMessage::Leave);
             }
             BatcherMessage::Free => {}
+            BatcherMessage::TakeBack(entries) => state.take_back(entries),
+            BatcherMessage::Isolate(entries) => state.isolate(entries),
             BatcherMessage::Settled => state.settle(),
             BatcherMessage::Due => state.due_at = None,
             BatcherMessage::Close => state.closed = true,
@@ -116,10 +120,7 @@ impl BatcherState {
     fn admit(&mut self, entry: Box<Entry>) {
         match self.pool.refusal(&entry, &self.queue, self.last_cost) {
             None => self.push(entry),
-            Some(error) => {
-                self.pool.give_up_places(1);
-                entry.reply.send(Err(error));
-            }
+            Some(error) => entry.refuse(error),
         }
     }
 
@@ -134,8 +135,14 @@ impl BatcherState {
 
     /// Hands out batches while the policy says so. Returns whether the turn is to be given away first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
-        if self.queue.len() > 0 {
-            self.forget_the_gone();
+        self.forget_the_gone();
+        while let Some(group) = self.suspects.pop_front() {
+            let Some(worker) = self.workers.iter().find(|worker| worker.try_take()).cloned() else {
+                self.suspects.push_front(group);
+                return false;
+            };
+            self.pool.metrics().isolating();
+            self.hand_over(&worker, BatchRun::new(Arc::clone(&self.pool), group, clock::now(), true));
         }
         // Where sessions make what waits differ from worker to worker, one that waits for more does not hold up the others.
         let mut from = 0;
@@ -145,7 +152,7 @@ impl BatcherState {
             let waiting = self.waiting(worker.index());
             match self.pool.policy().decide(now, &waiting) {
                 Release::Now(reason) => {
-                    self.hand_over(&worker, now, reason);
+                    self.release(&worker, now, reason);
                     self.fruitless_turns = 0;
                 }
                 Release::Settle => {
@@ -209,7 +216,7 @@ impl BatcherState {
     }
 
     /// Forms a batch and gives it to a worker that was taken for it.
-    fn hand_over(&mut self, worker: &WorkerSlot, now: Instant, reason: ReleaseReason) {
+    fn release(&mut self, worker: &WorkerSlot, now: Instant, reason: ReleaseReason) {
         let entries = self.form(worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
@@ -218,11 +225,13 @@ impl BatcherState {
         self.last_batch = entries.len();
         self.last_cost = entries.iter().map(|entry| entry.cost).sum();
         self.pool.record_release(reason, entries.len());
-        let run = BatchRun { entries, formed_at: now };
-        if let Err(error) = worker.actor().send_message(WorkerMessage::Run(run)) {
-            // The worker died between being free and being told. Nothing has started, so the entries go back in line.
+        self.hand_over(worker, BatchRun::new(Arc::clone(&self.pool), entries, now, false));
+    }
+
+    fn hand_over(&self, worker: &WorkerSlot, run: BatchRun) {
+        if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
+            // The worker died between being free and being told. The run comes back, because nothing of it has started.
             worker.retire();
-            self.take_back(error);
         }
     }
 
@@ -231,14 +240,14 @@ impl BatcherState {
         let (max, max_cost) = self.pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
         let mut cost = 0;
-        let before = self.queue.len();
         while entries.len() < max {
             let Some(head) = self.queue.head(replica, now) else { break };
             cost += head.cost();
             if cost > max_cost && !entries.is_empty() {
                 break;
             }
-            let entry = self.queue.take(head);
+            let mut entry = self.queue.take(head);
+            entry.place = None;
             if entry.flight.is_wanted(now) {
                 entries.push(*entry);
             } else {
@@ -246,17 +255,25 @@ impl BatcherState {
                 self.pool.discard(*entry, now, Place::Queue);
             }
         }
-        self.pool.give_up_places(before - self.queue.len());
         entries
     }
 
-    fn take_back(&mut self, error: ractor::MessagingErr<WorkerMessage>) {
-        if let ractor::MessagingErr::SendErr(WorkerMessage::Run(run)) = error {
-            self.pool.take_places_again(run.entries.len());
-            for entry in run.entries {
-                self.push(Box::new(entry));
-            }
+    /// Puts entries back in line that nobody has begun.
+    fn take_back(&mut self, entries: Vec<Entry>) {
+        for mut entry in entries {
+            entry.place = Some(self.pool.take_place_again());
+            self.push(Box::new(entry));
         }
+    }
+
+    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is found in at
+    /// most 2·log₂(n) + 1 runs, the first included.
+    fn isolate(&mut self, mut entries: Vec<Entry>) {
+        for entry in &mut entries {
+            entry.place = Some(self.pool.take_place_again());
+        }
+        let second = entries.split_off(entries.len() / 2);
+        self.suspects.extend([entries, second].into_iter().filter(|half| !half.is_empty()));
     }
 
     /// Sees to it that `Due` comes at `at`. A timer that is armed for an earlier moment serves: it will look again.
@@ -269,11 +286,11 @@ impl BatcherState {
     }
 
     fn answer_all_unavailable(&mut self) {
-        self.pool.give_up_places(self.queue.len());
+        for entry in self.suspects.drain(..).flatten() {
+            entry.refuse(self.pool.unavailable());
+        }
         while let Some(entry) = self.queue.pop_any() {
-            let message = format!("stage `{}` {}", self.pool.name(), self.pool.why_unavailable());
-            let error = CallError::new(ErrorKind::Unavailable, message).at_stage(self.pool.name());
-            entry.reply.send(Err(error));
+            entry.refuse(self.pool.unavailable());
         }
     }
 }

@@ -1,20 +1,37 @@
 //! One request's item in one stage, and the port through which it is answered.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use callboard_codec::Payload;
 use tokio::sync::oneshot;
 
+use super::places::Place;
 pub(crate) use super::queue::EntryKey;
 use crate::call::{Flight, Timing};
 use crate::clock::Instant;
+use crate::containment::drop_contained;
 use crate::error::CallError;
 
 /// What one stage gave for one entry.
 #[derive(Debug)]
 pub(crate) struct StageReply {
     pub(crate) payload: Payload,
-    pub(crate) timing: Timing,
+    timing: [u64; 3],
+}
+
+impl StageReply {
+    /// Nanoseconds in 64 bits, half of what durations take: there is room for one of these in every waiting call.
+    pub(crate) fn new(payload: Payload, timing: Timing) -> Self {
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self { payload, timing: [timing.queue, timing.batch, timing.compute].map(nanos) }
+    }
+
+    pub(crate) fn into_parts(self) -> (Payload, Timing) {
+        let [queue, batch, compute] = self.timing.map(Duration::from_nanos);
+        (self.payload, Timing { queue, batch, compute })
+    }
 }
 
 /// What became of one entry.
@@ -32,9 +49,16 @@ impl ReplyPort {
         (Self(sender), receiver)
     }
 
+    /// Whether the caller has gone; the task is woken when it goes.
+    pub(crate) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_closed(context)
+    }
+
     /// Answers. A caller that has gone does not mind.
     pub(crate) fn send(self, outcome: StageOutcome) {
-        let _ = self.0.send(outcome);
+        if let Err(unread) = self.0.send(outcome) {
+            drop_contained(unread);
+        }
     }
 }
 
@@ -44,10 +68,23 @@ pub(crate) struct Entry {
     pub(crate) sequence: u64,
     /// What the stage's cost function says of it; 1 where there is none.
     pub(crate) cost: u64,
-    pub(crate) payload: Payload,
+    /// Taken when a run begins whose inputs are not kept.
+    pub(crate) payload: Option<Payload>,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: ReplyPort,
+    /// Its place in the queue, while it waits there.
+    pub(crate) place: Option<Place>,
+}
+
+impl Entry {
+    /// Answers an entry that will not run.
+    pub(crate) fn refuse(self, error: CallError) {
+        // The place first: a caller that hears of it may come again at once.
+        drop(self.place);
+        self.reply.send(Err(error));
+        drop_contained(self.payload);
+    }
 }
 
 impl Entry {

@@ -19,6 +19,10 @@ pub(crate) enum BatcherMessage {
     Part(Arc<WorkerSlot>),
     /// A worker became free while entries were waiting. From that worker.
     Free,
+    /// These were handed to a worker that ended before it began them. From the batch that was dropped.
+    TakeBack(Vec<Entry>),
+    /// These, run together, killed their worker: run each half alone. From the worker.
+    Isolate(Vec<Entry>),
     /// The turn was given away; form a batch from what has come. From the batcher to itself.
     Settled,
     /// The delay that was armed has passed. From the batcher's timer.

@@ -15,6 +15,7 @@ mod entry;
 mod lanes;
 mod message;
 mod parts;
+mod places;
 mod policy;
 mod pool;
 mod queue;
@@ -23,6 +24,6 @@ mod tree;
 pub use policy::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 
 pub(crate) use actor::{BatcherActor, BatcherArgs};
-pub(crate) use entry::{Entry, ReplyPort, StageReply};
+pub(crate) use entry::{Entry, StageReply};
 pub(crate) use message::BatcherMessage;
 pub(crate) use pool::Pool;

@@ -37,26 +37,24 @@ impl Pool {
         let splitting = self.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
         let mut parts = self.split(splitting, payload)?.into_iter();
         let count = parts.len();
-        let now = self.take_or_await_place(flight, now).await?;
+        let (place, now) = self.take_or_await_place(flight, now).await?;
+        let mut place = Some(place);
 
         let branch = Arc::new(Flight::branch_of(flight));
         let mut running = FuturesOrdered::new();
         for (part, cost) in parts.by_ref().take(AHEAD * self.live_replicas()) {
-            if !running.is_empty() {
-                self.take_places_again(1);
-            }
-            running.push_back(self.enqueue(part, cost, &branch, now)?);
+            let place = place.take().unwrap_or_else(|| self.take_place_again());
+            running.push_back(self.enqueue(place, part, cost, &branch, now)?);
         }
         let mut outputs = Vec::with_capacity(count);
         let mut first = None;
         while let Some(outcome) = running.next().await {
             // Returning drops the others, which abandons them.
-            let StageReply { payload, timing } = outcome?;
+            let (payload, timing) = outcome?.into_parts();
             first.get_or_insert(timing);
             outputs.push(payload);
             if let Some((part, cost)) = parts.next() {
-                self.take_places_again(1);
-                running.push_back(self.enqueue(part, cost, &branch, clock::now())?);
+                running.push_back(self.enqueue(self.take_place_again(), part, cost, &branch, clock::now())?);
             }
         }
 
@@ -65,7 +63,7 @@ impl Pool {
         let Timing { queue, batch, .. } = first.unwrap_or_default();
         let total = clock::now().saturating_duration_since(now);
         let timing = Timing { queue, batch, compute: total.saturating_sub(queue + batch) };
-        Ok(StageReply { payload, timing })
+        Ok(StageReply::new(payload, timing))
     }
 
     /// The parts and what each costs: at least one, and none too large.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::cost::Load;
 use crate::clock::Instant;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, MAX_TIMEOUT};
 
 /// How long an entry waits before it gains a priority class: two classes fit three times into the default deadline.
 pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
@@ -149,7 +149,8 @@ impl BatchPolicy {
         if self.max_delay.is_zero() {
             return None;
         }
-        let by_delay = waiting.oldest_arrival? + self.max_delay;
+        // No entry waits longer than a deadline can be away, so a longer delay means the same and cannot overflow.
+        let by_delay = waiting.oldest_arrival? + self.max_delay.min(MAX_TIMEOUT);
         let by_deadline = waiting.first_deadline.map(|deadline| latest_start(deadline, waiting.estimate, now));
         let (at, reason) = match by_deadline {
             Some(at) if at < by_delay => (at, ReleaseReason::Deadline),

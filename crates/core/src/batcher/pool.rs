@@ -2,7 +2,6 @@
 //!
 //! [`Pool::submit`] is the only way in. It refuses before anything is queued, or returns the one outcome of the entry.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,23 +11,25 @@ use std::time::Duration;
 use callboard_codec::Payload;
 use parking_lot::Mutex;
 use ractor::{ActorId, ActorRef};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
 use super::cost::{Load, SharedCost};
 use super::entry::{Entry, EntryKey, ReplyPort, StageOutcome};
 use super::lanes::Lanes;
 use super::message::BatcherMessage;
+use super::places::{Place as QueuePlace, Places};
 use super::policy::{BatchPolicy, ReleaseReason};
 use crate::call::{Flight, Timing};
 use crate::clock::{self, Instant};
+use crate::containment::contain;
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 use crate::id::StageName;
 use crate::metrics::{Discarded, NodeMetrics, Place, Refused, StageMetrics};
-use crate::stage::{Sizing, StageSettings, StageSpec};
-use crate::supervisor::{Lifecycle, StageState};
-use crate::worker::{WorkerSlot, panic_message};
+use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
+use crate::supervisor::{CulpritShare, Lifecycle, StageState};
+use crate::worker::WorkerSlot;
 
 /// What a refused caller is told before anything was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
@@ -47,13 +48,13 @@ pub(crate) struct Pool {
     workers: Mutex<Vec<Arc<WorkerSlot>>>,
     /// How many replicas there are to be.
     replicas: AtomicUsize,
-    /// Entries in the mailbox and the queue. Sequentially consistent with the workers' slots.
-    queued: AtomicUsize,
-    /// Callers that wait for a place in the full queue, and how they hear of one.
-    waiting_for_room: AtomicUsize,
-    room: Notify,
+    places: Places,
     sequence: AtomicU64,
     moved_to_threads: AtomicBool,
+    abandoned_threads: AtomicUsize,
+    culprits: Mutex<CulpritShare>,
+    /// Whether there are culprits to remember: what most stages look at instead of the lock.
+    has_culprits: AtomicBool,
     cost: SharedCost,
 }
 
@@ -69,11 +70,12 @@ impl Pool {
             batcher: OnceLock::new(),
             workers: Mutex::default(),
             replicas: AtomicUsize::new(spec.settings().replicas().get()),
-            queued: AtomicUsize::new(0),
-            waiting_for_room: AtomicUsize::new(0),
-            room: Notify::new(),
+            places: Places::new(spec.settings().queue().get()),
             sequence: AtomicU64::new(0),
             moved_to_threads: AtomicBool::new(false),
+            abandoned_threads: AtomicUsize::new(0),
+            culprits: Mutex::default(),
+            has_culprits: AtomicBool::new(false),
             cost: SharedCost::default(),
         }
     }
@@ -114,20 +116,23 @@ impl Pool {
         if cost > self.policy().bounds().1 {
             return Ok(Submitted::Seldom(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
         }
-        if !flight.patient {
-            self.take_place()?;
-        } else if !self.try_take_place() {
-            return Ok(Submitted::Seldom(Box::pin(async move {
-                let now = self.await_place(flight).await?;
-                self.enqueue(payload, cost, flight, now)?.await
-            })));
-        }
-        Ok(Submitted::Queued(self.enqueue(payload, cost, flight, now)?))
+        let place = match self.places.take() {
+            Some(place) => place,
+            None if flight.patient => {
+                return Ok(Submitted::Seldom(Box::pin(async move {
+                    let (place, now) = self.await_place(flight).await?;
+                    self.enqueue(place, payload, cost, flight, now)?.await
+                })));
+            }
+            None => return Err(self.refuse()),
+        };
+        Ok(Submitted::Queued(self.enqueue(place, payload, cost, flight, now)?))
     }
 
     /// Queues an entry for which a place was taken.
     pub(super) fn enqueue<'a>(
         &'a self,
+        place: QueuePlace,
         payload: Payload,
         cost: u64,
         flight: &'a Arc<Flight>,
@@ -136,10 +141,17 @@ impl Pool {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (reply, outcome) = ReplyPort::pair();
         // Boxed: it changes hands a dozen times before a batch takes it.
-        let entry = Box::new(Entry { sequence, cost, payload, flight: Arc::clone(flight), enqueued_at: now, reply });
+        let entry = Box::new(Entry {
+            sequence,
+            cost,
+            payload: Some(payload),
+            flight: Arc::clone(flight),
+            enqueued_at: now,
+            reply,
+            place: Some(place),
+        });
         let sent = self.check_open()?.send_message(BatcherMessage::Submit(entry));
         if sent.is_err() {
-            self.give_up_places(1);
             return Err(self.unavailable());
         }
         Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })
@@ -152,10 +164,9 @@ impl Pool {
 
     /// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
     pub(super) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
-        match catch_unwind(AssertUnwindSafe(code)) {
+        match contain(code) {
             Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
-            Err(panic) => {
-                let words = panic_message(panic.as_ref());
+            Err(words) => {
                 let message = format!("the {what} function of stage `{}` panicked: {words}", self.name);
                 Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words))
             }
@@ -182,13 +193,9 @@ impl Pool {
         self.settings.batching()
     }
 
-    /// Entries waiting, for those who look. What a stage had when it came to a sudden end waits no more.
-    pub(crate) fn waiting(&self) -> usize {
-        if matches!(self.state().0, StageState::Stopped | StageState::Failed) { 0 } else { self.queued() }
-    }
-
+    /// Entries in the queue and on their way to it.
     pub(crate) fn queued(&self) -> usize {
-        self.queued.load(Ordering::SeqCst)
+        self.places.taken()
     }
 
     /// Whether a batch could leave that nobody could join any more.
@@ -244,18 +251,77 @@ impl Pool {
 
     /// Moves the stage on in its life. Steps that its life does not have are refused and change nothing.
     pub(crate) fn enter(&self, state: StageState, reason: Option<String>) {
-        let mut lifecycle = self.lifecycle.lock();
-        let before = lifecycle.state();
-        if !lifecycle.enter(state, reason) {
-            return;
-        }
-        self.open.store(state.accepts_entries(), Ordering::Release);
+        let (before, reason) = {
+            let mut lifecycle = self.lifecycle.lock();
+            let before = lifecycle.state();
+            if !lifecycle.enter(state, reason) {
+                return;
+            }
+            self.open.store(state.accepts_entries(), Ordering::Release);
+            (before, lifecycle.reason().map(str::to_owned))
+        };
         if !state.accepts_entries() {
-            self.room.notify_waiters();
+            self.places.wake_all();
         }
+        // Without the lock: whoever writes the log may ask for the state.
         if before != state {
-            tracing::info!(stage = %self.name, from = %before, to = %state, reason = lifecycle.reason(), "stage state");
+            tracing::info!(stage = %self.name, from = %before, to = %state, reason, "stage state");
         }
+    }
+
+    /// The workers are built and about to warm up. Says something only while the stage starts.
+    pub(crate) fn begin_warm_up(&self) {
+        if self.state().0 == StageState::Starting {
+            self.enter(StageState::WarmingUp, None);
+        }
+    }
+
+    /// Whether the stage takes nothing new any more.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.state().0, StageState::Draining | StageState::Stopped | StageState::Failed)
+    }
+
+    pub(crate) fn contract(&self) -> Contract {
+        self.settings.contract()
+    }
+
+    /// An entry killed its worker when it ran alone.
+    pub(crate) fn found_culprit(&self) {
+        self.metrics.found_culprit();
+        self.has_culprits.store(true, Ordering::Relaxed);
+        let mut culprits = self.culprits.lock();
+        culprits.found();
+        self.judge(&culprits);
+    }
+
+    /// Entries had their outcome.
+    pub(crate) fn record_survivors(&self, entries: usize) {
+        if self.has_culprits.load(Ordering::Relaxed) {
+            let mut culprits = self.culprits.lock();
+            culprits.ran(entries);
+            self.judge(&culprits);
+            self.has_culprits.store(!culprits.is_negligible(), Ordering::Relaxed);
+        }
+    }
+
+    fn judge(&self, culprits: &CulpritShare) {
+        let complaint = culprits.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
+        self.lifecycle.lock().complain(complaint);
+    }
+
+    /// A thread hangs in user code and is left alone.
+    pub(crate) fn abandon_thread(&self) {
+        self.metrics.hung();
+        self.abandoned_threads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One that was left alone has come back, and ends.
+    pub(crate) fn thread_came_back(&self) {
+        self.abandoned_threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn abandoned_threads(&self) -> usize {
+        self.abandoned_threads.load(Ordering::Relaxed)
     }
 
     /// The watchdog's word: this stage holds runtime threads for too long.
@@ -283,13 +349,21 @@ impl Pool {
         }
     }
 
+    /// A worker was handed a batch that nobody wanted any more: it is free, and has completed nothing.
+    pub(crate) fn give_back_worker(&self, slot: &WorkerSlot) {
+        slot.give_back();
+        if self.queued() > 0 {
+            self.tell_batcher(BatcherMessage::Free);
+        }
+    }
+
     /// Answers an entry that nobody wants any more, and counts it.
     pub(crate) fn discard(&self, entry: Entry, now: Instant, place: Place) {
         let expired = entry.flight.is_late(now);
         let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
         self.metrics.discarded(place, why);
         // Whoever still listens only waits for its own timer to say the same.
-        entry.reply.send(Err(CallError::deadline_exceeded("in the queue").at_stage(&self.name)));
+        entry.refuse(CallError::deadline_exceeded("before a worker was free").at_stage(&self.name));
     }
 
     pub(crate) fn record_release(&self, reason: ReleaseReason, entries: usize) {
@@ -340,7 +414,7 @@ impl Pool {
         let (replicas, free) = {
             let workers = self.workers.lock();
             let live = workers.iter().filter(|slot| !slot.is_gone());
-            live.fold((0, false), |(count, free), slot| (count + 1, free || !slot.is_busy()))
+            live.fold((0, false), |(count, free), slot| (count + 1, free || slot.free_seats() > 0))
         };
         let (before, only) = queue.before(entry.flight.session, entry.key());
         let running = (!free).then_some(last_cost);
@@ -379,68 +453,37 @@ impl Pool {
         Some(error.at_stage(&self.name))
     }
 
-    /// Takes a place in the bounded queue for one entry. The batcher gives it up when the entry leaves the queue.
-    fn take_place(&self) -> Result<(), CallError> {
-        let before = self.queued.fetch_add(1, Ordering::SeqCst);
-        if before < self.settings.queue().get() {
+    /// A place for an entry that was admitted once, although the queue may be full.
+    pub(crate) fn take_place_again(&self) -> QueuePlace {
+        self.places.take_again()
+    }
+
+    /// Takes a place: at once or not at all, or for a patient flight when there is one. Tells when that was.
+    pub(super) async fn take_or_await_place(
+        &self,
+        flight: &Flight,
+        now: Instant,
+    ) -> Result<(QueuePlace, Instant), CallError> {
+        match self.places.take() {
+            Some(place) => Ok((place, now)),
+            None if flight.patient => self.await_place(flight).await,
+            None => Err(self.refuse()),
+        }
+    }
+
+    /// Waits for a place, at most until the flight's deadline.
+    async fn await_place(&self, flight: &Flight) -> Result<(QueuePlace, Instant), CallError> {
+        let place = self.places.wait(|| self.still_waits(flight)).await?;
+        Ok((place, clock::now()))
+    }
+
+    /// Whether waiting for a place makes sense.
+    fn still_waits(&self, flight: &Flight) -> Result<(), CallError> {
+        self.check_open()?;
+        if flight.is_wanted(clock::now()) {
             return Ok(());
         }
-        self.give_up_places(1);
-        Err(self.refuse())
-    }
-
-    /// Takes a place: at once or not at all, or for a patient flight when there is one. Returns when that was.
-    pub(super) async fn take_or_await_place(&self, flight: &Flight, now: Instant) -> Result<Instant, CallError> {
-        if !flight.patient {
-            return self.take_place().map(|()| now);
-        }
-        if self.try_take_place() {
-            return Ok(now);
-        }
-        self.await_place(flight).await
-    }
-
-    /// Waits for a place. How many do so is bounded by their caller, for how long by their deadline. Entries that refuse to
-    /// wait may overtake them.
-    async fn await_place(&self, flight: &Flight) -> Result<Instant, CallError> {
-        let _waiting = WaitingForRoom::new(self);
-        loop {
-            let mut room = std::pin::pin!(self.room.notified());
-            // Listening first: a place that is given up between the look and the wait is not missed.
-            room.as_mut().enable();
-            self.check_open()?;
-            let now = clock::now();
-            if !flight.is_wanted(now) {
-                return Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name));
-            }
-            if self.try_take_place() {
-                return Ok(now);
-            }
-            room.await;
-        }
-    }
-
-    /// Takes a place if there is one. Unlike [`take_place`](Self::take_place) it never looks, not even for a moment, as if
-    /// it had taken one too many: somebody else who waits would see a full queue then, and nobody would wake it again.
-    fn try_take_place(&self) -> bool {
-        let limit = self.settings.queue().get();
-        let take = |queued| (queued < limit).then_some(queued + 1);
-        self.queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
-    }
-
-    /// Entries have left the queue.
-    pub(crate) fn give_up_places(&self, entries: usize) {
-        self.queued.fetch_sub(entries, Ordering::SeqCst);
-        // Sequentially consistent with the count: who took no place because of these entries has counted itself before.
-        let waiting = self.waiting_for_room.load(Ordering::SeqCst);
-        for _ in 0..entries.min(waiting) {
-            self.room.notify_one();
-        }
-    }
-
-    /// Entries are back in the queue, although it may be full: they were admitted once.
-    pub(crate) fn take_places_again(&self, entries: usize) {
-        self.queued.fetch_add(entries, Ordering::SeqCst);
+        Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name))
     }
 
     fn refuse(&self) -> CallError {
@@ -457,13 +500,13 @@ impl Pool {
         }
     }
 
-    fn unavailable(&self) -> CallError {
+    pub(crate) fn unavailable(&self) -> CallError {
         let message = format!("stage `{}` {}", self.name, self.why_unavailable());
         CallError::new(ErrorKind::Unavailable, message).at_stage(&self.name)
     }
 
     /// The second half of "stage `x` …".
-    pub(crate) fn why_unavailable(&self) -> String {
+    fn why_unavailable(&self) -> String {
         match self.state() {
             (state, Some(reason)) => format!("is {state}: {reason}"),
             (state, None) => format!("is {state}"),
@@ -473,7 +516,8 @@ impl Pool {
     /// The reply port was dropped unused: whoever held the entry is gone.
     fn lost(&self) -> CallError {
         let kind = match self.state().0 {
-            StageState::Stopped | StageState::Draining => ErrorKind::Unavailable,
+            // A batch that was handed over and never begun, or a queue that died with its batcher.
+            StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
             _ => ErrorKind::WorkerFailed,
         };
         CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name)
@@ -531,25 +575,6 @@ impl Drop for Enqueued<'_> {
             self.flight.abandon();
             let Flight { priority, deadline, .. } = *self.flight;
             self.pool.tell_batcher(BatcherMessage::Abandon(EntryKey { priority, deadline, sequence: self.sequence }));
-        }
-    }
-}
-
-/// Counts a caller that waits for a place.
-struct WaitingForRoom<'a>(&'a Pool);
-
-impl<'a> WaitingForRoom<'a> {
-    fn new(pool: &'a Pool) -> Self {
-        pool.waiting_for_room.fetch_add(1, Ordering::SeqCst);
-        Self(pool)
-    }
-}
-
-impl Drop for WaitingForRoom<'_> {
-    fn drop(&mut self) {
-        // Whoever leaves without the place that it was woken for must not keep the next one asleep.
-        if self.0.waiting_for_room.fetch_sub(1, Ordering::SeqCst) > 1 {
-            self.0.room.notify_one();
         }
     }
 }

@@ -17,11 +17,12 @@ use tokio::task::JoinError;
 
 use crate::call::{CallOptions, Flight, Reply};
 use crate::clock::{self, Instant};
+use crate::containment::panic_message;
+use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
-use crate::worker::panic_message;
 
 /// A handle on a node's routes. Cloning it is cheap; it does not keep the node alive.
 #[derive(Clone, Debug)]
@@ -126,7 +127,8 @@ impl Client {
         payload: Payload,
         options: CallOptions,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
-        let deadline = options.deadline().unwrap_or_else(|| admission.deadline(None));
+        let longest = Deadline::after(admission.admitted_at(), MAX_TIMEOUT);
+        let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(longest));
         let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
         let flight = Arc::new(Flight::new(deadline, priority).of_session(options.session()));
         fly(now, AdmittedCall::new(admission, flight), payload)

@@ -51,7 +51,7 @@ impl<const N: usize> EncodeMetric for PowerHistogram<N> {
             .iter()
             .enumerate()
             .map(|(power, count)| {
-                let bound = if power == N - 1 { f64::MAX } else { (1u64 << power) as f64 * scale };
+                let bound = if power == N - 1 { f64::INFINITY } else { (1u64 << power) as f64 * scale };
                 (bound, count.load(Ordering::Relaxed))
             })
             .collect();

@@ -136,6 +136,10 @@ pub(crate) struct NodeMetrics {
     discarded: Family<DiscardLabels, Counter>,
     stage_refused: Family<RefusedLabels, Counter>,
     restarts: Family<StageLabel, Counter>,
+    culprits: Family<StageLabel, Counter>,
+    isolations: Family<StageLabel, Counter>,
+    hung: Family<StageLabel, Counter>,
+    abandoned_threads: Family<StageLabel, Gauge>,
     moved: Family<StageLabel, Counter>,
     queued: Family<StageLabel, Gauge>,
     replicas: Family<StageLabel, Gauge>,
@@ -161,6 +165,10 @@ impl NodeMetrics {
             discarded: Family::default(),
             stage_refused: Family::default(),
             restarts: Family::default(),
+            culprits: Family::default(),
+            isolations: Family::default(),
+            hung: Family::default(),
+            abandoned_threads: Family::default(),
             moved: Family::default(),
             queued: Family::default(),
             replicas: Family::default(),
@@ -188,6 +196,10 @@ impl NodeMetrics {
         registry.register("stage_discarded", "Entries that nobody wanted any more, by place and reason", self.discarded.clone());
         registry.register("stage_refused", "Entries that the stage refused, by reason", self.stage_refused.clone());
         registry.register("stage_restarts", "Replicas started again after a crash", self.restarts.clone());
+        registry.register("stage_culprits", "Entries that killed their worker when they ran alone", self.culprits.clone());
+        registry.register("stage_isolation_runs", "Batches run again in parts to find the entry that kills the worker", self.isolations.clone());
+        registry.register("stage_hung", "Calls that did not come back within the stage's timeout", self.hung.clone());
+        registry.register("stage_abandoned_threads", "Threads that hang in user code, given up", self.abandoned_threads.clone());
         registry.register("stage_moved_to_threads", "Task stages that held a runtime thread too long", self.moved.clone());
         registry.register("stage_queued", "Entries waiting", self.queued.clone());
         registry.register("stage_replicas", "Replicas that are up", self.replicas.clone());
@@ -226,6 +238,10 @@ impl NodeMetrics {
             refused_late: refused("late"),
             refused_large: refused("large"),
             restarts: self.restarts.get_or_create_owned(&label),
+            culprits: self.culprits.get_or_create_owned(&label),
+            isolations: self.isolations.get_or_create_owned(&label),
+            hung: self.hung.get_or_create_owned(&label),
+            abandoned_threads: self.abandoned_threads.get_or_create_owned(&label),
             moved: self.moved.get_or_create_owned(&label),
             queued: self.queued.get_or_create_owned(&label),
             replicas: self.replicas.get_or_create_owned(&label),
@@ -261,10 +277,10 @@ impl NodeMetrics {
         for why in REFUSALS {
             self.stage_refused.remove(&RefusedLabels { stage: name.to_string(), why: Word(why) });
         }
-        for family in [&self.restarts, &self.moved] {
+        for family in [&self.restarts, &self.moved, &self.culprits, &self.isolations, &self.hung] {
             family.remove(&label);
         }
-        for family in [&self.queued, &self.replicas, &self.ready] {
+        for family in [&self.queued, &self.replicas, &self.ready, &self.abandoned_threads] {
             family.remove(&label);
         }
     }
@@ -349,6 +365,10 @@ pub(crate) struct StageMetrics {
     refused_late: Counter,
     refused_large: Counter,
     restarts: Counter,
+    culprits: Counter,
+    isolations: Counter,
+    hung: Counter,
+    abandoned_threads: Gauge,
     moved: Counter,
     queued: Gauge,
     replicas: Gauge,
@@ -406,6 +426,22 @@ impl StageMetrics {
         self.restarts.inc();
     }
 
+    pub(crate) fn found_culprit(&self) {
+        self.culprits.inc();
+    }
+
+    pub(crate) fn isolating(&self) {
+        self.isolations.inc();
+    }
+
+    pub(crate) fn hung(&self) {
+        self.hung.inc();
+    }
+
+    pub(crate) fn set_abandoned_threads(&self, threads: usize) {
+        self.abandoned_threads.set(threads as i64);
+    }
+
     pub(crate) fn restarts(&self) -> u64 {
         self.restarts.get()
     }
@@ -428,3 +464,19 @@ impl StageMetrics {
 
 /// Shared by everything on the node that counts.
 pub(crate) type SharedMetrics = Arc<NodeMetrics>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_histogram_ends_in_an_infinite_bucket() {
+        let metrics = NodeMetrics::new();
+        let stage = metrics.stage(&"stage".into());
+        stage.released(ReleaseReason::Idle, 10_000);
+        let text = metrics.encode(0, 0);
+        let infinite = "callboard_stage_batch_size_bucket{le=\"+Inf\",stage=\"stage\"} 1";
+        assert!(text.contains(infinite), "{text}");
+        assert!(!text.contains("e308"), "{text}");
+    }
+}

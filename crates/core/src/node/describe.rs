@@ -203,8 +203,9 @@ impl Shared {
             let (pool, name) = (&stage.pool, stage.name());
             // The revisions of a stage share its series.
             let all = || table.stages().filter(|other| other.name() == name).map(|other| &other.pool);
-            let queued = all().map(|pool| pool.waiting()).sum();
+            let queued = all().map(|pool| pool.queued()).sum();
             let replicas = all().map(|pool| pool.workers().len()).sum();
+            pool.metrics().set_abandoned_threads(all().map(|pool| pool.abandoned_threads()).sum());
             pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.state().0.is_ready()));
         }
         self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
@@ -254,7 +255,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>) -> StageDescription
         health: stage_health(stage),
         revision: stage.revision,
         part: part_of(table, stage),
-        queued: pool.waiting(),
+        queued: pool.queued(),
         queue_limit: pool.settings().queue().get(),
         max_batch_size: pool.policy().max_batch_size.get(),
         batches: pool.metrics().batches(),
@@ -285,7 +286,7 @@ fn describe_replicas(pool: &Pool) -> Vec<ReplicaDescription> {
     let describe = |slot: &Arc<WorkerSlot>| ReplicaDescription {
         index: slot.index(),
         generation: slot.generation(),
-        busy: slot.is_busy(),
+        busy: slot.running() > 0,
         leaving: slot.is_leaving(),
         batches: slot.batches(),
     };

@@ -2,7 +2,6 @@
 //!
 //! Stages in a row, which most pipelines are, run without a box around their futures; nested parts get one each.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use futures_util::future::{join_all, try_join_all};
 use super::Graph;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
-use crate::batcher::{Pool, StageReply};
+use crate::batcher::Pool;
 use crate::call::{Flight, Reply, Timing};
 use crate::clock::{self, Instant};
+use crate::containment::contain;
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
-use crate::worker::panic_message;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
 
@@ -41,17 +40,26 @@ impl Graph<Arc<Pool>> {
                 step => std::slice::from_ref(step),
             };
             let mut total = Timing::default();
+            // A later step that refuses does so after user code ran: the caller must not take it for a refusal at the door.
+            let mut started = false;
             for (position, step) in steps.iter().enumerate() {
                 let now = if position == 0 { now } else { clock::now() };
                 let timing;
                 (payload, timing) = match step {
                     Self::Stage(pool) => {
-                        let StageReply { payload, timing } = pool.submit(payload, flight, now).await?;
-                        (payload, timing)
+                        let outcome = pool.submit(payload, flight, now).await;
+                        let reply = outcome.map_err(|error| error.after_start(started))?;
+                        started = true;
+                        reply.into_parts()
                     }
-                    Self::Map { name, function } => (apply(name, function, payload)?, Timing::default()),
+                    Self::Map { name, function } => {
+                        check_time(flight, now, name)?;
+                        (apply(name, function, payload)?, Timing::default())
+                    }
                     nested => {
-                        let Reply { payload, timing } = nested.run_nested(payload, flight, now).await?;
+                        let outcome = nested.run_nested(payload, flight, now).await;
+                        let Reply { payload, timing } = outcome.map_err(|error| error.after_start(started))?;
+                        started = true;
                         (payload, timing)
                     }
                 };
@@ -67,6 +75,7 @@ impl Graph<Arc<Pool>> {
             match self {
                 Self::Ensemble { members, join } => run_ensemble(members, join, payload, flight, now).await,
                 Self::Switch { name, choose, branches } => {
+                    check_time(flight, now, name)?;
                     choose_branch(name, choose, branches, &payload)?.run(payload, flight, now).await
                 }
                 Self::Ask { ask, .. } => {
@@ -93,16 +102,22 @@ async fn run_ensemble(
             // A flight of their own: the members that are given up must not look as if the whole call were.
             let branch = Arc::new(Flight::branch_of(flight));
             let running = members.iter().map(|member| member.run_member(payload.clone(), &branch, now));
-            let replies = try_join_all(running).await.map_err(|error| first_failed(members.len(), error))?;
+            let replies = try_join_all(running).await.map_err(|error| {
+                // When one member refuses, another may be at work.
+                first_failed(members.len(), error).after_start(members.len() > 1)
+            })?;
             let timing = slowest(replies.iter().map(|reply| reply.timing));
-            let payload = join(replies.into_iter().map(|reply| reply.payload).collect())?;
+            let payloads = replies.into_iter().map(|reply| reply.payload).collect();
+            let payload = guarded_join(|| join(payloads))?;
             Ok(Reply { payload, timing })
         }
         Join::Partial(join) => {
             let running = members.iter().map(|member| member.run_member(payload.clone(), flight, now));
             let outcomes = join_all(running).await;
             let timing = slowest(outcomes.iter().flatten().map(|reply| reply.timing));
-            let payload = join(outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect())?;
+            let refused_by_all = outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(CallError::is_retryable));
+            let payloads = outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect();
+            let payload = guarded_join(|| join(payloads)).map_err(|error| error.after_start(!refused_by_all))?;
             Ok(Reply { payload, timing })
         }
     }
@@ -136,14 +151,28 @@ fn apply(name: &str, function: &MapFn, payload: Payload) -> Result<Payload, Call
     guarded(name, || function(payload))
 }
 
+/// A call that is late or abandoned starts no user code, not even a small function in its own future.
+fn check_time(flight: &Flight, now: Instant, name: &str) -> Result<(), CallError> {
+    if flight.is_wanted(now) {
+        return Ok(());
+    }
+    Err(CallError::deadline_exceeded("before the step was reached").at_stage(&name.into()))
+}
+
 /// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
 fn guarded<T>(name: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
-    match catch_unwind(AssertUnwindSafe(code)) {
+    match contain(code) {
         Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &name.into())),
-        Err(panic) => {
-            let words = panic_message(panic.as_ref());
-            let error = CallError::new(ErrorKind::WorkerFailed, format!("`{name}` panicked: {words}"));
-            Err(error.at_stage(&name.into()).with_trace(words))
-        }
+        Err(words) => Err(panicked(name, words)),
     }
+}
+
+/// Joining members' outputs clones and decodes users' values.
+fn guarded_join(join: impl FnOnce() -> Result<Payload, CallError>) -> Result<Payload, CallError> {
+    contain(join).unwrap_or_else(|words| Err(panicked("ensemble", words)))
+}
+
+fn panicked(name: &str, words: String) -> CallError {
+    let error = CallError::new(ErrorKind::WorkerFailed, format!("`{name}` panicked: {words}"));
+    error.at_stage(&name.into()).with_trace(words)
 }

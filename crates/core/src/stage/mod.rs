@@ -2,29 +2,44 @@
 //!
 //! Nothing runs until a node starts the routes that use it. A stage that several routes share is one queue and one pool.
 
+mod contract;
 mod rows;
 mod settings;
 mod sizing;
 
+pub use contract::Contract;
 pub use rows::Rows;
-pub use settings::{DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement, StageSettings};
+pub use settings::{
+    DEFAULT_CONCURRENCY, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement,
+    StageSettings,
+};
 
 pub(crate) use sizing::{Sizing, Splitting};
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::Data;
+use callboard_codec::{Data, Map};
 
 use crate::batcher::BatchPolicy;
 use crate::failure::Failure;
 use crate::id::StageName;
-use crate::worker::{Batch, BatchClosure, DynWorker, EachClosure, Erased, Replica, Worker};
+use crate::worker::{
+    AsyncClosure, AsyncWorker, Batch, BatchClosure, DynAsyncWorker, DynWorker, EachClosure, Erased, ErasedAsync,
+    Replica, Worker,
+};
 
-type Factory = dyn Fn(&Replica) -> Result<Box<dyn DynWorker>, Failure> + Send + Sync;
+type Build<W> = dyn Fn(&Replica) -> Result<W, Failure> + Send + Sync;
+
+/// Builds the worker of one replica; runs inside the replica.
+#[derive(Clone)]
+pub(crate) enum Factory {
+    Sync(Arc<Build<Box<dyn DynWorker>>>),
+    Async(Arc<Build<Arc<dyn DynAsyncWorker>>>),
+}
 
 /// A stage without its types: what a node starts.
 #[derive(Clone)]
@@ -32,7 +47,7 @@ pub(crate) struct StageSpec {
     name: StageName,
     settings: StageSettings,
     sizing: Sizing,
-    factory: Arc<Factory>,
+    factory: Factory,
 }
 
 impl StageSpec {
@@ -48,9 +63,12 @@ impl StageSpec {
         &self.sizing
     }
 
-    /// Builds the worker of one replica; runs inside the replica.
-    pub(crate) fn build(&self, replica: &Replica) -> Result<Box<dyn DynWorker>, Failure> {
-        (self.factory)(replica)
+    pub(crate) fn factory(&self) -> &Factory {
+        &self.factory
+    }
+
+    pub(crate) fn is_async(&self) -> bool {
+        matches!(self.factory, Factory::Async(_))
     }
 }
 
@@ -119,12 +137,58 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         Self::from_factory(name.into(), Placement::Thread, move |replica| Ok(Box::new(Erased(build(replica)?))))
     }
 
+    /// An asynchronous closure over one item: for code that mostly waits. Runs on the runtime, up to
+    /// [`concurrency`](Self::concurrency) batches at once, the items of a batch side by side. A call whose caller has gone is
+    /// dropped where it stands.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::{App, Stage};
+    /// use std::sync::Arc;
+    ///
+    /// let ask = Stage::each_async("ask", |question: Arc<String>| async move {
+    ///     tokio::task::yield_now().await; // A database, another service.
+    ///     Ok(question.len())
+    /// });
+    /// let node = App::new().route("/ask", ask).start().await?;
+    /// let answer: usize = node.client().call("/ask", "why?".to_owned()).await?;
+    /// assert_eq!(answer, 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn each_async<F, Fut>(name: impl Into<StageName>, function: F) -> Self
+    where
+        F: Fn(Arc<In>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Out, Failure>> + Send + 'static,
+    {
+        let function = Arc::new(function);
+        let factory =
+            move |_: &Replica| Ok(Arc::new(AsyncClosure::new(Arc::clone(&function))) as Arc<dyn DynAsyncWorker>);
+        Self::build_by(name.into(), Placement::Task, Factory::Async(Arc::new(factory)))
+    }
+
+    /// An [`AsyncWorker`], built once per replica. Runs on the runtime, up to [`concurrency`](Self::concurrency) batches at
+    /// once.
+    pub fn async_worker<W, F>(name: impl Into<StageName>, build: F) -> Self
+    where
+        W: AsyncWorker<In = In, Out = Out>,
+        F: Fn(&Replica) -> Result<W, Failure> + Send + Sync + 'static,
+    {
+        let factory = move |replica: &Replica| Ok(Arc::new(ErasedAsync(build(replica)?)) as Arc<dyn DynAsyncWorker>);
+        Self::build_by(name.into(), Placement::Task, Factory::Async(Arc::new(factory)))
+    }
+
     fn from_factory<F>(name: StageName, placement: Placement, factory: F) -> Self
     where
         F: Fn(&Replica) -> Result<Box<dyn DynWorker>, Failure> + Send + Sync + 'static,
     {
+        Self::build_by(name, placement, Factory::Sync(Arc::new(factory)))
+    }
+
+    fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        Self::from_spec(StageSpec { name, settings, sizing: Sizing::default(), factory: Arc::new(factory) })
+        Self::from_spec(StageSpec { name, settings, sizing: Sizing::default(), factory })
     }
 
     /// Says what an input costs, in a unit that time and memory go with: rows, tokens, bytes. Without it every input costs 1.
@@ -306,6 +370,49 @@ impl<In, Out> Stage<In, Out> {
     pub fn queue(self, entries: usize) -> Self {
         let entries = NonZeroUsize::new(entries).unwrap_or(NonZeroUsize::MIN);
         self.change(|settings| settings.with_queue(entries))
+    }
+
+    /// Says what may be done with a call whose worker did not survive it; see [`Contract`].
+    #[must_use]
+    pub fn contract(self, contract: Contract) -> Self {
+        self.change(|settings| settings.with_contract(contract))
+    }
+
+    /// Says that a call has no effect but its result, so it may be run again when its worker dies; see [`Contract::Pure`].
+    #[must_use]
+    pub fn pure(self) -> Self {
+        self.contract(Contract::Pure)
+    }
+
+    /// Says that running a call twice does no more than running it once; see [`Contract::Idempotent`].
+    #[must_use]
+    pub fn idempotent(self) -> Self {
+        self.contract(Contract::Idempotent)
+    }
+
+    /// The longest that one batch may take in user code; see [`StageSettings::timeout`].
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.change(|settings| settings.with_timeout(timeout))
+    }
+
+    /// How many batches one asynchronous replica works on at once; see [`StageSettings::concurrency`]. 0 counts as 1.
+    #[must_use]
+    pub fn concurrency(self, batches: u32) -> Self {
+        let batches = NonZeroU32::new(batches).unwrap_or(NonZeroU32::MIN);
+        self.change(|settings| settings.with_concurrency(batches))
+    }
+
+    /// Pins worker threads to these CPU cores; see [`StageSettings::affinity`].
+    #[must_use]
+    pub fn pinned_to(self, cores: impl Into<Vec<usize>>) -> Self {
+        self.change(|settings| settings.with_affinity(cores))
+    }
+
+    /// What each replica is told at its construction; see [`StageSettings::replica_settings`].
+    #[must_use]
+    pub fn replica_settings(self, settings: impl Into<Vec<Map>>) -> Self {
+        self.change(|stage| stage.with_replica_settings(settings))
     }
 
     /// Runs each replica on an OS thread of its own: for code that takes a millisecond or more.

@@ -1,7 +1,12 @@
 //! The knobs of one stage.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
 
+use callboard_codec::Map;
+
+use super::contract::Contract;
 use crate::batcher::BatchPolicy;
 use crate::supervisor::{BackoffPolicy, Intensity};
 
@@ -10,6 +15,14 @@ pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
 
 /// Payload bytes that may be in flight on one node by default.
 pub const DEFAULT_QUEUE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Batches that one asynchronous replica works on at once by default: enough to hide the waiting of most services behind each
+/// other, few enough not to be a flood to them.
+pub const DEFAULT_CONCURRENCY: u32 = 64;
+
+/// Threads of one stage that may hang in user code at a time by default. Each holds its stack, its worker and what that has
+/// allocated.
+pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
 
 /// Where a stage's code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +44,12 @@ pub struct StageSettings {
     placement: Placement,
     intensity: Intensity,
     backoff: BackoffPolicy,
+    contract: Contract,
+    timeout: Option<Duration>,
+    max_abandoned_threads: usize,
+    concurrency: NonZeroU32,
+    affinity: Arc<[usize]>,
+    replica_settings: Arc<[Map]>,
 }
 
 impl StageSettings {
@@ -44,6 +63,12 @@ impl StageSettings {
             placement,
             intensity: Intensity::default(),
             backoff: BackoffPolicy::default(),
+            contract: Contract::default(),
+            timeout: None,
+            max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
+            concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
+            affinity: Arc::default(),
+            replica_settings: Arc::default(),
         }
     }
 
@@ -125,6 +150,105 @@ impl StageSettings {
     pub fn with_backoff(mut self, backoff: BackoffPolicy) -> Self {
         self.backoff = backoff;
         self
+    }
+
+    /// What may be done with a call whose worker did not survive it. Default [`Contract::AtMostOnce`].
+    #[must_use]
+    pub fn contract(&self) -> Contract {
+        self.contract
+    }
+
+    /// See [`contract`](Self::contract).
+    #[must_use]
+    pub fn with_contract(mut self, contract: Contract) -> Self {
+        self.contract = contract;
+        self
+    }
+
+    /// The longest that one batch may take in user code. Default `None`: as long as it wants, while its callers' own deadlines
+    /// free them.
+    ///
+    /// When it passes, the callers get `DeadlineExceeded` at once. The future of an asynchronous worker is dropped; a worker's
+    /// thread cannot be stopped, so it is abandoned, and another replica takes its place. Set it for code that can hang, well
+    /// above what its slowest batch takes. It does not hold for task stages, which share their thread with everybody.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// See [`timeout`](Self::timeout).
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How many of this stage's threads may hang in user code at a time. Default [`DEFAULT_MAX_ABANDONED_THREADS`]. One more,
+    /// and the stage is `Failed`: code that hangs on every call must not eat the machine. A thread that comes back does not
+    /// count any more. Pairs with [`timeout`](Self::timeout).
+    #[must_use]
+    pub fn max_abandoned_threads(&self) -> usize {
+        self.max_abandoned_threads
+    }
+
+    /// See [`max_abandoned_threads`](Self::max_abandoned_threads).
+    #[must_use]
+    pub fn with_max_abandoned_threads(mut self, threads: usize) -> Self {
+        self.max_abandoned_threads = threads;
+        self
+    }
+
+    /// How many batches one asynchronous replica works on at once. Default [`DEFAULT_CONCURRENCY`]. Other workers take one
+    /// batch at a time; they have replicas.
+    #[must_use]
+    pub fn concurrency(&self) -> NonZeroU32 {
+        self.concurrency
+    }
+
+    /// See [`concurrency`](Self::concurrency).
+    #[must_use]
+    pub fn with_concurrency(mut self, batches: NonZeroU32) -> Self {
+        self.concurrency = batches;
+        self
+    }
+
+    /// The CPU cores that worker threads are pinned to: replica `i` to the `i`-th, from the first again where there are more
+    /// replicas. Default empty: the system decides. Turn it on for code whose speed lives from its caches, on a machine of
+    /// your own; a pinned thread waits for its core even when another is idle.
+    #[must_use]
+    pub fn affinity(&self) -> &[usize] {
+        &self.affinity
+    }
+
+    /// See [`affinity`](Self::affinity).
+    #[must_use]
+    pub fn with_affinity(mut self, cores: impl Into<Vec<usize>>) -> Self {
+        self.affinity = cores.into().into();
+        self
+    }
+
+    pub(crate) fn affinity_of(&self, replica: usize) -> Option<usize> {
+        self.affinity.get(replica.checked_rem(self.affinity.len())?).copied()
+    }
+
+    /// What each replica is told at its construction: replica `i` gets the `i`-th, from the first again where there are more
+    /// replicas. Default empty. For what differs between replicas, such as a device. Read it by
+    /// [`Replica::settings`](crate::Replica::settings).
+    #[must_use]
+    pub fn replica_settings(&self) -> &[Map] {
+        &self.replica_settings
+    }
+
+    /// See [`replica_settings`](Self::replica_settings).
+    #[must_use]
+    pub fn with_replica_settings(mut self, settings: impl Into<Vec<Map>>) -> Self {
+        self.replica_settings = settings.into().into();
+        self
+    }
+
+    pub(crate) fn settings_of(&self, replica: usize) -> Map {
+        let index = replica.checked_rem(self.replica_settings.len());
+        index.and_then(|index| self.replica_settings.get(index)).cloned().unwrap_or_default()
     }
 
     pub(crate) fn runs_as_task(&self) -> bool {

@@ -25,7 +25,9 @@ impl BackoffPolicy {
         let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
         let factor = 2u32.checked_pow(doublings).unwrap_or(u32::MAX);
         let full = self.initial.saturating_mul(factor).min(self.max);
-        full.mul_f64(1.0 - self.jitter.clamp(0.0, 1.0) * chance.clamp(0.0, 1.0))
+        // A share that is not a number takes nothing away.
+        let jitter = if self.jitter.is_finite() { self.jitter.clamp(0.0, 1.0) } else { 0.0 };
+        full.mul_f64(1.0 - jitter * chance.clamp(0.0, 1.0))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
 use crate::clock;
 use crate::router::ChangeError;
 use crate::stage::StageSpec;
-use crate::worker::{Replica, Watchdog, WorkerActor, WorkerArgs, WorkerSlot};
+use crate::worker::{Death, Replica, Watchdog, WorkerActor, WorkerArgs, WorkerSlot};
 
 /// The actor that supervises one stage.
 pub(crate) struct DeploymentActor;
@@ -184,6 +184,7 @@ impl DeploymentState {
                 index,
                 generation,
                 max_batch_size: self.spec.settings().batching().max_batch_size.get(),
+                settings: self.spec.settings().settings_of(index),
             },
             watchdog: Arc::clone(&self.watchdog),
             supervisor: myself.clone(),
@@ -201,6 +202,11 @@ impl DeploymentState {
     fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, slot: Arc<WorkerSlot>) {
         if slot.generation() > 0 {
             tracing::info!(stage = %self.pool.name(), replica = slot.index(), "replica is back");
+        }
+        if self.stopping {
+            // It came up after its stage had ended: nobody will hand it a batch or stop it later.
+            slot.actor().stop(None);
+            return;
         }
         let index = slot.index();
         let actor = slot.actor().get_id();
@@ -235,7 +241,7 @@ impl DeploymentState {
         }
         let reason = format!("replica {index} could not start: {message}");
         if let Some(started) = self.started.take() {
-            self.pool.enter(StageState::Failed, Some(reason.clone()));
+            self.give_up(reason.clone());
             let _ = started.send(Err(reason));
             return;
         }
@@ -273,6 +279,18 @@ impl DeploymentState {
         // Its sessions wait for it, and nothing else may come to tell the batcher that it is gone.
         self.pool.tell_batcher(BatcherMessage::Free);
         tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
+        if slot.death() == Death::Poison {
+            // One of its entries did it, and is being found or has been answered: the replica itself is sound.
+            self.pool.metrics().restarted();
+            self.pool.enter(StageState::Degraded, Some(format!("replica {index} died: {why}")));
+            self.start_replica(myself, index);
+            return;
+        }
+        let hung = self.pool.abandoned_threads();
+        if hung > self.spec.settings().max_abandoned_threads() {
+            self.give_up(format!("{hung} of its threads hang in user code"));
+            return;
+        }
         let in_a_loop = slot.batches() == 0;
         self.restart_or_give_up(myself, index, in_a_loop, format!("replica {index} died: {why}"));
     }

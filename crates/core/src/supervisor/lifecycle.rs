@@ -79,6 +79,8 @@ impl fmt::Display for StageState {
 pub(crate) struct Lifecycle {
     state: StageState,
     reason: Option<String>,
+    /// What keeps the stage from being more than degraded although all replicas are up.
+    complaint: Option<String>,
 }
 
 impl Lifecycle {
@@ -92,6 +94,10 @@ impl Lifecycle {
 
     /// Enters `next` if a life can go that way; says whether it did.
     pub(crate) fn enter(&mut self, next: StageState, reason: Option<String>) -> bool {
+        let (next, reason) = match &self.complaint {
+            Some(complaint) if next == StageState::Ready => (StageState::Degraded, Some(complaint.clone())),
+            _ => (next, reason),
+        };
         let allowed = self.state.may_become(next);
         if allowed {
             // What a stage failed of stays told after it is stopped.
@@ -101,6 +107,16 @@ impl Lifecycle {
             self.state = next;
         }
         allowed
+    }
+
+    /// Raises or withdraws a complaint: while it stands, a stage that would be ready is degraded.
+    pub(crate) fn complain(&mut self, complaint: Option<String>) {
+        let was_only_that =
+            self.state == StageState::Degraded && self.complaint.is_some() && self.reason == self.complaint;
+        self.complaint = complaint;
+        if self.state == StageState::Ready || was_only_that {
+            self.enter(StageState::Ready, None);
+        }
     }
 }
 
@@ -121,6 +137,24 @@ mod tests {
         ] {
             assert!(life.enter(next, None), "{next}");
         }
+    }
+
+    #[test]
+    fn a_complaint_degrades_what_would_be_ready_until_it_is_withdrawn() {
+        let mut life = Lifecycle::default();
+        life.enter(StageState::Ready, None);
+        life.complain(Some("poison".to_owned()));
+        assert_eq!((life.state(), life.reason()), (StageState::Degraded, Some("poison")));
+
+        life.enter(StageState::Degraded, Some("a replica died".to_owned()));
+        life.enter(StageState::Ready, None);
+        assert_eq!((life.state(), life.reason()), (StageState::Degraded, Some("poison")), "it still stands");
+
+        life.enter(StageState::Degraded, Some("a replica died".to_owned()));
+        life.complain(None);
+        assert_eq!(life.reason(), Some("a replica died"), "another reason is not withdrawn with it");
+        life.enter(StageState::Ready, None);
+        assert_eq!((life.state(), life.reason()), (StageState::Ready, None));
     }
 
     #[test]

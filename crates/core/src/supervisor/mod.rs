@@ -15,6 +15,7 @@
 //! stages serve on.
 
 mod backoff;
+mod culprits;
 mod deployment;
 mod intensity;
 mod lifecycle;
@@ -24,6 +25,7 @@ pub use backoff::BackoffPolicy;
 pub use intensity::Intensity;
 pub use lifecycle::StageState;
 
+pub(crate) use culprits::CulpritShare;
 pub(crate) use deployment::{DeploymentActor, DeploymentArgs};
 pub(crate) use intensity::{RestartWindow, Verdict};
 pub(crate) use lifecycle::Lifecycle;

@@ -1,15 +1,18 @@
 //! The shell of one replica: builds its worker, passes batches to its seat, dies when user code does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::message::WorkerMessage;
+use super::run::BatchRun;
 use super::seat::{Seat, SeatContext};
-use super::slot::WorkerSlot;
+use super::slot::{Death, WorkerSlot};
 use super::{Replica, Watchdog};
 use crate::batcher::{BatcherMessage, Pool};
-use crate::stage::StageSpec;
+use crate::failure::Failure;
+use crate::stage::{Factory, StageSpec};
 use crate::supervisor::DeploymentMessage;
 
 /// The actor of one replica. One life: a restart is a new actor with a new slot.
@@ -29,6 +32,8 @@ pub(crate) struct WorkerState {
     seat: Option<Seat>,
     context: SeatContext,
     supervisor: ActorRef<DeploymentMessage>,
+    /// Batches handed to the seat so far.
+    runs: u64,
 }
 
 impl Actor for WorkerActor {
@@ -42,14 +47,12 @@ impl Actor for WorkerActor {
         args: WorkerArgs,
     ) -> Result<WorkerState, ActorProcessingErr> {
         let WorkerArgs { spec, pool, replica, watchdog, supervisor } = args;
-        let slot = Arc::new(WorkerSlot::new(replica.index(), replica.generation(), myself.clone()));
+        let seats = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
+        let slot = Arc::new(WorkerSlot::new(replica.index(), replica.generation(), seats, myself.clone()));
         let context = SeatContext { pool, slot, actor: myself };
-        let on_task = spec.settings().runs_as_task() && !context.pool.is_moved_to_threads();
-        let watched = watchdog.watch(&context.pool);
-        let build = Box::new(move || spec.build(&replica));
-        let seat = if on_task { Seat::on_task(build, watched) } else { Seat::on_thread(build, context.clone()).await };
+        let seat = take_seat(&spec, replica, &watchdog, &context).await;
         let seat = seat.map_err(|failure| failure.message().to_owned())?;
-        Ok(WorkerState { seat: Some(seat), context, supervisor })
+        Ok(WorkerState { seat: Some(seat), context, supervisor, runs: 0 })
     }
 
     async fn post_start(
@@ -70,20 +73,19 @@ impl Actor for WorkerActor {
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            WorkerMessage::Run(run) => {
-                let seat = state.seat.as_mut().ok_or("the worker has no seat")?;
-                seat.run(run, &state.context)?;
-                if state.context.pool.is_moved_to_threads() {
-                    state.leave_the_runtime()?;
-                }
-                Ok(())
-            }
+            WorkerMessage::Run(run) => state.run(&myself, run),
             WorkerMessage::Leave => {
                 myself.stop(None);
                 Ok(())
             }
             // The replica dies with its user code; the supervisor reads why.
-            WorkerMessage::Crashed(message) => Err(format!("the worker panicked: {message}").into()),
+            WorkerMessage::Crashed(words) => {
+                if let Some(seat) = &mut state.seat {
+                    seat.leave_running();
+                }
+                Err(words.into())
+            }
+            WorkerMessage::Overdue(number) => state.give_up_if_hung(&myself, number),
         }
     }
 
@@ -100,20 +102,87 @@ impl Actor for WorkerActor {
     }
 }
 
+/// Builds the worker where its stage wants it to run.
+async fn take_seat(
+    spec: &Arc<StageSpec>,
+    replica: Replica,
+    watchdog: &Watchdog,
+    context: &SeatContext,
+) -> Result<Seat, Failure> {
+    let pool = &context.pool;
+    match spec.factory() {
+        Factory::Async(build) => Seat::on_futures(|| build(&replica), pool).await,
+        Factory::Sync(build) => {
+            let build = Arc::clone(build);
+            let build = Box::new(move || build(&replica));
+            if spec.settings().runs_as_task() && !pool.is_moved_to_threads() {
+                Seat::on_task(build, pool, watchdog.watch(pool))
+            } else {
+                Seat::on_thread(build, context.clone()).await
+            }
+        }
+    }
+}
+
 impl WorkerState {
+    fn run(&mut self, myself: &ActorRef<WorkerMessage>, mut run: BatchRun) -> Result<(), ActorProcessingErr> {
+        self.leave_the_runtime_if_told()?;
+        self.runs += 1;
+        run.number = self.runs;
+        let seat = self.seat.as_mut().ok_or("the worker has no seat")?;
+        if let Some(timeout) = self.context.pool.settings().timeout()
+            && seat.is_thread()
+        {
+            watch(myself, timeout, self.runs);
+        }
+        Ok(seat.run(run, &self.context)?)
+    }
+
     /// The watchdog found this stage too slow for the runtime.
-    fn leave_the_runtime(&mut self) -> Result<(), ActorProcessingErr> {
-        if let Some(seat) = self.seat.take() {
+    fn leave_the_runtime_if_told(&mut self) -> Result<(), ActorProcessingErr> {
+        if self.context.pool.is_moved_to_threads()
+            && let Some(seat) = self.seat.take_if(|seat| seat.is_task())
+        {
             let moved = seat.move_to_thread(self.context.clone());
             self.seat = Some(moved.map_err(|failure| failure.message().to_owned())?);
         }
         Ok(())
     }
+
+    /// Answers for user code that has not come back in time, and ends this replica: its supervisor starts another. The
+    /// thread cannot be stopped; it is left alone, and ends when user code comes back.
+    fn give_up_if_hung(&self, myself: &ActorRef<WorkerMessage>, number: u64) -> Result<(), ActorProcessingErr> {
+        let SeatContext { pool, slot, .. } = &self.context;
+        let Some(timeout) = pool.settings().timeout() else { return Ok(()) };
+        let Some(hand) = slot.take_hand_of(number) else {
+            // Either the run is over, or its thread was not even given a turn yet.
+            if self.runs == number && slot.running() > 0 {
+                watch(myself, timeout, number);
+            }
+            return Ok(());
+        };
+        slot.retire();
+        slot.note_death(Death::Hung);
+        pool.abandon_thread();
+        hand.give_up_waiting(pool, timeout);
+        Err(format!("a call did not come back within the stage's timeout of {timeout:?}").into())
+    }
+}
+
+fn watch(myself: &ActorRef<WorkerMessage>, timeout: Duration, number: u64) {
+    myself.send_after(timeout, move || WorkerMessage::Overdue(number));
 }
 
 impl Drop for WorkerState {
     fn drop(&mut self) {
-        // A killed or crashed actor never comes to `post_stop`; its slot must not look free.
+        // A killed or crashed actor never comes to `post_stop`; its slot must not look free, and whom it leaves behind in a
+        // thread that does not come back is answered here.
         self.context.slot.retire();
+        if self.context.pool.is_ending()
+            && let Some(hand) = self.context.slot.take_hand()
+        {
+            self.context.pool.abandon_thread();
+            hand.give_up(&self.context.pool);
+        }
     }
 }

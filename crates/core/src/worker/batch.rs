@@ -91,7 +91,7 @@ impl ItemContext<'_> {
         self.flight.is_abandoned()
     }
 
-    /// Whether its caller has gone or its deadline has passed.
+    /// Whether somebody still waits: its caller is there and its deadline has not passed.
     #[must_use]
     pub fn is_wanted(&self, now: Instant) -> bool {
         self.flight.is_wanted(now)

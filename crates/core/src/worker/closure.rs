@@ -7,6 +7,7 @@ use callboard_codec::{Data, Payload};
 
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
 use super::{Batch, Worker};
+use crate::clock;
 use crate::failure::Failure;
 
 /// A closure over one item. All replicas share it.
@@ -32,9 +33,14 @@ where
     }
 
     fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
-        for item in items.drain(..) {
-            let outcome = read_input::<In>(item.payload).and_then(|input| (self.function)(&input)).map(Payload::new);
-            outcomes.push(outcome);
+        for (position, item) in items.drain(..).enumerate() {
+            // The first was looked at when the batch began; those before an item may have taken their time.
+            if position > 0 && !item.flight.is_wanted(clock::now()) {
+                outcomes.push(ItemOutcome::NotRun);
+                continue;
+            }
+            let result = read_input::<In>(item.payload).and_then(|input| (self.function)(&input));
+            outcomes.push(result.map(Payload::new).into());
         }
         Ok(())
     }

@@ -19,7 +19,22 @@ pub(crate) struct Item {
 }
 
 /// What became of one item.
-pub(crate) type ItemOutcome = Result<Payload, Failure>;
+#[derive(Debug)]
+pub(crate) enum ItemOutcome {
+    Done(Payload),
+    Failed(Failure),
+    /// Its caller had gone, or its deadline passed, before its turn within the batch.
+    NotRun,
+}
+
+impl From<Result<Payload, Failure>> for ItemOutcome {
+    fn from(result: Result<Payload, Failure>) -> Self {
+        match result {
+            Ok(payload) => Self::Done(payload),
+            Err(failure) => Self::Failed(failure),
+        }
+    }
+}
 
 /// The worker broke its contract: it gave another number of results than it got items.
 #[derive(Debug, thiserror::Error)]
@@ -54,38 +69,63 @@ impl<W: Worker> DynWorker for Erased<W> {
     }
 
     fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
-        let mut batch = Batch::with_capacity(items.len());
-        // Where each refused item stands, so that the others' results can be laid around it.
-        let mut refused: Vec<(usize, Failure)> = Vec::new();
-        for (position, item) in items.drain(..).enumerate() {
-            let checked = read_input::<W::In>(item.payload).and_then(|input| self.0.preprocess(&input).map(|()| input));
-            match checked {
-                Ok(input) => batch.push(input, item.flight),
-                Err(failure) => refused.push((position, failure)),
-            }
-        }
-
-        let expected = batch.len();
-        let results = if expected == 0 { Vec::new() } else { self.0.call(batch) };
-        if results.len() != expected {
-            return Err(WrongCount { expected, got: results.len() });
-        }
-
-        let mut refused = refused.into_iter().peekable();
-        let mut results = results.into_iter();
-        loop {
-            let at = outcomes.len();
-            if let Some((_, failure)) = refused.next_if(|(position, _)| *position == at) {
-                outcomes.push(Err(failure));
-            } else if let Some(result) = results.next() {
-                outcomes.push(result.map(Payload::new));
-            } else {
-                return Ok(());
-            }
-        }
+        let (batch, gathered) = Gathered::gather(items.drain(..), |input| self.0.preprocess(input));
+        let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch) };
+        gathered.lay_out(results, outcomes)
     }
 
     fn cleanup(&mut self) {
         self.0.cleanup();
+    }
+}
+
+/// What is known of a batch's items beside those that the worker gets.
+pub(crate) struct Gathered {
+    expected: usize,
+    /// Where each item stands that did not come through, so that the others' results can be laid around it.
+    failed: Vec<(usize, Failure)>,
+}
+
+impl Gathered {
+    /// Reads the items and looks at each; what does not come through is kept out of the batch.
+    pub(crate) fn gather<In: Data>(
+        items: impl IntoIterator<Item = Item, IntoIter: ExactSizeIterator>,
+        mut preprocess: impl FnMut(&In) -> Result<(), Failure>,
+    ) -> (Batch<In>, Self) {
+        let items = items.into_iter();
+        let mut batch = Batch::with_capacity(items.len());
+        let mut failed = Vec::new();
+        for (position, item) in items.enumerate() {
+            let checked = read_input::<In>(item.payload).and_then(|input| preprocess(&input).map(|()| input));
+            match checked {
+                Ok(input) => batch.push(input, item.flight),
+                Err(failure) => failed.push((position, failure)),
+            }
+        }
+        let expected = batch.len();
+        (batch, Self { expected, failed })
+    }
+
+    /// Pushes one outcome per item, in the items' order.
+    pub(crate) fn lay_out<Out: Data>(
+        self,
+        results: Vec<Result<Out, Failure>>,
+        outcomes: &mut Vec<ItemOutcome>,
+    ) -> Result<(), WrongCount> {
+        if results.len() != self.expected {
+            return Err(WrongCount { expected: self.expected, got: results.len() });
+        }
+        let mut failed = self.failed.into_iter().peekable();
+        let mut results = results.into_iter();
+        loop {
+            let at = outcomes.len();
+            if let Some((_, failure)) = failed.next_if(|(position, _)| *position == at) {
+                outcomes.push(ItemOutcome::Failed(failure));
+            } else if let Some(result) = results.next() {
+                outcomes.push(result.map(Payload::new).into());
+            } else {
+                return Ok(());
+            }
+        }
     }
 }

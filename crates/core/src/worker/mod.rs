@@ -10,9 +10,11 @@
 //! * **Panic:** ends this replica only. Its batch is answered with `WorkerFailed` at once; the supervisor starts another.
 
 mod actor;
+mod asynchronous;
 mod batch;
 mod closure;
 mod erased;
+mod hand;
 mod message;
 mod replica;
 mod run;
@@ -20,15 +22,17 @@ mod seat;
 mod slot;
 mod watchdog;
 
+pub use asynchronous::AsyncWorker;
 pub use batch::{Batch, ItemContext};
 pub use replica::Replica;
 
 pub(crate) use actor::{WorkerActor, WorkerArgs};
+pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync};
 pub(crate) use closure::{BatchClosure, EachClosure};
 pub(crate) use erased::{DynWorker, Erased};
 pub(crate) use message::WorkerMessage;
-pub(crate) use run::{BatchRun, panic_message};
-pub(crate) use slot::WorkerSlot;
+pub(crate) use run::BatchRun;
+pub(crate) use slot::{Death, WorkerSlot};
 pub(crate) use watchdog::{MAX_TASK_CALL, Watchdog};
 
 use callboard_codec::Data;

@@ -1,5 +1,7 @@
 //! What a worker knows about itself when it is built.
 
+use callboard_codec::Map;
+
 use crate::id::StageName;
 
 /// Which replica of which stage is being built, and for which time.
@@ -9,6 +11,7 @@ pub struct Replica {
     pub(crate) index: usize,
     pub(crate) generation: u64,
     pub(crate) max_batch_size: usize,
+    pub(crate) settings: Map,
 }
 
 impl Replica {
@@ -28,6 +31,12 @@ impl Replica {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// What this replica alone was told; see [`StageSettings::replica_settings`](crate::StageSettings::replica_settings).
+    #[must_use]
+    pub fn settings(&self) -> &Map {
+        &self.settings
     }
 
     /// The largest batch it will be handed, so that it can warm up and allocate for that.

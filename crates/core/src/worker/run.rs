@@ -1,133 +1,182 @@
 //! One batch, from a free worker's hands to its callers.
 //!
 //! Runs wherever the worker's seat is. Whatever happens to user code, every entry is answered exactly once and the worker
-//! is marked free or gone before this returns.
+//! is marked free or gone before this returns. A batch that is dropped before it began goes back to the queue.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
+use super::asynchronous::DynAsyncWorker;
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount};
-use super::slot::WorkerSlot;
-use crate::batcher::{Entry, Pool, ReplyPort, StageReply};
-use crate::call::Timing;
+use super::hand::Hand;
+use super::slot::{Death, WorkerSlot};
+use crate::batcher::{BatcherMessage, Entry, Pool};
 use crate::clock::{self, Instant};
-use crate::error::{CallError, ErrorKind};
-use crate::metrics::Place;
+use crate::containment::{contain, contain_future, drop_contained};
 
 /// A formed batch on its way to a worker.
+#[derive(Debug)]
 pub(crate) struct BatchRun {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) formed_at: Instant,
+    pool: Arc<Pool>,
+    entries: Vec<Entry>,
+    formed_at: Instant,
+    isolating: bool,
+    /// Which run of its worker this is; told by the worker's actor.
+    pub(super) number: u64,
 }
 
-/// An entry that is about to run: who gets the answer, and how long it waited.
-struct Seated {
-    reply: ReplyPort,
-    timing: Timing,
-}
-
-/// User code panicked; the replica is over. Holds the panic's message.
+/// Why a replica cannot go on after a batch.
 #[derive(Debug, thiserror::Error)]
-#[error("the worker panicked: {0}")]
-pub(crate) struct Panicked(pub(crate) String);
+pub(crate) enum RunError {
+    /// User code panicked. Holds the panic's message.
+    #[error("the worker panicked: {0}")]
+    Panicked(String),
+    /// The callers were answered while user code ran: it came back after its stage's timeout.
+    #[error("the worker came back after it was given up")]
+    Abandoned,
+}
 
 impl BatchRun {
+    pub(crate) fn new(pool: Arc<Pool>, entries: Vec<Entry>, formed_at: Instant, isolating: bool) -> Self {
+        Self { pool, entries, formed_at, isolating, number: 0 }
+    }
+
     /// Runs the batch and answers every entry.
-    pub(crate) fn execute(
-        self,
-        worker: &mut dyn DynWorker,
-        pool: &Arc<Pool>,
-        slot: &WorkerSlot,
-    ) -> Result<(), Panicked> {
+    pub(crate) fn execute(self, worker: &mut dyn DynWorker, slot: &WorkerSlot) -> Result<(), RunError> {
+        let pool = Arc::clone(&self.pool);
         let started_at = clock::now();
-        let (mut items, seated, cost) = self.seat(pool, started_at);
+        let (mut items, hand) = self.begin(started_at);
         if items.is_empty() {
-            pool.release_worker(slot);
+            pool.give_back_worker(slot);
             return Ok(());
         }
 
+        let cost = hand.cost();
+        slot.put_hand(hand);
         let mut outcomes = Vec::with_capacity(items.len());
-        let ran = catch_unwind(AssertUnwindSafe(|| worker.run(&mut items, &mut outcomes)));
+        let ran = contain(|| worker.run(&mut items, &mut outcomes));
+        let Some(hand) = slot.take_hand() else {
+            drop_contained((items, outcomes));
+            return Err(RunError::Abandoned);
+        };
         let finished_at = clock::now();
         pool.record_run(cost, started_at, finished_at);
+        let ran = match ran {
+            Ok(ran) => Ok(ran.map(|()| outcomes)),
+            Err(words) => {
+                drop_contained((items, outcomes));
+                Err(words)
+            }
+        };
+        finish(&pool, slot, hand, ran, finished_at - started_at, finished_at)
+    }
 
-        match ran {
-            // A full batch waits: the batcher can hand it over while this one's callers are woken.
-            Ok(Ok(())) if pool.has_full_batch() => {
-                pool.release_worker(slot);
-                answer(pool, seated, outcomes, finished_at - started_at);
-                Ok(())
-            }
-            // Else the callers first, so that their next requests can join the next batch.
-            Ok(Ok(())) => {
-                answer(pool, seated, outcomes, finished_at - started_at);
-                pool.release_worker(slot);
-                Ok(())
-            }
-            Ok(Err(wrong)) => {
-                pool.release_worker(slot);
-                refuse_wrong_count(pool, seated, &wrong);
-                Ok(())
-            }
-            Err(panic) => {
-                let panicked = Panicked(panic_message(panic.as_ref()));
-                slot.retire();
-                for entry in seated {
-                    let error = CallError::new(ErrorKind::WorkerFailed, panicked.to_string())
-                        .at_stage(pool.name())
-                        .with_trace(&panicked.0);
-                    entry.reply.send(Err(error));
+    /// Runs the batch on an asynchronous worker. When all of its callers have gone, its future is dropped.
+    pub(crate) async fn execute_async(
+        self,
+        worker: Arc<dyn DynAsyncWorker>,
+        slot: &WorkerSlot,
+    ) -> Result<(), RunError> {
+        let pool = Arc::clone(&self.pool);
+        let started_at = clock::now();
+        let (items, mut hand) = self.begin(started_at);
+        if items.is_empty() {
+            pool.give_back_worker(slot);
+            return Ok(());
+        }
+
+        let cost = hand.cost();
+        let ran = match pool.settings().timeout() {
+            Some(timeout) => match tokio::time::timeout(timeout, while_wanted(&*worker, items, &mut hand)).await {
+                Ok(ran) => ran,
+                Err(_) => {
+                    pool.metrics().hung();
+                    pool.release_worker(slot);
+                    hand.give_up_waiting(&pool, timeout);
+                    return Ok(());
                 }
-                Err(panicked)
-            }
+            },
+            None => while_wanted(&*worker, items, &mut hand).await,
+        };
+        let Some(ran) = ran else {
+            // All callers have gone; the worker is as good as before.
+            pool.release_worker(slot);
+            hand.answer_nobody(&pool, clock::now());
+            return Ok(());
+        };
+        let finished_at = clock::now();
+        pool.record_run(cost, started_at, finished_at);
+        finish(&pool, slot, hand, ran, finished_at - started_at, finished_at)
+    }
+
+    fn begin(mut self, now: Instant) -> (Vec<Item>, Hand) {
+        let entries = std::mem::take(&mut self.entries);
+        Hand::take(&self.pool, entries, self.number, self.formed_at, now, self.isolating)
+    }
+}
+
+impl Drop for BatchRun {
+    /// Nothing of it has begun: a worker that ends takes no batch with it that it only had been told of.
+    fn drop(&mut self) {
+        if !self.entries.is_empty() {
+            self.pool.tell_batcher(BatcherMessage::TakeBack(std::mem::take(&mut self.entries)));
         }
     }
+}
 
-    /// Leaves out what nobody wants any more, and splits the rest into input and answer. Also gives what it costs together.
-    fn seat(self, pool: &Pool, now: Instant) -> (Vec<Item>, Vec<Seated>, u64) {
-        let mut items = Vec::with_capacity(self.entries.len());
-        let mut seated = Vec::with_capacity(self.entries.len());
-        let mut cost = 0;
-        let batch = now.saturating_duration_since(self.formed_at);
-        for entry in self.entries {
-            if !entry.flight.is_wanted(now) {
-                pool.discard(entry, now, Place::Worker);
-                continue;
-            }
-            let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
-            let timing = Timing { queue, batch, ..Timing::default() };
-            cost += entry.cost;
-            items.push(Item { payload: entry.payload, flight: entry.flight });
-            seated.push(Seated { reply: entry.reply, timing });
+type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, String>;
+
+/// Drives the worker's future for as long as one of the callers is there. `None`: all of them have gone.
+async fn while_wanted(worker: &dyn DynAsyncWorker, items: Vec<Item>, hand: &mut Hand) -> Option<Ran> {
+    let mut running = pin!(contain_future(worker.run(items)));
+    poll_fn(|context| {
+        if let Poll::Ready(ran) = running.as_mut().poll(context) {
+            return Poll::Ready(Some(ran));
         }
-        (items, seated, cost)
-    }
+        let mut entries = hand.entries_mut().iter_mut();
+        // Registers with the first caller that is still there; when that one goes, the next is asked.
+        let all_gone = entries.all(|entry| entry.reply.poll_closed(context).is_ready());
+        if all_gone { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
 }
 
-fn answer(pool: &Pool, seated: Vec<Seated>, outcomes: Vec<ItemOutcome>, compute: std::time::Duration) {
-    for (entry, outcome) in seated.into_iter().zip(outcomes) {
-        let timing = Timing { compute, ..entry.timing };
-        pool.record_waits(&timing);
-        entry.reply.send(match outcome {
-            Ok(payload) => Ok(StageReply { payload, timing }),
-            Err(failure) => Err(CallError::from_failure(failure, pool.name())),
-        });
+/// Answers the callers and frees the worker, or sees to what follows from a panic.
+fn finish(
+    pool: &Pool,
+    slot: &WorkerSlot,
+    hand: Hand,
+    ran: Ran,
+    compute: Duration,
+    now: Instant,
+) -> Result<(), RunError> {
+    match ran {
+        // A full batch waits: the batcher can hand it over while this one's callers are woken.
+        Ok(Ok(outcomes)) if pool.has_full_batch() => {
+            pool.release_worker(slot);
+            hand.answer(pool, outcomes, compute, now);
+            Ok(())
+        }
+        // Else the callers first, so that their next requests can join the next batch.
+        Ok(Ok(outcomes)) => {
+            hand.answer(pool, outcomes, compute, now);
+            pool.release_worker(slot);
+            Ok(())
+        }
+        Ok(Err(wrong)) => {
+            pool.release_worker(slot);
+            hand.refuse_wrong_count(pool, &wrong);
+            Ok(())
+        }
+        Err(words) => {
+            slot.retire();
+            if hand.after_panic(pool, &words) {
+                slot.note_death(Death::Poison);
+            }
+            Err(RunError::Panicked(words))
+        }
     }
-}
-
-fn refuse_wrong_count(pool: &Pool, seated: Vec<Seated>, wrong: &WrongCount) {
-    tracing::error!(stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results");
-    for entry in seated {
-        let error = CallError::new(ErrorKind::WorkerFailed, wrong.to_string()).at_stage(pool.name());
-        entry.reply.send(Err(error));
-    }
-}
-
-/// The text of a panic, as far as it has one.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_owned())
 }

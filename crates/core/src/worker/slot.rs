@@ -1,18 +1,31 @@
 //! What a worker and the batcher know about each other without sending a message.
 //!
-//! The slot is one replica's life from start to end; a restarted replica gets a new one. Its status is the only truth on
-//! whether the worker is free: the batcher takes it from `Idle` to `Busy` when it hands over a batch, the worker puts it
-//! back. Messages are only hints to look again.
+//! The slot is one replica's life from start to end; a restarted replica gets a new one. Its count of free seats is the only
+//! truth on whether the worker takes a batch: the batcher takes one when it hands over a batch, the worker puts it back.
+//! Messages are only hints to look again. Most workers have one seat; an asynchronous one has as many as batches that it
+//! works on at once.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use ractor::ActorRef;
 
+use super::hand::Hand;
 use super::message::WorkerMessage;
 
-const IDLE: u8 = 0;
-const BUSY: u8 = 1;
-const GONE: u8 = 2;
+/// In place of the count of free seats: the replica is over.
+const GONE: u32 = u32::MAX;
+
+/// Why a replica ended, where that decides what its supervisor does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// User code panicked, or something that is not told apart.
+    Crash,
+    /// User code panicked in a batch that is being searched for the entry that does it.
+    Poison,
+    /// A call did not come back in time; its thread was let go.
+    Hung,
+}
 
 /// One running replica, as the batcher sees it.
 #[derive(Debug)]
@@ -20,21 +33,29 @@ pub(crate) struct WorkerSlot {
     index: usize,
     generation: u64,
     actor: ActorRef<WorkerMessage>,
-    status: AtomicU8,
+    seats: u32,
+    free: AtomicU32,
     batches: AtomicU64,
     /// It gets no more batches: the stage was scaled down.
     leaving: AtomicBool,
+    death: AtomicU8,
+    /// The batch that runs on the worker's own thread or in its actor.
+    hand: Mutex<Option<Hand>>,
 }
 
 impl WorkerSlot {
-    pub(crate) fn new(index: usize, generation: u64, actor: ActorRef<WorkerMessage>) -> Self {
+    pub(crate) fn new(index: usize, generation: u64, seats: u32, actor: ActorRef<WorkerMessage>) -> Self {
+        let seats = seats.clamp(1, GONE - 1);
         Self {
             index,
             generation,
             actor,
-            status: AtomicU8::new(IDLE),
+            seats,
+            free: AtomicU32::new(seats),
             batches: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
+            death: AtomicU8::new(Death::Crash as u8),
+            hand: Mutex::default(),
         }
     }
 
@@ -50,18 +71,18 @@ impl WorkerSlot {
         &self.actor
     }
 
-    /// Takes the worker if it is free. Only the batcher does this.
+    /// Takes a seat if one is free. Only the batcher does this.
     pub(crate) fn try_take(&self) -> bool {
-        self.status.compare_exchange(IDLE, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.change(|free| free.checked_sub(1))
     }
 
-    /// Gives a worker back that was taken and then not needed.
+    /// Gives a seat back that was taken and then not needed.
     pub(crate) fn give_back(&self) {
-        let _ = self.status.compare_exchange(BUSY, IDLE, Ordering::SeqCst, Ordering::SeqCst);
+        self.change(|free| Some((free + 1).min(self.seats)));
     }
 
-    /// The worker has finished a batch and is free again. Sequentially consistent with the pool's count of queued entries, so that either the
-    /// batcher sees the free worker or the worker sees the waiting entry.
+    /// The worker has finished a batch. Sequentially consistent with the pool's count of queued entries, so that either the
+    /// batcher sees the free seat or the worker sees the waiting entry.
     pub(crate) fn release(&self) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.give_back();
@@ -69,7 +90,7 @@ impl WorkerSlot {
 
     /// The replica is over: it will never be free again.
     pub(crate) fn retire(&self) {
-        self.status.store(GONE, Ordering::SeqCst);
+        self.free.store(GONE, Ordering::SeqCst);
     }
 
     /// Notes that the replica was told to leave.
@@ -82,15 +103,63 @@ impl WorkerSlot {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.status.load(Ordering::SeqCst) == GONE
+        self.free.load(Ordering::SeqCst) == GONE
     }
 
-    pub(crate) fn is_busy(&self) -> bool {
-        self.status.load(Ordering::Relaxed) == BUSY
+    /// How many batches it would take now.
+    pub(crate) fn free_seats(&self) -> u32 {
+        match self.free.load(Ordering::Relaxed) {
+            GONE => 0,
+            free => free,
+        }
+    }
+
+    /// How many batches it works on now.
+    pub(crate) fn running(&self) -> u32 {
+        match self.free.load(Ordering::Relaxed) {
+            GONE => 0,
+            free => self.seats - free,
+        }
     }
 
     /// How many batches this life of the replica completed.
     pub(crate) fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
+    }
+
+    /// Says why the replica is about to end.
+    pub(crate) fn note_death(&self, death: Death) {
+        self.death.store(death as u8, Ordering::Release);
+    }
+
+    pub(crate) fn death(&self) -> Death {
+        match self.death.load(Ordering::Acquire) {
+            death if death == Death::Poison as u8 => Death::Poison,
+            death if death == Death::Hung as u8 => Death::Hung,
+            _ => Death::Crash,
+        }
+    }
+
+    /// Puts down what the batch in hand owes its callers, while user code has their inputs.
+    pub(crate) fn put_hand(&self, hand: Hand) {
+        *self.hand.lock() = Some(hand);
+    }
+
+    /// Takes it up again. `None`: it was taken away meanwhile, because the call was given up as hung.
+    pub(crate) fn take_hand(&self) -> Option<Hand> {
+        self.hand.lock().take()
+    }
+
+    /// Takes it if it still is the hand of this run.
+    pub(crate) fn take_hand_of(&self, run: u64) -> Option<Hand> {
+        self.hand.lock().take_if(|hand| hand.run() == run)
+    }
+
+    fn change(&self, change: impl Fn(u32) -> Option<u32>) -> bool {
+        let changed = self.free.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| match free {
+            GONE => None,
+            free => change(free),
+        });
+        changed.is_ok()
     }
 }

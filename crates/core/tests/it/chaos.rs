@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use callboard_core::{App, CallOptions, ErrorKind, Failure, Instant, Pipeline, Stage, StageState};
 
-use super::support::until;
+use super::support::{hush, until};
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
@@ -24,12 +24,7 @@ fn nature(n: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_calls_ends_in_one_outcome_each_and_leaves_nothing_behind() {
-    // The panics are meant; their messages would bury a real one.
-    std::panic::set_hook(Box::new(|info| {
-        if info.payload_as_str() != Some("meant to panic") {
-            eprintln!("{info}");
-        }
-    }));
+    hush();
     let calls = setting("CHAOS_CALLS", 100_000);
     let seed = setting("CHAOS_SEED", u64::from(std::process::id()));
     println!("CHAOS_SEED={seed} CHAOS_CALLS={calls}");

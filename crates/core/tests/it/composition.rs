@@ -123,3 +123,24 @@ fn a_pipeline_prints_as_its_drawing() {
     let drawn = add("first", 1).then(Pipeline::ensemble_of(vec![inner, add("y", 1).then(add("z", 1))]));
     assert_eq!(drawn.map("sum", |n: &Vec<u64>| Ok(n.len())).to_string(), "first → (choose{x / ·} | y → z) → [sum]");
 }
+
+#[tokio::test]
+async fn a_refusal_after_the_first_stage_ran_is_not_offered_for_a_retry() {
+    let gate = Gate::default();
+    let first = Stage::each("charge", |n: &u64| Ok(*n));
+    let second = gated(&gate).queue(1);
+    let node = serve(Pipeline::from(first.clone()).then(second)).await;
+    let client = node.client();
+    let send = |n: u64| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
+    };
+    let (running, waiting) = (send(1), send(2));
+    until("one runs and one waits", || gate.arrived() == 1 && node.describe().stages[1].queued == 1).await;
+    let error = client.call::<u64, u64>("/route", 3).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded);
+    assert!(error.was_started() && !error.is_retryable(), "the first stage has run");
+    gate.open();
+    running.await.unwrap().unwrap();
+    waiting.await.unwrap().unwrap();
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{CallOptions, Deadline, ErrorKind, Instant, Stage};
+use callboard_core::{CallOptions, Deadline, ErrorKind, Instant, Pipeline, Stage};
 
 use super::support::{Gate, gated, serve, until};
 
@@ -87,4 +87,47 @@ async fn a_batch_waits_for_company_up_to_its_delay_and_not_past_a_deadline() {
         call.await.unwrap().unwrap();
     }
     assert_eq!(start.elapsed(), Duration::ZERO, "a full batch does not wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_functions_do_not_start_for_a_late_call() {
+    let pipeline = Pipeline::<u64, u64>::pass_through().map("late", |_: &u64| -> Result<u64, _> { panic!("ran") });
+    let node = serve(pipeline).await;
+    let options = CallOptions::new().with_deadline(Deadline::at(Instant::now()));
+    let error = node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_deadline_is_further_away_than_an_hour() {
+    let node = serve(Stage::each_async("never", |_: Arc<u64>| std::future::pending::<Result<u64, _>>())).await;
+    let begun = Instant::now();
+    let options = CallOptions::new().with_deadline(Deadline::at(begun + Duration::from_secs(10 * 24 * 3600)));
+    let error = node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert_eq!(begun.elapsed().as_secs(), 3600);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_item_whose_time_passes_within_its_batch_does_not_start() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let stage = Stage::each("slow", {
+        let ran = Arc::clone(&ran);
+        move |n: &u64| {
+            ran.fetch_add(1, Ordering::SeqCst);
+            std::thread::park_timeout(Duration::from_millis(100));
+            Ok(*n)
+        }
+    });
+    let node = serve(stage.max_batch_size(2).max_delay(Duration::from_secs(5)).on_threads()).await;
+    let client = node.client();
+    let options = |ms| CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(ms));
+    // The order in the queue is that of the deadlines: the patient one is second, and would start when nobody waits for it.
+    let (first, second) = tokio::join!(
+        client.call_with::<u64, u64>("/route", 1, options(60)),
+        client.call_with::<u64, u64>("/route", 2, options(80)),
+    );
+    assert!(first.is_err() && second.is_err());
+    until("the batch is over", || !node.describe().stages[0].replicas[0].busy).await;
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
 }

@@ -4,6 +4,7 @@
 
 mod actors;
 mod admission;
+mod asynchronous;
 mod blocking;
 mod calls;
 mod cancellation;
@@ -11,10 +12,13 @@ mod casts;
 mod changes;
 mod chaos;
 mod composition;
+mod containment;
 mod deadlines;
 mod drain;
 mod encodings;
 mod functions;
+mod hung;
+mod isolation;
 mod overload;
 mod sessions;
 mod sizes;

@@ -1,0 +1,165 @@
+//! Asynchronous workers: for code that mostly waits, such as calls of other services.
+//!
+//! An asynchronous worker lives on the runtime and works on several batches at once. It is cancelled for real: when all
+//! callers of a batch have gone or run out of time, the batch's future is dropped where it stands.
+
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+
+use super::Batch;
+use super::erased::{Gathered, Item, ItemOutcome, WrongCount, read_input};
+use crate::containment::contain_future;
+use crate::failure::Failure;
+
+/// A boxed future that may be sent.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Asynchronous user code, built inside its replica.
+///
+/// The contract is that of [`Worker`](super::Worker), with one difference: `call` takes `&self`, because up to
+/// [`concurrency`](crate::Stage::concurrency) batches are worked on at once.
+///
+/// ```
+/// use callboard_core::{App, AsyncWorker, Batch, Failure, Stage};
+/// use std::time::Duration;
+///
+/// struct Weather;
+///
+/// impl AsyncWorker for Weather {
+///     type In = String;
+///     type Out = String;
+///
+///     async fn call(&self, cities: Batch<String>) -> Vec<Result<String, Failure>> {
+///         tokio::time::sleep(Duration::from_millis(1)).await; // Ask somebody who knows.
+///         cities.iter().map(|city| Ok(format!("fair in {city}"))).collect()
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let weather = Stage::async_worker("weather", |_replica| Ok(Weather)).max_batch_size(8).concurrency(4);
+/// let node = App::new().route("/weather", weather).start().await?;
+/// let answer: String = node.client().call("/weather", "Lima".to_owned()).await?;
+/// assert_eq!(answer, "fair in Lima");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancellation
+///
+/// The future of `call` is dropped when nobody waits for any item of its batch, and when the stage's timeout has passed.
+///
+/// # Panics
+///
+/// A panic ends the replica. Batches that it works on beside the one that panicked are finished.
+pub trait AsyncWorker: Send + Sync + 'static {
+    /// What one item is.
+    type In: Data;
+    /// What one item becomes.
+    type Out: Data;
+
+    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with the item.
+    fn preprocess(&self, _item: &Self::In) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Runs one batch: one outcome per item, in order.
+    fn call(&self, batch: Batch<Self::In>) -> impl Future<Output = Vec<Result<Self::Out, Failure>>> + Send;
+
+    /// Runs once after construction, before the replica counts as ready.
+    ///
+    /// # Errors
+    ///
+    /// A failure here is a failure to start.
+    fn warmup(&self) -> impl Future<Output = Result<(), Failure>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Runs once when the replica is stopped in good order. Not after a panic.
+    fn cleanup(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+}
+
+/// An asynchronous worker whose types are known only inside.
+pub(crate) trait DynAsyncWorker: Send + Sync {
+    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Runs the batch: as many outcomes as items, in order.
+    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>>;
+
+    fn cleanup(&self) -> BoxFuture<'_, ()>;
+}
+
+/// The adapter for the [`AsyncWorker`] trait.
+pub(crate) struct ErasedAsync<W>(pub(crate) W);
+
+impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
+    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(self.0.warmup())
+    }
+
+    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
+        Box::pin(async move {
+            let (batch, gathered) = Gathered::gather(items, |input| self.0.preprocess(input));
+            let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch).await };
+            let mut outcomes = Vec::with_capacity(results.len());
+            gathered.lay_out(results, &mut outcomes)?;
+            Ok(outcomes)
+        })
+    }
+
+    fn cleanup(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.cleanup())
+    }
+}
+
+/// An asynchronous closure over one item. All replicas share it; the items of a batch run side by side.
+pub(crate) struct AsyncClosure<F, In, Out> {
+    function: Arc<F>,
+    types: PhantomData<fn(In) -> Out>,
+}
+
+impl<F, In, Out> AsyncClosure<F, In, Out> {
+    pub(crate) fn new(function: Arc<F>) -> Self {
+        Self { function, types: PhantomData }
+    }
+}
+
+impl<F, Fut, In, Out> DynAsyncWorker for AsyncClosure<F, In, Out>
+where
+    F: Fn(Arc<In>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Out, Failure>> + Send,
+    In: Data,
+    Out: Data,
+{
+    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
+        Box::pin(async move {
+            let running = items.into_iter().map(async |item| match read_input::<In>(item.payload) {
+                Ok(input) => (self.function)(input).await.map(Payload::new).into(),
+                Err(failure) => ItemOutcome::Failed(failure),
+            });
+            Ok(futures_util::future::join_all(running).await)
+        })
+    }
+
+    fn cleanup(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// Warms a new asynchronous worker up; its panic is its failure.
+pub(crate) async fn warm_up(worker: &dyn DynAsyncWorker) -> Result<(), Failure> {
+    contain_future(worker.warmup()).await.unwrap_or_else(|words| Err(Failure::new(format!("panicked: {words}"))))
+}

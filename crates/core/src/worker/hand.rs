@@ -1,0 +1,138 @@
+//! What a batch owes: one outcome to each of its entries, from the moment user code has their inputs.
+//!
+//! Whoever holds the hand answers. Usually that is the run itself, right after user code; where user code does not come
+//! back, the replica's actor takes the hand away and answers in its place. That is how every entry has exactly one outcome.
+
+use std::time::Duration;
+
+use super::erased::{Item, ItemOutcome, WrongCount};
+use crate::batcher::{BatcherMessage, Entry, Pool, StageReply};
+use crate::call::Timing;
+use crate::clock::Instant;
+use crate::error::{CallError, ErrorKind};
+use crate::metrics::Place;
+use crate::stage::Contract;
+
+/// The entries of one batch in hand.
+#[derive(Debug)]
+pub(crate) struct Hand {
+    run: u64,
+    entries: Vec<Entry>,
+    /// From the forming of the batch until user code began, the same for all.
+    batch: Duration,
+    formed_at: Instant,
+    /// The batch is a part of one that killed its worker.
+    isolating: bool,
+}
+
+impl Hand {
+    /// Leaves out what nobody wants any more, and splits the rest into what user code gets and what its callers are owed.
+    pub(crate) fn take(
+        pool: &Pool,
+        entries: Vec<Entry>,
+        run: u64,
+        formed_at: Instant,
+        now: Instant,
+        isolating: bool,
+    ) -> (Vec<Item>, Self) {
+        let keeps_inputs = pool.contract().may_run_again();
+        let mut items = Vec::with_capacity(entries.len());
+        let mut owed = Vec::with_capacity(entries.len());
+        for mut entry in entries {
+            if !entry.flight.is_wanted(now) {
+                pool.discard(entry, now, Place::Worker);
+                continue;
+            }
+            let payload = if keeps_inputs { entry.payload.clone() } else { entry.payload.take() };
+            // Always there: only a run takes it, and a run whose inputs were not kept is not run again.
+            if let Some(payload) = payload {
+                items.push(Item { payload, flight: entry.flight.clone() });
+                owed.push(entry);
+            }
+        }
+        let batch = now.saturating_duration_since(formed_at);
+        (items, Self { run, entries: owed, batch, formed_at, isolating })
+    }
+
+    pub(crate) fn run(&self) -> u64 {
+        self.run
+    }
+
+    pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
+    /// What the batch costs, in the units of the stage's cost function.
+    pub(crate) fn cost(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.cost).sum()
+    }
+
+    /// Answers each entry with its own outcome.
+    pub(crate) fn answer(self, pool: &Pool, outcomes: Vec<ItemOutcome>, compute: Duration, now: Instant) {
+        pool.record_survivors(self.entries.len());
+        for (entry, outcome) in self.entries.into_iter().zip(outcomes) {
+            let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
+            let timing = Timing { queue, batch: self.batch, compute };
+            pool.record_waits(&timing);
+            match outcome {
+                ItemOutcome::Done(payload) => entry.reply.send(Ok(StageReply::new(payload, timing))),
+                ItemOutcome::Failed(failure) => entry.reply.send(Err(CallError::from_failure(failure, pool.name()))),
+                ItemOutcome::NotRun => pool.discard(entry, now, Place::Worker),
+            }
+        }
+    }
+
+    /// Nobody waits any more; says so in the books.
+    pub(crate) fn answer_nobody(self, pool: &Pool, now: Instant) {
+        for entry in self.entries {
+            pool.discard(entry, now, Place::Worker);
+        }
+    }
+
+    /// The worker gave another number of results than it got items: nobody knows whose is whose.
+    pub(crate) fn refuse_wrong_count(self, pool: &Pool, wrong: &WrongCount) {
+        tracing::error!(stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results");
+        self.fail(|| CallError::new(ErrorKind::WorkerFailed, wrong.to_string()).at_stage(pool.name()));
+    }
+
+    /// User code panicked. A stage whose calls may be run again has them run again in two halves, so that the one that did
+    /// it is found and alone fails; else all of them fail at once.
+    ///
+    /// Returns whether this was a step of that search.
+    pub(crate) fn after_panic(self, pool: &Pool, words: &str) -> bool {
+        let may_run_again = pool.contract() != Contract::AtMostOnce;
+        if may_run_again && self.entries.len() > 1 {
+            pool.tell_batcher(BatcherMessage::Isolate(self.entries));
+            return true;
+        }
+        if may_run_again {
+            pool.found_culprit();
+            tracing::error!(stage = %pool.name(), panic = words, isolated = self.isolating, "an input kills its worker");
+        }
+        self.fail(|| {
+            CallError::new(ErrorKind::WorkerFailed, format!("the worker panicked: {words}"))
+                .at_stage(pool.name())
+                .with_trace(words)
+        });
+        may_run_again
+    }
+
+    /// Nobody knows when user code will come back.
+    pub(crate) fn give_up_waiting(self, pool: &Pool, timeout: Duration) {
+        self.fail(|| {
+            let message = format!("stage `{}` did not answer within its timeout of {timeout:?}", pool.name());
+            CallError::new(ErrorKind::DeadlineExceeded, message).at_stage(pool.name())
+        });
+    }
+
+    /// The stage ends while user code still runs.
+    pub(crate) fn give_up(self, pool: &Pool) {
+        self.fail(|| pool.unavailable());
+    }
+
+    fn fail(self, error: impl Fn() -> CallError) {
+        for entry in self.entries {
+            entry.refuse(error());
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Asynchronous workers: side by side, and cancelled for real.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Instant, Stage};
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use super::support::{hush, until};
+
+/// Counts those who are inside, and the most that ever were.
+#[derive(Default)]
+struct Inside {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+struct Visit<'a>(&'a Inside);
+
+impl Inside {
+    fn enter(&self) -> Visit<'_> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        Visit(self)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn waits(inside: &Arc<Inside>, time: Duration) -> Stage<u64, u64> {
+    let inside = Arc::clone(inside);
+    Stage::each_async("waits", move |n: Arc<u64>| {
+        let inside = Arc::clone(&inside);
+        async move {
+            let _visit = inside.enter();
+            sleep(time).await;
+            Ok(*n + 1)
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_calls_as_the_concurrency_wait_side_by_side() {
+    let inside = Arc::default();
+    let stage = waits(&inside, Duration::from_secs(1)).concurrency(8);
+    let node = App::new().route("/waits", stage).start().await.unwrap();
+    let client = node.client();
+    let begun = Instant::now();
+    let outcomes = join_all((0..24).map(|n| client.call::<u64, u64>("/waits", n))).await;
+    assert!(outcomes.into_iter().enumerate().all(|(n, outcome)| outcome.unwrap() == n as u64 + 1));
+    assert_eq!(inside.most.load(Ordering::SeqCst), 8);
+    assert_eq!(begun.elapsed().as_secs(), 3, "24 calls of a second, 8 at a time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_or_is_late_stops_its_work() {
+    let inside = Arc::default();
+    let node = App::new().route("/waits", waits(&inside, Duration::from_secs(60))).start().await.unwrap();
+    let client = node.client();
+    let left = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<u64, u64>("/waits", 1).await }
+    });
+    until("it runs", || inside.now.load(Ordering::SeqCst) == 1).await;
+    left.abort();
+    until("its work has stopped", || inside.now.load(Ordering::SeqCst) == 0).await;
+
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(2));
+    let error = client.call_with::<u64, u64>("/waits", 1, options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    until("its work has stopped, too", || inside.now.load(Ordering::SeqCst) == 0).await;
+    assert!(!node.describe().stages[0].replicas[0].busy);
+    let metrics = node.metrics();
+    assert!(metrics.contains(r#"stage_discarded_total{stage="waits",place="worker",why="cancelled"} 1"#), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stages_timeout_drops_the_call_and_keeps_the_replica() {
+    let inside = Arc::default();
+    let stage = waits(&inside, Duration::from_secs(60)).timeout(Duration::from_secs(1));
+    let node = App::new().route("/waits", stage).start().await.unwrap();
+    let error = node.client().call::<u64, u64>("/waits", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert!(error.message().contains("timeout of 1s"), "{error}");
+    assert_eq!(inside.now.load(Ordering::SeqCst), 0);
+    assert_eq!(node.describe().stages[0].restarts, 0);
+}
+
+struct Pairs;
+
+impl AsyncWorker for Pairs {
+    type In = u64;
+    type Out = usize;
+
+    fn preprocess(&self, item: &u64) -> Result<(), Failure> {
+        if *item == 13 { Err(Failure::invalid_input("not 13")) } else { Ok(()) }
+    }
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<usize, Failure>> {
+        sleep(Duration::from_millis(1)).await;
+        assert!(batch.iter().all(|n| *n != 666), "meant to panic");
+        if batch.iter().any(|n| *n == 77) {
+            return Vec::new();
+        }
+        batch.iter().map(|_| Ok(batch.len())).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_trait_has_batches_preprocessing_and_the_same_promises() {
+    hush();
+    let stage = Stage::async_worker("pairs", |_| Ok(Pairs)).max_batch_size(4).concurrency(1);
+    let stage = stage.max_delay(Duration::from_millis(5));
+    let node = App::new().route("/pairs", stage).start().await.unwrap();
+    let client = node.client();
+    let call = |n| client.call::<u64, usize>("/pairs", n);
+
+    let outcomes = join_all([1, 2, 13, 4].map(call)).await;
+    let kinds: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map_err(|error| error.kind())).collect();
+    assert_eq!(kinds, [Ok(3), Ok(3), Err(ErrorKind::InvalidInput), Ok(3)]);
+
+    let error = call(77).await.unwrap_err();
+    assert_eq!(error.message(), "the worker returned 0 results for 1 items");
+    let error = call(666).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+    assert_eq!(call(1).await.unwrap(), 1, "the replica is back");
+    assert_eq!(node.describe().stages[0].restarts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_beside_a_panic_is_finished() {
+    hush();
+    let stage = Stage::async_worker("pairs", |_| Ok(Slow)).concurrency(2);
+    let node = App::new().route("/pairs", stage).start().await.unwrap();
+    let client = node.client();
+    let (slow, panics) = tokio::join!(client.call::<u64, u64>("/pairs", 100), client.call::<u64, u64>("/pairs", 666),);
+    assert_eq!(panics.unwrap_err().kind(), ErrorKind::WorkerFailed);
+    assert_eq!(slow.unwrap(), 100);
+}
+
+struct Slow;
+
+impl AsyncWorker for Slow {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        assert_ne!(batch[0], 666, "meant to panic");
+        sleep(Duration::from_millis(batch[0])).await;
+        vec![Ok(batch[0])]
+    }
+}

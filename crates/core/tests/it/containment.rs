@@ -1,0 +1,71 @@
+//! Users' values may panic where they are dropped. That ends nothing but a replica, and mostly not even that.
+
+use std::time::Duration;
+
+use callboard_core::{App, CallOptions, Instant, Node, Stage, StageState};
+use serde::{Deserialize, Serialize};
+
+use super::support::{Gate, hush, until};
+
+/// Panics when it is dropped, if it is armed.
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
+struct Bomb {
+    armed: bool,
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!self.armed || std::thread::panicking(), "meant to panic");
+    }
+}
+
+async fn gated(gate: &Gate) -> Node {
+    let gate = gate.clone();
+    let stage = Stage::each("gated", move |bomb: &Bomb| {
+        gate.pass();
+        Ok(Bomb { armed: bomb.armed })
+    });
+    App::new().route("/gated", stage.on_threads()).start().await.unwrap()
+}
+
+async fn still_serves(node: &Node) {
+    let client = node.client();
+    let call = client.call::<Bomb, Bomb>("/gated", Bomb { armed: false });
+    let outcome = tokio::time::timeout(Duration::from_secs(10), call).await.expect("nobody answers any more");
+    assert!(!outcome.unwrap().armed);
+    until("the stage is ready", || node.health().stages[0].state == StageState::Ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_output_that_panics_when_nobody_takes_it_ends_no_stage() {
+    hush();
+    let gate = Gate::default();
+    let node = gated(&gate).await;
+    let client = node.client();
+    let left = tokio::spawn(async move { drop(client.call::<Bomb, Bomb>("/gated", Bomb { armed: true }).await) });
+    until("it runs", || gate.arrived() == 1).await;
+    left.abort();
+    until("its caller has left", || node.describe().in_flight == 0).await;
+    gate.open();
+    still_serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_that_panics_when_it_is_thrown_away_ends_no_batcher() {
+    hush();
+    let gate = Gate::default();
+    let node = gated(&gate).await;
+    let client = node.client();
+    let holder = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<Bomb, Bomb>("/gated", Bomb { armed: false }).await }
+    });
+    until("the worker is busy", || gate.arrived() == 1).await;
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(20));
+    let late = client.call_with::<Bomb, Bomb>("/gated", Bomb { armed: true }, options).await;
+    assert!(late.is_err());
+    until("it has left the queue", || node.describe().stages[0].queued == 0).await;
+    gate.open();
+    holder.await.unwrap().unwrap();
+    still_serves(&node).await;
+}

@@ -1,0 +1,93 @@
+//! Calls that do not come back: their callers are answered, their replica is replaced, their thread is counted.
+
+use std::time::Duration;
+
+use callboard_core::{App, Batch, ErrorKind, Failure, Replica, Stage, StageState, Worker};
+
+use super::support::{Gate, hush, until};
+
+struct Hangs {
+    gate: Gate,
+    generation: u64,
+}
+
+impl Worker for Hangs {
+    type In = bool;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<bool>) -> Vec<Result<u64, Failure>> {
+        if batch.iter().any(|hang| *hang) {
+            self.gate.pass();
+        }
+        batch.iter().map(|_| Ok(self.generation)).collect()
+    }
+}
+
+fn hangs(gate: &Gate) -> Stage<bool, u64> {
+    let gate = gate.clone();
+    Stage::worker("hangs", move |replica: &Replica| Ok(Hangs { gate: gate.clone(), generation: replica.generation() }))
+        .timeout(Duration::from_millis(50))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hung_call_is_answered_and_its_replica_replaced() {
+    hush();
+    let gate = Gate::default();
+    let node = App::new().route("/hangs", hangs(&gate)).start().await.unwrap();
+    let client = node.client();
+    assert_eq!(client.call::<bool, u64>("/hangs", false).await.unwrap(), 0);
+
+    let error = client.call::<bool, u64>("/hangs", true).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert!(error.message().contains("timeout of 50ms"), "{error}");
+    assert_eq!(client.call::<bool, u64>("/hangs", false).await.unwrap(), 1, "another replica serves");
+    assert!(node.metrics().contains("callboard_stage_abandoned_threads{stage=\"hangs\"} 1"));
+
+    gate.open();
+    until("the thread has come back", || {
+        node.metrics().contains("callboard_stage_abandoned_threads{stage=\"hangs\"} 0")
+    })
+    .await;
+    assert_eq!(client.call::<bool, u64>("/hangs", true).await.unwrap(), 1, "what came back late harmed nobody");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_hangs_too_often_fails_and_says_so() {
+    hush();
+    let gate = Gate::default();
+    let stage = hangs(&gate);
+    let settings = stage.settings().clone().with_max_abandoned_threads(2);
+    let node = App::new().route("/hangs", stage.with_settings(settings)).start().await.unwrap();
+    let client = node.client();
+    for _ in 0..3 {
+        client.call::<bool, u64>("/hangs", false).await.unwrap();
+        let error = client.call::<bool, u64>("/hangs", true).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    }
+    until("the stage has given up", || node.health().stages[0].state == StageState::Failed).await;
+    let error = client.call::<bool, u64>("/hangs", false).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("3 of its threads hang"), "{error}");
+    gate.open();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_does_not_leave_the_callers_of_a_hung_call_waiting() {
+    hush();
+    let gate = Gate::default();
+    let stage = {
+        let gate = gate.clone();
+        Stage::each("hangs", move |(): &()| {
+            gate.pass();
+            Ok(())
+        })
+    };
+    let node = App::new().route("/hangs", stage.on_threads()).start().await.unwrap();
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<(), ()>("/hangs", ()).await });
+    until("it runs", || node.describe().stages[0].replicas[0].busy).await;
+    let _ = node.shutdown(Duration::from_millis(1)).await;
+    let error = call.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    gate.open();
+}

@@ -1,0 +1,113 @@
+//! A batch that kills its worker, on a stage whose calls may be run again: the culprit alone fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use callboard_core::{App, Batch, ErrorKind, Node, Stage, StageState};
+use futures_util::future::join_all;
+
+use super::support::{hush, until};
+
+const POISON: u64 = 666;
+
+/// A stage that dies of poison, and counts its runs while `gate` holds them back until a batch has gathered.
+fn fragile(max_batch_size: usize, runs: &Arc<AtomicUsize>) -> Stage<u64, u64> {
+    let runs = Arc::clone(runs);
+    Stage::batch("fragile", move |batch: Batch<u64>| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        assert!(batch.iter().all(|n| *n < POISON), "meant to panic");
+        batch.iter().map(|n| Ok(n + 1)).collect()
+    })
+    .max_batch_size(max_batch_size)
+    // A full batch or nothing: the test decides what is run together.
+    .max_delay(std::time::Duration::from_secs(3600))
+}
+
+async fn outcomes(node: &Node, inputs: impl IntoIterator<Item = u64>) -> Vec<Result<u64, ErrorKind>> {
+    let client = node.client();
+    let calls = inputs.into_iter().map(|n| client.call::<u64, u64>("/fragile", n));
+    join_all(calls).await.into_iter().map(|outcome| outcome.map_err(|error| error.kind())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_culprit_alone_fails_and_is_found_in_few_runs() {
+    hush();
+    for (size, at) in [(2usize, 1usize), (8, 0), (8, 5), (16, 15), (32, 7), (33, 32), (64, 40)] {
+        let runs = Arc::default();
+        let node = App::new().route("/fragile", fragile(size, &runs).pure()).start().await.unwrap();
+        let outcomes = outcomes(&node, (0..size as u64).map(|n| if n as usize == at { POISON } else { n })).await;
+        for (n, outcome) in outcomes.into_iter().enumerate() {
+            let expected = if n == at { Err(ErrorKind::WorkerFailed) } else { Ok(n as u64 + 1) };
+            assert_eq!(outcome, expected, "entry {n} of {size}");
+        }
+        let bound = 2 * size.next_power_of_two().ilog2() as usize + 1;
+        let runs = runs.load(Ordering::SeqCst);
+        assert!(runs <= bound, "{runs} runs for {size} entries, at most {bound} are promised");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_culprits_are_all_found_and_nobody_else_fails() {
+    hush();
+    let runs = Arc::default();
+    let node = App::new().route("/fragile", fragile(32, &runs).idempotent().replicas(2)).start().await.unwrap();
+    let inputs = (0..32).map(|n| if n % 7 == 0 { POISON } else { n });
+    for (n, outcome) in outcomes(&node, inputs).await.into_iter().enumerate() {
+        assert_eq!(outcome.is_err(), n % 7 == 0, "entry {n}: {outcome:?}");
+    }
+    let metrics = node.metrics();
+    assert!(metrics.contains("callboard_stage_culprits_total{stage=\"fragile\"} 5"), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_means_no_second_run() {
+    hush();
+    let runs = Arc::default();
+    let node = App::new().route("/fragile", fragile(8, &runs)).start().await.unwrap();
+    let outcomes = outcomes(&node, (0..8).map(|n| if n == 3 { POISON } else { n })).await;
+    assert!(outcomes.iter().all(|outcome| *outcome == Err(ErrorKind::WorkerFailed)), "{outcomes:?}");
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn poison_alone_never_fails_a_stage_but_much_of_it_degrades_it() {
+    hush();
+    let stage = Stage::each("fragile", |n: &u64| {
+        assert!(*n < POISON, "meant to panic");
+        Ok(n + 1)
+    });
+    let node = App::new().route("/fragile", stage.pure()).start().await.unwrap();
+    for _ in 0..40 {
+        assert_eq!(outcomes(&node, [POISON]).await, [Err(ErrorKind::WorkerFailed)]);
+    }
+    let state = || node.describe().stages[0].health.clone();
+    until("the replica is back", || !node.describe().stages[0].replicas.is_empty()).await;
+    assert_eq!(state().state, StageState::Degraded);
+    assert!(state().reason.is_some_and(|reason| reason.contains("a fifth")), "{:?}", state());
+
+    for n in 0..400 {
+        assert_eq!(outcomes(&node, [n]).await, [Ok(n + 1)]);
+    }
+    assert_eq!(state().state, StageState::Ready, "good traffic heals it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_in_a_hundred_under_load_fails_alone() {
+    hush();
+    let stage = Stage::batch("fragile", |batch: Batch<u64>| {
+        assert!(batch.iter().all(|n| n % 100 != 99), "meant to panic");
+        batch.iter().map(|n| Ok(n + 1)).collect()
+    });
+    let stage = stage.max_batch_size(16).replicas(2).on_threads().pure();
+    let node = App::new().route("/fragile", stage).start().await.unwrap();
+    for wave in 0..20u64 {
+        let inputs: Vec<u64> = (wave * 100..wave * 100 + 100).collect();
+        for (n, outcome) in inputs.iter().zip(outcomes(&node, inputs.clone()).await) {
+            let expected = if n % 100 == 99 { Err(ErrorKind::WorkerFailed) } else { Ok(n + 1) };
+            assert_eq!(outcome, expected, "entry {n}");
+        }
+    }
+    let description = node.describe();
+    assert!(description.stages[0].health.state.is_ready());
+    assert_eq!((description.in_flight, description.stages[0].queued), (0, 0));
+}
