@@ -12,10 +12,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use super::directory::ActorStatus;
 use crate::call::Flight;
 use crate::clock;
+use crate::containment::panic_message;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
-use crate::worker::panic_message;
 
 /// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
 pub const DEFAULT_MAILBOX: usize = 1024;

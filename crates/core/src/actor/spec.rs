@@ -13,9 +13,9 @@ use super::directory::ActorStatus;
 use super::post::{DEFAULT_MAILBOX, Mail, Post, Ref};
 use super::strategy::{RestartWhen, Strategy};
 use crate::client::Client;
+use crate::containment::panic_message;
 use crate::node::NodeHandle;
 use crate::supervisor::{BackoffPolicy, Intensity};
-use crate::worker::panic_message;
 
 /// One life of an actor on its way: the running actor, or why it did not start.
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
