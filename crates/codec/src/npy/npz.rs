@@ -140,7 +140,7 @@ fn directory(bytes: &[u8], budget: &mut Budget<'_>) -> Result<Vec<Member>, Decod
     }
     match at == end_at {
         true => Ok(members),
-        false => Err(malformed("a zip directory that does not end where its end is", at)),
+        false => Err(malformed("a zip directory that does not end where its end is", at.min(bytes.len()))),
     }
 }
 
