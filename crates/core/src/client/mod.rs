@@ -9,6 +9,7 @@ pub use blocking::{BlockingClient, BlockingStream};
 pub use function::{FunctionCall, NO_ARGS};
 pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 
+use std::any::Any;
 use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
@@ -198,6 +199,10 @@ impl AdmittedCall {
         Self { admission, flight, open: true }
     }
 
+    fn admitted_at(&self) -> Instant {
+        self.admission.admitted_at()
+    }
+
     fn close(&mut self, result: &Result<Reply, CallError>) {
         self.open = false;
         let metrics = self.admission.route().metrics();
@@ -220,9 +225,14 @@ impl Drop for AdmittedCall {
 
 /// What became of a call whose task did not come to its end.
 fn lost(error: JoinError) -> CallError {
-    if error.is_panic() {
-        let words = panic_message(error.into_panic().as_ref());
-        return CallError::new(ErrorKind::Internal, format!("the call panicked: {words}")).with_trace(words);
-    }
+    if error.is_panic() { panicked(error.into_panic().as_ref()) } else { runtime_gone() }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> CallError {
+    let words = panic_message(panic);
+    CallError::new(ErrorKind::Internal, format!("the call panicked: {words}")).with_trace(words)
+}
+
+fn runtime_gone() -> CallError {
     CallError::new(ErrorKind::Unavailable, "the node's runtime is shutting down")
 }

@@ -5,6 +5,7 @@
 //! * **Late:** a result that is not there in time answers its input with `DeadlineExceeded`; the stream goes on.
 //! * **Cancelled:** dropping the stream cancels every call that is outstanding and pulls nothing more.
 
+mod driver;
 mod ordered;
 mod prepare;
 mod window;
@@ -87,7 +88,7 @@ impl Client {
 /// Results in the order of their inputs. Made by [`Client::stream`]; nothing is pulled or called before the first poll.
 ///
 /// Every input has one result, in its place: an error answers its own input, and the stream goes on, unless it is to
-/// [`stop_at_error`](Self::stop_at_error). Each call is a task on the node's runtime and goes on while the consumer does
+/// [`stop_at_error`](Self::stop_at_error). The calls run in a task on the node's runtime and go on while the consumer does
 /// something else.
 ///
 /// # Time
@@ -136,6 +137,7 @@ where
             window,
             held: None,
             calls: VecDeque::new(),
+            driver: None,
             timer: Timer::default(),
             head_late_at: None,
             over: false,
@@ -188,6 +190,7 @@ where
             window,
             held: None,
             calls: VecDeque::new(),
+            driver: None,
             timer: Timer::default(),
             head_late_at: None,
             over: false,

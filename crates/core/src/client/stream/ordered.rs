@@ -1,7 +1,6 @@
 //! The machine in a stream: pulls inputs while there is room, starts their calls, yields results in the order of the inputs.
 //!
-//! Each call is a task on the node's runtime, so that it goes on, and its deadline fires, while the consumer is busy with
-//! something else. Inputs are pulled only by the consumer's own polling.
+//! The calls run in a task of the stream's own ([`driver`](super::driver)). Inputs are pulled only by the consumer's polling.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,13 +12,14 @@ use std::time::Duration;
 use callboard_codec::{Data, Payload};
 use futures_util::Stream;
 use tokio::runtime::Handle;
-use tokio::task::{JoinHandle, coop};
+use tokio::task::coop;
 use tokio::time::Sleep;
 
+use super::driver::Driver;
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight};
-use crate::client::{AdmittedCall, Client, fly, lost};
+use crate::client::{AdmittedCall, Client};
 use crate::clock::{self, Instant};
 use crate::error::CallError;
 use crate::gateway::{Admission, Refusal};
@@ -43,7 +43,9 @@ pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
     pub(super) window: Window,
     /// The input for which the node had no room.
     pub(super) held: Option<Held<P::Kept>>,
-    pub(super) calls: VecDeque<Call<P::Kept, Out>>,
+    pub(super) calls: VecDeque<Call<P::Kept>>,
+    /// Made with the first call.
+    pub(super) driver: Option<Driver<Out>>,
     pub(super) timer: Timer,
     /// When the result that the consumer waits for is late.
     pub(super) head_late_at: Option<Instant>,
@@ -60,21 +62,25 @@ pub(super) struct Held<K> {
 }
 
 /// One input's place in the order.
-pub(super) struct Call<K, Out> {
+pub(super) struct Call<K> {
     kept: Option<K>,
-    state: State<Out>,
+    state: State,
 }
 
-enum State<Out> {
-    Running(Running<Out>),
+enum State {
+    /// The driver has it.
+    Running(AbandonOnDrop),
     /// Without a call: it could not be made.
     Refused(CallError),
 }
 
-/// A call that is cancelled by dropping this.
-struct Running<Out> {
-    flight: Arc<Flight>,
-    task: JoinHandle<Result<Out, CallError>>,
+/// A call of which nothing starts any more once this is dropped, even before the runtime gets to drop the driver.
+struct AbandonOnDrop(Arc<Flight>);
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
 }
 
 impl<S, Out, P> Ordered<S, Out, P>
@@ -170,9 +176,9 @@ where
         let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
         let priority = self.options.priority().unwrap_or_else(|| admission.route().default_priority());
         let flight = Arc::new(Flight::patient(deadline, priority).of_session(self.options.session()));
-        let call = fly(now, AdmittedCall::new(admission, Arc::clone(&flight)), payload);
-        let task = self.client.runtime().spawn(async move { Ok(call.await?.payload.into_inner::<Out>()?) });
-        self.calls.push_back(Call { kept, state: State::Running(Running { flight, task }) });
+        let driver = self.driver.get_or_insert_with(|| Driver::spawn(self.client.runtime()));
+        driver.begin(AdmittedCall::new(admission, Arc::clone(&flight)), payload);
+        self.calls.push_back(Call { kept, state: State::Running(AbandonOnDrop(flight)) });
     }
 
     fn refuse(&mut self, kept: Option<P::Kept>, error: CallError) {
@@ -181,21 +187,25 @@ where
 
     /// The outcome of the first call in order. Its time runs from when the consumer waits for it.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Out, CallError>> {
-        let Some(head) = self.calls.front_mut() else { return Poll::Pending };
-        let running = match &mut head.state {
-            State::Refused(error) => {
-                // Nothing here waits, so an endless producer of what is refused must not keep the runtime's thread.
-                ready!(coop::poll_proceed(cx)).made_progress();
+        let Some(head) = self.calls.front() else { return Poll::Pending };
+        // A consumer that always finds something must not keep the runtime's thread.
+        let coop = ready!(coop::poll_proceed(cx));
+        let (flight, driver) = match (&head.state, &self.driver) {
+            (State::Running(AbandonOnDrop(flight)), Some(driver)) => (flight, driver),
+            (State::Refused(error), _) => {
+                coop.made_progress();
                 return Poll::Ready(Err(error.clone()));
             }
-            State::Running(running) => running,
+            (State::Running(_), None) => unreachable!("what runs was begun by the driver"),
         };
-        if let Poll::Ready(joined) = Pin::new(&mut running.task).poll(cx) {
-            return Poll::Ready(joined.unwrap_or_else(|error| Err(lost(error))));
+        if let Poll::Ready(outcome) = driver.poll_first(cx) {
+            coop.made_progress();
+            return Poll::Ready(outcome);
         }
         let late_at = *self.head_late_at.get_or_insert_with(|| clock::now() + self.timeout);
         ready!(self.timer.poll_at(late_at, self.client.runtime(), cx));
-        running.flight.expire();
+        flight.expire();
+        driver.give_up_first();
         Poll::Ready(Err(CallError::deadline_exceeded("while the stream waited for this result")))
     }
 
@@ -222,6 +232,7 @@ where
     fn end(&mut self) {
         self.over = true;
         self.calls.clear();
+        self.driver = None;
         self.held = None;
         self.inputs = None;
     }
@@ -235,16 +246,6 @@ impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for Ordered<S, Out, P> {
             .field("window", window)
             .field("over", over)
             .finish_non_exhaustive()
-    }
-}
-
-impl<Out> Drop for Running<Out> {
-    fn drop(&mut self) {
-        if !self.task.is_finished() {
-            // The flag first, so that nothing of it starts any more, even before the runtime gets to drop the task.
-            self.flight.abandon();
-            self.task.abort();
-        }
     }
 }
 
