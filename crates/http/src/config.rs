@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use callboard_codec::DecodeLimits;
+use callboard_core::Deadline;
 use thiserror::Error;
+
+use crate::request::pace::PaceLimits;
 
 /// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it answers.
 ///
@@ -25,7 +28,8 @@ pub struct HttpConfig {
     /// *Threat*: a client that opens connections until memory or file descriptors are gone. An idle connection costs about
     /// 12 KiB and one descriptor, so raise the process's descriptor limit with it. At the limit nobody is dropped: new
     /// clients wait in the kernel's backlog. Pairs with [`header_read_timeout`](Self::header_read_timeout), which frees the
-    /// places of silent clients.
+    /// places of silent clients, and [`write_progress_timeout`](Self::write_progress_timeout), which frees those of deaf
+    /// ones.
     pub max_connections: usize,
 
     /// From accept until the client's first bytes tell which version of HTTP it speaks. Default 10 s.
@@ -38,12 +42,14 @@ pub struct HttpConfig {
     ///
     /// *Threat*: slowloris, headers sent at ten bytes a second. The wait between two requests of a kept-alive connection
     /// counts, so this is also the longest time a connection may be idle. Cut without an answer. On HTTP/2 it is the interval of
-    /// pings, and a client that does not answer one within [`first_byte_timeout`](Self::first_byte_timeout) is cut.
+    /// pings, and a client that does not answer one within [`first_byte_timeout`](Self::first_byte_timeout) is cut; one that
+    /// answers them but has no request in hand is told to go (GOAWAY) after one to two such times.
     pub header_read_timeout: Duration,
 
     /// Request line and headers together, in bytes. Default 64 KiB, answered with 431.
     ///
-    /// *Threat*: memory, by headers without end. Large cookies are the only honest reason to raise it.
+    /// *Threat*: memory, by headers without end. Large cookies are the only honest reason to raise it. Of HTTP/1 headers
+    /// there may be 100, however short.
     pub max_header_bytes: usize,
 
     /// A request body, in bytes. Default 64 MiB, answered with 413: by the Content-Length alone where there is one, else at the
@@ -52,11 +58,36 @@ pub struct HttpConfig {
     /// *Threat*: memory. The node's own byte budget holds for all bodies together; this keeps one client from taking it all.
     pub max_body_bytes: u64,
 
-    /// The longest silence within a request body. Default 10 s, answered with 408.
+    /// The time in which a client has to move on within a request body: [`min_bytes_per_second`](Self::min_bytes_per_second)
+    /// is measured over it. Default 10 s, answered with 408.
     ///
-    /// *Threat*: a client that announces a body, so that its memory is set aside, and does not send it. The request's own
-    /// deadline bounds the whole body as well (504), so a trickle cannot hold its place for longer than that.
+    /// *Threat*: a client that announces a body and does not send it, or sends a byte now and then. Raise it for clients
+    /// that pause within a body; what they hold meanwhile are the permits of what they have sent.
     pub body_progress_timeout: Duration,
+
+    /// The longest that the reading of a body may take, whatever deadline its request asks for. Default 60 s, answered with
+    /// 408.
+    ///
+    /// *Threat*: permits for the node's bytes are taken as a body arrives, so whoever sends most of a body and then the
+    /// rest as slowly as is allowed holds them for that long. Raise it where honest clients send
+    /// [`max_body_bytes`](Self::max_body_bytes) over lines of less than 10 Mbit/s, and let them ask for more time by
+    /// `x-request-timeout-ms`: their deadline ends the reading, too (504).
+    pub body_timeout: Duration,
+
+    /// What a client has to send of a body, and to take of an answer, in bytes per second; measured over
+    /// [`body_progress_timeout`](Self::body_progress_timeout) and [`write_progress_timeout`](Self::write_progress_timeout).
+    /// Default 1,024; 0 accepts any progress at all.
+    ///
+    /// *Threat*: a client that keeps thousands of requests open with a few bytes a minute. Lower it for links that are
+    /// slower than an old modem.
+    pub min_bytes_per_second: u64,
+
+    /// The time in which a client has to go on reading while there are bytes for it:
+    /// [`min_bytes_per_second`](Self::min_bytes_per_second) is measured over it. Default 30 s; then the connection is cut.
+    ///
+    /// *Threat*: a client that asks for much and reads nothing holds its place in [`max_connections`](Self::max_connections)
+    /// and the answers in memory. Raise it for clients that pause within an answer.
+    pub write_progress_timeout: Duration,
 
     /// What a decoder may be talked into: depth, elements, lengths. See [`DecodeLimits`]; answered with 400.
     ///
@@ -95,12 +126,14 @@ impl HttpConfig {
     ///
     /// Names the first field that is out of range, and the range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let above_zero: [(&'static str, bool); 6] = [
+        let above_zero: [(&'static str, bool); 8] = [
             ("max_connections", self.max_connections > 0),
             ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
             ("header_read_timeout", !self.header_read_timeout.is_zero()),
             ("max_body_bytes", self.max_body_bytes > 0),
             ("body_progress_timeout", !self.body_progress_timeout.is_zero()),
+            ("body_timeout", !self.body_timeout.is_zero()),
+            ("write_progress_timeout", !self.write_progress_timeout.is_zero()),
             ("max_concurrent_streams", self.max_concurrent_streams > 0),
         ];
         if let Some((field, _)) = above_zero.into_iter().find(|(_, holds)| !holds) {
@@ -114,6 +147,22 @@ impl HttpConfig {
         }
         Ok(())
     }
+
+    /// What bounds the time of a body whose request has this deadline.
+    pub(crate) fn pace(&self, deadline: Deadline) -> PaceLimits {
+        PaceLimits {
+            progress_timeout: self.body_progress_timeout,
+            progress_bytes: self.least_bytes_in(self.body_progress_timeout),
+            body_timeout: self.body_timeout,
+            deadline,
+        }
+    }
+
+    /// What a client has to move within this time; one byte at least.
+    pub(crate) fn least_bytes_in(&self, window: Duration) -> u64 {
+        let bytes = u128::from(self.min_bytes_per_second) * window.as_millis() / 1000;
+        u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
+    }
 }
 
 impl Default for HttpConfig {
@@ -125,6 +174,9 @@ impl Default for HttpConfig {
             max_header_bytes: 64 * 1024,
             max_body_bytes: 64 * 1024 * 1024,
             body_progress_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
+            min_bytes_per_second: 1024,
+            write_progress_timeout: Duration::from_secs(30),
             decode: DecodeLimits::default(),
             max_concurrent_streams: 256,
             close_linger: Duration::from_secs(1),

@@ -3,11 +3,12 @@
 //! A body of megabytes takes milliseconds to parse, in which its thread would answer nobody else. Below
 //! [`LARGE_BYTES`] handing the work over would take longer than doing it.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Format, Payload};
-use callboard_core::Route;
+use callboard_codec::{DecodeLimits, Format, Payload, Value};
+use callboard_core::{ErrorKind, Route};
 use tokio::task::spawn_blocking;
 
 use crate::error::ApiError;
@@ -26,8 +27,25 @@ pub(crate) async fn decode(
         return Ok(route.input().decode(format, &bytes, limits)?);
     }
     let (route, limits) = (Arc::clone(route), limits.clone());
-    let decoding = spawn_blocking(move || route.input().decode(format, &bytes, &limits));
-    Ok(decoding.await.map_err(|_| ApiError::panicked())??)
+    Ok(off_thread(move || route.input().decode(format, &bytes, &limits)).await??)
+}
+
+/// The value that these bytes mean, whatever it is for: one part of a form.
+pub(crate) async fn decode_part(format: Format, bytes: Bytes, limits: &DecodeLimits) -> Result<Value, ApiError> {
+    if bytes.len() < LARGE_BYTES {
+        return Ok(Value::decode(format, &bytes, limits)?);
+    }
+    let limits = limits.clone();
+    Ok(off_thread(move || Value::decode(format, &bytes, &limits)).await??)
+}
+
+/// The payload that this value means to `route`.
+pub(crate) async fn from_value(route: &Arc<Route>, value: Value) -> Result<Payload, ApiError> {
+    if value.resident_bytes() < LARGE_BYTES {
+        return Ok(route.input().from_value(value)?);
+    }
+    let route = Arc::clone(route);
+    Ok(off_thread(move || route.input().from_value(value)).await??)
 }
 
 /// The bytes of an answer.
@@ -35,7 +53,18 @@ pub(crate) async fn encode(payload: Payload, format: Format) -> Result<Bytes, Ap
     let encoded = if payload.size_hint() < LARGE_BYTES {
         payload.encode(format)
     } else {
-        spawn_blocking(move || payload.encode(format)).await.map_err(|_| ApiError::panicked())?
+        off_thread(move || payload.encode(format)).await?
     };
     encoded.map_err(ApiError::unencodable)
+}
+
+/// Runs `work` on a thread that serves nobody else. Its panic goes on here, where all panics are counted.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    match spawn_blocking(work).await {
+        Ok(done) => Ok(done),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_stopped) => Err(ApiError::of_kind(ErrorKind::Unavailable, "the server is stopping")),
+        },
+    }
 }

@@ -17,7 +17,7 @@ use tower::BoxError;
 use crate::config::HttpConfig;
 use crate::convert;
 use crate::error::ApiError;
-use crate::request::body::{BodyLimits, Incoming};
+use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
 use crate::request::media::{BodyForm, reply_format};
 use crate::request::multipart;
@@ -42,18 +42,17 @@ where
     }
     let head = Head::read(request.headers())?;
     let form = BodyForm::of(head.content_type, route.input())?;
-    let reply_format = reply_format(head.accept)?;
+    let reply_format = reply_format(head.accept.as_deref())?;
 
     // The length by the message's framing, which is what Content-Length says where there is one.
     let announced = request.body().size_hint().exact();
     if announced.is_some_and(|bytes| bytes > config.max_body_bytes) {
         return Err(ApiError::body_too_large(config.max_body_bytes));
     }
-    let admission = client.admit(route, announced.unwrap_or(0))?;
+    let admission = body::admit(client, route, announced)?;
     let deadline = admission.deadline(head.timeout);
 
-    let limits =
-        BodyLimits { max_bytes: config.max_body_bytes, progress_timeout: config.body_progress_timeout, deadline };
+    let limits = BodyLimits { max_bytes: config.max_body_bytes, pace: config.pace(deadline) };
     let options = CallOptions::new().with_deadline(deadline);
     let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
     let body = Incoming::new(request.body_mut(), announced, &admission, limits);
@@ -86,7 +85,7 @@ where
         BodyForm::Multipart(boundary) => Box::pin(multipart::read(body, boundary, &config.decode)).await?,
         BodyForm::Raw(field) => raw_value(field, body.collect().await?),
     };
-    Ok(route.input().from_value(value)?)
+    convert::from_value(route, value).await
 }
 
 fn raw_value(field: &str, bytes: Bytes) -> Value {

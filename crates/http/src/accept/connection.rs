@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::Respond;
 use super::closing::Closing;
-use super::stream::{Stream, Version};
+use super::stream::{Stream, StreamLimits, Version};
 use crate::config::HttpConfig;
 
 /// The settings of every connection of one listener, and the closing that they watch.
@@ -23,7 +23,10 @@ pub(crate) struct Connections {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     first_byte_timeout: Duration,
-    close_linger: Duration,
+    stream: StreamLimits,
+    /// How long an HTTP/2 connection may do nothing, and how much of an answer is not nothing.
+    idle_timeout: Duration,
+    idle_bytes: u64,
     shutdown_linger: Duration,
     pub(crate) closing: Closing,
 }
@@ -47,7 +50,13 @@ impl Connections {
             http1,
             http2,
             first_byte_timeout: config.first_byte_timeout,
-            close_linger: config.close_linger,
+            stream: StreamLimits {
+                write_timeout: config.write_progress_timeout,
+                write_bytes: config.least_bytes_in(config.write_progress_timeout),
+                linger: config.close_linger,
+            },
+            idle_timeout: config.header_read_timeout,
+            idle_bytes: config.least_bytes_in(config.header_read_timeout),
             shutdown_linger: config.shutdown_linger,
             closing: Closing::default(),
         })
@@ -60,7 +69,7 @@ impl Connections {
             tracing::debug!(%error, "connection lost before it began");
             return;
         }
-        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.close_linger)));
+        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.stream)));
         let ended = match self.unless_lingered(sniffed).await {
             Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, responder).await,
             Some(Ok(Ok((stream, Version::Http2)))) => self.serve_http2(stream, responder).await,
@@ -108,18 +117,34 @@ impl Connections {
         }
     }
 
-    /// HTTP/2 can say it: GOAWAY names the last request that is still answered.
+    /// HTTP/2 can say it: GOAWAY names the last request that is still answered. It also goes to a client that has wanted
+    /// nothing for a while; one that then holds on to an answer which it does not read is cut.
     async fn serve_http2(&self, stream: Stream, responder: impl Respond) -> hyper::Result<()> {
-        let service = service_fn(move |request| {
+        let activity = Arc::clone(stream.activity());
+        let service = service_fn(|request| {
+            let activity = Arc::clone(&activity);
             let answer = responder.clone().respond(request);
-            async { Ok::<_, Infallible>(answer.await) }
+            async move {
+                let _in_hand = activity.begin();
+                Ok::<_, Infallible>(answer.await)
+            }
         });
         let mut connection = pin!(self.http2.serve_connection(stream, service));
-        if let Some(ended) = self.closing.unless_begun(connection.as_mut()).await {
-            return ended;
+        let watched = {
+            let watched = pin!(activity.until_idle(connection.as_mut(), self.idle_timeout, self.idle_bytes));
+            self.closing.unless_begun(watched).await
+        };
+        match watched {
+            Some(Some(ended)) => ended,
+            Some(None) => {
+                connection.as_mut().graceful_shutdown();
+                timeout(self.idle_timeout, connection).await.unwrap_or(Ok(()))
+            }
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
-        connection.as_mut().graceful_shutdown();
-        connection.await
     }
 }
 

@@ -1,11 +1,13 @@
 //! The accept loop: takes connections while there is room, serves each in a task of its own, and closes in order.
 //!
 //! * **Full**: at `max_connections` the loop stops accepting. New clients wait in the kernel's backlog until a connection
-//!   ends; nobody who is connected is dropped. The header timer frees places that idle or slow clients hold.
+//!   ends; nobody who is connected is dropped. Places that idle or slow clients hold come back by time: the header timer
+//!   frees those of clients that ask nothing, the write timer those of clients that do not read.
 //! * **Out of descriptors**: `accept` is tried again after a growing pause ([`AcceptBackoff`]), with one log line per episode.
 //! * **Closing**: whoever waits in the backlog is still taken, then the socket is closed, every connection is told, and
 //!   after `shutdown_grace` those that are still there are cut.
 
+mod activity;
 mod backoff;
 mod closing;
 mod connection;

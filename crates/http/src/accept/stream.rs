@@ -1,8 +1,10 @@
-//! The socket as hyper sees it: first the bytes that were read to tell HTTP/1 from HTTP/2, then the rest; and at the end a
-//! lingering close, so that a client which still sends does not lose the answer.
+//! The socket as hyper sees it: first the bytes that were read to tell HTTP/1 from HTTP/2, then the rest; on the way out a
+//! limit for clients that do not read; and at the end a lingering close, so that a client which still sends does not lose
+//! the answer.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+use super::activity::Activity;
 
 /// The first bytes of an HTTP/2 connection whose client knows beforehand that we speak it (RFC 9113 §3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -33,8 +37,29 @@ pub(crate) struct Stream {
     /// Bytes of `head` not yet handed to hyper.
     unread: std::ops::Range<usize>,
     head: [u8; H2_PREFACE.len()],
-    linger: Duration,
+    limits: StreamLimits,
+    activity: Arc<Activity>,
+    /// Since the client last took too little to go on.
+    blocked: Option<Blocked>,
     lingering: Option<Lingering>,
+}
+
+/// What bounds a client's part in a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamLimits {
+    /// The time in which a client has to take something.
+    pub(crate) write_timeout: Duration,
+    /// What it has to take within it, unless that is all there is.
+    pub(crate) write_bytes: u64,
+    /// How long a closed connection is still read.
+    pub(crate) linger: Duration,
+}
+
+/// Bytes wait for a client that does not read.
+#[derive(Debug)]
+struct Blocked {
+    until: Pin<Box<Sleep>>,
+    taken_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -48,7 +73,7 @@ impl Stream {
     ///
     /// Waits as long as the client likes: the caller sets the limit. Ends with `UnexpectedEof` when the client leaves
     /// before it sent anything of use.
-    pub(crate) async fn sniff(socket: TcpStream, linger: Duration) -> io::Result<(Self, Version)> {
+    pub(crate) async fn sniff(socket: TcpStream, limits: StreamLimits) -> io::Result<(Self, Version)> {
         let mut head = [0; H2_PREFACE.len()];
         let mut filled = 0;
         let version = loop {
@@ -66,13 +91,60 @@ impl Stream {
                 break Version::Http2;
             }
         };
-        let stream = Self { socket: TokioIo::new(socket), unread: 0..filled, head, linger, lingering: None };
+        let stream = Self {
+            socket: TokioIo::new(socket),
+            unread: 0..filled,
+            head,
+            limits,
+            activity: Arc::default(),
+            blocked: None,
+            lingering: None,
+        };
         Ok((stream, version))
+    }
+
+    /// What this connection does, for whoever watches whether it does anything.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    /// Passes on what became of a write of `offered` bytes, unless the client has taken too little for too long.
+    ///
+    /// The window opens when the socket's buffer is full and closes when the client has taken enough or everything, so a
+    /// connection with nothing to say is never timed here.
+    fn timed(
+        &mut self,
+        cx: &mut Context<'_>,
+        offered: usize,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(written)) => {
+                self.activity.wrote(written as u64);
+                let has_enough = self.blocked.as_mut().is_some_and(|blocked| {
+                    blocked.taken_bytes += written as u64;
+                    blocked.taken_bytes >= self.limits.write_bytes
+                });
+                if has_enough || written >= offered {
+                    self.blocked = None;
+                }
+                Poll::Ready(Ok(written))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                let timeout = self.limits.write_timeout;
+                let blocked = self
+                    .blocked
+                    .get_or_insert_with(|| Blocked { until: Box::pin(tokio::time::sleep(timeout)), taken_bytes: 0 });
+                ready!(blocked.until.as_mut().poll(cx));
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answers")))
+            }
+        }
     }
 
     /// Throws away what still arrives, until the client closes its side, the limit, or the end of the wait.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let linger = self.linger;
+        let linger = self.limits.linger;
         let lingering = self
             .lingering
             .get_or_insert_with(|| Lingering { until: Box::pin(tokio::time::sleep(linger)), discarded_bytes: 0 });
@@ -106,7 +178,8 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, buf)
+        let written = Pin::new(&mut self.socket).poll_write(cx, buf);
+        self.timed(cx, buf.len(), written)
     }
 
     fn poll_write_vectored(
@@ -114,7 +187,8 @@ impl Write for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.timed(cx, bufs.iter().map(|buf| buf.len()).sum(), written)
     }
 
     fn is_write_vectored(&self) -> bool {

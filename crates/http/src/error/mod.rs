@@ -65,6 +65,12 @@ impl ApiError {
         self
     }
 
+    /// The same, told to be about this part of a form.
+    pub(crate) fn in_part(mut self, name: &str) -> Self {
+        self.0.message = format!("part `{name}`: {}", self.0.message).into();
+        self
+    }
+
     /// Attaches what programs may read.
     pub(crate) fn with_details(mut self, details: Option<Value>) -> Self {
         self.0.details = details;
@@ -77,8 +83,10 @@ impl ApiError {
     }
 
     /// 400: the body's end did not come, or its framing is wrong.
-    pub(crate) fn broken_body(cause: &dyn std::fmt::Display) -> Self {
-        Self::edge(StatusCode::BAD_REQUEST, "broken_body", format!("the body could not be read: {cause}"))
+    pub(crate) fn broken_body(error: &dyn std::error::Error) -> Self {
+        let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+        let message = format!("the body could not be read: {}", causes.collect::<Vec<_>>().join(": "));
+        Self::edge(StatusCode::BAD_REQUEST, "broken_body", message)
     }
 
     /// 400: a multipart body that is none, or has a part of no use.
@@ -106,10 +114,16 @@ impl ApiError {
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
-    /// 408: the client went silent within its body.
-    pub(crate) fn body_stalled(limit: Duration) -> Self {
-        let message = format!("no byte of the body arrived for {limit:?}");
+    /// 408: the client went silent within its body, or sends it by the drop.
+    pub(crate) fn body_stalled(bytes: u64, window: Duration) -> Self {
+        let message = format!("less than {bytes} bytes of the body arrived within {window:?}");
         Self::edge(StatusCode::REQUEST_TIMEOUT, "body_stalled", message)
+    }
+
+    /// 408: the time for any body was over.
+    pub(crate) fn body_out_of_time(limit: Duration) -> Self {
+        let message = format!("the body had not arrived after {limit:?}");
+        Self::edge(StatusCode::REQUEST_TIMEOUT, "body_out_of_time", message)
     }
 
     /// 413, by announcement or by count.
@@ -127,6 +141,13 @@ impl ApiError {
             None => "the request has no content-type".to_owned(),
         };
         let message = format!("{got} here; accepted: {accepted}");
+        Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+    }
+
+    /// 415 for text that is not UTF-8.
+    pub(crate) fn unsupported_charset(charset: &str) -> Self {
+        let shown: String = charset.chars().take(MAX_SHOWN_CHARS).collect();
+        let message = format!("charset `{shown}` is not understood; send UTF-8");
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 

@@ -1,30 +1,51 @@
-//! Reads a body that was admitted, within its limits of size, silence and time.
+//! Reads a body that was admitted, within its limits of size, pace and time.
 //!
-//! A body with a Content-Length took its permits by that number, before a byte of it was read; a chunked one takes them chunk
-//! by chunk. Every way in which a body can go wrong has its answer: too long 413, silent 408, later than the deadline 504,
-//! no room 429, broken 400. Dropping the future stops reading.
+//! Permits for bytes are taken as they arrive: a body that is announced and not sent holds none. Only what is small enough
+//! to be in the socket's buffer already takes them by its Content-Length ([`FIRST_BYTES`]), in the same step as the
+//! admission. Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline
+//! 504, no room 429, broken 400. Dropping the future stops reading.
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::{Bytes, BytesMut};
-use callboard_core::{Admission, Deadline, Instant};
+use callboard_core::{Admission, CallError, Client, Instant, Route};
 use tokio::time::Sleep;
 use tower::BoxError;
 
+use super::pace::{Pace, PaceLimits, TooSlow};
 use crate::error::ApiError;
+
+/// What an announced body takes at most before it is read. All calls of a node together (16,384) could hold no more than
+/// that many times this without sending a byte.
+const FIRST_BYTES: u64 = 16 * 1024;
+
+/// The steps in which an announced body takes the rest: fewer locks than chunks.
+const STEP_BYTES: u64 = 256 * 1024;
+
+/// The room that is made for an announced body before it has come that far.
+const FIRST_CAPACITY: u64 = 1024 * 1024;
+
+/// Lets a request in whose body has this length, if it told.
+///
+/// A large body is asked for as a whole first, so that one for which there is no room is refused unread; but what it then
+/// holds is only what has arrived.
+pub(crate) fn admit(client: &Client, route: &Arc<Route>, announced: Option<u64>) -> Result<Admission, CallError> {
+    let bytes = announced.unwrap_or(0);
+    if bytes > FIRST_BYTES {
+        drop(client.admit(route, bytes)?);
+    }
+    client.admit(route, bytes.min(FIRST_BYTES))
+}
 
 /// What bounds the reading of one body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyLimits {
     pub(crate) max_bytes: u64,
-    /// The longest silence.
-    pub(crate) progress_timeout: Duration,
-    /// The request's own deadline.
-    pub(crate) deadline: Deadline,
+    pub(crate) pace: PaceLimits,
 }
 
 /// A body on its way in.
@@ -32,9 +53,10 @@ pub(crate) struct Incoming<'a, B> {
     body: B,
     admission: &'a Admission,
     limits: BodyLimits,
-    /// The length that permits were taken for; without one they are taken as chunks come.
     announced: Option<u64>,
     received: u64,
+    /// Bytes that permits were taken for.
+    granted: u64,
     patience: Patience,
 }
 
@@ -43,8 +65,10 @@ where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
+    /// A body whose request was let in by [`admit`] with the same length.
     pub(crate) fn new(body: B, announced: Option<u64>, admission: &'a Admission, limits: BodyLimits) -> Self {
-        Self { body, admission, limits, announced, received: 0, patience: Patience::default() }
+        let granted = announced.unwrap_or(0).min(FIRST_BYTES);
+        Self { body, admission, limits, announced, received: 0, granted, patience: Patience::default() }
     }
 
     /// The whole body. A body that came in one piece is that piece, uncopied.
@@ -54,9 +78,10 @@ where
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        // The node has set this much aside for us: room for all of it at once saves the copies of growing.
-        let expected = self.announced.map_or(first.len() + second.len(), |bytes| bytes as usize);
-        let mut whole = BytesMut::with_capacity(expected);
+        // Room for all of it saves the copies of growing, but room is memory, too, and a length is only a claim.
+        let received = first.len() + second.len();
+        let expected = self.announced.map_or(0, |bytes| bytes.min(FIRST_CAPACITY) as usize);
+        let mut whole = BytesMut::with_capacity(expected.max(received));
         whole.extend_from_slice(&first);
         whole.extend_from_slice(&second);
         while let Some(chunk) = self.chunk().await? {
@@ -81,10 +106,12 @@ where
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<hyper::body::Frame<Bytes>>, ApiError>> {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => {
-                self.patience.rewarded();
-                Poll::Ready(frame.transpose().map_err(|error| ApiError::broken_body(&error.into())))
+                let frame = frame.transpose().map_err(|error| ApiError::broken_body(&*error.into()))?;
+                let bytes = frame.as_ref().and_then(|frame| frame.data_ref()).map_or(0, Bytes::len);
+                self.patience.rewarded(bytes as u64, &self.limits.pace);
+                Poll::Ready(Ok(frame))
             }
-            Poll::Pending => self.patience.poll_exhausted(cx, &self.limits).map(Err),
+            Poll::Pending => self.patience.poll_exhausted(cx, &self.limits.pace).map(Err),
         }
     }
 
@@ -93,8 +120,13 @@ where
         if self.received > self.limits.max_bytes {
             return Err(ApiError::body_too_large(self.limits.max_bytes));
         }
-        if self.announced.is_none() {
-            self.admission.grow(bytes)?;
+        if self.received > self.granted {
+            let needed = self.received - self.granted;
+            // Up to a step ahead, but never beyond the announced end.
+            let ahead = self.announced.map_or(0, |all| all.saturating_sub(self.granted).min(STEP_BYTES));
+            let step = needed.max(ahead);
+            self.admission.grow(step)?;
+            self.granted += step;
         }
         Ok(())
     }
@@ -108,39 +140,39 @@ where
 #[derive(Default)]
 struct Patience {
     looked_twice: bool,
-    last_progress: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
+    timed: Option<(Pace, Pin<Box<Sleep>>)>,
 }
 
 impl Patience {
-    fn rewarded(&mut self) {
+    fn rewarded(&mut self, bytes: u64, limits: &PaceLimits) {
         self.looked_twice = false;
-        if self.timer.is_some() {
-            self.last_progress = Some(Instant::now());
+        if let Some((pace, _)) = &mut self.timed {
+            pace.received(Instant::now(), bytes, limits);
         }
     }
 
-    /// Ready with the error when nothing came for too long.
-    fn poll_exhausted(&mut self, cx: &mut Context<'_>, limits: &BodyLimits) -> Poll<ApiError> {
+    /// Ready with the error when the body is too slow.
+    fn poll_exhausted(&mut self, cx: &mut Context<'_>, limits: &PaceLimits) -> Poll<ApiError> {
         if !self.looked_twice {
             self.looked_twice = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let last_progress = *self.last_progress.get_or_insert_with(Instant::now);
-        let silent_until = last_progress + limits.progress_timeout;
-        let until = silent_until.min(limits.deadline.instant());
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        let (pace, timer) = self.timed.get_or_insert_with(|| {
+            let pace = Pace::new(Instant::now());
+            (pace, Box::pin(tokio::time::sleep_until(pace.end(limits).0)))
+        });
         // Progress moves the end further away, but the timer is only reset when it fires: once, not once per chunk.
         while timer.as_mut().poll(cx).is_ready() {
-            if timer.deadline() >= until {
-                let stalled = silent_until <= limits.deadline.instant();
-                return Poll::Ready(match stalled {
-                    true => ApiError::body_stalled(limits.progress_timeout),
-                    false => ApiError::deadline_within_body(),
+            let (end, why) = pace.end(limits);
+            if timer.deadline() >= end {
+                return Poll::Ready(match why {
+                    TooSlow::Stalled => ApiError::body_stalled(limits.progress_bytes, limits.progress_timeout),
+                    TooSlow::OutOfTime => ApiError::body_out_of_time(limits.body_timeout),
+                    TooSlow::Deadline => ApiError::deadline_within_body(),
                 });
             }
-            timer.as_mut().reset(until);
+            timer.as_mut().reset(end);
         }
         Poll::Pending
     }

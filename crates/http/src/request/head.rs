@@ -1,8 +1,9 @@
 //! What a request's headers ask for, read in one pass.
 //!
-//! Headers that are not ours are skipped. One of ours that cannot be read is an error that names it: a deadline that was
-//! asked for and silently not kept would be worse than none.
+//! Headers that are not ours are skipped. One of ours that cannot be read, or comes twice where only one can hold, is an
+//! error that names it: a deadline that was asked for and silently not kept would be worse than none.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
@@ -21,22 +22,22 @@ pub(crate) const X_REQUEST_PRIORITY: &str = "x-request-priority";
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Head<'a> {
     pub(crate) content_type: Option<&'a HeaderValue>,
-    pub(crate) accept: Option<&'a HeaderValue>,
+    pub(crate) accept: Option<Cow<'a, HeaderValue>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Option<Priority>,
 }
 
 impl<'a> Head<'a> {
-    /// Of a header that comes twice, the first counts.
+    /// Several lines of `accept` are one list (RFC 9110 §5.2).
     pub(crate) fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
         let mut head = Self::default();
         for (name, value) in headers {
             match name.as_str() {
-                "content-type" => _ = head.content_type.get_or_insert(value),
-                "accept" => _ = head.accept.get_or_insert(value),
+                "content-type" => set_once(&mut head.content_type, value, "content-type")?,
+                "accept" => head.accept = Some(joined(head.accept.take(), value)),
                 "content-encoding" => check_encoding(value)?,
-                X_REQUEST_TIMEOUT_MS => head.timeout = Some(parse_timeout(value)?),
-                X_REQUEST_PRIORITY => head.priority = Some(parse_priority(value)?),
+                X_REQUEST_TIMEOUT_MS => set_once(&mut head.timeout, parse_timeout(value)?, X_REQUEST_TIMEOUT_MS)?,
+                X_REQUEST_PRIORITY => set_once(&mut head.priority, parse_priority(value)?, X_REQUEST_PRIORITY)?,
                 _ => {}
             }
         }
@@ -44,9 +45,24 @@ impl<'a> Head<'a> {
     }
 }
 
+fn set_once<T>(target: &mut Option<T>, value: T, name: &'static str) -> Result<(), ApiError> {
+    match target.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(ApiError::bad_header(name, "given once")),
+    }
+}
+
+/// The lines of one list as one line.
+pub(crate) fn joined<'a>(list: Option<Cow<'a, HeaderValue>>, line: &'a HeaderValue) -> Cow<'a, HeaderValue> {
+    let Some(list) = list else { return Cow::Borrowed(line) };
+    let bytes = [list.as_bytes(), line.as_bytes()].join(&b", "[..]);
+    // Both were values, and so is what is between them.
+    HeaderValue::from_bytes(&bytes).map_or(list, Cow::Owned)
+}
+
 /// Whole milliseconds. More than an hour is asked for in good faith and gets an hour; zero or words are a mistake.
 fn parse_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
-    let refused = || ApiError::bad_header(X_REQUEST_TIMEOUT_MS, "a whole number of milliseconds from 1 to 3600000");
+    let refused = || ApiError::bad_header(X_REQUEST_TIMEOUT_MS, "a whole number of milliseconds, 1 or more");
     let digits = value.as_bytes();
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(refused());
@@ -69,10 +85,9 @@ fn parse_priority(value: &HeaderValue) -> Result<Priority, ApiError> {
 }
 
 fn check_encoding(value: &HeaderValue) -> Result<(), ApiError> {
-    match value.as_bytes() {
-        b"" | b"identity" => Ok(()),
-        _ => Err(ApiError::unsupported_encoding()),
-    }
+    // Names of codings have no case (RFC 9110 §8.4.1).
+    let is_plain = value.is_empty() || value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if is_plain { Ok(()) } else { Err(ApiError::unsupported_encoding()) }
 }
 
 #[cfg(test)]
@@ -111,7 +126,7 @@ mod tests {
         ]);
         let head = Head::read(&headers).unwrap();
         assert_eq!(head.content_type.unwrap(), "application/json");
-        assert_eq!(head.accept.unwrap(), "*/*");
+        assert_eq!(*head.accept.unwrap(), "*/*");
         assert_eq!((head.priority, head.timeout), (Some(Priority::Low), None));
     }
 
@@ -120,5 +135,31 @@ mod tests {
         let status = |lines| Head::read(&headers(lines)).map(|_| ()).unwrap_err().status().as_u16();
         assert_eq!(status(&[("content-encoding", "gzip")]), 415);
         assert_eq!(status(&[("x-request-priority", "urgent")]), 400);
+        assert!(Head::read(&headers(&[("content-encoding", "IDENTITY")])).is_ok());
+    }
+
+    #[test]
+    fn what_can_hold_only_once_may_not_come_twice() {
+        for (name, first, second) in [
+            ("x-request-timeout-ms", "5000", "1"),
+            ("x-request-priority", "high", "low"),
+            ("content-type", "application/json", "application/msgpack"),
+        ] {
+            let name = HeaderName::from_static(name);
+            let mut headers = HeaderMap::new();
+            headers.append(name.clone(), first.parse().unwrap());
+            headers.append(name, second.parse().unwrap());
+            assert_eq!(Head::read(&headers).unwrap_err().status().as_u16(), 400);
+        }
+    }
+
+    #[test]
+    fn lines_of_accept_are_one_list() {
+        let mut headers = HeaderMap::new();
+        for line in ["text/html", "application/json;q=0.5", "text/plain"] {
+            headers.append("accept", line.parse().unwrap());
+        }
+        let head = Head::read(&headers).unwrap();
+        assert_eq!(*head.accept.unwrap(), "text/html, application/json;q=0.5, text/plain");
     }
 }

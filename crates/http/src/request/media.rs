@@ -25,8 +25,18 @@ impl<'a> BodyForm<'a> {
         if content_type.is_some_and(|value| value == "application/json") {
             return Ok(Self::Encoded(Format::Json));
         }
-        let text = content_type.and_then(|value| value.to_str().ok());
+        let text = match content_type.map(HeaderValue::to_str) {
+            None => None,
+            Some(Ok(text)) => Some(text),
+            Some(Err(_)) => return Err(ApiError::unsupported_media_type(Some("?"), &accepted(input).join(", "))),
+        };
         let essence = essence(text.unwrap_or(OCTET_STREAM));
+        if let Some(charset) = text.and_then(charset).filter(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
+            // Of what is read here only JSON and texts have one; a picture does not care.
+            if essence == Format::Json.media_type() || essence.starts_with("text/") {
+                return Err(ApiError::unsupported_charset(charset));
+            }
+        }
         if let Some(format) = Format::from_media_type(&essence).filter(|format| BODY_FORMATS.contains(format)) {
             return Ok(Self::Encoded(format));
         }
@@ -106,6 +116,14 @@ fn specificity(pattern: &str) -> u8 {
     }
 }
 
+/// The value of the parameter `charset`.
+fn charset(media_type: &str) -> Option<&str> {
+    media_type.split(';').skip(1).find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("charset").then(|| value.trim().trim_matches('"'))
+    })
+}
+
 /// Type and subtype without parameters, lowercase.
 fn essence(media_type: &str) -> String {
     media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
@@ -142,9 +160,18 @@ mod tests {
         assert_eq!(form(Some("image/png")).unwrap(), "Raw(\"image\")");
         assert_eq!(form(Some("multipart/form-data")), Err(400));
         assert_eq!(form(Some("application/vnd.apache.arrow.stream")), Err(415), "known to the codec, not offered here");
+        assert_eq!(form(Some("application/json; charset=utf-16")), Err(415));
         for refused in [None, Some(""), Some("text/plain"), Some("image"), Some("application/x-www-form-urlencoded")] {
             assert_eq!(form(refused), Err(415), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn a_type_that_is_no_text_is_not_taken_for_none() {
+        let header = HeaderValue::from_bytes(b"\xff\xfe").unwrap();
+        let raw = RawBody { field: "image".to_owned(), media_types: vec!["application/octet-stream".to_owned()] };
+        let refused = BodyForm::of(Some(&header), &DataType::value().with_raw_body(raw)).unwrap_err();
+        assert_eq!(refused.status().as_u16(), 415);
     }
 
     #[test]

@@ -4,3 +4,4 @@ pub(crate) mod body;
 pub(crate) mod head;
 pub(crate) mod media;
 pub(crate) mod multipart;
+pub(crate) mod pace;

@@ -13,6 +13,7 @@ use tower::BoxError;
 
 use super::body::Incoming;
 use super::media::BODY_FORMATS;
+use crate::convert;
 use crate::error::ApiError;
 
 /// More parts than any form has; each costs more than its bytes.
@@ -55,7 +56,7 @@ async fn value_of(part: Field<'_>, name: &str, limits: &DecodeLimits) -> Result<
     let bytes = part.bytes().await.map_err(fault)?;
     let format = content_type.as_deref().and_then(Format::from_media_type);
     if let Some(format) = format.filter(|format| BODY_FORMATS.contains(format)) {
-        return Ok(Value::decode(format, &bytes, limits)?);
+        return convert::decode_part(format, bytes, limits).await.map_err(|error| error.in_part(name));
     }
     let is_text = !is_file && content_type.is_none_or(|essence| essence.starts_with("text/"));
     if !is_text {
@@ -85,7 +86,7 @@ fn fault(error: multer::Error) -> ApiError {
     match error {
         multer::Error::StreamReadFailed(cause) => match cause.downcast::<Broken>() {
             Ok(ours) => ours.0,
-            Err(other) => ApiError::broken_body(&other),
+            Err(other) => ApiError::broken_body(&*other),
         },
         other => ApiError::bad_multipart(other.to_string()),
     }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use callboard_core::Limits;
 use callboard_http::HttpConfig;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpSocket;
 
 use crate::support::app::{Hold, app};
 use crate::support::{Server, config};
@@ -77,8 +79,68 @@ async fn a_body_that_trickles_past_the_deadline_is_504() {
 }
 
 #[tokio::test]
-async fn slow_bodies_that_keep_coming_are_taken() {
+async fn bytes_that_are_announced_and_do_not_come_are_left_to_others() {
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let mut holders = Vec::new();
+    for _ in 0..4 {
+        let mut holder = server.connect().await;
+        holder
+            .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nx-request-timeout-ms: 3600000\r\ncontent-length: 900000\r\n\r\n[")
+            .await;
+        holders.push(holder);
+    }
+    server.metric_becomes("callboard_in_flight", 4.0).await;
+    let honest = format!("[{}1]", " ".repeat(500_000));
+    assert_eq!(server.post_json("/mirror", &honest).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_trickle_is_408_whatever_deadline_its_client_asks_for() {
     let server = Server::of_app(app(), config(|c| c.body_progress_timeout = SHORT)).await;
+    assert_eq!(trickled(&server, "application/json").await, "body_stalled");
+    assert_eq!(trickled(&server, "multipart/form-data; boundary=xyz").await, "body_stalled");
+}
+
+#[tokio::test]
+async fn a_body_that_takes_too_long_in_all_is_408_whatever_deadline_its_client_asks_for() {
+    let limits = config(|c| {
+        c.body_timeout = SHORT;
+        c.min_bytes_per_second = 0;
+    });
+    let server = Server::of_app(app(), limits).await;
+    assert_eq!(trickled(&server, "application/json").await, "body_out_of_time");
+}
+
+/// Sends a body byte by byte, more slowly than anybody should, until the server has had enough; gives the error's type.
+async fn trickled(server: &Server, content_type: &str) -> String {
+    let mut client = server.connect().await;
+    let head = format!(
+        "POST /size HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\nx-request-timeout-ms: 3600000\r\n\
+         content-length: 100000\r\n\r\n"
+    );
+    client.send(head).await;
+    let mut ticks = tokio::time::interval(SHORT / 20);
+    loop {
+        tokio::select! {
+            biased;
+            _ = client.socket.readable() => break,
+            _ = ticks.tick() => {}
+        }
+        client.send(" ").await;
+    }
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 408, "{answer:?}");
+    answer.problem()["error_type"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn slow_bodies_that_keep_coming_are_taken() {
+    let limits = config(|c| {
+        c.body_progress_timeout = SHORT;
+        c.min_bytes_per_second = 0;
+    });
+    let server = Server::of_app(app(), limits).await;
     let mut client = server.connect().await;
     let body = format!("[{}1]", " ".repeat(20));
     client
@@ -163,4 +225,18 @@ async fn the_work_of_a_client_that_left_is_not_begun() {
     hold.one_is_held().await; // The third: had the second been begun, this permit would be its, and the third never released.
     hold.release_one();
     assert_eq!(third.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answers_loses_its_connection() {
+    let server = Server::of_app(app(), config(|c| c.write_progress_timeout = SHORT)).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(2048).unwrap();
+    let mut deaf = socket.connect(server.address).await.unwrap();
+    // More than the buffers of two kernels take.
+    let requests = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: test\r\n\r\n".repeat(60);
+    deaf.write_all(requests.as_bytes()).await.unwrap();
+    // The one that is left is the connection that asks.
+    server.metric_becomes("callboard_http_connections_open", 1.0).await;
+    drop(deaf);
 }

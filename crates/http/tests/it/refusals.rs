@@ -22,7 +22,7 @@ async fn status_400_names_the_header_that_cannot_be_read() {
         let answer = client.post("/mirror", &[JSON, ("x-request-timeout-ms", timeout)], "1").await;
         let problem = answer.problem();
         assert_eq!((answer.status, problem["error_type"].as_str()), (400, Some("bad_header")), "{timeout}");
-        let expected = "header `x-request-timeout-ms` must be a whole number of milliseconds from 1 to 3600000";
+        let expected = "header `x-request-timeout-ms` must be a whole number of milliseconds, 1 or more";
         assert_eq!(problem["message"], expected);
     }
 }

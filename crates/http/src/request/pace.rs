@@ -1,0 +1,114 @@
+//! Decides how long a body may still take: a plain value, fed with times and sizes.
+//!
+//! Three clocks run from the first wait for a body, and the first that ends decides: the request's own deadline, the
+//! longest time for any body, and a window in which so many bytes have to arrive. The window is what a trickle fails: a
+//! byte now and then is no progress.
+
+use std::time::Duration;
+
+use callboard_core::{Deadline, Instant};
+
+/// What bounds the time of one body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PaceLimits {
+    /// The length of a window.
+    pub(crate) progress_timeout: Duration,
+    /// What has to arrive within one, unless it is the end.
+    pub(crate) progress_bytes: u64,
+    /// The longest that any body may take.
+    pub(crate) body_timeout: Duration,
+    /// The request's own deadline.
+    pub(crate) deadline: Deadline,
+}
+
+/// Why a body was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TooSlow {
+    /// The window ended with too little in it.
+    Stalled,
+    /// The time for any body was over.
+    OutOfTime,
+    /// The caller's own deadline passed.
+    Deadline,
+}
+
+/// How one body comes along.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    began: Instant,
+    window_began: Instant,
+    window_bytes: u64,
+}
+
+impl Pace {
+    /// Waiting begins.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { began: now, window_began: now, window_bytes: 0 }
+    }
+
+    /// So many bytes arrived; a full window is followed by a new one.
+    pub(crate) fn received(&mut self, now: Instant, bytes: u64, limits: &PaceLimits) {
+        self.window_bytes += bytes;
+        if self.window_bytes >= limits.progress_bytes {
+            (self.window_began, self.window_bytes) = (now, 0);
+        }
+    }
+
+    /// When it is given up if nothing more arrives, and why.
+    pub(crate) fn end(&self, limits: &PaceLimits) -> (Instant, TooSlow) {
+        let ends = [
+            (self.window_began + limits.progress_timeout, TooSlow::Stalled),
+            (self.began + limits.body_timeout, TooSlow::OutOfTime),
+            (limits.deadline.instant(), TooSlow::Deadline),
+        ];
+        // The first of equals: what the client did is told before what its clock says.
+        ends.into_iter().min_by_key(|(end, _)| *end).expect("three ends")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limits(now: Instant, deadline: Duration) -> PaceLimits {
+        PaceLimits {
+            progress_timeout: 10 * SECOND,
+            progress_bytes: 1000,
+            body_timeout: 60 * SECOND,
+            deadline: Deadline::after(now, deadline),
+        }
+    }
+
+    #[test]
+    fn a_trickle_does_not_move_the_end_of_its_window() {
+        let now = Instant::now();
+        let limits = limits(now, 3600 * SECOND);
+        let mut pace = Pace::new(now);
+        for second in 1..10 {
+            pace.received(now + second * SECOND, 1, &limits);
+        }
+        assert_eq!(pace.end(&limits), (now + 10 * SECOND, TooSlow::Stalled));
+        pace.received(now + 9 * SECOND, 991, &limits);
+        assert_eq!(pace.end(&limits), (now + 19 * SECOND, TooSlow::Stalled));
+    }
+
+    #[test]
+    fn a_body_at_the_least_rate_ends_at_the_time_for_any_body() {
+        let now = Instant::now();
+        let limits = limits(now, 3600 * SECOND);
+        let mut pace = Pace::new(now);
+        for second in 1..60 {
+            pace.received(now + second * SECOND, 1000, &limits);
+        }
+        assert_eq!(pace.end(&limits), (now + 60 * SECOND, TooSlow::OutOfTime));
+    }
+
+    #[test]
+    fn the_callers_own_deadline_counts_where_it_is_the_first() {
+        let now = Instant::now();
+        let limits = limits(now, 5 * SECOND);
+        assert_eq!(Pace::new(now).end(&limits), (now + 5 * SECOND, TooSlow::Deadline));
+    }
+}
