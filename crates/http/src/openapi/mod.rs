@@ -13,6 +13,7 @@ use std::sync::Arc;
 use callboard_core::Route;
 use serde_json::{Value, json};
 
+use self::operation::OperationIds;
 use self::schema::Components;
 
 pub(crate) use self::operation::example_of;
@@ -22,7 +23,8 @@ pub(crate) use self::operation::example_of;
 pub struct ApiInfo {
     /// Its name. Default `Callboard`.
     pub title: String,
-    /// The version of the service, not of this crate. Default `0.0.0`.
+    /// The version of the service. Default that of this crate, so that a page of a service that has none of its own says at
+    /// least what serves it.
     pub version: String,
     /// What it is for, as CommonMark. Default empty.
     pub description: String,
@@ -30,7 +32,11 @@ pub struct ApiInfo {
 
 impl Default for ApiInfo {
     fn default() -> Self {
-        Self { title: "Callboard".to_owned(), version: "0.0.0".to_owned(), description: String::new() }
+        Self {
+            title: "Callboard".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            description: String::new(),
+        }
     }
 }
 
@@ -40,15 +46,20 @@ impl Default for ApiInfo {
 pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
     let mut components = Components::default();
     components.insert("Problem", problem_schema());
+    let mut ids = OperationIds::default();
     let mut paths: serde_json::Map<String, Value> = routes
         .iter()
-        .map(|route| (route.name().to_owned(), json!({ "post": operation::of_route(route, &mut components) })))
+        .map(|route| {
+            let operation = operation::of_route(route, ids.next(route.name()), &mut components);
+            (route.name().to_owned(), json!({ "post": operation }))
+        })
         .collect();
     paths.extend(fixed_pages());
     json!({
         "openapi": "3.1.0",
         "info": info_object(info),
-        "servers": [{ "url": "/" }],
+        // Relative to the document, so that it also holds behind a proxy that puts the edge under a path of its own.
+        "servers": [{ "url": "./" }],
         "tags": [
             { "name": "routes", "description": "What this node serves." },
             { "name": "node", "description": "How the node itself does." },

@@ -1,5 +1,7 @@
 //! One route as an OpenAPI operation, and the parts that all operations share.
 
+use std::collections::HashSet;
+
 use callboard_codec::{DataType, Format};
 use callboard_core::Route;
 use serde_json::{Map, Value, json};
@@ -10,10 +12,10 @@ use crate::error::PROBLEM_JSON;
 use crate::request::media::{BODY_FORMATS, MULTIPART, REPLY_FORMATS};
 
 /// The `POST` of a route.
-pub(super) fn of_route(route: &Route, components: &mut Components) -> Value {
+pub(super) fn of_route(route: &Route, operation_id: String, components: &mut Components) -> Value {
     let mut operation = json!({
         "tags": ["routes"],
-        "operationId": operation_id(route.name()),
+        "operationId": operation_id,
         "parameters": PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })),
         "requestBody": { "required": true, "content": request_content(route, components) },
         "responses": responses(route, components),
@@ -24,9 +26,19 @@ pub(super) fn of_route(route: &Route, components: &mut Components) -> Value {
     operation
 }
 
-/// `/digits/v2` as `post_digits_v2`.
-fn operation_id(route: &str) -> String {
-    format!("post{}", route.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
+/// The ids of one document: programs that generate clients make functions of them, so no two may be equal.
+#[derive(Debug, Default)]
+pub(super) struct OperationIds(HashSet<String>);
+
+impl OperationIds {
+    /// `/digits/v2` as `post_digits_v2`; where another route has taken that, with a number behind it.
+    pub(super) fn next(&mut self, route: &str) -> String {
+        let id = format!("post{}", route.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
+        let mut candidates = std::iter::once(id.clone()).chain((2..).map(|number| format!("{id}_{number}")));
+        let free = candidates.find(|candidate| !self.0.contains(candidate)).expect("there is always a higher number");
+        self.0.insert(free.clone());
+        free
+    }
 }
 
 fn request_content(route: &Route, components: &mut Components) -> Value {
@@ -39,20 +51,23 @@ fn request_content(route: &Route, components: &mut Components) -> Value {
     if let Some(example) = example_of(route) {
         content[Format::Json.media_type()]["example"] = example;
     }
-    content.insert(MULTIPART.to_owned(), json!({ "schema": form_schema(input, &reference) }));
+    if let Some(schema) = form_schema(input, &reference) {
+        content.insert(MULTIPART.to_owned(), json!({ "schema": schema }));
+    }
     for media_type in input.raw_body().into_iter().flat_map(|raw| &raw.media_types) {
         content.insert(media_type.clone(), json!({ "schema": binary() }));
     }
     Value::Object(content)
 }
 
-/// A form for a route that takes raw bodies has that body as a file; else it has the fields of the type.
-fn form_schema(input: &DataType, reference: &Value) -> Value {
+/// A form for a route that takes raw bodies has that body as a file; else it has the fields of the type. What is no object,
+/// or may be something else, has none.
+fn form_schema(input: &DataType, reference: &Value) -> Option<Value> {
     match input.raw_body() {
         Some(raw) => {
-            json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } })
+            Some(json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } }))
         }
-        None => reference.clone(),
+        None => (input.schema()["type"] == "object").then(|| reference.clone()),
     }
 }
 
@@ -60,14 +75,26 @@ fn binary() -> Value {
     json!({ "type": "string", "format": "binary" })
 }
 
-/// The route's own example as JSON, else one made from its schema; none where the input is bytes in the main.
+/// The route's own example as JSON, else one made from its schema; none where the input is bytes in the main, or is so long
+/// that a document with it would be read by nobody.
 pub(crate) fn example_of(route: &Route) -> Option<Value> {
-    let given = route.examples().first().and_then(|example| example.encode(Format::Json).ok());
-    if let Some(json) = given.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
-        return Some(json);
+    if route.input().raw_body().is_some() {
+        return None;
     }
-    route.input().raw_body().is_none().then(|| sample(route.input().schema()))
+    let given = route.examples().iter().filter(|example| example.resident_bytes() <= MAX_EXAMPLE_MEMORY);
+    let given = given.filter_map(|example| example.encode(Format::Json).ok());
+    match given.into_iter().find(|json| json.len() <= MAX_EXAMPLE_BYTES) {
+        Some(json) => serde_json::from_slice(&json).ok(),
+        None if route.examples().is_empty() => sample(route.input().schema()),
+        None => None,
+    }
 }
+
+/// Longer examples are left out.
+const MAX_EXAMPLE_BYTES: usize = 4 * 1024;
+
+/// A value of more than this is not even written down to see how long it is.
+const MAX_EXAMPLE_MEMORY: usize = 64 * MAX_EXAMPLE_BYTES;
 
 fn responses(route: &Route, components: &mut Components) -> Value {
     let output = route.output();
@@ -161,4 +188,16 @@ pub(super) fn parameters() -> Value {
         (component.to_owned(), object)
     };
     Value::Object(PARAMETERS.into_iter().map(parameter).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_that_differ_in_punctuation_get_ids_of_their_own() {
+        let mut ids = OperationIds::default();
+        let made = ["/na-me", "/na_me", "/na_me_2", "/na.me"].map(|route| ids.next(route));
+        assert_eq!(made, ["post_na_me", "post_na_me_2", "post_na_me_2_2", "post_na_me_3"]);
+    }
 }

@@ -6,17 +6,23 @@ use serde_json::{Map, Value, json};
 /// Deep enough for any example that a person still reads; ends recursive types.
 const MAX_DEPTH: usize = 6;
 
-/// A small value for `schema`, whose references lead into its own `$defs`.
-pub(crate) fn sample(schema: &Value) -> Value {
-    Sampler { root: schema }.of(schema, 0)
+/// An array that has to be longer than this is shown to nobody.
+const MAX_ITEMS: u64 = 16;
+
+/// A small value for `schema`, whose references lead into its own `$defs`; none where a value that fits would not be small.
+pub(crate) fn sample(schema: &Value) -> Option<Value> {
+    let mut sampler = Sampler { root: schema, fits: true };
+    let value = sampler.of(schema, 0);
+    sampler.fits.then_some(value)
 }
 
 struct Sampler<'a> {
     root: &'a Value,
+    fits: bool,
 }
 
-impl Sampler<'_> {
-    fn of(&self, schema: &Value, depth: usize) -> Value {
+impl<'a> Sampler<'a> {
+    fn of(&mut self, schema: &'a Value, depth: usize) -> Value {
         if depth > MAX_DEPTH {
             return Value::Null;
         }
@@ -42,7 +48,7 @@ impl Sampler<'_> {
     }
 
     /// Required properties; all of them where none is required.
-    fn object(&self, schema: &Value, depth: usize) -> Value {
+    fn object(&mut self, schema: &'a Value, depth: usize) -> Value {
         let Some(properties) = schema["properties"].as_object() else { return json!({}) };
         let required: Vec<&str> =
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -50,11 +56,13 @@ impl Sampler<'_> {
         Value::Object(shown.map(|(name, property)| (name.clone(), self.of(property, depth + 1))).collect::<Map<_, _>>())
     }
 
-    fn array(&self, schema: &Value, depth: usize) -> Value {
+    fn array(&mut self, schema: &'a Value, depth: usize) -> Value {
         if let Some(items) = schema["prefixItems"].as_array() {
             return items.iter().map(|item| self.of(item, depth + 1)).collect();
         }
-        let count = schema["minItems"].as_u64().unwrap_or(1).clamp(1, 4);
+        let least = schema["minItems"].as_u64().unwrap_or(1);
+        self.fits &= least <= MAX_ITEMS;
+        let count = least.clamp(1, MAX_ITEMS);
         (0..count).map(|_| self.of(&schema["items"], depth + 1)).collect()
     }
 }
@@ -105,18 +113,25 @@ mod tests {
         let expected = json!({
             "name": "text", "times": 3, "tags": ["text"], "size": 1.5, "kind": "small", "inner": { "on": true },
         });
-        assert_eq!(sample(&schema), expected);
+        assert_eq!(sample(&schema), Some(expected));
     }
 
     #[test]
     fn ends_on_recursive_types() {
         let schema = json!({ "type": "array", "items": { "$ref": "#" } });
-        assert!(sample(&schema).is_array());
+        assert!(sample(&schema).unwrap().is_array());
     }
 
     #[test]
     fn a_schema_that_says_nothing_gets_an_empty_object() {
-        assert_eq!(sample(&json!({})), json!({}));
-        assert_eq!(sample(&json!(true)), json!({}));
+        assert_eq!(sample(&json!({})), Some(json!({})));
+        assert_eq!(sample(&json!(true)), Some(json!({})));
+    }
+
+    #[test]
+    fn a_fixed_length_is_kept_or_nothing_is_shown() {
+        let row = |length: u64| json!({ "type": "array", "items": { "type": "integer" }, "minItems": length });
+        assert_eq!(sample(&row(10)), Some(json!(vec![1; 10])));
+        assert_eq!(sample(&row(1000)), None);
     }
 }

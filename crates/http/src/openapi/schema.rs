@@ -1,7 +1,8 @@
 //! Moves JSON Schemas of types into one `components/schemas` section, with their definitions and references.
 //!
 //! Two types of the same name and the same schema share an entry; of the same name and different schemas, the later one gets
-//! a number behind its name.
+//! a number behind its name. A schema is the same only if all that it refers to is: two types that look alike, each with a
+//! part of its own under one name, are two.
 
 use serde_json::{Map, Value, json};
 
@@ -9,24 +10,27 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Default)]
 pub(super) struct Components {
     schemas: Map<String, Value>,
-    /// What was asked to be inserted under each name, before references were rewritten: the ground for sharing.
+    /// What was asked to be inserted under each name, with its definitions and before references were rewritten: the ground
+    /// for sharing.
     originals: Map<String, Value>,
 }
 
 impl Components {
     /// Puts `schema` under `name`, or under the next free name like it, and gives back a reference to it.
     pub(super) fn insert(&mut self, name: &str, mut schema: Value) -> Value {
+        let (root, root_is_new) = self.reserve(&component_name(name), &schema);
         let definitions = match schema.as_object_mut().and_then(|object| object.remove("$defs")) {
             Some(Value::Object(definitions)) => definitions,
             _ => Map::new(),
         };
-        let (root, root_is_new) = self.reserve(&component_name(name), &schema);
-        // All names first: definitions refer to each other in any order.
+        // All names first: definitions refer to each other in any order. Each is told apart by all that it could refer to;
+        // that may give one schema two names, and never two schemas one.
         let named: Vec<_> = definitions
-            .into_iter()
+            .iter()
             .map(|(old, definition)| {
-                let (new, is_new) = self.reserve(&component_name(&old), &definition);
-                (old, new, is_new, definition)
+                let with_all = closure(definition, &schema, &definitions);
+                let (new, is_new) = self.reserve(&component_name(old), &with_all);
+                (old.clone(), new, is_new, definition.clone())
             })
             .collect();
         let renames: Vec<(String, String)> =
@@ -78,22 +82,84 @@ fn component_name(name: &str) -> String {
     if name.is_empty() { "Schema".to_owned() } else { name }
 }
 
-/// Follows `$ref`s wherever a schema may hold them. A `$ref` that is the *name of a property* is a schema, not a string,
-/// and is left alone by that.
+/// What a definition says, with what it refers to: itself, and the definitions that it reaches.
+fn closure(definition: &Value, root: &Value, definitions: &Map<String, Value>) -> Value {
+    let mut reached: Map<String, Value> = Map::new();
+    let mut open = vec![definition];
+    while let Some(schema) = open.pop() {
+        each_reference(schema, &mut |target| {
+            let target_schema = match target.strip_prefix("#/$defs/") {
+                Some(name) => definitions.get(name),
+                None => (target == "#").then_some(root),
+            };
+            if let Some(target_schema) = target_schema.filter(|_| !reached.contains_key(target)) {
+                reached.insert(target.to_owned(), target_schema.clone());
+                open.push(target_schema);
+            }
+        });
+    }
+    if reached.is_empty() { definition.clone() } else { json!({ "schema": definition, "reached": reached }) }
+}
+
+/// Follows `$ref`s wherever a schema may hold them.
 fn rewrite_references(schema: &mut Value, root: &str, renames: &[(String, String)]) {
     match schema {
         Value::Object(object) => {
             for (key, value) in object.iter_mut() {
-                match value {
-                    Value::String(target) if key == "$ref" => *target = renamed(target, root, renames),
-                    // Data, not schemas: a string in here is never a reference.
-                    _ if ["const", "enum", "default", "example", "examples"].contains(&key.as_str()) => {}
-                    _ => rewrite_references(value, root, renames),
+                match (value, kind_of(key)) {
+                    (Value::String(target), Keyword::Reference) => *target = renamed(target, root, renames),
+                    (_, Keyword::Data) => {}
+                    // Below these, keys are names of the user's own, which may be those of keywords.
+                    (Value::Object(named), Keyword::Names) => {
+                        named.values_mut().for_each(|schema| rewrite_references(schema, root, renames));
+                    }
+                    (value, _) => rewrite_references(value, root, renames),
                 }
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| rewrite_references(item, root, renames)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Tells `found` every reference of a schema, by the same rules.
+fn each_reference<'a>(schema: &'a Value, found: &mut impl FnMut(&'a str)) {
+    match schema {
+        Value::Object(object) => {
+            for (key, value) in object {
+                match (value, kind_of(key)) {
+                    (Value::String(target), Keyword::Reference) => found(target),
+                    (_, Keyword::Data) => {}
+                    (Value::Object(named), Keyword::Names) => {
+                        named.values().for_each(|schema| each_reference(schema, found));
+                    }
+                    (value, _) => each_reference(value, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| each_reference(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// What a keyword of a schema holds.
+enum Keyword {
+    /// The place of another schema.
+    Reference,
+    /// Values, in which nothing is a reference.
+    Data,
+    /// Schemas under names of the user's own.
+    Names,
+    /// Schemas, or nothing of interest.
+    Other,
+}
+
+fn kind_of(keyword: &str) -> Keyword {
+    match keyword {
+        "$ref" => Keyword::Reference,
+        "const" | "enum" | "default" | "example" | "examples" => Keyword::Data,
+        "properties" | "patternProperties" | "dependentSchemas" | "$defs" => Keyword::Names,
+        _ => Keyword::Other,
     }
 }
 
@@ -133,6 +199,39 @@ mod tests {
         let other = components.insert("Name", json!({ "type": "integer" }));
         assert_eq!(other, json!({ "$ref": "#/components/schemas/Name_2" }));
         assert_eq!(components.into_schemas().len(), 2);
+    }
+
+    #[test]
+    fn types_that_differ_only_in_their_parts_are_two() {
+        let mut components = Components::default();
+        let item = |inner: &str| {
+            json!({
+                "type": "object",
+                "properties": { "inner": { "$ref": "#/$defs/Inner" } },
+                "$defs": { "Inner": { "type": inner } },
+            })
+        };
+        assert_eq!(components.insert("Item", item("string")), json!({ "$ref": "#/components/schemas/Item" }));
+        assert_eq!(components.insert("Item", item("integer")), json!({ "$ref": "#/components/schemas/Item_2" }));
+        assert_eq!(components.insert("Item", item("string")), json!({ "$ref": "#/components/schemas/Item" }));
+        let schemas = Value::Object(components.into_schemas());
+        assert_eq!(schemas["Item"]["properties"]["inner"]["$ref"], "#/components/schemas/Inner");
+        assert_eq!(schemas["Item_2"]["properties"]["inner"]["$ref"], "#/components/schemas/Inner_2");
+        assert_eq!(schemas["Inner_2"]["type"], "integer");
+    }
+
+    #[test]
+    fn properties_may_be_called_like_keywords() {
+        let mut components = Components::default();
+        let schema = json!({
+            "properties": { "default": { "$ref": "#/$defs/Inner" }, "enum": { "$ref": "#/$defs/Inner" } },
+            "$defs": { "Inner": { "type": "string" } },
+        });
+        components.insert("Odd", schema);
+        let schemas = Value::Object(components.into_schemas());
+        for name in ["default", "enum"] {
+            assert_eq!(schemas["Odd"]["properties"][name]["$ref"], "#/components/schemas/Inner", "{name}");
+        }
     }
 
     #[test]
