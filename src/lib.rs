@@ -81,7 +81,7 @@ mod server;
 pub use callboard_core::*;
 
 #[cfg(feature = "cli")]
-pub use cli::cli;
+pub use cli::{cli, cli_with};
 #[cfg(feature = "http")]
 pub use server::{ServeError, Server, serve};
 

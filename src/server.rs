@@ -8,6 +8,7 @@ use callboard_http::{ApiInfo, Edge, HttpConfig};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.
 ///
@@ -18,15 +19,65 @@ pub async fn serve(app: App, address: impl ToSocketAddrs) -> Result<Server, Serv
     Server::start(app, address, HttpConfig::default()).await
 }
 
-/// A node with its HTTP edge. Dropping it ends both at once; [`shutdown`](Self::shutdown) ends them in good order.
+/// A node with its HTTP edge. Dropping it ends both at once, connections included; [`shutdown`](Self::shutdown) ends them
+/// in good order.
 #[derive(Debug)]
 #[must_use = "a server ends when it is dropped"]
 pub struct Server {
     node: Node,
     address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    edge: JoinHandle<()>,
+    stop: oneshot::Sender<Duration>,
+    edge: EdgeTask,
 }
+
+/// The edge on its socket, answering that the node is starting until [`start`](Self::start) brings the node.
+#[derive(Debug)]
+pub(crate) struct Door {
+    address: SocketAddr,
+    edge: Edge,
+    stop: oneshot::Sender<Duration>,
+    serving: EdgeTask,
+}
+
+impl Door {
+    /// Serves from now on.
+    pub(crate) fn open(listener: TcpListener, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+        let address = listener.local_addr().map_err(ServeError::Bind)?;
+        let edge = Edge::starting(config, info)?;
+        let (stop, stopped) = oneshot::channel::<Duration>();
+        // An error says that the server was dropped: the end, and at once.
+        let shutdown = async { stopped.await.unwrap_or_default() };
+        let serving = EdgeTask(tokio::spawn(callboard_http::serve_edge(listener, edge.clone(), shutdown)));
+        Ok(Self { address, edge, stop, serving })
+    }
+
+    /// Starts the app behind the door. Where it does not start, the door closes.
+    pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
+        let node = app.start().await?;
+        self.edge.open(node.client())?;
+        Ok(Server { node, address: self.address, stop: self.stop, edge: self.serving })
+    }
+}
+
+/// The task that serves the edge. It does not outlive its handle: a task that is merely let go of would serve on.
+#[derive(Debug)]
+struct EdgeTask(JoinHandle<()>);
+
+impl EdgeTask {
+    /// Waits for the end, at most so long; tells whether it came.
+    async fn ends_by(&mut self, end: Instant) -> bool {
+        self.0.is_finished() || tokio::time::timeout_at(end, &mut self.0).await.is_ok()
+    }
+}
+
+impl Drop for EdgeTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// After the grace: time in which those who were cut are told so.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 impl Server {
     /// Starts an app and serves it with limits of its own.
@@ -42,6 +93,8 @@ impl Server {
 
     /// Starts an app and serves it on a socket that is there already, under a name of its own.
     ///
+    /// The socket is answered while the app starts: `/livez` says yes, `/readyz` and all calls 503.
+    ///
     /// # Errors
     ///
     /// An app that does not start, or that the edge cannot serve.
@@ -51,16 +104,7 @@ impl Server {
         config: HttpConfig,
         info: ApiInfo,
     ) -> Result<Self, ServeError> {
-        let address = listener.local_addr().map_err(ServeError::Bind)?;
-        let node = app.start().await?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let shutdown = async {
-            // An error says that the server was dropped: the end, too.
-            let _ = stopped.await;
-        };
-        let edge = Edge::try_new(node.client(), config, info)?;
-        let edge = tokio::spawn(callboard_http::serve_edge(listener, edge, shutdown));
-        Ok(Self { node, address, stop, edge })
+        Door::open(listener, config, info)?.start(app).await
     }
 
     /// Where it listens.
@@ -81,15 +125,22 @@ impl Server {
     }
 
     /// Ends in good order within `grace`: readiness says no, the edge finishes the requests in hand and closes, the node
-    /// drains and its workers clean up.
+    /// drains and its workers clean up. What is left after `grace` is answered with 503 and cut; when this returns, nothing
+    /// is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
-        let Self { node, address: _, stop, edge } = self;
-        let end = tokio::time::Instant::now() + grace;
+        let Self { node, address: _, stop, mut edge } = self;
+        let end = Instant::now() + grace;
         node.withdraw();
-        drop(stop);
-        // The edge has its own limit for connections that do not end; ours is the caller's.
-        let _ = tokio::time::timeout_at(end, edge).await;
-        node.shutdown(end.saturating_duration_since(tokio::time::Instant::now())).await
+        // The node is asked first what was unfinished: the edge's own limit comes after that.
+        let _ = stop.send(grace + LAST_WORDS);
+        edge.ends_by(end).await;
+        let drained = node.shutdown(end.saturating_duration_since(Instant::now())).await;
+        if !edge.ends_by(Instant::now() + LAST_WORDS).await {
+            edge.0.abort();
+            // The end of an aborted task comes at once, and with it that of its connections.
+            edge.ends_by(Instant::now() + LAST_WORDS).await;
+        }
+        drained
     }
 }
 

@@ -61,6 +61,23 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
     Ok(LowArgs { verb, target: matches.get_one::<PathBuf>("target").cloned(), flags: flags(matches) })
 }
 
+/// What clap has against the words, on one line: its complaint and what it thinks was meant. `None` for what is an answer.
+pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        return None;
+    }
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let complaint = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    // How to pass it as a value is not what anybody meant who mistyped a flag.
+    let tip = lines.filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
+    Some(match tip {
+        Some(tip) => format!("{complaint}; {tip}"),
+        None => format!("{complaint}; --help tells what there is"),
+    })
+}
+
 fn flags(matches: &ArgMatches) -> Flags {
     let typed = |name: &SettingName| {
         let value = matches.try_get_one::<String>(name.flag).ok().flatten()?;
@@ -123,6 +140,8 @@ fn explain() -> Arg {
 fn setting(name: &'static SettingName) -> Arg {
     Arg::new(name.flag)
         .long(name.flag)
+        // Who knows the key in the file has a right to be understood.
+        .aliases(name.spellings_of_key().filter(|spelling| spelling != name.flag))
         .value_name(name.placeholder)
         .help(format!("{} [default: {}]", name.help, name.default))
         .help_heading("Settings")
@@ -167,6 +186,32 @@ mod tests {
         assert!(error.contains("--drain"), "{error}");
         let error = parse("callboard sevre").unwrap_err();
         assert!(error.contains("serve"), "{error}");
+    }
+
+    #[test]
+    fn a_key_of_the_file_is_understood_as_a_flag() {
+        let args = parse("callboard serve --listen 127.0.0.1:1 --log-filter info --limits-drain 1s").unwrap();
+        let expected = [("http", "127.0.0.1:1"), ("log", "info"), ("drain", "1s")];
+        for (flag, value) in expected {
+            assert!(args.flags.contains(&(flag, value.to_owned())), "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_complaint_is_one_line_with_what_was_probably_meant() {
+        let complaint_of = |line: &str| {
+            let words = line.split_whitespace().map(OsString::from);
+            complaint(&super::parse(Program::Callboard, words).unwrap_err())
+        };
+        assert_eq!(
+            complaint_of("callboard serve --drian 1s").unwrap(),
+            "unexpected argument '--drian' found; a similar argument exists: '--drain'"
+        );
+        assert_eq!(
+            complaint_of("callboard serve --zzz").unwrap(),
+            "unexpected argument '--zzz' found; --help tells what there is"
+        );
+        assert_eq!(complaint_of("callboard --help"), None);
     }
 
     #[test]

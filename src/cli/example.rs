@@ -2,17 +2,12 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
-use callboard_codec::{Format, Value};
-use callboard_core::{Client, Route};
+use callboard_core::Client;
 
 use super::service::{example_file, title};
 use crate::config::Plan;
-
-/// Longer examples are not pasted by anybody.
-const MAX_COMMAND_BYTES: usize = 400;
 
 /// The first lines of a server.
 pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: Duration) -> String {
@@ -27,7 +22,8 @@ pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: D
         let stages = route.stages().iter().map(ToString::to_string).collect::<Vec<_>>().join(" → ");
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  POST {}  {stages}", route.name());
-        if let Some(command) = command(plan, &route, &base) {
+        let file = example_file(plan, route.name());
+        if let Some(command) = callboard_http::curl(&route, &base, file.as_deref()) {
             let _ = write!(text, "\n    {command}");
         }
     }
@@ -47,36 +43,6 @@ fn base_url(address: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(host, address.port()))
 }
 
-/// A call of this route by curl, if it has an example.
-fn command(plan: &Plan, route: &Route, base: &str) -> Option<String> {
-    let url = format!("{base}{}", route.name());
-    match (example_file(plan, route.name()), route.input().raw_body()) {
-        (Some(file), Some(raw)) => Some(format!("curl -F {}=@{} {url}", raw.field, quoted_path(&file))),
-        (Some(file), None) => Some(format!("curl --json @{} {url}", quoted_path(&file))),
-        (None, _) => {
-            let json = json(route.examples().first()?)?;
-            Some(format!("curl --json {} {url}", quoted(&json)))
-        }
-    }
-}
-
-fn json(example: &Value) -> Option<String> {
-    let json = example.encode(Format::Json).ok()?;
-    let json = std::str::from_utf8(&json).ok()?;
-    (json.len() <= MAX_COMMAND_BYTES).then(|| json.to_owned())
-}
-
-fn quoted_path(path: &Path) -> String {
-    let path = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    if path.chars().all(plain) { path } else { quoted(&path) }
-}
-
-/// For a POSIX shell.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,12 +52,5 @@ mod tests {
         assert_eq!(base_url(SocketAddr::from(([0, 0, 0, 0], 80))), "http://127.0.0.1:80");
         assert_eq!(base_url("[::]:80".parse().unwrap()), "http://[::1]:80");
         assert_eq!(base_url(SocketAddr::from(([10, 0, 0, 1], 80))), "http://10.0.0.1:80");
-    }
-
-    #[test]
-    fn a_shell_reads_back_what_was_quoted() {
-        assert_eq!(quoted(r#"{"text":"it's"}"#), r#"'{"text":"it'\''s"}'"#);
-        assert_eq!(quoted_path(Path::new("a dir/seven.png")), "'a dir/seven.png'");
-        assert_eq!(quoted_path(Path::new("digits/seven.png")), "digits/seven.png");
     }
 }

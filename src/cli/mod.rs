@@ -24,6 +24,9 @@ mod target;
 use std::process::ExitCode;
 
 use callboard_core::App;
+use callboard_http::ApiInfo;
+
+use self::run::Own;
 
 /// Gives a program with its own app the commands of the `callboard` binary: `serve`, `check`, `openapi`.
 ///
@@ -42,7 +45,25 @@ use callboard_core::App;
 /// ```
 #[must_use = "the exit code is for `main` to return"]
 pub fn cli(app: App) -> ExitCode {
-    run::run(Some(app), std::env::args_os(), std::env::vars_os())
+    run::run(Some(Own { app, info: None }), std::env::args_os(), std::env::vars_os())
+}
+
+/// As [`cli`], for a program that has a title and a version of its own to put into the OpenAPI document and on the index
+/// page. The settings `api.title` and `api.version` still win: who runs a program may call it something else.
+///
+/// ```no_run
+/// use callboard::http::ApiInfo;
+/// use callboard::{App, Stage};
+///
+/// let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
+/// let mut info = ApiInfo::default();
+/// info.title = "Shouting".to_owned();
+/// info.version = env!("CARGO_PKG_VERSION").to_owned();
+/// let code = callboard::cli_with(App::new().route("/shout", shout), info);
+/// ```
+#[must_use = "the exit code is for `main` to return"]
+pub fn cli_with(app: App, info: ApiInfo) -> ExitCode {
+    run::run(Some(Own { app, info: Some(info) }), std::env::args_os(), std::env::vars_os())
 }
 
 /// The `callboard` binary: serves the directory, file or model that it is pointed at.

@@ -24,8 +24,8 @@ pub(crate) fn note(text: impl Display) {
 }
 
 /// Says why the command failed, on one line.
-pub(crate) fn failure(error: &CliError) {
-    let line = error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ");
+pub(crate) fn failure(message: String) {
+    let line = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     note(format_args!("callboard: {line}"));
 }
 

@@ -4,55 +4,67 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use callboard_core::App;
+use callboard_http::ApiInfo;
 
 use super::args::{self, LowArgs, Program, Verb};
 use super::commands::{check, explain, openapi, serve};
 use super::error::CliError;
-use super::service::Service;
+use super::service::{Service, api_info};
 use super::{logging, output, target};
 use crate::config::{Environment, Plan};
 
+/// A program's own app, and what its author calls it.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) app: App,
+    pub(super) info: Option<ApiInfo>,
+}
+
 /// Runs one command line from start to end.
 pub(super) fn run(
-    app: Option<App>,
+    own: Option<Own>,
     args: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> ExitCode {
-    let program = if app.is_some() { Program::Own } else { Program::Callboard };
+    let program = if own.is_some() { Program::Own } else { Program::Callboard };
     let low = match args::parse(program, args) {
         Ok(low) => low,
         Err(answer) => {
-            // Help and version are answers too, with code 0 and on stdout; clap knows which is which.
-            let _ = answer.print();
+            match args::complaint(&answer) {
+                Some(line) => output::failure(line),
+                // Help and version are answers too, with code 0 and on stdout; clap knows which is which.
+                None => _ = answer.print(),
+            }
             return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2));
         }
     };
-    match carry_out(app, program, low, variables) {
+    match carry_out(own, program, low, variables) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::failure(&error);
+            output::failure(error.to_string());
             error.exit_code()
         }
     }
 }
 
 fn carry_out(
-    app: Option<App>,
+    own: Option<Own>,
     program: Program,
     low: LowArgs,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<(), CliError> {
     let target = target::open(program, low.target)?;
     let plan = Plan::resolve(target, &low.flags, &environment(variables)?)?;
+    let (app, info) = own.map_or((None, None), |own| (Some(own.app), own.info));
     if low.verb == Verb::Explain {
         return explain::run(&plan, app.as_ref());
     }
     logging::start(&plan.settings.log.value)?;
-    let service = Service::new(plan, app)?;
+    let info = api_info(&plan, info);
     match low.verb {
-        Verb::Serve => serve::run(service),
-        Verb::Check => check::run(service),
-        Verb::OpenApi { output } => openapi::run(service, output.as_deref()),
+        Verb::Serve => serve::run(plan, app, info),
+        Verb::Check => check::run(Service::new(plan, app)?),
+        Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
         Verb::Explain => Ok(()),
     }
 }
@@ -83,7 +95,7 @@ mod tests {
         let words = line.split_whitespace().map(OsString::from);
         let low = args::parse(Program::Own, words).map_err(|error| error.to_string())?;
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-        carry_out(Some(app), Program::Own, low, variables).map_err(|error| error.to_string())
+        carry_out(Some(Own { app, info: None }), Program::Own, low, variables).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -95,6 +107,15 @@ mod tests {
         );
         let broken = app().mount(empty.example(Value::from("x")));
         assert_eq!(run_own(broken, "program check", &[]), Err("this program: 1 example failed".to_owned()));
+    }
+
+    #[test]
+    fn a_program_whose_route_hides_a_page_is_refused_by_every_command() {
+        for command in ["check", "openapi", "serve --http 127.0.0.1:0"] {
+            let hiding = App::new().route("/metrics", Stage::each("x", |x: &i64| Ok(*x)));
+            let error = run_own(hiding, &format!("program {command}"), &[]).unwrap_err();
+            assert_eq!(error, "route `/metrics` takes a path that the http edge keeps for itself", "{command}");
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What the commands work on: an app with the settings it runs under, whoever wrote the app.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use callboard_core::{App, Limits, Node};
 use callboard_http::{ApiInfo, HttpConfig};
@@ -24,6 +23,11 @@ impl Service {
             Some(app) => app,
             None => crate::build::app(&plan).map_err(CliError::from_build)?,
         };
+        // A program's route; those of a file were looked at with their lines.
+        if let Some(route) = app.routes().iter().find(|route| callboard_http::is_reserved(route.name())) {
+            let error = callboard_http::ServeError::ReservedRoute { route: route.name().to_owned() };
+            return Err(CliError::Failed(error.to_string()));
+        }
         let limits = limits(app.node_limits().clone(), &plan.settings);
         Ok(Self { app: app.limits(limits), plan })
     }
@@ -72,25 +76,38 @@ pub(crate) fn http_config(settings: &Settings) -> HttpConfig {
     let mut config = HttpConfig::default();
     config.max_body_bytes = settings.max_body_bytes.value;
     config.max_connections = settings.max_connections.value;
-    // The server counts what it cuts at the drain time; the edge's own limit is only the second line.
-    config.shutdown_grace = settings.drain.value + Duration::from_secs(1);
+    config.body_timeout = settings.body_timeout.value;
     config
 }
 
-/// What the OpenAPI document says about the whole. The name is that of the directory or model; clients have no business
-/// with the rest of the path.
-pub(crate) fn api_info(target: &Target) -> ApiInfo {
-    let path = match target {
+/// What the OpenAPI document says about the whole: what is set, else what a program's author says, else the name of what is
+/// served. Of a directory or model that is its last part: clients have no business with the rest of the path.
+pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
+    let name = match &plan.target {
         Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(Path::file_name),
         Target::File { path, .. } | Target::Model { path } => path.file_stem(),
         Target::Program { .. } => None,
     };
-    let default = ApiInfo::default();
-    ApiInfo { title: path.map_or(default.title, |name| name.to_string_lossy().into_owned()), ..default }
+    let mut info = own.unwrap_or_else(|| {
+        let mut info = ApiInfo::default();
+        if let Some(name) = name {
+            info.title = name.to_string_lossy().into_owned();
+        }
+        info
+    });
+    if let Some(title) = &plan.settings.api_title.value {
+        info.title.clone_from(title);
+    }
+    if let Some(version) = &plan.settings.api_version.value {
+        info.version.clone_from(version);
+    }
+    info
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::config::{Environment, Flags};
 
     use super::*;
@@ -115,6 +132,30 @@ mod tests {
         assert_eq!(settings.queue.value, callboard_core::DEFAULT_QUEUE_ENTRIES);
         assert_eq!(settings.max_body_bytes.value, edge.max_body_bytes);
         assert_eq!(settings.max_connections.value, edge.max_connections);
+        assert_eq!(settings.body_timeout.value, edge.body_timeout);
         assert_eq!(settings.drain.value, edge.shutdown_grace);
+    }
+
+    #[test]
+    fn what_is_set_beats_what_the_author_says_and_that_beats_the_name() {
+        let info = |target: Target, flags: &[(&'static str, &str)], own: Option<ApiInfo>| {
+            let flags = flags.iter().map(|(flag, value)| (*flag, (*value).to_owned())).collect();
+            let info = api_info(&Plan::resolve(target, &flags, &Environment::default()).unwrap(), own);
+            (info.title, info.version)
+        };
+        let words = |title: &str, version: &str| (title.to_owned(), version.to_owned());
+        let (model, program) =
+            (|| Target::Model { path: "models/digits.onnx".into() }, || Target::Program { file: None });
+        let own = || {
+            let mut own = ApiInfo::default();
+            (own.title, own.version) = words("Mine", "7.1.0");
+            Some(own)
+        };
+        let ours = env!("CARGO_PKG_VERSION");
+        assert_eq!(info(model(), &[], None), words("digits", ours));
+        assert_eq!(info(model(), &[("api-title", "Digits"), ("api-version", "2")], None), words("Digits", "2"));
+        assert_eq!(info(program(), &[], own()), words("Mine", "7.1.0"));
+        assert_eq!(info(program(), &[("api-version", "8")], own()), words("Mine", "8"));
+        assert_eq!(info(program(), &[], None), words("Callboard", ours));
     }
 }

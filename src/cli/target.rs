@@ -40,7 +40,12 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
 }
 
 fn read(path: PathBuf) -> Result<String, ConfigError> {
-    let length = fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?.len();
+    let metadata = fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
+    // Of a pipe or device nobody knows whether anything ever comes.
+    if !metadata.is_file() {
+        return Err(problem(&path, "this is no regular file"));
+    }
+    let length = metadata.len();
     if length > MAX_FILE_BYTES {
         return Err(problem(&path, &format!("the file has {length} bytes, more than the {MAX_FILE_BYTES} allowed")));
     }

@@ -154,6 +154,36 @@ impl Form for Listen {
     }
 }
 
+/// A name or version for people: one short line, or `auto` for whatever is at hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Label;
+
+const AUTO: &str = "auto";
+
+/// A title that is longer is a description.
+const MAX_LABEL_CHARS: usize = 100;
+
+impl Form for Label {
+    type Value = Option<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<String>> {
+        let text = raw.text()?;
+        if text == AUTO {
+            return Some(None);
+        }
+        let is_line = !text.trim().is_empty() && !text.chars().any(char::is_control);
+        (is_line && text.chars().count() <= MAX_LABEL_CHARS).then(|| Some(text.to_owned()))
+    }
+
+    fn expected(&self) -> String {
+        format!("\"{AUTO}\" or one line of at most {MAX_LABEL_CHARS} characters")
+    }
+
+    fn show(&self, value: &Option<String>) -> String {
+        value.clone().unwrap_or_else(|| AUTO.to_owned())
+    }
+}
+
 /// Which log lines to write: a level, or `target=level` pairs, separated by commas.
 ///
 /// A lone word that is no level is refused. Elsewhere it would be a target at its most talkative level, and a misspelt

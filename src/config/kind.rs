@@ -30,7 +30,7 @@ const KINDS: [&str; 3] = ["image", "onnx", "labels"];
 impl StageKind {
     /// Reads the kind and its keys. `common` are the keys that belong to no kind.
     pub(crate) fn read(section: &Section<'_>, common: &[&str]) -> Result<Self, ConfigError> {
-        let kind = section.require_text("kind", "one of image, onnx, labels")?.value;
+        let kind = section.require_text("kind", &format!("one of {}", KINDS.join(", ")))?.value;
         match kind.as_str() {
             "image" => own_keys::read(section, common).map(Self::Image),
             #[cfg(feature = "onnx")]

@@ -21,6 +21,7 @@ impl Environment {
     /// Picks our variables out of all of them.
     ///
     /// # Errors
+    ///
     /// A variable with our prefix that is no setting of ours.
     pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let ours = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
@@ -33,10 +34,17 @@ impl Environment {
 }
 
 fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
-    ALL.into_iter().find(|name| name.env == variable).ok_or_else(|| ConfigError::UnknownVariable {
-        name: variable.to_owned(),
-        hint: Hint::new(variable, ALL.iter().map(|name| name.env)),
-    })
+    if let Some(name) = ALL.into_iter().find(|name| name.env == variable) {
+        return Ok(name);
+    }
+    // A key of the file, spelt as a variable, is as near as can be.
+    let typed = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).replace('_', "-").to_lowercase();
+    let meant = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
+    let hint = match meant {
+        Some(name) => Hint::new(name.env, [name.env]),
+        None => Hint::new(variable, ALL.iter().map(|name| name.env)),
+    };
+    Err(ConfigError::UnknownVariable { name: variable.to_owned(), hint })
 }
 
 /// Kubernetes gives every pod the address of every service in its namespace. A service called `callboard` thus sets
@@ -110,6 +118,14 @@ mod tests {
             error.to_string(),
             "CALLBOARD_DEFAULT_TIMOUT: unknown environment variable; did you mean `CALLBOARD_DEFAULT_TIMEOUT`?"
         );
+    }
+
+    #[test]
+    fn a_key_of_the_file_as_a_variable_names_the_variable() {
+        for (typed, meant) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
+            let error = environment(&[(typed, "x")]).unwrap_err().to_string();
+            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{meant}`?"));
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
-    ALL, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name,
-    QUEUE, Setting,
+    ALL, API_TITLE, API_VERSION, BODY_TIMEOUT, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS,
+    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, Setting,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -68,8 +68,14 @@ pub struct Settings {
     pub http: Sourced<SocketAddr>,
     /// The largest request body.
     pub max_body_bytes: Sourced<u64>,
+    /// How long a request body may take.
+    pub body_timeout: Sourced<Duration>,
     /// HTTP connections at once.
     pub max_connections: Sourced<usize>,
+    /// The title of the OpenAPI document, where one is set.
+    pub api_title: Sourced<Option<String>>,
+    /// The version in the OpenAPI document, where one is set.
+    pub api_version: Sourced<Option<String>>,
     /// Which log lines are written.
     pub log: Sourced<String>,
     /// The timeout of calls that bring none.
@@ -145,7 +151,10 @@ impl Settings {
         let settings = Self {
             http: layers.resolve(&HTTP)?,
             max_body_bytes: layers.resolve(&MAX_BODY_BYTES)?,
+            body_timeout: layers.resolve(&BODY_TIMEOUT)?,
             max_connections: layers.resolve(&MAX_CONNECTIONS)?,
+            api_title: layers.resolve(&API_TITLE)?,
+            api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
             default_timeout: layers.resolve(&DEFAULT_TIMEOUT)?,
             queue: layers.resolve(&QUEUE)?,
@@ -185,7 +194,10 @@ impl Settings {
         vec![
             row(&HTTP, &self.http),
             row(&MAX_BODY_BYTES, &self.max_body_bytes),
+            row(&BODY_TIMEOUT, &self.body_timeout),
             row(&MAX_CONNECTIONS, &self.max_connections),
+            row(&API_TITLE, &self.api_title),
+            row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),
             row(&DEFAULT_TIMEOUT, &self.default_timeout),
             row(&QUEUE, &self.queue),
@@ -238,8 +250,11 @@ fn model_pipeline(path: &Path, settings: &Settings) -> Result<(Vec<StagePlan>, V
     let name = name_of(path);
     let stage =
         StagePlan::new(Sourced::new(name.clone(), Source::Target), StageKind::model(path)?, settings.queue.clone());
+    let name_of_route = format!("/{name}");
+    route::check_path(&name_of_route)
+        .map_err(|problem| ConfigError::Target { path: path.to_owned(), problem: format!("rename it: {problem}") })?;
     let route = RoutePlan {
-        path: Sourced::new(format!("/{name}"), Source::Target),
+        path: Sourced::new(name_of_route, Source::Target),
         stages: Sourced::new(vec![0], Source::Target),
         summary: None,
         examples: Vec::new(),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use callboard_codec::Value;
+use callboard_core::{RouteName, check_route_name};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
@@ -56,8 +57,9 @@ fn read(section: Section<'_>, stages: &[StagePlan]) -> Result<RoutePlan, ConfigE
     section.deny_unknown(&["path", "stages", "summary", "examples"])?;
     let path = section.require_text("path", PATH)?;
     let section = section.called(format!("route `{}`", path.value));
-    if !path.value.starts_with('/') {
-        return Err(section.get("path").map_or_else(|| section.missing("path", PATH), |path| path.bad(PATH)));
+    if let Err(message) = check_path(&path.value) {
+        let place = section.get("path").map_or_else(|| section.place(), |path| path.place());
+        return Err(ConfigError::Rejected { place, message });
     }
     let summary = section.get("summary").map(|entry| entry.text("one line of text")).transpose()?;
     let examples = match section.get("examples") {
@@ -70,6 +72,16 @@ fn read(section: Section<'_>, stages: &[StagePlan]) -> Result<RoutePlan, ConfigE
         summary: summary.map(|summary| summary.value),
         examples,
     })
+}
+
+/// Whether a route may have this path, by the rules of those who will serve it: asked here, so that every command gives the
+/// same answer and before any model is loaded.
+pub(crate) fn check_path(path: &str) -> Result<(), String> {
+    check_route_name(&RouteName::new(path)).map_err(|error| error.to_string())?;
+    match callboard_http::is_reserved(path) {
+        true => Err(format!("`{path}` cannot be a route: the http edge keeps that path for itself")),
+        false => Ok(()),
+    }
 }
 
 fn stage_indices(section: &Section<'_>, stages: &[StagePlan]) -> Result<Sourced<Vec<usize>>, ConfigError> {

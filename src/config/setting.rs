@@ -7,12 +7,12 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::form::{Bytes, Count, Listen, LogFilter, Span};
+use super::form::{Bytes, Count, Label, Listen, LogFilter, Span};
 
 /// What a setting is called in the places where it can be set.
 #[derive(Debug)]
 pub struct Name {
-    /// In the file: table and key, such as `limits.timeout`.
+    /// In the file: table and key, such as `limits.default_timeout`.
     pub key: &'static str,
     /// On the command line, without the dashes.
     pub flag: &'static str,
@@ -37,6 +37,12 @@ impl Name {
     #[must_use]
     pub fn table_and_key(&self) -> (&'static str, &'static str) {
         self.key.split_once('.').unwrap_or(("", self.key))
+    }
+
+    /// The key as somebody would write it who takes it for a flag: with its table, and `listen`, which needs none.
+    pub(crate) fn spellings_of_key(&self) -> impl Iterator<Item = String> {
+        let short = (self.key == HTTP.name.key).then(|| "listen".to_owned());
+        std::iter::once(self.key.replace(['.', '_'], "-")).chain(short)
     }
 }
 
@@ -104,6 +110,43 @@ pub(crate) static MAX_CONNECTIONS: Setting<Count> = Setting {
     form: Count(1..=1_000_000),
 };
 
+/// A second at least, for the slowest of honest lines; an hour at most, as any call.
+pub(crate) static BODY_TIMEOUT: Setting<Span> = Setting {
+    name: Name {
+        key: "http.body_timeout",
+        flag: "body-timeout",
+        env: "CALLBOARD_BODY_TIMEOUT",
+        placeholder: "DURATION",
+        help: "How long a request body may take to arrive, whatever its client asks for",
+        default: "1m",
+    },
+    form: Span(Duration::from_secs(1)..=HOUR),
+};
+
+pub(crate) static API_TITLE: Setting<Label> = Setting {
+    name: Name {
+        key: "api.title",
+        flag: "api-title",
+        env: "CALLBOARD_API_TITLE",
+        placeholder: "TEXT",
+        help: "The title of the OpenAPI document; auto is the name of what is served",
+        default: "auto",
+    },
+    form: Label,
+};
+
+pub(crate) static API_VERSION: Setting<Label> = Setting {
+    name: Name {
+        key: "api.version",
+        flag: "api-version",
+        env: "CALLBOARD_API_VERSION",
+        placeholder: "TEXT",
+        help: "The version in the OpenAPI document; auto is that of the program, else of callboard",
+        default: "auto",
+    },
+    form: Label,
+};
+
 /// A millisecond at least: below it every call would be refused. An hour at most: beyond it a queued call is a leak.
 pub(crate) static DEFAULT_TIMEOUT: Setting<Span> = Setting {
     name: Name {
@@ -166,10 +209,13 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 9] = [
+pub static ALL: [&Name; 12] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
+    &BODY_TIMEOUT.name,
     &MAX_CONNECTIONS.name,
+    &API_TITLE.name,
+    &API_VERSION.name,
     &LOG.name,
     &DEFAULT_TIMEOUT.name,
     &QUEUE.name,
@@ -190,7 +236,7 @@ pub(crate) mod stage {
     pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
     /// Longer than a minute is no batching but a schedule.
     pub(crate) static MAX_DELAY_FORM: Span = Span(Duration::ZERO..=Duration::from_secs(60));
-    /// Each replica is a worker with its own copy of the model and, as a rule, its own thread.
+    /// Each replica is a worker and, as a rule, a thread of its own; replicas of a model share its weights.
     pub(crate) static REPLICAS_FORM: Count = Count(1..=1024);
     pub(crate) static QUEUE_FORM: Count = Count(QUEUE_RANGE);
 }
@@ -211,6 +257,9 @@ mod tests {
         reads_its_default(&HTTP);
         reads_its_default(&MAX_BODY_BYTES);
         reads_its_default(&MAX_CONNECTIONS);
+        reads_its_default(&BODY_TIMEOUT);
+        reads_its_default(&API_TITLE);
+        reads_its_default(&API_VERSION);
         reads_its_default(&LOG);
         reads_its_default(&DEFAULT_TIMEOUT);
         reads_its_default(&QUEUE);

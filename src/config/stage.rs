@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::document::Section;
+use super::document::{Section, one_line};
 use super::error::ConfigError;
 use super::kind::StageKind;
 use super::setting::stage::{
@@ -37,7 +37,7 @@ pub struct StagePlan {
 pub struct OwnKey {
     /// The key.
     pub key: String,
-    /// Its value as it is written.
+    /// Its value as it is written, on one line.
     pub text: String,
     /// Its line.
     pub line: usize,
@@ -87,7 +87,7 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
 fn own_keys(section: &Section<'_>) -> Vec<OwnKey> {
     let own = section.keys().into_iter().filter(|key| !COMMON.contains(key));
     own.filter_map(|key| section.get(key).map(|entry| (key, entry)))
-        .map(|(key, entry)| OwnKey { key: key.to_owned(), text: entry.written().to_owned(), line: entry.line })
+        .map(|(key, entry)| OwnKey { key: key.to_owned(), text: one_line(entry.written()), line: entry.line })
         .collect()
 }
 

@@ -134,7 +134,7 @@ fn every_mistake_in_a_file_is_one_line_with_place_and_remedy() {
         (
             "path = \"/digits\"",
             "path = \"digits\"",
-            "dir/callboard.toml:16: route `digits`: path: expected a path such as \"/digits\", found \"digits\"",
+            "dir/callboard.toml:16: route `digits`: path: `digits` cannot be a route: a route is a plain path such as `/digits`",
         ),
         (
             "path = \"/digits\"",
@@ -188,7 +188,7 @@ fn a_programs_file_may_hold_settings_only() {
     let plan = resolve("[http]\nlisten = \"127.0.0.1:0\"\n").unwrap();
     assert_eq!(plan.settings.http.source, Source::File { line: 2 });
     let error = resolve(DIGITS).unwrap_err().to_string();
-    assert_eq!(error, "c.toml:2: unknown key `stage`; known: http, log, limits");
+    assert_eq!(error, "c.toml:2: unknown key `stage`; known: http, api, log, limits");
     let error = resolve("[limits]\nqueue = 5\n").unwrap_err().to_string();
     assert_eq!(error, "limits.queue = 5 (line 2) has no effect here: the stages of a program set their own queues");
 }
@@ -218,4 +218,31 @@ fn a_stage_that_no_route_uses_is_pointed_out() {
     let plan = plan(&DIGITS.replacen("[\"decode\", \"digits\"]", "[\"digits\"]", 1)).unwrap();
     assert_eq!(plan.unused_stages().map(|stage| stage.name.value.as_str()).collect::<Vec<_>>(), ["decode"]);
     assert!(Explanation(&plan).to_string().contains("stage decode is used by no route"));
+}
+
+#[test]
+fn a_path_that_cannot_be_served_names_its_line() {
+    let path_line = "path = \"/digits\"";
+    for (path, why) in [
+        ("/a b?c", "`/a b?c` cannot be a route: a route is a plain path such as `/digits`"),
+        ("/", "`/` cannot be a route: a route is a plain path such as `/digits`"),
+        ("digits", "`digits` cannot be a route: a route is a plain path such as `/digits`"),
+        ("/metrics", "`/metrics` cannot be a route: the http edge keeps that path for itself"),
+        ("/docs/mine", "`/docs/mine` cannot be a route: the http edge keeps that path for itself"),
+    ] {
+        let error = error_of(path_line, &format!("path = {path:?}"));
+        assert_eq!(error, format!("dir/callboard.toml:16: route `{path}`: path: {why}"));
+    }
+    let target = Target::Model { path: PathBuf::from("models/metrics.onnx") };
+    let error = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap_err().to_string();
+    assert!(error.starts_with("models/metrics.onnx: rename it: `/metrics` cannot be a route"), "{error}");
+}
+
+#[test]
+fn a_value_over_several_lines_is_explained_on_one() {
+    let text =
+        DIGITS.replacen("model = \"digits.onnx\"", "kind = \"labels\"\nnames = [\n  \"zero\",\n  \"one\",\n]", 1);
+    let text = text.replacen("kind = \"onnx\"\n", "", 1);
+    let explained = Explanation(&plan(&text).unwrap()).to_string();
+    assert!(explained.contains("[ \"zero\", \"one\", ]"), "{explained}");
 }

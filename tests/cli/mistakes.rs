@@ -39,9 +39,8 @@ fn what_is_written_wrong_ends_with_code_2() {
 
 #[test]
 fn an_unknown_flag_names_the_nearest_one() {
-    let output = run(&["serve", "--drian", "1s"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("'--drain'"), "{output:?}");
+    let expected = "callboard: unexpected argument '--drian' found; a similar argument exists: '--drain'";
+    assert_eq!(failure(callboard(["serve", "--drian", "1s"])), (expected.to_owned(), 2));
 }
 
 #[test]
@@ -69,7 +68,7 @@ fn a_mistake_in_the_file_names_file_line_and_key() {
 #[test]
 fn a_missing_model_is_named_with_its_stage() {
     let directory = directory_with(ONE_MODEL);
-    let (line, code) = failure(callboard(["serve".as_ref(), directory.as_os_str()]));
+    let (line, code) = failure(callboard(["serve".as_ref(), directory.as_os_str(), "--http=127.0.0.1:0".as_ref()]));
     assert_eq!(code, 1);
     assert!(line.contains("stage `model`") && line.contains("model.onnx"), "{line}");
     assert!(line.contains("No such file"), "{line}");
@@ -94,13 +93,28 @@ fn a_port_in_use_is_one_clear_line() {
 }
 
 #[test]
-fn a_route_that_takes_a_page_of_the_edge_is_refused_at_start() {
+fn a_route_that_takes_a_page_of_the_edge_is_refused_by_every_command_with_its_line() {
     let directory = directory_with(&ONE_MODEL.replace("/model\"", "/metrics\""));
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits/digits.onnx");
-    fs::copy(model, directory.join("model.onnx")).unwrap();
-    let (line, code) = failure(callboard(["serve".as_ref(), directory.as_os_str(), "--http=127.0.0.1:0".as_ref()]));
+    let file = directory.join("callboard.toml");
+    let expected = format!(
+        "callboard: {}:7: route `/metrics`: path: `/metrics` cannot be a route: the http edge keeps that path for itself",
+        file.display()
+    );
+    for command in ["serve", "check", "openapi"] {
+        let command = callboard([command.as_ref(), directory.as_os_str()]);
+        assert_eq!(failure(command), (expected.clone(), 2));
+    }
+}
+
+#[test]
+fn a_port_in_use_is_told_before_a_model_is_missed() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let directory = directory_with(ONE_MODEL);
+    let command = callboard(["serve".as_ref(), directory.as_os_str(), "--http".as_ref(), address.as_ref()]);
+    let (line, code) = failure(command);
     assert_eq!(code, 1);
-    assert!(line.contains("`/metrics`"), "{line}");
+    assert!(line.starts_with(&format!("callboard: could not listen on {address}")), "{line}");
 }
 
 #[test]

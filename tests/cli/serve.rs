@@ -1,8 +1,9 @@
 //! A server that runs: what it says at the start is true.
 
 use std::fs;
+use std::io::Write as _;
 
-use crate::support::{Server, callboard, run};
+use crate::support::{Answer, Server, callboard, run};
 
 #[test]
 fn says_where_to_go_and_answers_there() {
@@ -36,6 +37,36 @@ fn limits_from_the_command_line_hold() {
     let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: image/png", &[0; 101]);
     assert_eq!(answer.status, 413, "{answer:?}");
     assert!(answer.body.contains("100"), "{answer:?}");
+}
+
+#[test]
+fn a_call_that_fails_on_our_side_is_one_line_of_the_log_with_its_id() {
+    let mut server = Server::digits(&[]);
+    let mut stream = server.connect();
+    // The body does not come, and the deadline does.
+    write!(
+        stream,
+        "POST /digits HTTP/1.1\r\nhost: test\r\ncontent-type: image/png\r\nx-request-timeout-ms: 50\r\n\
+         x-request-id: find-me-1\r\ncontent-length: 100\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let answer = Answer::read(stream);
+    assert_eq!(answer.status, 504, "{answer:?}");
+    assert!(answer.head.contains("server-timing: total;dur="), "{answer:?}");
+    let line = server.wait_for("request_id=\"find-me-1\"");
+    assert!(line.contains("route=\"/digits\"") && line.contains("kind=\"deadline_exceeded\""), "{line}");
+}
+
+#[test]
+fn the_document_has_the_title_and_version_that_are_set() {
+    let document = |flags: &[&str]| {
+        let output = run(&[&["openapi", "examples/digits"], flags].concat());
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (document["info"]["title"].clone(), document["info"]["version"].clone())
+    };
+    assert_eq!(document(&[]), ("digits".into(), env!("CARGO_PKG_VERSION").into()));
+    let set = ["--api-title", "Reads digits", "--api-version", "2024-05"];
+    assert_eq!(document(&set), ("Reads digits".into(), "2024-05".into()));
 }
 
 #[test]

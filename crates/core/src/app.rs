@@ -176,7 +176,11 @@ pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec
 }
 
 /// The characters of a route's name: those of a URL path that need no escape.
-pub(crate) fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
+///
+/// # Errors
+///
+/// [`ChangeError::BadRouteName`], as a start or a change with such a route would answer.
+pub fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
     let name = route.as_str();
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte);
     let well_formed = name.len() > 1

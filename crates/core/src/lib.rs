@@ -62,7 +62,7 @@ pub use actor::{
     ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, AskError, DEFAULT_MAILBOX, Mail, Ref,
     RestartWhen, Strategy, TellError,
 };
-pub use app::{App, RouteSpec, StartError};
+pub use app::{App, RouteSpec, StartError, check_route_name};
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{

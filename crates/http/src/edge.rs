@@ -2,19 +2,22 @@
 //!
 //! User routes are looked up in the node's own table, which may change while serving, and answered without a second router;
 //! everything else is an axum router of fixed pages. Whatever happens inside, one answer leaves: a problem document for an
-//! error, a 500 for a panic, and always the request's id.
+//! error, a 500 for a panic, and always the request's id. What went wrong on our side is one line of the log with that id.
+//!
+//! An edge may answer before its node is there: then `/livez` says yes, `/readyz` no, and everything else 503.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::{Body, HttpBody};
-use axum::http::Request;
+use axum::http::header::{CONNECTION, HOST, HeaderValue};
+use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::Client;
+use callboard_core::{Client, Instant, Route};
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
@@ -29,6 +32,7 @@ use crate::openapi::ApiInfo;
 use crate::pages;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
+use crate::server_timing::{SERVER_TIMING, total};
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
 /// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`.
@@ -37,10 +41,18 @@ pub struct Edge(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    client: Client,
     config: HttpConfig,
+    info: Arc<ApiInfo>,
     ids: RequestIds,
     metrics: Arc<EdgeMetrics>,
+    /// Not there while the node is starting.
+    serving: OnceLock<Serving>,
+}
+
+/// A node, once it is there.
+#[derive(Debug)]
+struct Serving {
+    client: Client,
     pages: Router,
 }
 
@@ -50,15 +62,37 @@ impl Edge {
     /// # Errors
     ///
     /// A limit that cannot work, or a route that takes a path of the edge's own.
-    pub fn try_new(client: Client, mut config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+    pub fn try_new(client: Client, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+        let edge = Self::starting(config, info)?;
+        edge.open(client)?;
+        Ok(edge)
+    }
+
+    /// An edge whose node is still starting: it answers `/livez` with 200, `/readyz` and everything else with 503, so that
+    /// orchestrators neither kill a node that loads a large model nor send it traffic. [`open`](Self::open) ends that.
+    ///
+    /// # Errors
+    ///
+    /// A limit that cannot work.
+    pub fn starting(mut config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
         config.validate()?;
         config.decode.max_bytes = usize::try_from(config.max_body_bytes).unwrap_or(usize::MAX);
+        let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
+        let inner = Inner { config, info: Arc::new(info), ids, metrics, serving: OnceLock::new() };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The node is there: from now on its routes are served.
+    ///
+    /// # Errors
+    ///
+    /// A route that takes a path of the edge's own, or a node that is there already.
+    pub fn open(&self, client: Client) -> Result<(), ServeError> {
         if let Some(route) = client.routes().iter().find(|route| pages::is_reserved(route.name())) {
             return Err(ServeError::ReservedRoute { route: route.name().to_owned() });
         }
-        let metrics = Arc::new(EdgeMetrics::new());
-        let pages = pages::router(client.clone(), Arc::clone(&metrics), info);
-        Ok(Self(Arc::new(Inner { client, config, ids: RequestIds::new(), metrics, pages })))
+        let pages = pages::router(client.clone(), Arc::clone(&self.0.metrics), Arc::clone(&self.0.info));
+        self.0.serving.set(Serving { client, pages }).map_err(|_| ServeError::AlreadyOpen)
     }
 
     pub(crate) fn config(&self) -> &HttpConfig {
@@ -83,32 +117,87 @@ impl Edge {
         B::Error: Into<BoxError>,
     {
         async move {
+            let begun = Instant::now();
             let inner = &*self.0;
             let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
             let id = id.unwrap_or_else(|| inner.ids.make());
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
+            let version = request.version();
+            let mut unread = Unread::default();
 
-            let outcome = match inner.client.route(request.uri().path()) {
-                Some(route) => {
-                    let call = pin!(infer::call(&inner.client, &route, &inner.config, &mut request));
-                    catch_panic(call).await
+            let route = inner.serving.get().and_then(|serving| serving.route(request.uri().path()));
+            let outcome = match (inner.serving.get(), &route) {
+                _ if request.extensions().get::<NoHost>().is_some() => Ok(Err(ApiError::no_host())),
+                (Some(serving), Some(route)) => {
+                    let outcome = {
+                        let call = pin!(infer::call(&serving.client, route, &inner.config, &mut request));
+                        catch_panic(call).await
+                    };
+                    unread = Unread::of(request.body());
+                    outcome
                 }
-                None => catch_panic(pin!(inner.page(request.map(Body::new)))).await,
+                (Some(serving), None) => {
+                    unread = Unread::of(request.body());
+                    catch_panic(pin!(serving.page(request.map(Body::new)))).await
+                }
+                (None, None | Some(_)) => Ok(pages::while_starting(request.uri().path(), &inner.metrics)),
             };
             let mut response = match outcome {
-                Ok(Ok(response)) => response,
-                Ok(Err(error)) => error.into_answer(id.as_str()),
-                Err(_told_by_the_panic_hook) => inner.panicked(&id),
+                Ok(Ok(response)) => {
+                    tracing::debug!(request_id = id.as_str(), status = response.status().as_u16(), "answered");
+                    response
+                }
+                Ok(Err(error)) => {
+                    error.tell(id.as_str(), route.as_ref().map(|route| route.name()));
+                    error.into_answer(id.as_str())
+                }
+                Err(_told_by_the_panic_hook) => inner.panicked(&id, route.as_ref().map(|route| route.name())),
             };
             open.answered();
             inner.metrics.responded(response.status());
-            response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+            let is_error = response.status().is_client_error() || response.status().is_server_error();
+            let headers = response.headers_mut();
+            headers.insert(X_REQUEST_ID, id.into_header());
+            if is_error {
+                headers.insert(SERVER_TIMING, total(begun.elapsed()));
+                if unread.ends_the_connection(version) {
+                    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+            }
             response
         }
     }
 }
 
-impl Inner {
+/// What is left of a body that was refused.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unread {
+    /// At least this many bytes, if it is not known to have ended.
+    bytes: Option<u64>,
+}
+
+impl Unread {
+    fn of<B: HttpBody>(body: &B) -> Self {
+        let hint = body.size_hint();
+        Self { bytes: (!body.is_end_stream()).then(|| hint.exact().unwrap_or(u64::MAX)) }
+    }
+
+    /// A short rest is in the buffer already and is skipped. For a long one the connection ends, which the client should be
+    /// told (RFC 9112 §9.6); HTTP/2 ends the stream only.
+    fn ends_the_connection(self, version: Version) -> bool {
+        version <= Version::HTTP_11 && self.bytes.is_some_and(|bytes| bytes > SKIPPED_BYTES)
+    }
+}
+
+/// A rest of a body that surely came with its head.
+const SKIPPED_BYTES: u64 = 4 * 1024;
+
+impl Serving {
+    /// The user's route at this path. One that was added later and takes a path of the edge's own does not hide the page.
+    fn route(&self, path: &str) -> Option<Arc<Route>> {
+        self.client.route(path).filter(|route| !pages::is_reserved(route.name()))
+    }
+
     /// Boxed for [`Edge::answer`]'s sake.
     fn page(&self, request: Request<Body>) -> Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>> {
         let page = self.pages.clone().call(request);
@@ -120,19 +209,33 @@ impl Inner {
             }
         })
     }
+}
 
-    fn panicked(&self, id: &RequestId) -> Response {
+impl Inner {
+    fn panicked(&self, id: &RequestId, route: Option<&str>) -> Response {
         self.metrics.panics.inc();
-        tracing::error!(request_id = id.as_str(), "a request panicked in the http edge");
+        tracing::error!(request_id = id.as_str(), route, "a request panicked in the http edge");
         ApiError::panicked().into_answer(id.as_str())
     }
 }
 
+/// HTTP/1.1 without a Host, or with two, is no request (RFC 9112 §3.2).
+fn has_one_host<B>(request: &Request<B>) -> bool {
+    request.version() != Version::HTTP_11 || request.headers().get_all(HOST).iter().count() == 1
+}
+
 impl Respond for Edge {
-    fn respond(self, request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static {
+    fn respond(self, mut request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static {
+        if !has_one_host(&request) {
+            request.extensions_mut().insert(NoHost);
+        }
         self.answer(request)
     }
 }
+
+/// Marks a request of a socket that should have named its host; one that was made in process need not.
+#[derive(Clone, Copy, Debug)]
+struct NoHost;
 
 impl<B> Service<Request<B>> for Edge
 where

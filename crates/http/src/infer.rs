@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
-use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
@@ -21,10 +21,7 @@ use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
 use crate::request::media::{BodyForm, reply_format};
 use crate::request::multipart;
-use crate::server_timing::server_timing;
-
-/// Where a reply says what took its time.
-pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+use crate::server_timing::{SERVER_TIMING, server_timing};
 
 /// Answers one request to a user's route.
 pub(crate) async fn call<B>(

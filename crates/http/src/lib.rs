@@ -51,27 +51,35 @@
 //! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
 //!
-//! Every answer of the edge has `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the
-//! batch and in user code. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
+//! `x-request-timeout-ms` and `x-request-priority` may come once; a second one is answered 400. Every answer of the edge has
+//! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
+//! error with the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
 //!
 //! # What may go wrong
 //!
 //! Every error is a problem document (RFC 9457) with `kind`, `message`, `retryable`, `request_id` and, where there are any,
 //! `error_type`, `stage`, `details` and `remote_trace`. The edge refuses before it reads: wrong method, headers and media type
 //! (405, 400, 415, 406), a length beyond the limit (413), no room (429 with `retry-after`), not ready (503). Then come a body
-//! that is silent (408), broken or malformed (400) or not what the route takes (422); a failure of user code with its own
-//! status or 500; a worker that died (500); a deadline that passed (504). A client that leaves cancels its call.
+//! that is silent or too slow (408), broken or malformed (400) or not what the route takes (422); a failure of user code with its own
+//! status or 500; a worker that died (500); a deadline that passed (504). A client that leaves cancels its call. On HTTP/1 a
+//! client that closes its sending side before the answer (`nc -N`, `shutdown(SHUT_WR)`) counts as having left: TCP does not
+//! tell the two apart, and work for nobody would cost more callers than it serves.
+//!
+//! Priorities are a matter of trust: anybody may ask for `high`, which goes first. Where callers are strangers, let a proxy
+//! drop or set the header.
 //!
 //! # Limits
 //!
 //! [`HttpConfig`] names each with its threat. Together with the node's own permits they bound what the edge holds: at most
-//! `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum.
+//! `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Permits for bytes are
+//! taken as a body arrives: what a client announces and does not send costs the others nothing.
 
 mod accept;
 mod ascii;
 mod catch_panic;
 mod config;
 mod convert;
+mod curl;
 mod edge;
 mod error;
 mod infer;
@@ -84,6 +92,8 @@ mod server;
 mod server_timing;
 
 pub use config::{ConfigError, HttpConfig};
+pub use curl::curl;
 pub use edge::Edge;
 pub use openapi::{ApiInfo, openapi};
+pub use pages::is_reserved;
 pub use server::{ServeError, serve, serve_edge, serve_router};

@@ -1,5 +1,7 @@
 //! Serving on a socket: the edge, or any axum router, behind the same accept loop.
 
+use std::time::Duration;
+
 use axum::Router;
 use callboard_core::Client;
 use thiserror::Error;
@@ -29,16 +31,22 @@ pub async fn serve(
     config: HttpConfig,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let grace = config.shutdown_grace;
+    let shutdown = async {
+        shutdown.await;
+        grace
+    };
     serve_edge(listener, Edge::try_new(client, config, ApiInfo::default())?, shutdown).await;
     Ok(())
 }
 
-/// Serves an [`Edge`] that was made before, as [`serve`] does.
+/// Serves an [`Edge`] that was made before, as [`serve`] does. `shutdown` completes with the time that requests in hand may
+/// still take, in the place of [`HttpConfig::shutdown_grace`].
 ///
 /// # Cancellation
 ///
 /// As [`serve`].
-pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future<Output = ()>) {
+pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future<Output = Duration>) {
     let metrics = edge.accept_metrics();
     let config = edge.config().clone();
     accept::run(listener, edge, &config, metrics, shutdown).await;
@@ -62,6 +70,11 @@ pub async fn serve_router(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     config.validate()?;
+    let grace = config.shutdown_grace;
+    let shutdown = async {
+        shutdown.await;
+        grace
+    };
     accept::run(listener, router, &config, AcceptMetrics::default(), shutdown).await;
     Ok(())
 }
@@ -79,4 +92,7 @@ pub enum ServeError {
         /// The route's name.
         route: String,
     },
+    /// Make an edge for each node: this one has its node already.
+    #[error("the http edge serves a node already")]
+    AlreadyOpen,
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use axum::http::header::HeaderValue;
+use axum::http::header::{HeaderName, HeaderValue};
 use callboard_core::Timing;
 
 use crate::ascii::Ascii;
+
+/// Where an answer says what took its time.
+pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The labels and three numbers of any length.
 type Text = Ascii<128>;
@@ -16,6 +19,13 @@ pub(crate) fn server_timing(timing: &Timing) -> HeaderValue {
     push_metric(&mut text, b"queue;dur=", timing.queue);
     push_metric(&mut text, b", batch;dur=", timing.batch);
     push_metric(&mut text, b", compute;dur=", timing.compute);
+    text.to_header()
+}
+
+/// `total;dur=30.125`: what an error can tell, from the head of its request on.
+pub(crate) fn total(duration: Duration) -> HeaderValue {
+    let mut text = Text::new();
+    push_metric(&mut text, b"total;dur=", duration);
     text.to_header()
 }
 

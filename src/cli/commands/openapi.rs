@@ -2,17 +2,18 @@
 
 use std::path::Path;
 
+use callboard_http::ApiInfo;
+
 use super::super::error::CliError;
 use super::super::output;
-use super::super::service::{Service, api_info};
+use super::super::service::Service;
 use super::block_on;
 
 /// Starts the app, because a model's schema is known once it is loaded; asks for the document; stops again.
-pub(crate) fn run(service: Service, output: Option<&Path>) -> Result<(), CliError> {
-    let info = api_info(&service.plan.target);
+pub(crate) fn run(service: Service, info: &ApiInfo, output: Option<&Path>) -> Result<(), CliError> {
     let document = block_on(async {
         let node = Service::start(service.app).await?;
-        let document = callboard_http::openapi(&node.client().routes(), &info);
+        let document = callboard_http::openapi(&node.client().routes(), info);
         node.abort();
         Ok(document)
     })?;

@@ -1,35 +1,40 @@
 //! `callboard serve`: starts the node, opens the door, and ends in good order.
 //!
 //! The end, in one paragraph: the first signal makes the node unready, closes the listener and lets every connection finish
-//! the request it has in hand; when the last one is gone, or the drain time is over, the node stops its workers. A second signal does not wait for
-//! any of that. The exit code says whether everybody got an answer.
+//! the request it has in hand; when the last one is gone, or the drain time is over, the node stops its workers. A second
+//! signal does not wait for any of that. The exit code says whether everybody got an answer.
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use callboard_core::Drained;
+use callboard_core::{App, Drained};
+use callboard_http::ApiInfo;
 use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 
 use super::super::error::CliError;
-use super::super::service::{Service, api_info, http_config};
+use super::super::service::{Service, http_config};
 use super::super::signals::Signals;
 use super::super::{example, output};
 use super::block_on;
-use crate::server::Server;
+use crate::config::Plan;
+use crate::server::{Door, Server};
 
 /// Serves until told to stop.
-pub(crate) fn run(service: Service) -> Result<(), CliError> {
-    block_on(serve(service))
+pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliError> {
+    block_on(serve(plan, app, info))
 }
 
-async fn serve(Service { app, plan }: Service) -> Result<(), CliError> {
+async fn serve(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
-    // The port first: that it is in use should be known before a model takes its time to warm up.
+    // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
+    // process should hear that it lives.
     let listener = bind(plan.settings.http.value).await?;
-    let starting = Server::start_on(listener, app, http_config(&plan.settings), api_info(&plan.target));
-    let server = tokio::select! {
-        server = starting => server.map_err(|error| CliError::because("not started", &error))?,
+    let door = Door::open(listener, http_config(&plan.settings), info)
+        .map_err(|error| CliError::because("not started", &error))?;
+    let (server, plan) = tokio::select! {
+        started = start(door, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
     output::note(example::welcome(&plan, &server.client(), server.address(), begun.elapsed()));
@@ -41,6 +46,14 @@ async fn serve(Service { app, plan }: Service) -> Result<(), CliError> {
         signal = signals.next() => Err(CliError::Failed(format!("{signal} again: ended at once"))),
         drained = server.shutdown(plan.settings.drain.value) => ended(drained),
     }
+}
+
+/// Loads what the plan names and starts it behind the door.
+async fn start(door: Door, plan: Plan, app: Option<App>) -> Result<(Server, Plan), CliError> {
+    let loaded = spawn_blocking(move || Service::new(plan, app)).await;
+    let Service { app, plan } = loaded.map_err(|panic| CliError::because("could not load", &panic))??;
+    let server = door.start(app).await.map_err(|error| CliError::because("not started", &error))?;
+    Ok((server, plan))
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, CliError> {

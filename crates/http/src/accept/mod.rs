@@ -5,7 +5,7 @@
 //!   frees those of clients that ask nothing, the write timer those of clients that do not read.
 //! * **Out of descriptors**: `accept` is tried again after a growing pause ([`AcceptBackoff`]), with one log line per episode.
 //! * **Closing**: whoever waits in the backlog is still taken, then the socket is closed, every connection is told, and
-//!   after `shutdown_grace` those that are still there are cut.
+//!   after the grace those that are still there are cut.
 
 mod activity;
 mod backoff;
@@ -16,6 +16,7 @@ mod stream;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use axum::Router;
 use axum::response::Response;
@@ -58,13 +59,13 @@ pub(crate) struct AcceptMetrics {
     pub(crate) cut_at_shutdown: Counter,
 }
 
-/// Serves connections of `listener` until `shutdown` completes, then closes in order.
+/// Serves connections of `listener` until `shutdown` completes, then closes in order within the grace that it gives.
 pub(crate) async fn run(
     listener: TcpListener,
     responder: impl Respond,
     config: &HttpConfig,
     metrics: AcceptMetrics,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = Duration>,
 ) {
     let mut accepting = Accepting {
         listener,
@@ -74,12 +75,12 @@ pub(crate) async fn run(
         tasks: JoinSet::new(),
         metrics,
     };
-    tokio::select! {
+    let grace = tokio::select! {
         biased;
-        () = accepting.accept_forever() => {}
-        () = shutdown => {}
-    }
-    accepting.close(config).await;
+        () = accepting.accept_forever() => config.shutdown_grace,
+        grace = shutdown => grace,
+    };
+    accepting.close(grace).await;
 }
 
 struct Accepting<R> {
@@ -123,15 +124,15 @@ impl<R: Respond> Accepting<R> {
     }
 
     /// Stop taking, tell, wait, give up.
-    async fn close(mut self, config: &HttpConfig) {
+    async fn close(mut self, grace: Duration) {
         self.take_backlog().await;
         drop(self.listener);
         self.connections.closing.begin();
         let all_ended = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(config.shutdown_grace, all_ended).await.is_err() {
+        if tokio::time::timeout(grace, all_ended).await.is_err() {
             let cut = self.tasks.len();
             self.metrics.cut_at_shutdown.inc_by(cut as u64);
-            tracing::warn!(connections = cut, grace = ?config.shutdown_grace, "connections cut at the end of the grace period");
+            tracing::warn!(connections = cut, ?grace, "connections cut at the end of the grace period");
             self.tasks.shutdown().await;
         }
     }

@@ -89,6 +89,18 @@ impl ApiError {
         Self::edge(StatusCode::BAD_REQUEST, "broken_body", message)
     }
 
+    /// 400: a request of HTTP/1.1 that does not say whom it is for, or says it twice.
+    pub(crate) fn no_host() -> Self {
+        Self::bad_header("host", "given once")
+    }
+
+    /// 503 on everything but `/livez` until the node is there.
+    pub(crate) fn starting() -> Self {
+        let mut error = Self::of_kind(ErrorKind::Unavailable, "the node is starting");
+        error.0.retry_after = Some(Duration::from_secs(1));
+        error
+    }
+
     /// 400: a multipart body that is none, or has a part of no use.
     pub(crate) fn bad_multipart(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)
@@ -176,6 +188,20 @@ impl ApiError {
 
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
+    }
+
+    /// Tells the log: a warning where a call failed on our side of the wire, else a line for those who debug.
+    ///
+    /// Pages are asked by machines every second, and 503 of `/readyz` is an answer, not an event.
+    pub(crate) fn tell(&self, request_id: &str, route: Option<&str>) {
+        let Inner { status, kind, message, error_type, stage, .. } = &*self.0;
+        let (status, kind) = (status.as_u16(), kind.as_str());
+        let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
+        if status >= 500 && route.is_some() {
+            tracing::warn!(request_id, route, status, kind, error_type, stage, "{message}");
+        } else {
+            tracing::debug!(request_id, route, status, kind, error_type, stage, "{message}");
+        }
     }
 }
 

@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, HOST};
+use axum::http::{HeaderMap, Uri};
 use axum::response::{Html, IntoResponse, Response};
 use callboard_core::Route;
 use serde::Serialize;
 
-use super::{Sources, snippet};
+use super::Sources;
+use crate::curl::curl;
+use crate::request::head::joined;
 use crate::request::media::{accepted, quality};
 
 #[derive(Serialize)]
@@ -30,7 +32,8 @@ struct Listed {
     summary: String,
     stages: Vec<String>,
     accepts: Vec<String>,
-    curl: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    curl: Option<String>,
 }
 
 impl Listed {
@@ -40,13 +43,13 @@ impl Listed {
             summary: route.summary().to_owned(),
             stages: route.stages().iter().map(ToString::to_string).collect(),
             accepts: accepted(route.input()).into_iter().map(str::to_owned).collect(),
-            curl: snippet::curl(route, base),
+            curl: curl(route, base, None),
         }
     }
 }
 
-pub(super) async fn index(State(sources): State<Sources>, headers: HeaderMap) -> Response {
-    let base = base_url(&headers);
+pub(super) async fn index(State(sources): State<Sources>, uri: Uri, headers: HeaderMap) -> Response {
+    let base = base_url(&uri, &headers);
     let index = Index {
         title: &sources.info.title,
         version: &sources.info.version,
@@ -58,15 +61,20 @@ pub(super) async fn index(State(sources): State<Sources>, headers: HeaderMap) ->
 }
 
 fn prefers_html(headers: &HeaderMap) -> bool {
-    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
+    let accept = headers.get_all(ACCEPT).iter().fold(None, |list, line| Some(joined(list, line)));
+    let accept = accept.as_ref().and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
     quality(accept, "text/html") > quality(accept, "application/json")
 }
 
-/// The address by which the client found us, so that a pasted line finds us again.
-fn base_url(headers: &HeaderMap) -> String {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+/// The address by which the client found us, so that a pasted line finds us again: `Host`, or what HTTP/2 has for it. A
+/// proxy in front that speaks TLS says so.
+fn base_url(uri: &Uri, headers: &HeaderMap) -> String {
+    let host = uri.authority().map(|authority| authority.as_str());
+    let host = host.or_else(|| headers.get(HOST)?.to_str().ok());
+    let scheme =
+        if headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https") { "https" } else { "http" };
     let is_plain = |host: &&str| host.chars().all(|c| c.is_ascii_alphanumeric() || ".-:[]".contains(c));
-    format!("http://{}", host.filter(is_plain).unwrap_or("localhost:8000"))
+    format!("{scheme}://{}", host.filter(is_plain).unwrap_or("localhost:8000"))
 }
 
 fn page(index: &Index<'_>) -> String {
@@ -81,7 +89,7 @@ fn page(index: &Index<'_>) -> String {
             escaped(&route.path),
             escaped(&route.summary),
             escaped(&route.stages.join(" → ")),
-            escaped(&route.curl),
+            escaped(route.curl.as_deref().unwrap_or("see docs")),
         );
     }
     html.push_str("<p>");
@@ -118,10 +126,13 @@ mod tests {
 
     #[test]
     fn a_host_that_is_no_host_does_not_enter_a_shell_line() {
-        let base = |host: &str| base_url(&HeaderMap::from_iter([(HOST, host.parse().unwrap())]));
+        let uri = Uri::from_static("/");
+        let base = |host: &str| base_url(&uri, &HeaderMap::from_iter([(HOST, host.parse().unwrap())]));
         assert_eq!(base("example.org:8000"), "http://example.org:8000");
         assert_eq!(base("[::1]:8000"), "http://[::1]:8000");
         assert_eq!(base("x; rm -rf"), "http://localhost:8000");
+        let by_http2 = base_url(&Uri::from_static("http://example.org:8000/"), &HeaderMap::new());
+        assert_eq!(by_http2, "http://example.org:8000");
     }
 
     #[test]

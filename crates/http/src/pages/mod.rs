@@ -1,9 +1,9 @@
 //! The fixed pages, as an outline: for the machines that watch the node, for the people and programs that use it.
 
 mod docs;
+mod document;
 mod health;
 mod index;
-mod snippet;
 
 use std::sync::Arc;
 
@@ -11,19 +11,23 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, Uri};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use callboard_core::Client;
 
+use self::document::DocumentCache;
 use crate::error::ApiError;
 use crate::metrics::{EdgeMetrics, OPENMETRICS};
-use crate::openapi::{ApiInfo, openapi};
+use crate::openapi::ApiInfo;
 
 /// Paths that no user route may take, with everything below them. `/v1` and `/v2` are kept for protocols to come.
 const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
 
-/// Whether a route of this name would hide a page of the edge.
-pub(crate) fn is_reserved(route: &str) -> bool {
+/// Whether a route of this name would hide a page of the edge: its own paths and everything below them.
+///
+/// [`Edge::open`](crate::Edge::open) refuses such a route; whoever makes routes can ask before.
+#[must_use]
+pub fn is_reserved(route: &str) -> bool {
     RESERVED
         .iter()
         .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
@@ -35,9 +39,10 @@ struct Sources {
     client: Client,
     metrics: Arc<EdgeMetrics>,
     info: Arc<ApiInfo>,
+    document: Arc<DocumentCache>,
 }
 
-pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: ApiInfo) -> Router {
+pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
     Router::new()
         // For orchestrators: restart it? send it traffic?
         .route("/livez", get(health::live))
@@ -53,7 +58,18 @@ pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: ApiInfo) -
         .route("/", get(index::index))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(Sources { client, metrics, info: Arc::new(info) })
+        .with_state(Sources { client, metrics, info, document: Arc::default() })
+}
+
+/// The answers of an edge whose node is not there yet.
+pub(crate) fn while_starting(path: &str, metrics: &EdgeMetrics) -> Result<Response, ApiError> {
+    match path {
+        "/livez" => {
+            Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
+        }
+        "/metrics" => Ok(([(CONTENT_TYPE, OPENMETRICS)], metrics.encode_after(String::new())).into_response()),
+        _ => Err(ApiError::starting()),
+    }
 }
 
 async fn metrics_page(State(sources): State<Sources>) -> impl IntoResponse {
@@ -61,7 +77,8 @@ async fn metrics_page(State(sources): State<Sources>) -> impl IntoResponse {
 }
 
 async fn openapi_page(State(sources): State<Sources>) -> impl IntoResponse {
-    axum::Json(openapi(&sources.client.routes(), &sources.info))
+    let document = sources.document.of(sources.client.routes(), &sources.info);
+    ([(CONTENT_TYPE, "application/json")], document)
 }
 
 async fn not_found(uri: Uri) -> ApiError {

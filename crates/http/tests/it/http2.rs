@@ -90,3 +90,18 @@ async fn shutdown_finishes_the_request_in_hand() {
     assert!(client.send_request(post(&server, "/hold", Full::from("\"b\""))).await.is_err());
     server.ended().await;
 }
+
+#[tokio::test]
+async fn a_connection_that_wants_nothing_is_told_to_go() {
+    let server = Server::of_app(app(), config(|c| c.header_read_timeout = Duration::from_millis(200))).await;
+    let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
+    let (mut client, connection) = handshake(TokioExecutor::new(), socket).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let response = client.send_request(post(&server, "/mirror", Full::<Bytes>::from("1"))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    drop(response);
+    // The client is there and answers pings, but asks for nothing more.
+    let ended = tokio::time::timeout(crate::support::PATIENCE, connection).await.expect("told to go");
+    ended.unwrap().unwrap();
+    drop(client);
+}

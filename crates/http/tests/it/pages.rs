@@ -1,11 +1,12 @@
 //! The fixed pages: health, metrics, the OpenAPI document, the documentation, the index.
 
-use callboard_core::{App, Failure, Replica, Stage};
-use callboard_http::HttpConfig;
+use callboard_codec::{DataType, RawBody, Value as CodecValue};
+use callboard_core::{App, Failure, Replica, RouteSpec, Stage};
+use callboard_http::{ApiInfo, Edge, HttpConfig, serve_edge};
 use serde_json::{Value, json};
 
-use crate::support::Server;
 use crate::support::app::app;
+use crate::support::{Raw, Server, bind};
 
 async fn server() -> Server {
     Server::of_app(app(), HttpConfig::default()).await
@@ -98,6 +99,70 @@ fn collect_references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
         Value::Array(items) => items.iter().for_each(|item| collect_references(item, found)),
         _ => {}
     }
+}
+
+#[tokio::test]
+async fn every_operation_has_an_id_of_its_own_and_servers_are_relative() {
+    let echo = |name: &str| Stage::each(name, |x: &i64| Ok(*x));
+    let app = App::new().route("/na-me", echo("one")).route("/na_me", echo("two"));
+    let document = Server::of_app(app, HttpConfig::default()).await.get("/openapi.json").await.json();
+    assert_eq!(document["paths"]["/na-me"]["post"]["operationId"], "post_na_me");
+    assert_eq!(document["paths"]["/na_me"]["post"]["operationId"], "post_na_me_2");
+    assert_eq!(document["servers"], json!([{ "url": "./" }]));
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[tokio::test]
+async fn an_example_that_nobody_would_read_is_left_out() {
+    let long = RouteSpec::new("/long", Stage::each("long", |text: &String| Ok(text.len())));
+    let picture = RouteSpec::described(
+        "/picture",
+        Stage::each("picture", |value: &CodecValue| Ok(value.clone())),
+        DataType::value().with_raw_body(RawBody { field: "image".to_owned(), media_types: vec!["image/*".to_owned()] }),
+        DataType::value(),
+    );
+    let example = CodecValue::from("x".repeat(100_000));
+    let app = App::new().mount(long.example(example.clone())).mount(picture.example(example));
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    assert!(server.get("/openapi.json").await.body.len() < 50_000);
+    let index = server.get("/").await.json();
+    assert_eq!(index["routes"][0]["curl"], Value::Null);
+    assert_eq!(index["routes"][1]["curl"], "curl -F image=@FILE http://test/picture");
+}
+
+#[tokio::test]
+async fn a_node_that_starts_is_live_not_ready_and_calls_nobody() {
+    let listener = bind().await;
+    let address = listener.local_addr().unwrap();
+    let edge = Edge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(serve_edge(listener, edge.clone(), async {
+        _ = stopped.await;
+        crate::support::PATIENCE
+    }));
+
+    let mut client = Raw::connect(address).await;
+    let live = client.get("/livez").await;
+    assert_eq!((live.status, &live.json()["ready"]), (200, &false.into()));
+    let ready = client.get("/readyz").await;
+    assert_eq!((ready.status, ready.problem()["message"].as_str()), (503, Some("the node is starting")));
+    assert_eq!(client.get("/metrics").await.status, 200);
+    let called = client.post("/mirror", &[("content-type", "application/json")], "1").await;
+    assert_eq!((called.status, called.header("retry-after")), (503, Some("1")));
+
+    let node = app().start().await.unwrap();
+    edge.open(node.client()).unwrap();
+    assert_eq!(client.get("/readyz").await.status, 200);
+    assert_eq!(client.post("/mirror", &[("content-type", "application/json")], "1").await.status, 200);
+    assert!(edge.open(node.client()).is_err(), "an edge has one node");
+    drop((client, stop));
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_text_is_a_page_that_is_not_there() {
+    let answer = server().await.get("/docs/%ff").await;
+    assert_eq!((answer.status, answer.problem()["kind"].as_str()), (404, Some("not_found")));
 }
 
 #[tokio::test]

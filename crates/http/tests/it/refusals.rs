@@ -158,6 +158,64 @@ async fn status_500_when_the_edge_panics_and_the_connection_stays() {
 }
 
 #[tokio::test]
+async fn a_panic_over_a_large_body_is_counted_as_any_other() {
+    let server = server().await;
+    let answer = server.post_json("/explode", &format!("[{}1]", " ".repeat(300_000))).await;
+    assert_eq!((answer.status, answer.problem()["kind"].as_str()), (500, Some("internal")));
+    assert_eq!(server.metric("callboard_http_panics_total").await, Some(1.0));
+}
+
+#[tokio::test]
+async fn status_400_names_the_part_of_a_form_that_is_malformed() {
+    let server = server().await;
+    let part = "--xyz\r\nContent-Disposition: form-data; name=\"deep\"\r\nContent-Type: application/json\r\n\r\n";
+    for length in [1_000, 300_000] {
+        let form = format!("{part}{}\r\n--xyz--\r\n", "[".repeat(length));
+        let mut client = server.connect().await;
+        let answer = client.post("/size", &[("content-type", "multipart/form-data; boundary=xyz")], form).await;
+        let message = answer.problem()["message"].as_str().unwrap().to_owned();
+        assert!(answer.status == 400 && message.starts_with("part `deep`: "), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn status_400_for_what_may_come_only_once() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for name in ["x-request-timeout-ms", "x-request-priority"] {
+        let value = if name.ends_with("ms") { "5000" } else { "high" };
+        let answer = client.post("/mirror", &[JSON, (name, value), (name, value)], "1").await;
+        assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("bad_header")), "{name}");
+    }
+    let accepted = client.post("/mirror", &[JSON, ("accept", "text/html"), ("accept", "application/json")], "1").await;
+    assert_eq!(accepted.status, 200, "lines of one list");
+}
+
+#[tokio::test]
+async fn status_400_without_a_host() {
+    let server = server().await;
+    for hosts in ["", "host: a\r\nhost: b\r\n"] {
+        let mut client = server.connect().await;
+        client.send(format!("GET /livez HTTP/1.1\r\n{hosts}\r\n")).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("bad_header")));
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_body_is_refused_unread_is_told_that_the_connection_ends() {
+    let server = server().await;
+    for (path, status) in [("/mirror", 413), ("/nowhere", 404)] {
+        let mut client = server.connect().await;
+        client
+            .send(format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1073741824\r\n\r\n"))
+            .await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.header("connection")), (status, Some("close")));
+    }
+}
+
+#[tokio::test]
 async fn status_429_says_when_to_come_again_before_the_body_is_read() {
     let (app, hold) = Hold::with_queue(8).split();
     let limits = Limits { max_in_flight: 1, ..Limits::default() };
@@ -215,6 +273,8 @@ async fn status_504_when_the_work_takes_longer_than_the_client_waits() {
     let mut client = server.connect().await;
     let answer = client.post("/hold", &[JSON, ("x-request-timeout-ms", "50")], r#""late""#).await;
     assert_eq!((answer.status, answer.problem()["kind"].as_str()), (504, Some("deadline_exceeded")));
+    let total = answer.header("server-timing").and_then(|timing| timing.strip_prefix("total;dur=")).unwrap();
+    assert!(total.parse::<f64>().unwrap() >= 50.0, "{total}");
     hold.release_one();
 }
 

@@ -1,0 +1,52 @@
+//! A `curl` line per route that works when it is pasted into a shell, for pages, documents and terminals alike.
+
+use std::path::Path;
+
+use callboard_core::Route;
+
+use crate::openapi::example_of;
+
+/// Longer lines are not pasted by anybody.
+const MAX_EXAMPLE_BYTES: usize = 400;
+
+/// The line that calls `route` at `base`, such as `http://localhost:8000`; `file` is one that fits as its body.
+///
+/// A route for raw bodies is called with a file, named `FILE` where there is none to name. Others are called with the
+/// example of the OpenAPI document; there is no line where that has none, or one too long for a person to paste.
+#[must_use]
+pub fn curl(route: &Route, base: &str, file: Option<&Path>) -> Option<String> {
+    let url = format!("{base}{}", route.name());
+    let file = file.map(|file| quoted(&file.display().to_string()));
+    match (route.input().raw_body(), file) {
+        (Some(raw), file) => {
+            Some(format!("curl -F {}=@{} {url}", quoted(&raw.field), file.unwrap_or_else(|| "FILE".to_owned())))
+        }
+        (None, Some(file)) => Some(format!("curl {url} -H 'content-type: application/json' -d @{file}")),
+        (None, None) => {
+            let json = example_of(route)?.to_string();
+            (json.len() <= MAX_EXAMPLE_BYTES)
+                .then(|| format!("curl {url} -H 'content-type: application/json' -d {}", quoted(&json)))
+        }
+    }
+}
+
+/// As one word of a POSIX shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_survive_a_shell() {
+        assert_eq!(quoted(r#"{"say":"it's"}"#), r#"'{"say":"it'\''s"}'"#);
+        assert_eq!(quoted("a dir/seven.png"), "'a dir/seven.png'");
+        assert_eq!(quoted("digits/seven.png"), "digits/seven.png");
+    }
+}

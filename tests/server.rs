@@ -1,0 +1,123 @@
+//! A server in a program: answered while it starts, and gone when it says so.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use callboard::http::{ApiInfo, HttpConfig};
+use callboard::{App, Drained, Replica, Server, Stage};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+
+/// How long anything may take that should happen at once; reached only by a failing test.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A call that is held until the sender is dropped, and a word when it has begun.
+fn held() -> (App, Arc<Notify>, mpsc::Sender<()>) {
+    let (release, released) = mpsc::channel::<()>();
+    let begun = Arc::new(Notify::new());
+    let (tell, released) = (Arc::clone(&begun), Mutex::new(released));
+    let hold = Stage::each("hold", move |text: &String| {
+        tell.notify_one();
+        wait(&released);
+        Ok(text.clone())
+    });
+    (App::new().route("/hold", hold.on_threads()), begun, release)
+}
+
+fn wait(released: &Mutex<Receiver<()>>) {
+    // Ends when the other side is dropped, too.
+    _ = released.lock().unwrap().recv();
+}
+
+async fn send(stream: &mut TcpStream, request: &str) {
+    stream.write_all(request.as_bytes()).await.unwrap();
+}
+
+const CALL: &str =
+    "POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"";
+
+/// Everything until the server closes.
+async fn until_closed(stream: &mut TcpStream) -> String {
+    let mut said = Vec::new();
+    // A reset is a way to close, too.
+    _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("closed in time");
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// The status of one request on a connection of its own.
+async fn status_of(address: std::net::SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    send(&mut stream, &format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await;
+    until_closed(&mut stream).await.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn answers_health_while_a_worker_is_still_being_built() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let slow = Stage::worker("slow", move |_: &Replica| {
+        wait(&released);
+        Ok(Echo)
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = App::new().route("/echo", slow);
+    let starting = tokio::spawn(Server::start_on(listener, app, HttpConfig::default(), ApiInfo::default()));
+
+    assert_eq!(status_of(address, "/livez").await, "200");
+    assert_eq!(status_of(address, "/readyz").await, "503");
+    assert_eq!(status_of(address, "/docs/").await, "503");
+    drop(release);
+    let server = tokio::time::timeout(PATIENCE, starting).await.unwrap().unwrap().unwrap();
+    assert_eq!(status_of(address, "/readyz").await, "200");
+    assert_eq!(server.shutdown(PATIENCE).await, Drained::Completely);
+}
+
+struct Echo;
+
+impl callboard::Worker for Echo {
+    type In = i64;
+    type Out = i64;
+
+    fn call(&mut self, batch: callboard::Batch<i64>) -> Vec<Result<i64, callboard::Failure>> {
+        batch.iter().map(|number| Ok(*number)).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_served_when_shutdown_has_returned() {
+    let (app, begun, release) = held();
+    let server = callboard::serve(app, "127.0.0.1:0").await.unwrap();
+    let address = server.address();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    send(&mut client, CALL).await;
+    begun.notified().await;
+
+    // Far below the edge's own grace of 30 s.
+    let drained = server.shutdown(Duration::from_millis(100)).await;
+    assert_eq!(drained, Drained::TimedOut { in_flight: 1 });
+    assert!(TcpStream::connect(address).await.is_err(), "the listener is closed");
+    let mut closed = [0; 4096];
+    let read = async { while client.read(&mut closed).await.is_ok_and(|read| read > 0) {} };
+    // The end is there already: what is read here was sent before.
+    tokio::time::timeout(Duration::from_secs(2), read).await.expect("the connection is closed");
+    drop(release);
+}
+
+#[tokio::test]
+async fn dropping_a_server_closes_its_connections() {
+    let server = callboard::serve(App::new().route("/x", Stage::each("x", |x: &i64| Ok(*x))), "127.0.0.1:0").await;
+    let server = server.unwrap();
+    let mut client = TcpStream::connect(server.address()).await.unwrap();
+    send(&mut client, "GET /livez HTTP/1.1\r\nhost: test\r\n\r\n").await;
+    let mut first = [0; 12];
+    client.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    drop(server);
+    // The connection is kept alive and idle: nothing but the server's end closes it within the time.
+    tokio::time::timeout(Duration::from_secs(5), until_closed(&mut client)).await.expect("closed with the server");
+}
