@@ -16,6 +16,7 @@ use crate::gateway::Limits;
 use crate::id::{RouteName, StageName};
 use crate::node::Node;
 use crate::pipeline::{Graph, Pipeline};
+use crate::plan::Plan;
 use crate::router::{ChangeError, RouteLimits, RouteParts};
 use crate::stage::StageSpec;
 
@@ -147,6 +148,12 @@ impl App {
     /// The routes, in order.
     pub fn routes(&self) -> &[RouteSpec] {
         &self.routes
+    }
+
+    /// What it would serve, to be read or drawn.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        Plan::of(&self.routes)
     }
 
     /// Builds every stage and returns when all of them are warm and the routes are open.

@@ -53,6 +53,7 @@ mod id;
 mod metrics;
 mod node;
 mod pipeline;
+mod plan;
 mod router;
 mod stage;
 mod supervisor;
@@ -76,10 +77,11 @@ pub use failure::Failure;
 pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, Limits};
 pub use id::{FlightId, RouteName, StageName};
 pub use node::{
-    ActorDescription, BlockingNode, Description, Drained, Health, Node, NodeHandle, ReplicaDescription,
-    RouteDescription, StageDescription, StageHealth, StagePart,
+    ActorDescription, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
+    ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
 };
 pub use pipeline::{MemberError, Members, Pipeline};
+pub use plan::Plan;
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{
     Contract, DEFAULT_CONCURRENCY, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES,

@@ -39,6 +39,18 @@ pub enum ActorState {
     Failed,
 }
 
+impl fmt::Display for ActorState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Starting => "starting",
+            Self::Up => "up",
+            Self::Restarting => "restarting",
+            Self::Ended => "ended",
+            Self::Failed => "failed",
+        })
+    }
+}
+
 /// What everybody may know of one actor.
 #[derive(Debug)]
 pub(crate) struct ActorStatus {

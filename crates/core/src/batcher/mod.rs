@@ -26,4 +26,4 @@ pub use policy::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub(crate) use actor::{BatcherActor, BatcherArgs};
 pub(crate) use entry::{Entry, StageReply};
 pub(crate) use message::BatcherMessage;
-pub(crate) use pool::Pool;
+pub(crate) use pool::{Pool, Restart};

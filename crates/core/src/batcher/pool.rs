@@ -2,6 +2,7 @@
 //!
 //! [`Pool::submit`] is the only way in. It refuses before anything is queued, or returns the one outcome of the entry.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -34,6 +35,17 @@ use crate::worker::WorkerSlot;
 /// What a refused caller is told before anything was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
+/// How many of a stage's last restarts are remembered.
+const REMEMBERED_RESTARTS: usize = 8;
+
+/// Why a replica was started again.
+#[derive(Clone, Debug)]
+pub(crate) struct Restart {
+    pub(crate) replica: usize,
+    pub(crate) at: Instant,
+    pub(crate) reason: String,
+}
+
 /// One stage on this node.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -46,6 +58,8 @@ pub(crate) struct Pool {
     open: AtomicBool,
     batcher: OnceLock<ActorRef<BatcherMessage>>,
     workers: Mutex<Vec<Arc<WorkerSlot>>>,
+    /// The last restarts, the newest last.
+    restarts: Mutex<VecDeque<Restart>>,
     /// How many replicas there are to be.
     replicas: AtomicUsize,
     places: Places,
@@ -69,6 +83,7 @@ impl Pool {
             open: AtomicBool::new(false),
             batcher: OnceLock::new(),
             workers: Mutex::default(),
+            restarts: Mutex::default(),
             replicas: AtomicUsize::new(spec.settings().replicas().get()),
             places: Places::new(spec.settings().queue().get()),
             sequence: AtomicU64::new(0),
@@ -232,6 +247,20 @@ impl Pool {
         let mut workers = self.workers.lock();
         let left = workers.iter().position(|slot| slot.actor().get_id() == who && slot.is_leaving());
         left.map(|position| workers.swap_remove(position)).is_some()
+    }
+
+    /// Remembers why a replica is started again; the oldest is forgotten.
+    pub(crate) fn note_restart(&self, replica: usize, at: Instant, reason: String) {
+        let mut restarts = self.restarts.lock();
+        if restarts.len() == REMEMBERED_RESTARTS {
+            restarts.pop_front();
+        }
+        restarts.push_back(Restart { replica, at, reason });
+    }
+
+    /// The last restarts, the newest last.
+    pub(crate) fn last_restarts(&self) -> Vec<Restart> {
+        self.restarts.lock().iter().cloned().collect()
     }
 
     /// How many replicas there are to be.

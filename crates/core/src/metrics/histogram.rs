@@ -28,6 +28,11 @@ impl<const N: usize> PowerHistogram<N> {
         Self(Arc::new(Buckets { counts, sum: AtomicU64::new(0), scale }))
     }
 
+    /// The sum of what was observed.
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.sum.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn observe(&self, units: u64) {
         self.0.counts[bucket_of::<N>(units)].fetch_add(1, Ordering::Relaxed);
         self.0.sum.fetch_add(units, Ordering::Relaxed);

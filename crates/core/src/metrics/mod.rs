@@ -450,6 +450,16 @@ impl StageMetrics {
         self.moved.inc();
     }
 
+    /// Batches by why they were released.
+    pub(crate) fn releases(&self) -> [(ReleaseReason, u64); ReleaseReason::ALL.len()] {
+        ReleaseReason::ALL.map(|reason| (reason, self.reason(reason).get()))
+    }
+
+    /// Entries in all batches.
+    pub(crate) fn released_entries(&self) -> u64 {
+        self.batch_size.sum()
+    }
+
     pub(crate) fn batches(&self) -> u64 {
         [&self.full, &self.idle, &self.delay, &self.deadline, &self.drain].iter().map(|counter| counter.get()).sum()
     }

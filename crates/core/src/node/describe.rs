@@ -1,6 +1,6 @@
 //! What can be seen of a running node: its health in a word, its parts in detail. Cheap enough to poll.
 
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,12 +9,16 @@ use serde::Serialize;
 
 use super::Shared;
 use crate::actor::{ActorState, ActorStatus};
-use crate::batcher::Pool;
+use crate::batcher::{Pool, ReleaseReason, Restart};
 use crate::clock::{self, Instant};
-use crate::id::{RouteName, StageName};
+use crate::gateway::Gateway;
+use crate::id::{FlightId, RouteName, StageName};
 use crate::router::{DeployedStage, Route, Table};
 use crate::supervisor::StageState;
 use crate::worker::WorkerSlot;
+
+/// How many calls in flight a description lists.
+const LISTED_CALLS: usize = 16;
 
 /// The answer to "are you well?".
 #[derive(Clone, Debug, Serialize)]
@@ -54,6 +58,8 @@ pub struct Description {
     pub in_flight_bytes: u64,
     /// The age of the oldest of them.
     pub oldest: Option<Duration>,
+    /// The oldest of them, at most sixteen, oldest first.
+    pub calls: Vec<CallDescription>,
     /// Calls let in since the start.
     pub admitted: u64,
     /// Calls refused at the gateway since the start.
@@ -66,6 +72,30 @@ pub struct Description {
     pub stages: Vec<StageDescription>,
     /// The actors of the node's users, in the order in which they were declared.
     pub actors: Vec<ActorDescription>,
+}
+
+/// One call in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CallDescription {
+    /// Its number on this node.
+    pub id: FlightId,
+    /// Its route.
+    pub route: RouteName,
+    /// How long it has been in.
+    pub age: Duration,
+}
+
+/// Why a replica was started again.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct RestartDescription {
+    /// Which replica.
+    pub replica: usize,
+    /// How long ago.
+    pub age: Duration,
+    /// What its last life ended with.
+    pub reason: String,
 }
 
 /// One actor of a user.
@@ -131,8 +161,14 @@ pub struct StageDescription {
     pub cost_per_batch: Duration,
     /// What each unit of cost adds: each entry, or each unit that the stage's cost function counts.
     pub cost_per_unit: Duration,
+    /// Entries per batch in the mean, 0 before the first. Like `batches` and `releases` over all revisions of this name.
+    pub mean_batch_size: f64,
+    /// Batches by why they were released.
+    pub releases: Vec<(ReleaseReason, u64)>,
     /// Replicas started again after a crash.
     pub restarts: u64,
+    /// The last of them, at most eight, the newest last.
+    pub last_restarts: Vec<RestartDescription>,
     /// The replicas that are up.
     pub replicas: Vec<ReplicaDescription>,
 }
@@ -158,6 +194,8 @@ pub struct ReplicaDescription {
     pub index: usize,
     /// How often it was started before.
     pub generation: u64,
+    /// How long this life has lasted.
+    pub age: Duration,
     /// Whether it runs a batch now.
     pub busy: bool,
     /// Whether it was told to leave, because its stage was scaled down.
@@ -183,16 +221,17 @@ impl Shared {
     pub(crate) fn describe(&self) -> Description {
         let now = clock::now();
         let table = self.router.table();
-        let oldest = self.gateway.with_lines(|lines| lines.map(|line| line.since).min());
+        let calls = oldest_calls(&self.gateway, &table, now);
         Description {
             in_flight: self.gateway.in_flight(),
             in_flight_bytes: self.gateway.bytes(),
-            oldest: oldest.map(|since| now.saturating_duration_since(since)),
+            oldest: calls.first().map(|call| call.age),
+            calls,
             admitted: self.gateway.admitted(),
             refused: self.metrics.refusals(),
             outcomes: outcomes(&table) + self.metrics.past_outcomes(),
             routes: describe_routes(&table),
-            stages: table.stages().map(|stage| describe_stage(&table, stage)).collect(),
+            stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
             actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
         }
     }
@@ -249,7 +288,7 @@ fn part_of(table: &Table, stage: &Arc<DeployedStage>) -> StagePart {
     }
 }
 
-fn describe_stage(table: &Table, stage: &Arc<DeployedStage>) -> StageDescription {
+fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> StageDescription {
     let pool = &stage.pool;
     StageDescription {
         health: stage_health(stage),
@@ -262,9 +301,40 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>) -> StageDescription
         batch_estimate: pool.cost().mean(),
         cost_per_batch: pool.cost().line().per_batch(),
         cost_per_unit: pool.cost().line().per_unit(),
+        mean_batch_size: pool.metrics().released_entries() as f64 / pool.metrics().batches().max(1) as f64,
+        releases: pool.metrics().releases().to_vec(),
         restarts: pool.metrics().restarts(),
-        replicas: describe_replicas(pool),
+        last_restarts: pool.last_restarts().into_iter().map(|restart| describe_restart(restart, now)).collect(),
+        replicas: describe_replicas(pool, now),
     }
+}
+
+/// The oldest calls. The lock on the ledger is held for one look at each line.
+fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescription> {
+    let mut oldest: BinaryHeap<(Instant, FlightId, usize)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
+    gateway.with_lines(|lines| {
+        for line in lines {
+            if oldest.len() < LISTED_CALLS || oldest.peek().is_some_and(|youngest| line.since < youngest.0) {
+                oldest.push((line.since, line.id, line.route.0));
+                if oldest.len() > LISTED_CALLS {
+                    oldest.pop();
+                }
+            }
+        }
+    });
+    let names: HashMap<usize, &RouteName> = all_routes(table).map(|(route, _)| (route.index().0, route.id())).collect();
+    let describe = |(since, id, route)| CallDescription {
+        id,
+        // One that ended between the two looks has no name any more.
+        route: names.get(&route).map_or_else(|| RouteName::new("?"), |name| (*name).clone()),
+        age: now.saturating_duration_since(since),
+    };
+    oldest.into_sorted_vec().into_iter().map(describe).collect()
+}
+
+fn describe_restart(restart: Restart, now: Instant) -> RestartDescription {
+    let Restart { replica, at, reason } = restart;
+    RestartDescription { replica, age: now.saturating_duration_since(at), reason }
 }
 
 fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
@@ -282,10 +352,11 @@ fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
     }
 }
 
-fn describe_replicas(pool: &Pool) -> Vec<ReplicaDescription> {
+fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
     let describe = |slot: &Arc<WorkerSlot>| ReplicaDescription {
         index: slot.index(),
         generation: slot.generation(),
+        age: now.saturating_duration_since(slot.since()),
         busy: slot.running() > 0,
         leaving: slot.is_leaving(),
         batches: slot.batches(),

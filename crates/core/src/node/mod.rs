@@ -24,8 +24,8 @@ use crate::worker::Watchdog;
 
 pub use blocking::BlockingNode;
 pub use describe::{
-    ActorDescription, Description, Health, ReplicaDescription, RouteDescription, StageDescription, StageHealth,
-    StagePart,
+    ActorDescription, CallDescription, Description, Health, ReplicaDescription, RestartDescription, RouteDescription,
+    StageDescription, StageHealth, StagePart,
 };
 pub use handle::NodeHandle;
 pub(crate) use root::RootMessage;

@@ -315,6 +315,7 @@ impl DeploymentState {
         let delay = self.spec.settings().backoff().delay(replica.attempt, fastrand::f64());
         replica.attempt += 1;
         replica.restart_due = true;
+        self.pool.note_restart(index, clock::now(), reason.clone());
         self.pool.enter(StageState::Degraded, Some(reason));
         self.pool.metrics().restarted();
         if delay.is_zero() {

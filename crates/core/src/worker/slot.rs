@@ -12,6 +12,7 @@ use ractor::ActorRef;
 
 use super::hand::Hand;
 use super::message::WorkerMessage;
+use crate::clock::{self, Instant};
 
 /// In place of the count of free seats: the replica is over.
 const GONE: u32 = u32::MAX;
@@ -41,6 +42,7 @@ pub(crate) struct WorkerSlot {
     death: AtomicU8,
     /// The batch that runs on the worker's own thread or in its actor.
     hand: Mutex<Option<Hand>>,
+    since: Instant,
 }
 
 impl WorkerSlot {
@@ -56,6 +58,7 @@ impl WorkerSlot {
             leaving: AtomicBool::new(false),
             death: AtomicU8::new(Death::Crash as u8),
             hand: Mutex::default(),
+            since: clock::now(),
         }
     }
 
@@ -91,6 +94,11 @@ impl WorkerSlot {
     /// The replica is over: it will never be free again.
     pub(crate) fn retire(&self) {
         self.free.store(GONE, Ordering::SeqCst);
+    }
+
+    /// When this life began.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Notes that the replica was told to leave.

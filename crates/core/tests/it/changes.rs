@@ -362,6 +362,10 @@ async fn a_replica_that_leaves_finishes_its_batch_and_cleans_up() {
     until("both replicas are busy", || gate.arrived() == 2).await;
     let handle = node.handle();
     let scaling = tokio::spawn(async move { handle.scale_stage("gated", 1).await });
+    let described = node.describe();
+    assert_eq!(described.calls.len(), 2);
+    assert!(described.calls[0].age >= described.calls[1].age && described.calls[0].route.as_str() == "/route");
+    assert_eq!(described.stages[0].mean_batch_size, 1.0);
     until("one is leaving", || node.describe().stages[0].replicas.iter().any(|replica| replica.leaving)).await;
     gate.open();
     for call in calls {

@@ -32,6 +32,7 @@ async fn survives_a_panic(stage: Stage<u64, u64>) {
     let stage = &node.describe().stages[0];
     assert_eq!((stage.health.state, stage.restarts), (StageState::Ready, 1));
     assert_eq!(stage.replicas[0].generation, 1);
+    assert!(stage.last_restarts[0].reason.contains("unlucky 13"), "{:?}", stage.last_restarts);
     assert!(node.health().ready);
 }
 

@@ -1,0 +1,106 @@
+//! Golden pictures.
+
+use crate::actor::ActorSpec;
+use crate::app::App;
+use crate::pipeline::Pipeline;
+use crate::stage::Stage;
+
+fn app() -> App {
+    let number = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
+    let shared = number("a \"shared\" <one>").replicas(2).max_batch_size(8);
+    let both = Pipeline::ensemble_of(vec![shared.clone().into(), number("other").into()]);
+    let sum = both.map("sum", |members: &Vec<u64>| Ok(members.iter().sum::<u64>()));
+    let choice =
+        Pipeline::switch("odd?", |n: &u64| Ok((n % 2) as usize), vec![shared.into(), Pipeline::pass_through()]);
+    App::new().route("/sum", sum).route("/choice", choice)
+}
+
+#[test]
+fn a_plan_in_lines() {
+    let plan = app().plan().to_string();
+    assert_eq!(plan, "/sum: (a \"shared\" <one> | other) → [sum]\n/choice: odd?{a \"shared\" <one> / ·}\n");
+}
+
+#[test]
+fn a_plan_in_mermaid() {
+    let expected = r#"flowchart LR
+  subgraph f0 ["/sum"]
+    n0("call")
+    n1("all of")
+    n2["a #34;shared#34; #60;one#62; · 2 replicas · batches of 8"]
+    n3["other"]
+    n4("join")
+    n5[/"sum"/]
+    n6("reply")
+  end
+  subgraph f1 ["/choice"]
+    n7("call")
+    n8{"odd?"}
+    n9["a #34;shared#34; #60;one#62; · 2 replicas · batches of 8"]
+    n10("reply")
+  end
+  n0 --> n1
+  n1 --> n2
+  n1 --> n3
+  n2 --> n4
+  n3 --> n4
+  n4 --> n5
+  n5 --> n6
+  n7 --> n8
+  n8 -->|"0"| n9
+  n9 --> n10
+  n8 -->|"1"| n10
+  n2 -.- n9
+"#;
+    assert_eq!(app().plan().to_mermaid(), expected);
+}
+
+#[test]
+fn a_plan_in_dot() {
+    let dot = app().plan().to_dot();
+    assert!(
+        dot.starts_with("digraph callboard {\n  rankdir=LR;\n  subgraph cluster_0 {\n    label=\"/sum\";\n"),
+        "{dot}"
+    );
+    assert!(
+        dot.contains("    n2 [label=\"a \\\"shared\\\" <one> · 2 replicas · batches of 8\", shape=box];\n"),
+        "{dot}"
+    );
+    assert!(dot.contains("  n8 -> n9 [label=\"0\"];\n"), "{dot}");
+    assert!(dot.ends_with("  n2 -> n9 [style=dashed, dir=none, constraint=false];\n}\n"), "{dot}");
+}
+
+struct Quiet;
+
+impl ractor::Actor for Quiet {
+    type Msg = crate::actor::Mail<()>;
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ractor::ActorRef<Self::Msg>, (): ()) -> Result<(), ractor::ActorProcessingErr> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_running_tree_in_mermaid() {
+    let stage = Stage::each("double", |n: &u64| Ok(n * 2)).replicas(2);
+    let node =
+        App::new().actor(ActorSpec::new("quiet", |_| (Quiet, ()))).route("/double", stage).start().await.unwrap();
+    let expected = r#"flowchart LR
+  subgraph f0 ["node"]
+    n0("node · 0 in flight")
+    n1["double · ready · 0 waiting"]
+    n2("replica 0 · free")
+    n3("replica 1 · free")
+    n4["group quiet"]
+    n5(["quiet · up · 0 waiting"])
+  end
+  n0 --> n1
+  n1 --> n2
+  n1 --> n3
+  n0 --> n4
+  n4 --> n5
+"#;
+    assert_eq!(node.describe().to_mermaid(), expected);
+}
