@@ -64,6 +64,8 @@ pub use actor::{
     RestartWhen, Strategy, TellError,
 };
 pub use app::{App, RouteSpec, StartError, check_route_name};
+#[doc(hidden)]
+pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{

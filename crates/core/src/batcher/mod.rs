@@ -10,6 +10,7 @@
 
 mod actor;
 mod admission;
+pub mod bench;
 mod cost;
 mod entry;
 mod lanes;

@@ -1,0 +1,109 @@
+//! What a stage still does when five times as much comes as it can do, and how soon the rest is told.
+//!
+//! Run with `cargo bench -p callboard-core --bench overload`. The stage stands for a device: 2 ms a batch of up to 16. First its
+//! peak with callers that wait for each other, then calls that come at five times that rate whatever becomes of them, each
+//! with 100 ms to be answered in, which is less than its full queue would take.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
+
+use std::time::{Duration, Instant};
+
+use callboard_core::{App, Batch, CallOptions, Client, ErrorKind, Node, Stage};
+
+const SPAN: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(1);
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let node = start().await;
+        let peak = tokio::spawn(peak(node.client())).await.unwrap();
+        println!("peak with 64 callers                {peak:>8.0} calls/s");
+        let flood = tokio::spawn(flood(node.client(), 5.0 * peak)).await.unwrap();
+        flood.report(peak);
+    });
+}
+
+async fn start() -> Node {
+    let device = Stage::batch("device", |batch: Batch<u64>| {
+        #[expect(clippy::disallowed_methods, reason = "a device that takes its time and no processor")]
+        std::thread::sleep(Duration::from_millis(2));
+        batch.iter().map(|n| Ok(*n)).collect()
+    });
+    App::new().route("/device", device.max_batch_size(16).on_threads()).start().await.unwrap()
+}
+
+async fn peak(client: Client) -> f64 {
+    let begun = Instant::now();
+    let callers: Vec<_> = (0..64)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let mut served = 0u64;
+                while begun.elapsed() < SPAN {
+                    client.call::<u64, u64>("/device", served).await.unwrap();
+                    served += 1;
+                }
+                served
+            })
+        })
+        .collect();
+    let mut served = 0;
+    for caller in callers {
+        served += caller.await.unwrap();
+    }
+    served as f64 / begun.elapsed().as_secs_f64()
+}
+
+#[derive(Default)]
+struct Flood {
+    sent: u64,
+    served: u64,
+    late: u64,
+    /// How long each refusal took.
+    refused: Vec<Duration>,
+}
+
+impl Flood {
+    fn report(mut self, peak: f64) {
+        self.refused.sort_unstable();
+        let goodput = self.served as f64 / SPAN.as_secs_f64();
+        println!("sent                                {:>8.0} calls/s", self.sent as f64 / SPAN.as_secs_f64());
+        println!("answered in time                    {goodput:>8.0} calls/s   {:.2} of the peak", goodput / peak);
+        println!("let in and late                     {:>8.0} calls/s", self.late as f64 / SPAN.as_secs_f64());
+        let percentile = |part: f64| {
+            let index = ((self.refused.len() as f64 * part) as usize).min(self.refused.len().saturating_sub(1));
+            self.refused.get(index).copied().unwrap_or_default()
+        };
+        println!("refused in                          p50 {:.2?}, p99 {:.2?}", percentile(0.5), percentile(0.99));
+    }
+}
+
+/// Calls at this rate, whatever becomes of them.
+async fn flood(client: Client, rate: f64) -> Flood {
+    let (begun, mut calls) = (Instant::now(), Vec::new());
+    let mut ticks = tokio::time::interval(TICK);
+    while begun.elapsed() < SPAN {
+        ticks.tick().await;
+        let due = (begun.elapsed().as_secs_f64() * rate) as usize;
+        while calls.len() < due {
+            let client = client.clone();
+            calls.push(tokio::spawn(async move {
+                let begun = Instant::now();
+                let options = CallOptions::new().with_timeout(callboard_core::Instant::now(), TIMEOUT);
+                let outcome = client.call_with::<u64, u64>("/device", 1, options).await;
+                (outcome.map_err(|error| error.kind()), begun.elapsed())
+            }));
+        }
+    }
+    let mut flood = Flood { sent: calls.len() as u64, ..Flood::default() };
+    for call in calls {
+        match call.await.unwrap() {
+            (Ok(_), _) => flood.served += 1,
+            (Err(ErrorKind::Overloaded), took) => flood.refused.push(took),
+            (Err(_), _) => flood.late += 1,
+        }
+    }
+    flood
+}

@@ -1,0 +1,54 @@
+//! What scheduling costs with so many entries waiting: it should grow with the logarithm of their number.
+//!
+//! Run with `cargo bench -p callboard-core --bench queue`. The best round of each counts: noise only ever adds.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use callboard_core::bench::Queue;
+
+const ROUNDS: usize = 7;
+const OPERATIONS: u64 = 20_000;
+
+fn main() {
+    println!("waiting     push + pop   push + remove   rank      age one class      ns per operation");
+    for waiting in [100u64, 10_000, 1_000_000] {
+        let mut best = [f64::INFINITY; 4];
+        for _ in 0..ROUNDS {
+            let mut queue = Queue::new(callboard_core::Instant::now());
+            (0..waiting).for_each(|n| queue.push(n, slack(n)));
+            let operations = waiting..waiting + OPERATIONS;
+            // Each at its own place in the order, and the number that waits stays what it is.
+            keep(&mut best[0], operations.clone(), |n| {
+                queue.push(n, slack(n));
+                black_box(queue.pop().unwrap());
+            });
+            keep(&mut best[1], operations.clone(), |n| {
+                queue.push(n + OPERATIONS, slack(n));
+                black_box(queue.remove(n + OPERATIONS, slack(n)).unwrap());
+            });
+            keep(&mut best[2], operations, |n| {
+                black_box(queue.before(n, slack(n)));
+            });
+            // Everything gains a class at once, which is the worst that ageing can do.
+            queue.wait(callboard_core::DEFAULT_AGEING);
+            let begun = Instant::now();
+            black_box(queue.pop().unwrap());
+            best[3] = best[3].min(begun.elapsed().as_nanos() as f64 / waiting as f64);
+        }
+        println!("{waiting:>9}  {:>10.0}  {:>13.0}  {:>7.0}  {:>10.0}", best[0], best[1], best[2], best[3]);
+    }
+}
+
+fn keep(best: &mut f64, operations: std::ops::Range<u64>, mut operation: impl FnMut(u64)) {
+    let (count, begun) = (operations.end - operations.start, Instant::now());
+    operations.for_each(&mut operation);
+    *best = best.min(begun.elapsed().as_nanos() as f64 / count as f64);
+}
+
+/// Spread over half a minute, in no order.
+fn slack(n: u64) -> Duration {
+    Duration::from_micros(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 30_000_000)
+}
