@@ -105,6 +105,7 @@ impl Actor for BatcherActor {
         if state.closed {
             state.answer_all_unavailable();
         }
+        state.pool.note_queued(state.queue.load());
         // While the turn is given away, entries only gather; `Settled` will look at them all.
         if !state.settling && state.dispatch(&myself) {
             tokio::task::yield_now().await;

@@ -32,8 +32,8 @@ pub(crate) struct Prospect {
     pub(crate) before: Load,
     /// What the batches that run now cost each, where no worker is free.
     pub(crate) running: Option<u64>,
-    /// The workers that take batches.
-    pub(crate) replicas: usize,
+    /// How many batches run at once.
+    pub(crate) seats: usize,
 }
 
 /// What becomes of the entry.
@@ -69,16 +69,16 @@ impl Prospect {
 
     /// When the batch that takes the entry will be over, in nanoseconds from now.
     fn finish(&self, policy: &BatchPolicy) -> f64 {
-        let replicas = self.replicas.max(1) as f64;
+        let seats = self.seats.max(1) as f64;
         // Of n batches that began at any time, the first is over after one part of n + 1.
-        let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (replicas + 1.0));
+        let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (seats + 1.0));
         let batches = self.before.batches(policy);
         let (start, own) = if batches < 1.0 {
             (0.0, (self.before.cost + self.cost) as f64)
         } else {
             // Behind a full batch there is a crowd, and the entry's own batch will be full as well.
             let full = self.before.cost as f64 / batches;
-            (batches.floor() * self.line.at(full) / replicas, full.max(self.cost as f64))
+            (batches.floor() * self.line.at(full) / seats, full.max(self.cost as f64))
         };
         first_free + start + self.line.at(own)
     }
@@ -117,7 +117,7 @@ mod tests {
 
     fn prospect(remaining: u64, before: usize, running: Option<u64>, replicas: usize) -> Prospect {
         let remaining = Duration::from_millis(remaining);
-        Prospect { line: line(), remaining, cost: 1, before: Load::of(before, before as u64), running, replicas }
+        Prospect { line: line(), remaining, cost: 1, before: Load::of(before, before as u64), running, seats: replicas }
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
                 let deadline = Deadline::after(now, Duration::from_millis(150));
                 let key = EntryKey { priority: Priority::Normal, deadline, sequence };
                 let (before, remaining) = (queue.before(key), deadline.remaining(now));
-                let prospect = Prospect { line, remaining, cost: 1, before, running: Some(8), replicas: 1 };
+                let prospect = Prospect { line, remaining, cost: 1, before, running: Some(8), seats: 1 };
                 if !admits || prospect.judge(&policy) == Verdict::Queue {
                     queue.push(key, now, 1, deadline);
                 }

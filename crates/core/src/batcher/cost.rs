@@ -1,5 +1,7 @@
 //! How long a batch takes, learned from the batches that ran: `a·x + b`. Pure.
 //!
+//! A batch takes as long as its worker is taken for it: hand-over, wake-up of its thread, user code.
+//!
 //! `x` is the cost of a batch: the sum of what the stage's cost function says of its entries, or their number where there is
 //! none. `a` is what one unit of cost takes, `b` what every batch takes beside that.
 //!

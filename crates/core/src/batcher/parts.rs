@@ -18,7 +18,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::metrics::Refused;
 use crate::stage::Splitting;
 
-/// Parts of one call that queue or run at a time, per replica: one runs, the next one waits for it.
+/// Parts of one call that queue or run at a time, per batch that can run: one runs, the next one waits for it.
 const AHEAD: usize = 2;
 
 impl Pool {
@@ -42,7 +42,7 @@ impl Pool {
 
         let branch = Arc::new(Flight::branch_of(flight));
         let mut running = FuturesOrdered::new();
-        for (part, cost) in parts.by_ref().take(AHEAD * self.live_replicas()) {
+        for (part, cost) in parts.by_ref().take(AHEAD * self.seats()) {
             let place = place.take().unwrap_or_else(|| self.take_place_again());
             running.push_back(self.enqueue(place, part, cost, &branch, now)?);
         }

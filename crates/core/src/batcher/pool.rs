@@ -69,6 +69,8 @@ pub(crate) struct Pool {
     culprits: Mutex<CulpritShare>,
     /// Whether there are culprits to remember: what most stages look at instead of the lock.
     has_culprits: AtomicBool,
+    /// What waits costs, as the batcher last said; only where the stage has a cost function.
+    queued_cost: AtomicU64,
     cost: SharedCost,
 }
 
@@ -91,6 +93,7 @@ impl Pool {
             abandoned_threads: AtomicUsize::new(0),
             culprits: Mutex::default(),
             has_culprits: AtomicBool::new(false),
+            queued_cost: AtomicU64::new(0),
             cost: SharedCost::default(),
         }
     }
@@ -399,10 +402,10 @@ impl Pool {
         self.metrics.released(reason, entries);
     }
 
-    pub(crate) fn record_run(&self, cost: u64, started_at: Instant, finished_at: Instant) {
-        let compute = finished_at.saturating_duration_since(started_at);
-        self.metrics.computed(compute);
-        self.cost.observe(finished_at, cost, compute);
+    /// Learns from a batch for which a worker was taken at `taken_at`: until it is free again, nobody else has it.
+    pub(crate) fn record_run(&self, cost: u64, taken_at: Instant, started_at: Instant, finished_at: Instant) {
+        self.metrics.computed(finished_at.saturating_duration_since(started_at));
+        self.cost.observe(finished_at, cost, finished_at.saturating_duration_since(taken_at));
     }
 
     pub(crate) fn record_waits(&self, timing: &Timing) {
@@ -421,12 +424,21 @@ impl Pool {
             return RETRY_AFTER_UNKNOWN;
         }
         let queued = self.queued();
-        line.drain(Load::of(queued, queued as u64), self.policy(), self.live_replicas())
+        let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
+        line.drain(Load::of(queued, cost), self.policy(), self.seats())
     }
 
-    /// The replicas that work, at least one: what is down now is about to come back.
-    pub(crate) fn live_replicas(&self) -> usize {
-        self.workers.lock().iter().filter(|slot| !slot.is_gone()).count().max(1)
+    /// Notes what the queue holds, for those who are refused.
+    pub(super) fn note_queued(&self, load: Load) {
+        if self.sizing.has_cost() {
+            self.queued_cost.store(load.cost, Ordering::Relaxed);
+        }
+    }
+
+    /// How many batches may run at once, at least one: a replica that is down now is about to come back.
+    pub(crate) fn seats(&self) -> usize {
+        let seats: usize = self.workers.lock().iter().filter(|slot| !slot.is_gone()).map(|slot| slot.seats()).sum();
+        seats.max(1)
     }
 
     /// Why an entry that is about to queue would wait for nothing, if so. `last_cost` is what the batches in hand cost.
@@ -435,19 +447,19 @@ impl Pool {
         let now = entry.enqueued_at;
         let remaining = entry.flight.deadline.remaining(now);
         let worst =
-            Prospect { line, remaining, cost: entry.cost, before: queue.load(), running: Some(last_cost), replicas: 1 };
+            Prospect { line, remaining, cost: entry.cost, before: queue.load(), running: Some(last_cost), seats: 1 };
         // Nearly every call has time enough for the worst that its place can mean, and then nobody looks closer.
         if worst.judge(self.policy()) == Verdict::Queue {
             return None;
         }
-        let (replicas, free) = {
+        let (seats, free) = {
             let workers = self.workers.lock();
             let live = workers.iter().filter(|slot| !slot.is_gone());
-            live.fold((0, false), |(count, free), slot| (count + 1, free || slot.free_seats() > 0))
+            live.fold((0, false), |(seats, free), slot| (seats + slot.seats(), free || slot.free_seats() > 0))
         };
         let (before, only) = queue.before(entry.flight.session, entry.key());
         let running = (!free).then_some(last_cost);
-        let prospect = Prospect { before, running, replicas: only.unwrap_or(replicas), ..worst };
+        let prospect = Prospect { before, running, seats: only.unwrap_or(seats), ..worst };
         let verdict = prospect.judge(self.policy());
         if verdict != Verdict::Queue && prospect.is_first() {
             let confirmed = now.checked_sub(CONFIRMED_FOR).is_none_or(|then| self.cost.is_confirmed_since(then));

@@ -47,7 +47,7 @@ impl BatchRun {
     /// Runs the batch and answers every entry.
     pub(crate) fn execute(self, worker: &mut dyn DynWorker, slot: &WorkerSlot) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);
-        let started_at = clock::now();
+        let (taken_at, started_at) = (self.formed_at, clock::now());
         let (mut items, hand) = self.begin(started_at);
         if items.is_empty() {
             pool.give_back_worker(slot);
@@ -63,7 +63,7 @@ impl BatchRun {
             return Err(RunError::Abandoned);
         };
         let finished_at = clock::now();
-        pool.record_run(cost, started_at, finished_at);
+        pool.record_run(cost, taken_at, started_at, finished_at);
         let ran = match ran {
             Ok(ran) => Ok(ran.map(|()| outcomes)),
             Err(words) => {
@@ -81,7 +81,7 @@ impl BatchRun {
         slot: &WorkerSlot,
     ) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);
-        let started_at = clock::now();
+        let (taken_at, started_at) = (self.formed_at, clock::now());
         let (items, mut hand) = self.begin(started_at);
         if items.is_empty() {
             pool.give_back_worker(slot);
@@ -108,7 +108,7 @@ impl BatchRun {
             return Ok(());
         };
         let finished_at = clock::now();
-        pool.record_run(cost, started_at, finished_at);
+        pool.record_run(cost, taken_at, started_at, finished_at);
         finish(&pool, slot, hand, ran, finished_at - started_at, finished_at)
     }
 

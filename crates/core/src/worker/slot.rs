@@ -114,6 +114,11 @@ impl WorkerSlot {
         self.free.load(Ordering::SeqCst) == GONE
     }
 
+    /// How many batches it works on at most.
+    pub(crate) fn seats(&self) -> usize {
+        self.seats as usize
+    }
+
     /// How many batches it would take now.
     pub(crate) fn free_seats(&self) -> u32 {
         match self.free.load(Ordering::Relaxed) {

@@ -204,3 +204,45 @@ async fn the_timing_of_a_split_call_adds_up_to_what_its_caller_saw() {
     assert!(timing.compute >= std::time::Duration::from_millis(20), "{timing:?}");
     assert!(timing.total() <= total, "{timing:?} in {total:?}");
 }
+
+#[tokio::test]
+async fn a_refused_caller_is_told_the_time_that_the_cost_of_the_queue_takes() {
+    let gate = Gate::default();
+    let passed = gate.clone();
+    // A millisecond for each unit.
+    let stage = Stage::each("units", move |n: &u64| {
+        if *n == 13 {
+            passed.pass();
+            return Ok(*n);
+        }
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_millis(*n) {
+            std::thread::yield_now();
+        }
+        Ok(*n)
+    });
+    let node = serve(stage.on_threads().cost(|n| *n).queue(2)).await;
+    let client = node.client();
+    for n in [1u64, 10, 2, 8, 4, 6] {
+        client.call::<u64, u64>("/route", n).await.unwrap();
+    }
+    let call = |n: u64| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
+    };
+    let mut calls = vec![call(13)];
+    until("the worker is busy", || gate.arrived() == 1).await;
+    calls.extend([call(400), call(500)]);
+    until("the queue is full", || node.describe().stages[0].queued == 2).await;
+    let error = client.call::<u64, u64>("/route", 1).await.unwrap_err();
+    let retry_after = error.retry_after().unwrap();
+    assert!(
+        retry_after > std::time::Duration::from_millis(600),
+        "two entries, but nine hundred units: {retry_after:?}"
+    );
+    for call in calls.drain(1..) {
+        call.abort();
+    }
+    gate.open();
+    calls.pop().unwrap().await.unwrap().unwrap();
+}
