@@ -34,7 +34,7 @@ impl Part {
                 Self {
                     stage: labels::stage(&planned.name.value, &config)
                         .map_err(|error| refused(plan, planned, error))?,
-                    input: labels::input_type(),
+                    input: labels::input_type(&config),
                     output: labels::output_type(&config),
                     example: None,
                 }

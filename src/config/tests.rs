@@ -246,3 +246,11 @@ fn a_value_over_several_lines_is_explained_on_one() {
     let explained = Explanation(&plan(&text).unwrap()).to_string();
     assert!(explained.contains("[ \"zero\", \"one\", ]"), "{explained}");
 }
+
+#[cfg(feature = "onnx")]
+#[test]
+fn more_threads_than_any_model_needs_are_refused_with_their_line() {
+    let error = error_of("max_batch_size = 32", "threads = 200000");
+    let expected = "dir/callboard.toml:12: stage `digits`: threads: invalid value: integer `200000`, expected at most 1024 threads";
+    assert_eq!(error, expected);
+}

@@ -137,3 +137,12 @@ fn a_value_that_its_stage_refuses_names_its_line() {
     assert!(line.contains("callboard.toml:"), "{line}");
     assert!(line.contains("stage `decode`: width") || line.contains("stage `decode`: height"), "{line}");
 }
+
+#[test]
+fn a_pipe_is_no_file_to_wait_for() {
+    let pipe = directory().join("pipe.toml");
+    let made = std::process::Command::new("sh").args(["-c", &format!("mkfifo '{}'", pipe.display())]).status().unwrap();
+    assert!(made.success());
+    let expected = format!("callboard: {}: this is no regular file", pipe.display());
+    assert_eq!(failure(callboard(["serve".as_ref(), pipe.as_os_str()])), (expected, 2));
+}

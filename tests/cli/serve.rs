@@ -32,6 +32,35 @@ fn serves_a_bare_model_under_its_own_name_with_an_example_that_works() {
 }
 
 #[test]
+fn a_body_that_is_not_what_a_configured_route_takes_is_422_with_its_places() {
+    let check = |server: &Server, body: &str, status: u16, paths: &[&str]| {
+        let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", body.as_bytes());
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
+        let problem: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(problem["kind"], "invalid_input", "{problem}");
+        let fields = problem["details"]["fields"].as_array().cloned().unwrap_or_default();
+        let told: Vec<&str> = fields.iter().filter_map(|field| field["path"].as_str()).collect();
+        assert_eq!(told, paths, "{body}: {problem}");
+    };
+    let pictures = Server::digits(&[]);
+    for body in ["{}", r#"{"imag": "x"}"#, r#"{"image": 5}"#] {
+        check(&pictures, body, 422, &["$.image"]);
+    }
+    for body in ["[1, 2]", "null", "\"text\""] {
+        check(&pictures, body, 422, &["$"]);
+    }
+    check(&pictures, r#"{"image": "no base64!"}"#, 400, &[]);
+    check(&pictures, r#"{"image": "AAAA"}"#, 400, &[]);
+    check(&pictures, "{", 400, &[]);
+
+    let tensors = Server::start(callboard(["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0"]));
+    check(&tensors, "[[[1.0]]]", 422, &["$"]);
+    check(&tensors, "\"x\"", 422, &["$"]);
+    check(&tensors, r#"{"imge": []}"#, 422, &["$.imge", "$.image"]);
+    check(&tensors, r#"{"image": [[1.0]]}"#, 422, &["$.image"]);
+}
+
+#[test]
 fn limits_from_the_command_line_hold() {
     let server = Server::digits(&["--max-body-bytes", "100B"]);
     let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: image/png", &[0; 101]);

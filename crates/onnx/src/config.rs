@@ -3,7 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::de::{Error as _, Unexpected};
+use serde::{Deserialize, Deserializer};
 
 /// How a model is loaded and run. In `callboard.toml` these are the keys of a stage of kind `onnx`.
 ///
@@ -17,8 +18,8 @@ pub struct OnnxConfig {
 
     /// Threads that compute this model, for all its replicas together. By default all models of the process share one
     /// pool with a thread per physical core; with a number this model gets a pool of its own, so that a large model
-    /// cannot starve its neighbours. More replicas than threads wait for each other.
-    #[serde(default)]
+    /// cannot starve its neighbours. More replicas than threads wait for each other. At most 1,024.
+    #[serde(default, deserialize_with = "threads")]
     pub threads: Option<NonZeroUsize>,
 
     /// Whether the first axis of inputs and outputs is the batch. By default the declared shapes decide, see
@@ -34,4 +35,16 @@ impl OnnxConfig {
     pub fn new(model: impl Into<PathBuf>) -> Self {
         Self { model: model.into(), threads: None, batched: None }
     }
+}
+
+/// Beyond that a pool takes longer to start than any model to run.
+const MAX_THREADS: usize = 1024;
+
+fn threads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroUsize>, D::Error> {
+    let threads = NonZeroUsize::deserialize(deserializer)?;
+    if threads.get() > MAX_THREADS {
+        let (found, expected) = (Unexpected::Unsigned(threads.get() as u64), format!("at most {MAX_THREADS} threads"));
+        return Err(D::Error::invalid_value(found, &expected.as_str()));
+    }
+    Ok(Some(threads))
 }

@@ -1,7 +1,8 @@
 //! One item, from what a caller or the stage before sent to the tensors that the engine takes.
 //!
 //! Decides which forms an input may have and refuses everything else with the input's name, what was expected and what
-//! came. Nothing here looks at more than one item, so an item that is refused cannot disturb its neighbours.
+//! came: all inputs that are wrong are named at once, with their paths, so that a caller need not find them one by one.
+//! Nothing here looks at more than one item, so an item that is refused cannot disturb its neighbours.
 
 use callboard_codec::{DType, DecodeError, Map, Tensor, Value};
 use callboard_core::Failure;
@@ -28,11 +29,6 @@ pub(crate) enum InputError {
 }
 
 impl InputError {
-    /// The answer to this item's caller.
-    pub(crate) fn into_failure(self) -> Failure {
-        Failure::invalid_input(self.to_string()).with_type(self.error_type())
-    }
-
     fn error_type(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "MissingInput",
@@ -41,47 +37,108 @@ impl InputError {
             Self::OutOfRange { .. } => "OutOfRange",
         }
     }
+
+    /// The input's name, where it is about one.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Missing { name, .. }
+            | Self::Unknown { name, .. }
+            | Self::Wrong { name, .. }
+            | Self::AxesDiffer { name, .. }
+            | Self::OutOfRange { name, .. } => Some(name),
+            Self::NotAMap { .. } => None,
+        }
+    }
+}
+
+/// Everything that is wrong with an item: one error at least.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    errors: Vec<InputError>,
+    /// Whether the inputs came by name; else the item is the one input.
+    by_name: bool,
+}
+
+/// A map of a million unknown names needs no answer of a million lines.
+const MAX_TOLD: usize = 16;
+
+/// The status of an item that is well-formed and not what the model takes.
+const SCHEMA_MISMATCH: u16 = 422;
+
+impl Refusal {
+    /// The answer to this item's caller: all that is wrong as text, and under `fields` for programs.
+    pub(crate) fn into_failure(self) -> Failure {
+        let told = &self.errors[..self.errors.len().min(MAX_TOLD)];
+        let message = told.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let path = |error: &InputError| match error.name().filter(|_| self.by_name) {
+            Some(name) => format!("$.{name}"),
+            None => "$".to_owned(),
+        };
+        let field = |error: &InputError| {
+            Value::Map(Map::from_iter([
+                ("path", Value::from(path(error))),
+                ("message", Value::from(error.to_string())),
+            ]))
+        };
+        let fields = Value::List(told.iter().map(field).collect());
+        let error_type = self.errors.first().map_or("WrongInput", InputError::error_type);
+        Failure::invalid_input(message)
+            .with_type(error_type)
+            .with_status(SCHEMA_MISMATCH)
+            .with_details(Map::from_iter([("fields", fields)]))
+    }
 }
 
 /// The tensors of one item in the signature's order, without the batch axis, each of the engine's dtype.
-pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Tensor>, InputError> {
+pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Tensor>, Refusal> {
     let signature = model.signature();
-    let values = values_of(signature, item)?;
+    let mut refusal = Refusal { errors: Vec::new(), by_name: false };
+    let values = values_of(signature, item, &mut refusal);
     let mut tensors = Vec::with_capacity(values.len());
     for ((spec, dtype), value) in model.inputs().zip(values) {
-        let tensor = read_tensor(signature, spec, value)?;
-        tensors.push(to_engine(spec, &tensor, dtype)?);
+        let Some(value) = value else { continue };
+        let tensor = read_tensor(signature, spec, value).and_then(|tensor| to_engine(spec, &tensor, dtype));
+        match tensor {
+            Ok(tensor) => tensors.push(tensor),
+            Err(error) => refusal.errors.push(error),
+        }
     }
-    check_named_axes(signature, &tensors)?;
-    Ok(tensors)
+    // Axes can only be compared where all inputs are there.
+    if refusal.errors.is_empty() {
+        refusal.errors.extend(check_named_axes(signature, &tensors).err());
+    }
+    if refusal.errors.is_empty() { Ok(tensors) } else { Err(refusal) }
 }
 
-/// One value per input: the item itself for a model with one input, or the entries of a map.
-fn values_of<'a>(signature: &Signature, item: &'a Value) -> Result<Vec<&'a Value>, InputError> {
-    let by_name = |map: &'a Map| {
-        check_known(signature, map)?;
-        let value = |spec: &TensorSpec| map.get(spec.name()).ok_or_else(|| missing(signature, spec));
-        signature.inputs().iter().map(value).collect()
-    };
+/// One value per input, as far as they are there: the item itself for a model with one input, or the entries of a map.
+fn values_of<'a>(signature: &Signature, item: &'a Value, refusal: &mut Refusal) -> Vec<Option<&'a Value>> {
     match (signature.inputs(), item) {
         // `{"dtype": ..., "shape": ..., "data": ...}` is a tensor, unless the model calls its input that.
-        ([only], Value::Map(map)) if map.contains_key("data") && !map.contains_key(only.name()) => Ok(vec![item]),
-        (_, Value::Map(map)) => by_name(map),
-        ([_], _) => Ok(vec![item]),
-        (_, other) => Err(InputError::NotAMap { inputs: names(signature), got: other.kind() }),
+        ([only], Value::Map(map)) if map.contains_key("data") && !map.contains_key(only.name()) => vec![Some(item)],
+        (inputs, Value::Map(map)) => {
+            refusal.by_name = true;
+            refusal.errors.extend(unknown_names(signature, map));
+            let missing = inputs.iter().filter(|spec| !map.contains_key(spec.name()));
+            refusal.errors.extend(missing.map(|spec| missing_input(signature, spec)));
+            inputs.iter().map(|spec| map.get(spec.name())).collect()
+        }
+        ([_], _) => vec![Some(item)],
+        (inputs, other) => {
+            refusal.errors.push(InputError::NotAMap { inputs: names(signature), got: other.kind() });
+            vec![None; inputs.len()]
+        }
     }
 }
 
 /// A name that the model does not know is a misspelt one more often than a superfluous one.
-fn check_known(signature: &Signature, map: &Map) -> Result<(), InputError> {
-    let unknown = map.keys().find(|key| signature.inputs().iter().all(|spec| spec.name() != *key));
-    match unknown {
-        None => Ok(()),
-        Some(name) => Err(InputError::Unknown { name: name.chars().take(64).collect(), inputs: names(signature) }),
-    }
+fn unknown_names(signature: &Signature, map: &Map) -> impl Iterator<Item = InputError> {
+    let unknown = map.keys().filter(|key| signature.inputs().iter().all(|spec| spec.name() != *key));
+    unknown
+        .take(MAX_TOLD)
+        .map(|name| InputError::Unknown { name: name.chars().take(64).collect(), inputs: names(signature) })
 }
 
-fn missing(signature: &Signature, spec: &TensorSpec) -> InputError {
+fn missing_input(signature: &Signature, spec: &TensorSpec) -> InputError {
     InputError::Missing { name: spec.name().to_owned(), expected: signature.describe_item(spec) }
 }
 

@@ -11,7 +11,7 @@ use callboard_codec::{DType, Tensor, Value};
 use callboard_core::{Batch, Failure, Replica, Stage, Worker};
 
 use crate::cast::cast;
-use crate::item::{read_item, write_item};
+use crate::item::{Refusal, read_item, write_item};
 use crate::model::Model;
 use crate::run::{Tensors, run_items};
 use crate::signature::{Axis, BatchAxis};
@@ -22,7 +22,7 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 /// A stage that runs `model`. Its workers are threads; see [`Stage`] for batching, replicas and queue.
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
-/// `InvalidInput`.
+/// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its details.
 #[must_use]
 pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let model = model.clone();
@@ -41,7 +41,7 @@ impl Worker for OnnxWorker {
     type Out = Value;
 
     fn call(&mut self, batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
-        let read = |item| read_item(&self.model, item).map_err(crate::item::InputError::into_failure);
+        let read = |item| read_item(&self.model, item).map_err(Refusal::into_failure);
         let items = batch.iter().map(read).collect();
         let outcomes = run_items(&self.model, items, |index| !batch.context(index).is_cancelled());
         let write = |outcome: Result<Tensors, Failure>| Ok(write_item(self.model.signature(), outcome?));

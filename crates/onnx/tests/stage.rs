@@ -27,8 +27,24 @@ async fn call(client: &Client, item: impl Into<Value>) -> Result<Value, CallErro
 
 async fn refused(node: &Node, item: impl Into<Value>) -> String {
     let error = call(&node.client(), item).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!((error.kind(), error.status()), (ErrorKind::InvalidInput, Some(422)));
     error.message().to_owned()
+}
+
+/// The paths that a refusal names for programs.
+async fn paths(node: &Node, item: impl Into<Value>) -> Vec<String> {
+    let error = call(&node.client(), item).await.unwrap_err();
+    let fields = error.details().unwrap().get("fields").unwrap().as_list().unwrap().to_vec();
+    fields.iter().map(|field| field.get("path").unwrap().as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn every_input_that_is_wrong_is_named_with_its_path() {
+    let node = serve(&add(), "paths").await;
+    assert_eq!(paths(&node, numbers(&[1.0])).await, ["$"]);
+    assert_eq!(paths(&node, map([("x", "text".into())])).await, ["$.x"]);
+    assert_eq!(paths(&node, map([])).await, ["$.x"]);
+    assert_eq!(paths(&node, map([("y", 1.into()), ("z", 2.into())])).await, ["$.y", "$.z", "$.x"]);
 }
 
 fn numbers(numbers: &[f64]) -> Value {

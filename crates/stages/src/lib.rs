@@ -20,7 +20,7 @@
 //!
 //! let config: LabelsConfig = serde_json::from_str(r#"{"names": ["cat", "dog", "fox"], "top_k": 1}"#)?;
 //! let stage = labels::stage("labels", &config)?;
-//! let app = App::new().route_described("/name", stage, labels::input_type(), labels::output_type(&config));
+//! let app = App::new().route_described("/name", stage, labels::input_type(&config), labels::output_type(&config));
 //! let node = app.start().await?;
 //!
 //! let scores = Tensor::from_array(ndarray::array![0.25_f32, 0.5, 0.25]);
@@ -33,5 +33,6 @@
 mod error;
 pub mod image;
 pub mod labels;
+mod mismatch;
 
 pub use error::ConfigError;

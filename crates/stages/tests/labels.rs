@@ -12,7 +12,7 @@ async fn serve(config: serde_json::Value) -> Node {
     let config: LabelsConfig = serde_json::from_value(config).unwrap();
     let stage = labels::stage("labels", &config).unwrap();
     App::new()
-        .route_described("/labels", stage, labels::input_type(), labels::output_type(&config))
+        .route_described("/labels", stage, labels::input_type(&config), labels::output_type(&config))
         .start()
         .await
         .unwrap()
@@ -77,7 +77,13 @@ async fn one_of_several_outputs_is_chosen_by_its_name() {
     assert_eq!(call(&chosen, outputs()).await.unwrap().get("label").unwrap().as_str(), Some("1"));
     let unset = serve(json!({})).await;
     let (kind, message) = refused(&unset, outputs()).await;
-    assert_eq!((kind, message.as_str()), (ErrorKind::InvalidInput, "scores: set `field` to one of boxes, classes"));
+    assert_eq!(
+        (kind, message.as_str()),
+        (
+            ErrorKind::InvalidInput,
+            "scores: expected one entry; where there are boxes, classes, the stage's `field` has to name one"
+        )
+    );
     let missing = serve(json!({ "field": "scores" })).await;
     assert_eq!(refused(&missing, outputs()).await.1, "scores: there is no `scores`");
 }

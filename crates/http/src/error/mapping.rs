@@ -24,7 +24,7 @@ pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
     }
 }
 
-/// nginx's word for "the client left before the answer": nobody receives it, logs and metrics do.
+/// nginx's word for "the client left before the answer": nobody receives it; the metrics count it.
 fn client_closed_request() -> StatusCode {
     StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
 }

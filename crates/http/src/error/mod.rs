@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, Value};
+use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, Map, Value};
 use callboard_core::{CallError, ErrorKind};
 
 use self::mapping::status_of;
@@ -226,8 +226,19 @@ impl From<DecodeError> for ApiError {
             DecodeErrorKind::LimitExceeded => (StatusCode::BAD_REQUEST, "decode_limit_exceeded"),
             _ => (StatusCode::BAD_REQUEST, "malformed_body"),
         };
-        Self::edge(status, error_type, error.to_string())
+        let answer = Self::edge(status, error_type, error.to_string());
+        match error.kind() {
+            DecodeErrorKind::Mismatch => answer.with_details(Some(fields(error.path(), error.message()))),
+            _ => answer,
+        }
     }
+}
+
+/// What does not fit and where, in the form that stages use for the same.
+fn fields(path: &str, message: &str) -> Value {
+    let path = if path.is_empty() { "$" } else { path };
+    let field = Map::from_iter([("path", Value::from(path)), ("message", Value::from(message))]);
+    Map::from_iter([("fields", Value::List(vec![field.into()]))]).into()
 }
 
 /// Carries the error through axum to where the request's id is known and the answer is written.

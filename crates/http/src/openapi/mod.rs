@@ -101,7 +101,10 @@ fn problem_schema() -> Value {
             "error_type": { "type": "string", "description": "The type of the error within its kind." },
             "message": { "type": "string", "description": "The same as `detail`." },
             "stage": { "type": "string", "description": "The stage in which it happened." },
-            "details": { "description": "What the stage attached for programs." },
+            "details": {
+                "description": "What the stage attached for programs. With 422 an object whose `fields` are the places that \
+                                do not fit, each with `path` and `message`.",
+            },
             "remote_trace": { "type": "string", "description": "The last words of a worker that died." },
             "retryable": { "type": "boolean", "description": "Whether the same request may succeed later." },
             "request_id": { "type": "string", "description": "The same as the header `x-request-id`." },

@@ -119,6 +119,8 @@ async fn status_422_names_the_field_that_does_not_fit() {
         let problem = answer.problem();
         assert_eq!((answer.status, problem["error_type"].as_str()), (422, Some("schema_mismatch")), "{problem}");
         assert!(problem["message"].as_str().unwrap().contains(field), "{problem}");
+        let fields = problem["details"]["fields"].as_array().unwrap();
+        assert!(fields.len() == 1 && fields[0]["path"].as_str().unwrap().starts_with('$'), "{problem}");
     }
 }
 

@@ -23,7 +23,7 @@ const WORKING_BYTES: u64 = 8 * 1024 * 1024;
 pub(super) enum InvalidImage {
     #[error("is missing, there is {keys}")]
     Missing { keys: String },
-    #[error("expected bytes, got {got}")]
+    #[error("expected bytes, or base64 as text, got {got}")]
     NotBytes { got: &'static str },
     #[error("is not base64: {reason}")]
     NotBase64 { reason: String },
@@ -35,6 +35,8 @@ pub(super) enum InvalidImage {
     TooManyPixels { width: u32, height: u32, max_pixels: u64 },
     #[error("declares {width} x {height} pixels, the limit is {MAX_SIDE} for a side")]
     SideTooLong { width: u32, height: u32 },
+    #[error("needs more memory than a picture of max_pixels = {max_pixels}")]
+    TooMuchMemory { max_pixels: u64 },
     #[error("has no pixels: it declares {width} x {height}")]
     NoPixels { width: u32, height: u32 },
     #[error("is cut short: the {format} data ends too early")]
@@ -44,12 +46,17 @@ pub(super) enum InvalidImage {
 }
 
 impl InvalidImage {
+    /// Whether there is no picture to speak of: the item is not of the type that the stage takes.
+    pub(super) fn is_mismatch(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::NotBytes { .. })
+    }
+
     /// A name for programs.
     pub(super) fn error_type(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "MissingInput",
             Self::NotBytes { .. } | Self::NotBase64 { .. } => "WrongInput",
-            Self::TooManyPixels { .. } | Self::SideTooLong { .. } => "ImageTooLarge",
+            Self::TooManyPixels { .. } | Self::SideTooLong { .. } | Self::TooMuchMemory { .. } => "ImageTooLarge",
             Self::Truncated { .. } => "ImageTruncated",
             Self::Empty | Self::UnknownFormat | Self::NoPixels { .. } | Self::Broken { .. } => "InvalidImage",
         }
@@ -74,14 +81,14 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan) -> Result<Raster<u8>, InvalidIma
     format.check_whole(bytes)?;
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format.format);
     reader.limits(limits(plan));
-    let mut decoder = reader.into_decoder().map_err(|error| format.explain(error))?;
+    let mut decoder = reader.into_decoder().map_err(|error| format.explain(error, plan))?;
     let (width, height) = decoder.dimensions();
     check_size(width, height, plan)?;
     let orientation = match plan.orient {
-        true => decoder.orientation().map_err(|error| format.explain(error))?,
+        true => decoder.orientation().map_err(|error| format.explain(error, plan))?,
         false => Orientation::NoTransforms,
     };
-    let picture = DynamicImage::from_decoder(decoder).map_err(|error| format.explain(error))?;
+    let picture = DynamicImage::from_decoder(decoder).map_err(|error| format.explain(error, plan))?;
     Ok(into_raster(picture, orientation, plan.color))
 }
 
@@ -133,10 +140,12 @@ impl Format {
         Some(Self { format, name })
     }
 
-    fn explain(self, error: ImageError) -> InvalidImage {
-        match is_early_end(&error) {
-            true => InvalidImage::Truncated { format: self.name },
-            false => InvalidImage::Broken { format: self.name, reason: one_line(&error) },
+    fn explain(self, error: ImageError, plan: &Plan) -> InvalidImage {
+        match error {
+            // A decoder looks at what the head declares before we can.
+            ImageError::Limits(_) => InvalidImage::TooMuchMemory { max_pixels: plan.max_pixels },
+            error if is_early_end(&error) => InvalidImage::Truncated { format: self.name },
+            error => InvalidImage::Broken { format: self.name, reason: one_line(&error) },
         }
     }
 

@@ -9,6 +9,7 @@ use super::decode::{InvalidImage, decode};
 use super::input::bytes_of;
 use super::pixels::to_tensor;
 use crate::error::ConfigError;
+use crate::mismatch::mismatch;
 
 /// A stage that turns pictures into tensors.
 ///
@@ -23,7 +24,12 @@ pub fn stage(name: &str, config: &ImageConfig) -> Result<Stage<Value, Value>, Co
 pub(super) fn run(item: &Value, plan: &Plan) -> Result<Value, Failure> {
     let refuse = |error: InvalidImage| {
         let message = format!("`{}` {error}", plan.field);
-        Failure::invalid_input(message).with_type(error.error_type())
+        let failure = Failure::invalid_input(&message).with_type(error.error_type());
+        if !error.is_mismatch() {
+            return failure;
+        }
+        let path = if item.as_map().is_some() { format!("$.{}", plan.field) } else { "$".to_owned() };
+        mismatch(failure, path, message)
     };
     let bytes = bytes_of(item, &plan.field).map_err(refuse)?;
     let picture = decode(&bytes, plan).map_err(refuse)?;

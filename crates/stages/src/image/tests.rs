@@ -184,13 +184,19 @@ fn an_item_is_bytes_or_a_map_with_bytes_or_base64() {
 }
 
 #[test]
+fn a_picture_whose_head_is_beyond_all_limits_is_told_the_limit() {
+    let failure = refused(&png_of(i32::MAX as u32, i32::MAX as u32));
+    assert!(failure.message().contains("max_pixels = 16777216"), "{}", failure.message());
+}
+
+#[test]
 fn an_item_without_a_picture_says_what_is_there_instead() {
     let told = |item: Value| run(&item, &plan(json!({ "field": "photo" }))).unwrap_err().message().to_owned();
     let map = |key: &str, value: Value| Value::Map(Map::from_iter([(key, value)]));
     assert_eq!(told(map("foto", Value::Null)), "`photo` is missing, there is `foto`");
     assert_eq!(told(Value::Map(Map::new())), "`photo` is missing, there is nothing");
-    assert_eq!(told(map("photo", Value::from(7))), "`photo` expected bytes, got int");
-    assert_eq!(told(Value::from("text")), "`photo` expected bytes, got str");
+    assert_eq!(told(map("photo", Value::from(7))), "`photo` expected bytes, or base64 as text, got int");
+    assert_eq!(told(Value::from("text")), "`photo` expected bytes, or base64 as text, got str");
     let not_base64 = told(map("photo", Value::from("no base64!")));
     assert!(not_base64.starts_with("`photo` is not base64: "), "{not_base64}");
     let many: Map = (0..1000).map(|i| (format!("{i}{}", "k".repeat(100)), i)).collect();

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::config::LabelsConfig;
 use super::rank::{RankError, rank};
 use crate::error::ConfigError;
+use crate::mismatch::mismatch;
 
 /// A stage that names scores.
 ///
@@ -36,7 +37,8 @@ impl Namer {
     }
 
     fn run(&self, item: &Value) -> Result<Value, Failure> {
-        let scores = scores_of(self.value_of(item)?)?;
+        let path = self.path_in(item);
+        let scores = self.value_of(item).and_then(scores_of).map_err(|what| wrong(what, path))?;
         if !self.names.is_empty() && self.names.len() != scores.len() {
             let message = format!("{} names for {} scores", self.names.len(), scores.len());
             return Err(Failure::new(message).with_type("WrongNames"));
@@ -53,13 +55,25 @@ impl Namer {
         Ok(answer.into())
     }
 
-    fn value_of<'a>(&self, item: &'a Value) -> Result<&'a Value, Failure> {
+    /// Where in an item the scores are.
+    fn path_in(&self, item: &Value) -> String {
         match (&self.field, item.as_map()) {
-            (Some(field), Some(map)) => map.get(field).ok_or_else(|| wrong(&format!("there is no `{field}`"))),
+            (Some(field), Some(_)) => format!("$.{field}"),
+            _ => "$".to_owned(),
+        }
+    }
+
+    fn value_of<'a>(&self, item: &'a Value) -> Result<&'a Value, String> {
+        match (&self.field, item.as_map()) {
+            (Some(field), Some(map)) => map.get(field).ok_or_else(|| format!("there is no `{field}`")),
+            (None, Some(map)) if map.is_empty() => Err("there are none, the map is empty".to_owned()),
             (None, Some(map)) if map.len() == 1 => Ok(map.values().next().unwrap_or(item)),
             (None, Some(map)) if !map.contains_key("data") => {
                 let keys: Vec<&str> = map.keys().take(8).collect();
-                Err(wrong(&format!("set `field` to one of {}", keys.join(", "))))
+                Err(format!(
+                    "expected one entry; where there are {}, the stage's `field` has to name one",
+                    keys.join(", ")
+                ))
             }
             _ => Ok(item),
         }
@@ -70,19 +84,20 @@ impl Namer {
     }
 }
 
-fn wrong(what: &str) -> Failure {
-    Failure::invalid_input(format!("scores: {what}")).with_type("WrongInput")
+fn wrong(what: String, path: String) -> Failure {
+    let message = format!("scores: {what}");
+    mismatch(Failure::invalid_input(&message).with_type("WrongInput"), path, message)
 }
 
-fn scores_of(value: &Value) -> Result<Vec<f64>, Failure> {
-    let unreadable = |error: DecodeError| wrong(&format!("expected numbers, got {}: {error}", value.kind()));
+fn scores_of(value: &Value) -> Result<Vec<f64>, String> {
+    let unreadable = |error: DecodeError| format!("expected numbers, got {}: {error}", value.kind());
     let tensor = match value {
         Value::Tensor(tensor) => tensor.clone(),
         other => Tensor::from_value(other, None).map_err(unreadable)?,
     };
     match tensor.shape() {
-        [_] | [1, _] => numbers(&tensor).map_err(|_| wrong(&format!("{} cannot be ranked", tensor.dtype()))),
-        shape => Err(wrong(&format!("expected [n] or [1, n], got {} {shape:?}", tensor.dtype()))),
+        [_] | [1, _] => numbers(&tensor).map_err(|_| format!("{} cannot be ranked", tensor.dtype())),
+        shape => Err(format!("expected [n] or [1, n], got {} {shape:?}", tensor.dtype())),
     }
 }
 
@@ -110,10 +125,13 @@ fn convert<T: Element>(tensor: &Tensor) -> Result<Vec<f64>, TensorError> {
     Ok(tensor.as_slice::<T>()?.iter().map(number).collect())
 }
 
-/// What a route that begins with this stage takes.
+/// What a route that begins with this stage takes: as many scores as there are names.
 #[must_use]
-pub fn input_type() -> DataType {
-    let scores = json!({ "type": "array", "items": { "type": "number" }, "minItems": 1 });
+pub fn input_type(config: &LabelsConfig) -> DataType {
+    let scores = match config.names.len() {
+        0 => json!({ "type": "array", "items": { "type": "number" }, "minItems": 1 }),
+        names => json!({ "type": "array", "items": { "type": "number" }, "minItems": names, "maxItems": names }),
+    };
     DataType::value().with_name("Scores").with_schema(scores)
 }
 
