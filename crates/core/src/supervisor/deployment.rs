@@ -281,8 +281,10 @@ impl DeploymentState {
         tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
         if slot.death() == Death::Poison {
             // One of its entries did it, and is being found or has been answered: the replica itself is sound.
+            let reason = format!("replica {index} died: {why}");
+            self.pool.note_restart(index, clock::now(), reason.clone());
             self.pool.metrics().restarted();
-            self.pool.enter(StageState::Degraded, Some(format!("replica {index} died: {why}")));
+            self.pool.enter(StageState::Degraded, Some(reason));
             self.start_replica(myself, index);
             return;
         }
