@@ -15,7 +15,7 @@ use crate::client::FunctionCall;
 use crate::gateway::Limits;
 use crate::id::{RouteName, StageName};
 use crate::node::Node;
-use crate::pipeline::{Graph, Pipeline};
+use crate::pipeline::{Graph, Pipeline, StreamPipeline};
 use crate::plan::Plan;
 use crate::router::{ChangeError, RouteLimits, RouteParts};
 use crate::stage::StageSpec;
@@ -55,6 +55,15 @@ impl App {
         Out: Data + JsonSchema,
     {
         self.mount(RouteSpec::new(name, pipeline))
+    }
+
+    /// Serves a pipeline that answers one input with a stream of outputs, under `name`.
+    pub fn route_streaming<In, Out>(self, name: &str, pipeline: impl Into<StreamPipeline<In, Out>>) -> Self
+    where
+        In: Data + JsonSchema,
+        Out: Data + JsonSchema,
+    {
+        self.mount(RouteSpec::streaming(name, pipeline))
     }
 
     /// Serves a pipeline over [`Value`]s whose input and output are described by hand.
@@ -232,6 +241,18 @@ impl RouteSpec {
         route
     }
 
+    /// A pipeline that answers one input with a stream of outputs, under `name`.
+    pub fn streaming<In, Out>(name: &str, pipeline: impl Into<StreamPipeline<In, Out>>) -> Self
+    where
+        In: Data + JsonSchema,
+        Out: Data + JsonSchema,
+    {
+        let pipeline = pipeline.into();
+        let mut route = Self::of(name, pipeline.graph(), DataType::of::<In>(), DataType::of::<Out>());
+        route.parts.streams_at = Some(pipeline.streams_at());
+        route
+    }
+
     /// A pipeline over [`Value`]s, described by hand.
     pub fn described(
         name: &str,
@@ -249,6 +270,7 @@ impl RouteSpec {
             summary: String::new(),
             examples: Vec::new(),
             is_function: false,
+            streams_at: None,
             limits: RouteLimits::default(),
         };
         Self { name: RouteName::new(name), graph: graph.clone(), parts }

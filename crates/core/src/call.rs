@@ -9,7 +9,7 @@ use callboard_codec::Payload;
 use serde::Serialize;
 
 use crate::clock::Instant;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, MAX_TIMEOUT};
 
 /// Which queue class a call waits in. Higher classes leave every queue first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -35,6 +35,7 @@ pub struct CallOptions {
     deadline: Option<Deadline>,
     priority: Option<Priority>,
     session: Option<SessionKey>,
+    first_item_timeout: Option<Duration>,
 }
 
 /// What calls of one session have in common, so that they reach the same replica.
@@ -98,6 +99,18 @@ impl CallOptions {
     #[must_use]
     pub fn with_timeout(self, now: Instant, timeout: Duration) -> Self {
         self.with_deadline(Deadline::after(now, timeout))
+    }
+
+    /// Of a streaming route: gives up when the first output is not there `timeout` after the call was let in, although its
+    /// deadline is further away.
+    #[must_use]
+    pub fn with_first_item_timeout(mut self, timeout: Duration) -> Self {
+        self.first_item_timeout = Some(timeout.min(MAX_TIMEOUT));
+        self
+    }
+
+    pub(crate) fn first_item_timeout(&self) -> Option<Duration> {
+        self.first_item_timeout
     }
 
     /// Waits in this class.

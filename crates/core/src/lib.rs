@@ -69,8 +69,8 @@ pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
-    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Client, FunctionCall, NO_ARGS, Prepare,
-    Preprocess,
+    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Client, FunctionCall, NO_ARGS,
+    PayloadReplies, Prepare, Preprocess, Replies,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
@@ -82,15 +82,15 @@ pub use node::{
     ActorDescription, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
     ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
 };
-pub use pipeline::{MemberError, Members, Pipeline};
+pub use pipeline::{MemberError, Members, Pipeline, StreamPipeline};
 pub use plan::Plan;
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{
-    Contract, DEFAULT_CONCURRENCY, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES,
-    Placement, Rows, Stage, StageSettings,
+    Contract, DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES,
+    DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings, StreamStage,
 };
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
-pub use worker::{AsyncWorker, Batch, ItemContext, Replica, Worker};
+pub use worker::{AsyncWorker, Batch, ItemContext, NotEmitted, Outputs, Replica, StreamWorker, Worker};
 
 /// The actor library whose `Actor` trait users implement; see [`ActorSpec`].
 pub use ractor;

@@ -13,6 +13,7 @@ use crate::call::{Flight, Timing};
 use crate::clock::Instant;
 use crate::containment::drop_contained;
 use crate::error::CallError;
+use crate::worker::OutputSender;
 
 /// What one stage gave for one entry.
 #[derive(Debug)]
@@ -73,6 +74,8 @@ pub(crate) struct Entry {
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: ReplyPort,
+    /// Where a streaming stage's outputs go, until a worker has it.
+    pub(crate) outputs: Option<OutputSender>,
     /// Its place in the queue, while it waits there.
     pub(crate) place: Option<Place>,
 }

@@ -25,6 +25,6 @@ mod tree;
 pub use policy::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 
 pub(crate) use actor::{BatcherActor, BatcherArgs};
-pub(crate) use entry::{Entry, StageReply};
+pub(crate) use entry::{Entry, StageOutcome, StageReply};
 pub(crate) use message::BatcherMessage;
 pub(crate) use pool::{Pool, Restart};

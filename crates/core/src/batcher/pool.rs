@@ -30,7 +30,7 @@ use crate::id::StageName;
 use crate::metrics::{Discarded, NodeMetrics, Place, Refused, StageMetrics};
 use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
 use crate::supervisor::{CulpritShare, Lifecycle, StageState};
-use crate::worker::WorkerSlot;
+use crate::worker::{OutputSender, WorkerSlot};
 
 /// What a refused caller is told before anything was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
@@ -52,6 +52,7 @@ pub(crate) struct Pool {
     name: StageName,
     settings: StageSettings,
     sizing: Sizing,
+    streams: bool,
     metrics: StageMetrics,
     lifecycle: Mutex<Lifecycle>,
     /// Whether `submit` may queue: true in Ready, Degraded and, for calls admitted before, Draining.
@@ -80,6 +81,7 @@ impl Pool {
             name: spec.name().clone(),
             settings: spec.settings().clone(),
             sizing: spec.sizing().clone(),
+            streams: spec.streams(),
             metrics: metrics.stage(spec.name()),
             lifecycle: Mutex::default(),
             open: AtomicBool::new(false),
@@ -125,9 +127,10 @@ impl Pool {
         now: Instant,
     ) -> Result<Submitted<'a>, CallError> {
         self.check_open()?;
-        if flight.deadline.is_expired(now) {
-            let error = CallError::deadline_exceeded("before the stage was reached");
-            return Err(error.at_stage(&self.name));
+        self.check_time(flight, now)?;
+        if self.streams {
+            let message = format!("stage `{}` streams its outputs: read the call's replies one by one", self.name);
+            return Err(CallError::new(ErrorKind::InvalidInput, message).at_stage(&self.name));
         }
         let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
         // What is seldom is boxed: as a part of the caller's future it would be moved and kept with each call.
@@ -147,9 +150,45 @@ impl Pool {
         Ok(Submitted::Queued(self.enqueue(place, payload, cost, flight, now)?))
     }
 
+    /// Runs one payload through this stage, which streams its outputs. The outcome comes behind the last of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub(crate) async fn submit_streaming(
+        &self,
+        payload: Payload,
+        outputs: OutputSender,
+        flight: &Arc<Flight>,
+        now: Instant,
+    ) -> StageOutcome {
+        self.check_time(flight, now)?;
+        let (place, now) = self.take_or_await_place(flight, now).await?;
+        self.enqueue_with(Some(outputs), place, payload, 1, flight, now)?.await
+    }
+
+    fn check_time(&self, flight: &Flight, now: Instant) -> Result<(), CallError> {
+        if flight.deadline.is_expired(now) {
+            return Err(CallError::deadline_exceeded("before the stage was reached").at_stage(&self.name));
+        }
+        Ok(())
+    }
+
     /// Queues an entry for which a place was taken.
     pub(super) fn enqueue<'a>(
         &'a self,
+        place: QueuePlace,
+        payload: Payload,
+        cost: u64,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Enqueued<'a>, CallError> {
+        self.enqueue_with(None, place, payload, cost, flight, now)
+    }
+
+    fn enqueue_with<'a>(
+        &'a self,
+        outputs: Option<OutputSender>,
         place: QueuePlace,
         payload: Payload,
         cost: u64,
@@ -166,6 +205,7 @@ impl Pool {
             flight: Arc::clone(flight),
             enqueued_at: now,
             reply,
+            outputs,
             place: Some(place),
         });
         let sent = self.check_open()?.send_message(BatcherMessage::Submit(entry));
@@ -314,7 +354,8 @@ impl Pool {
     }
 
     pub(crate) fn contract(&self) -> Contract {
-        self.settings.contract()
+        // Outputs that have left cannot be taken back, so a streaming call is not run again.
+        if self.streams { Contract::AtMostOnce } else { self.settings.contract() }
     }
 
     /// An entry killed its worker when it ran alone.

@@ -3,10 +3,12 @@
 mod blocking;
 mod cast;
 mod function;
+mod replies;
 mod stream;
 
 pub use blocking::{BlockingClient, BlockingStream};
 pub use function::{FunctionCall, NO_ARGS};
+pub use replies::{PayloadReplies, Replies};
 pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 
 use std::any::Any;
@@ -128,11 +130,16 @@ impl Client {
         payload: Payload,
         options: CallOptions,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
+        let flight = Self::flight_of(&admission, &options);
+        fly(now, AdmittedCall::new(admission, flight), payload)
+    }
+
+    /// A call's flight by what its caller, its route and its node say.
+    fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
         let longest = Deadline::after(admission.admitted_at(), MAX_TIMEOUT);
         let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(longest));
         let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
-        let flight = Arc::new(Flight::new(deadline, priority).of_session(options.session()));
-        fly(now, AdmittedCall::new(admission, flight), payload)
+        Arc::new(Flight::new(deadline, priority).of_session(options.session()))
     }
 
     /// Whether the node lives, is ready, and how each stage does.

@@ -43,6 +43,14 @@ impl<S> Graph<S> {
         }
     }
 
+    /// What runs one after the other.
+    pub(crate) fn steps(&self) -> &[Self] {
+        match self {
+            Self::Sequence(steps) => steps,
+            step => std::slice::from_ref(step),
+        }
+    }
+
     fn into_steps(self) -> Vec<Self> {
         match self {
             Self::Sequence(steps) => steps,

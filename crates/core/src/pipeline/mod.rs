@@ -22,6 +22,7 @@
 mod ensemble;
 mod graph;
 mod run;
+mod stream;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -34,6 +35,7 @@ use crate::failure::Failure;
 use crate::stage::{Stage, StageSpec};
 
 pub use ensemble::{MemberError, Members};
+pub use stream::StreamPipeline;
 
 pub(crate) use graph::Graph;
 

@@ -26,19 +26,25 @@ impl Graph<Arc<Pool>> {
     /// # Cancellation
     ///
     /// Dropping the future abandons the stages it is in.
-    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
     pub(crate) fn run<'a>(
         &'a self,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> impl Future<Output = Result<Reply, CallError>> + Send + 'a {
+        Self::run_steps(self.steps(), payload, flight, now)
+    }
+
+    /// Runs one payload through these steps; see [`run`](Self::run).
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
+    pub(crate) fn run_steps<'a>(
+        steps: &'a [Self],
         mut payload: Payload,
         flight: &'a Arc<Flight>,
         now: Instant,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + 'a {
         // The payload is handed over before each wait, for the same reason.
         async move {
-            let steps = match self {
-                Self::Sequence(steps) => steps.as_slice(),
-                step => std::slice::from_ref(step),
-            };
             let mut total = Timing::default();
             // A later step that refuses does so after user code ran: the caller must not take it for a refusal at the door.
             let mut started = false;

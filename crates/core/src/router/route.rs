@@ -52,6 +52,8 @@ pub(crate) struct RouteParts {
     pub(crate) examples: Vec<Value>,
     /// It takes a [`FunctionCall`](crate::FunctionCall).
     pub(crate) is_function: bool,
+    /// Where among its steps the streaming stage stands, if it has one.
+    pub(crate) streams_at: Option<usize>,
     pub(crate) limits: RouteLimits,
 }
 
@@ -167,6 +169,16 @@ impl Route {
     #[must_use]
     pub fn is_function(&self) -> bool {
         self.parts.is_function
+    }
+
+    /// Whether it answers one input with many outputs; then [`output`](Self::output) is what one of them is.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        self.parts.streams_at.is_some()
+    }
+
+    pub(crate) fn streams_at(&self) -> Option<usize> {
+        self.parts.streams_at
     }
 
     /// One line for people.

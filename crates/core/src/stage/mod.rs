@@ -6,13 +6,16 @@ mod contract;
 mod rows;
 mod settings;
 mod sizing;
+mod stream;
 
 pub use contract::Contract;
 pub use rows::Rows;
 pub use settings::{
-    DEFAULT_CONCURRENCY, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, Placement,
-    StageSettings,
+    DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES,
+    Placement, StageSettings,
 };
+
+pub use stream::StreamStage;
 
 pub(crate) use sizing::{Sizing, Splitting};
 
@@ -48,6 +51,8 @@ pub(crate) struct StageSpec {
     settings: StageSettings,
     sizing: Sizing,
     factory: Factory,
+    /// It answers one input with many outputs.
+    streams: bool,
 }
 
 impl StageSpec {
@@ -67,6 +72,10 @@ impl StageSpec {
         &self.factory
     }
 
+    pub(crate) fn streams(&self) -> bool {
+        self.streams
+    }
+
     pub(crate) fn is_async(&self) -> bool {
         matches!(self.factory, Factory::Async(_))
     }
@@ -80,11 +89,12 @@ impl fmt::Display for StageSpec {
 
 impl fmt::Debug for StageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, settings, sizing, factory: _ } = self;
+        let Self { name, settings, sizing, factory: _, streams } = self;
         f.debug_struct("StageSpec")
             .field("name", name)
             .field("settings", settings)
             .field("sizing", sizing)
+            .field("streams", streams)
             .finish_non_exhaustive()
     }
 }
@@ -188,7 +198,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        Self::from_spec(StageSpec { name, settings, sizing: Sizing::default(), factory })
+        Self::from_spec(StageSpec { name, settings, sizing: Sizing::default(), factory, streams: false })
     }
 
     /// Says what an input costs, in a unit that time and memory go with: rows, tokens, bytes. Without it every input costs 1.

@@ -24,6 +24,10 @@ pub const DEFAULT_CONCURRENCY: u32 = 64;
 /// allocated.
 pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
 
+/// Outputs of one streaming call that may wait for their reader by default: enough to bridge a turn of the network, few enough
+/// that a reader which leaves has cost little.
+pub const DEFAULT_CREDIT: usize = 16;
+
 /// Where a stage's code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -48,6 +52,7 @@ pub struct StageSettings {
     timeout: Option<Duration>,
     max_abandoned_threads: usize,
     concurrency: NonZeroU32,
+    credit: NonZeroUsize,
     affinity: Arc<[usize]>,
     replica_settings: Arc<[Map]>,
 }
@@ -67,6 +72,7 @@ impl StageSettings {
             timeout: None,
             max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
             concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
+            credit: NonZeroUsize::new(DEFAULT_CREDIT).unwrap_or(NonZeroUsize::MIN),
             affinity: Arc::default(),
             replica_settings: Arc::default(),
         }
@@ -209,6 +215,21 @@ impl StageSettings {
     #[must_use]
     pub fn with_concurrency(mut self, batches: NonZeroU32) -> Self {
         self.concurrency = batches;
+        self
+    }
+
+    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. When as many wait, the
+    /// call's stream pauses until one is read. More hides the pauses of readers behind slow networks; it costs the memory of
+    /// the outputs, and work for nothing when a reader leaves.
+    #[must_use]
+    pub fn credit(&self) -> NonZeroUsize {
+        self.credit
+    }
+
+    /// See [`credit`](Self::credit).
+    #[must_use]
+    pub fn with_credit(mut self, outputs: NonZeroUsize) -> Self {
+        self.credit = outputs;
         self
     }
 

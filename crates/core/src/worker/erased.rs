@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
+use super::streaming::OutputSender;
 use super::{Batch, Worker};
 use crate::call::Flight;
 use crate::failure::Failure;
@@ -16,6 +17,8 @@ use crate::failure::Failure;
 pub(crate) struct Item {
     pub(crate) payload: Payload,
     pub(crate) flight: Arc<Flight>,
+    /// Where a streaming stage's outputs go.
+    pub(crate) outputs: Option<OutputSender>,
 }
 
 /// What became of one item.

@@ -46,7 +46,7 @@ impl Hand {
             let payload = if keeps_inputs { entry.payload.clone() } else { entry.payload.take() };
             // Always there: only a run takes it, and a run whose inputs were not kept is not run again.
             if let Some(payload) = payload {
-                items.push(Item { payload, flight: entry.flight.clone() });
+                items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
                 owed.push(entry);
             }
         }

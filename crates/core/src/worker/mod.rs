@@ -20,11 +20,13 @@ mod replica;
 mod run;
 mod seat;
 mod slot;
+mod streaming;
 mod watchdog;
 
 pub use asynchronous::AsyncWorker;
 pub use batch::{Batch, ItemContext};
 pub use replica::Replica;
+pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
 pub(crate) use actor::{WorkerActor, WorkerArgs};
 pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync};
@@ -33,6 +35,7 @@ pub(crate) use erased::{DynWorker, Erased};
 pub(crate) use message::WorkerMessage;
 pub(crate) use run::BatchRun;
 pub(crate) use slot::{Death, WorkerSlot};
+pub(crate) use streaming::{ErasedStream, OutputSender, StreamClosure};
 pub(crate) use watchdog::{MAX_TASK_CALL, Watchdog};
 
 use callboard_codec::Data;

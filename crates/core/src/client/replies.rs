@@ -1,0 +1,220 @@
+//! The outputs of one call of a streaming route, read one by one.
+//!
+//! The reader drives its call: an output is passed through what comes behind the streaming stage when it is asked for. Dropping
+//! the replies cancels the call.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use callboard_codec::{Data, Payload};
+use futures_util::{Stream, StreamExt, stream};
+use tokio::sync::mpsc;
+
+use super::{AdmittedCall, Client};
+use crate::batcher::StageOutcome;
+use crate::call::{CallOptions, Reply, Timing};
+use crate::clock::{self, Instant};
+use crate::error::{CallError, ErrorKind};
+use crate::gateway::Admission;
+use crate::pipeline::Graph;
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl Client {
+    /// Calls a route and reads its outputs one by one, as they come. A route that does not stream gives one.
+    ///
+    /// An error is the last item. The deadline covers the whole stream.
+    ///
+    /// # Errors
+    ///
+    /// What is clear at once: there is no such route, or the node is full or draining. All else is an item.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the replies cancels the call.
+    pub fn replies<In: Data, Out: Data + Clone>(&self, route: &str, input: In) -> Result<Replies<Out>, CallError> {
+        self.replies_with(route, input, CallOptions::new())
+    }
+
+    /// Reads a route's outputs one by one, with a deadline or priority of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`replies`](Self::replies).
+    pub fn replies_with<In: Data, Out: Data + Clone>(
+        &self,
+        route: &str,
+        input: In,
+        options: CallOptions,
+    ) -> Result<Replies<Out>, CallError> {
+        let payload = Payload::new(input);
+        let route = self.hold(route)?;
+        let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
+        Ok(Replies { payloads: self.submit_streaming(admission, payload, options), types: PhantomData })
+    }
+
+    /// Runs an admitted call and reads its outputs one by one: for edges.
+    #[must_use = "a call runs as its replies are read"]
+    pub fn submit_streaming(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
+        let flight = Self::flight_of(&admission, &options);
+        let first_by = options.first_item_timeout().map(|timeout| admission.admitted_at() + timeout);
+        let talk = Talk { call: AdmittedCall::new(admission, flight), first_by, phase: Phase::Begin(payload) };
+        PayloadReplies(stream::unfold(talk, Talk::next).boxed())
+    }
+}
+
+/// The outputs of one call, decoded to `Out`.
+#[must_use = "a call runs as its replies are read"]
+pub struct Replies<Out> {
+    payloads: PayloadReplies,
+    types: PhantomData<fn() -> Out>,
+}
+
+impl<Out: Data + Clone> Replies<Out> {
+    /// The next output. `None` after the last one, and after an error.
+    pub async fn next(&mut self) -> Option<Result<Out, CallError>> {
+        StreamExt::next(self).await
+    }
+}
+
+impl<Out: Data + Clone> Stream for Replies<Out> {
+    type Item = Result<Out, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = self.payloads.poll_next_unpin(context);
+        next.map(|item| item.map(|payload| Ok(payload?.into_inner::<Out>()?)))
+    }
+}
+
+impl<Out> fmt::Debug for Replies<Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replies").finish_non_exhaustive()
+    }
+}
+
+/// The outputs of one call, as they are.
+#[must_use = "a call runs as its replies are read"]
+pub struct PayloadReplies(Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>);
+
+impl Stream for PayloadReplies {
+    type Item = Result<Payload, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.as_mut().poll_next(context)
+    }
+}
+
+impl fmt::Debug for PayloadReplies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PayloadReplies").finish_non_exhaustive()
+    }
+}
+
+/// A call in the middle of its answer.
+struct Talk {
+    call: AdmittedCall,
+    /// When the first output has to be there.
+    first_by: Option<Instant>,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Nothing has been asked for yet.
+    Begin(Payload),
+    /// The streaming stage is at work. Its outcome comes behind its last output.
+    Streaming { outputs: mpsc::Receiver<Payload>, outcome: BoxFuture<StageOutcome>, ended: Option<StageOutcome> },
+    /// The last output was given.
+    Ending,
+    /// The outcome was given.
+    Over,
+}
+
+impl Talk {
+    async fn next(mut self) -> Option<(Result<Payload, CallError>, Self)> {
+        if matches!(self.phase, Phase::Over) {
+            return None;
+        }
+        let deadline = self.call.flight.deadline.instant();
+        let due = self.first_by.map_or(deadline, |first_by| first_by.min(deadline));
+        let next = tokio::select! {
+            biased;
+            next = Self::advance(&self.call, &mut self.phase) => next,
+            () = tokio::time::sleep_until(due) => {
+                let what = if self.first_by.is_some() { "first output" } else { "outcome" };
+                Err(CallError::deadline_exceeded(&format!("before the {what} was there")))
+            }
+        };
+        match next {
+            Ok(Some(payload)) => {
+                self.first_by = None;
+                Some((Ok(payload), self))
+            }
+            Ok(None) => {
+                self.call.close(&Ok(Reply { payload: Payload::new(()), timing: Timing::default() }));
+                None
+            }
+            Err(error) => {
+                let ended = Err(error);
+                self.call.close(&ended);
+                // What still runs is given up with it.
+                self.phase = Phase::Over;
+                ended.err().map(|error| (Err(error), self))
+            }
+        }
+    }
+
+    /// The next output, or `None` after the last.
+    async fn advance(call: &AdmittedCall, phase: &mut Phase) -> Result<Option<Payload>, CallError> {
+        let route = call.admission.route();
+        let steps = route.graph().steps();
+        // All steps are before it, where none streams.
+        let streams_at = route.streams_at().unwrap_or(steps.len());
+        if matches!(phase, Phase::Begin(_))
+            && let Phase::Begin(payload) = std::mem::replace(phase, Phase::Ending)
+        {
+            let head = Graph::run_steps(&steps[..streams_at], payload, &call.flight, clock::now()).await?;
+            let Some(stage) = steps.get(streams_at) else { return Ok(Some(head.payload)) };
+            *phase = Self::begin_streaming(call, stage, head.payload)?;
+        }
+        let Phase::Streaming { outputs, outcome, ended } = phase else { return Ok(None) };
+        let output = loop {
+            tokio::select! {
+                biased;
+                output = outputs.recv() => break output,
+                outcome = &mut *outcome, if ended.is_none() => *ended = Some(outcome),
+            }
+        };
+        match output {
+            Some(output) => {
+                let reply = Graph::run_steps(&steps[streams_at + 1..], output, &call.flight, clock::now()).await;
+                // The stream has begun, and so has its side effect.
+                Ok(Some(reply.map_err(|error| error.after_start(true))?.payload))
+            }
+            None => {
+                let outcome = match ended.take() {
+                    Some(outcome) => outcome,
+                    None => outcome.await,
+                };
+                *phase = Phase::Ending;
+                outcome.map(|_| None)
+            }
+        }
+    }
+
+    fn begin_streaming(
+        call: &AdmittedCall,
+        stage: &Graph<Arc<crate::batcher::Pool>>,
+        payload: Payload,
+    ) -> Result<Phase, CallError> {
+        let Graph::Stage(pool) = stage else {
+            return Err(CallError::new(ErrorKind::Internal, "the streaming step is not a stage"));
+        };
+        let (sender, outputs) = mpsc::channel(pool.settings().credit().get());
+        let (pool, flight) = (Arc::clone(pool), Arc::clone(&call.flight));
+        let outcome = Box::pin(async move { pool.submit_streaming(payload, sender, &flight, clock::now()).await });
+        Ok(Phase::Streaming { outputs, outcome, ended: None })
+    }
+}

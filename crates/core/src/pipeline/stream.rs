@@ -1,0 +1,84 @@
+//! Pipelines with a streaming stage in them: what is before it runs once, what is behind it runs for each output.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use callboard_codec::Data;
+
+use super::{Graph, Pipeline};
+use crate::failure::Failure;
+use crate::stage::{StageSpec, StreamStage};
+
+/// Stages put together, from one `In` to a stream of `Out`.
+///
+/// Made of a [`StreamStage`], or by [`Pipeline::then_stream`].
+pub struct StreamPipeline<In, Out> {
+    graph: Graph<Arc<StageSpec>>,
+    /// Where among the steps the streaming stage stands.
+    streams_at: usize,
+    types: PhantomData<fn(In) -> Out>,
+}
+
+impl<In: Data, Out: Data> Pipeline<In, Out> {
+    /// Continues with a stage that makes a stream of what this pipeline gives.
+    #[must_use]
+    pub fn then_stream<Next: Data>(self, next: StreamStage<Out, Next>) -> StreamPipeline<In, Next> {
+        let streams_at = self.graph.steps().len();
+        let graph = self.graph.then(Graph::Stage(Arc::clone(next.spec())));
+        StreamPipeline { graph, streams_at, types: PhantomData }
+    }
+}
+
+impl<In: Data, Out: Data> StreamPipeline<In, Out> {
+    /// Continues, for each output by itself and in their order, with what takes it. An error in it ends the stream.
+    #[must_use]
+    pub fn then<Next: Data>(self, next: impl Into<Pipeline<Out, Next>>) -> StreamPipeline<In, Next> {
+        let graph = self.graph.then(next.into().graph);
+        StreamPipeline { graph, streams_at: self.streams_at, types: PhantomData }
+    }
+
+    /// Continues, for each output, with a function that is too small to be a stage; see [`Pipeline::map`].
+    #[must_use]
+    pub fn map<Next, F>(self, name: &str, function: F) -> StreamPipeline<In, Next>
+    where
+        Next: Data,
+        F: Fn(&Out) -> Result<Next, Failure> + Send + Sync + 'static,
+    {
+        self.then(Pipeline::<Out, Out>::pass_through().map(name, function))
+    }
+}
+
+impl<In, Out> StreamPipeline<In, Out> {
+    pub(crate) fn graph(&self) -> &Graph<Arc<StageSpec>> {
+        &self.graph
+    }
+
+    pub(crate) fn streams_at(&self) -> usize {
+        self.streams_at
+    }
+}
+
+impl<In: Data, Out: Data> From<StreamStage<In, Out>> for StreamPipeline<In, Out> {
+    fn from(stage: StreamStage<In, Out>) -> Self {
+        Self { graph: Graph::Stage(Arc::clone(stage.spec())), streams_at: 0, types: PhantomData }
+    }
+}
+
+impl<In, Out> Clone for StreamPipeline<In, Out> {
+    fn clone(&self) -> Self {
+        Self { graph: self.graph.clone(), streams_at: self.streams_at, types: PhantomData }
+    }
+}
+
+impl<In, Out> fmt::Display for StreamPipeline<In, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.graph.fmt(f)
+    }
+}
+
+impl<In, Out> fmt::Debug for StreamPipeline<In, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StreamPipeline({self})")
+    }
+}

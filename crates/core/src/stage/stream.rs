@@ -1,0 +1,160 @@
+//! Stages that answer one input with many outputs.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::Data;
+use futures_util::Stream;
+
+use super::{Factory, Placement, Sizing, StageSettings, StageSpec};
+use crate::batcher::BatchPolicy;
+use crate::failure::Failure;
+use crate::id::StageName;
+use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, StreamWorker};
+
+/// A step of a pipeline that turns one `In` into a stream of `Out`.
+///
+/// It stands in a [`StreamPipeline`](crate::StreamPipeline): what comes behind it runs for each output. Outputs keep their
+/// order. A slow reader stops only its own stream, once as many outputs as the stage's [`credit`](Self::credit) wait for it.
+/// Once an output has left, the call is never run again, whatever its stage's contract.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard_core::{App, Stage, StreamPipeline, StreamStage};
+/// use futures_util::stream;
+///
+/// let words = StreamStage::each("words", |text: std::sync::Arc<String>| {
+///     stream::iter(text.split(' ').map(|word| Ok(word.to_owned())).collect::<Vec<_>>())
+/// });
+/// let upper = Stage::each("upper", |word: &String| Ok(word.to_uppercase()));
+/// let node = App::new().route_streaming("/words", StreamPipeline::from(words).then(upper)).start().await?;
+///
+/// let mut replies = node.client().replies::<String, String>("/words", "one two".to_owned())?;
+/// let mut heard = Vec::new();
+/// while let Some(word) = replies.next().await {
+///     heard.push(word?);
+/// }
+/// assert_eq!(heard, ["ONE", "TWO"]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct StreamStage<In, Out> {
+    spec: Arc<StageSpec>,
+    types: PhantomData<fn(In) -> Out>,
+}
+
+impl<In: Data, Out: Data> StreamStage<In, Out> {
+    /// A function from one item to a stream of outputs. Runs on the runtime, up to [`concurrency`](Self::concurrency) batches
+    /// at once; the stream is asked for its next output when there is credit for it, and dropped when its caller goes.
+    pub fn each<F, S>(name: impl Into<StageName>, function: F) -> Self
+    where
+        F: Fn(Arc<In>) -> S + Send + Sync + 'static,
+        S: Stream<Item = Result<Out, Failure>> + Send + 'static,
+    {
+        let function = Arc::new(function);
+        let factory =
+            move |_: &Replica| Ok(Arc::new(StreamClosure::new(Arc::clone(&function))) as Arc<dyn DynAsyncWorker>);
+        Self::build_by(name.into(), Placement::Task, Factory::Async(Arc::new(factory)))
+    }
+
+    /// A [`StreamWorker`], built once per replica and inside it. Runs on an OS thread of its own.
+    pub fn worker<W, F>(name: impl Into<StageName>, build: F) -> Self
+    where
+        W: StreamWorker<In = In, Out = Out>,
+        F: Fn(&Replica) -> Result<W, Failure> + Send + Sync + 'static,
+    {
+        let factory = move |replica: &Replica| Ok(Box::new(ErasedStream(build(replica)?)) as _);
+        Self::build_by(name.into(), Placement::Thread, Factory::Sync(Arc::new(factory)))
+    }
+
+    fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
+        let settings = StageSettings::new(placement);
+        let spec = StageSpec { name, settings, sizing: Sizing::default(), factory, streams: true };
+        Self { spec: Arc::new(spec), types: PhantomData }
+    }
+}
+
+impl<In, Out> StreamStage<In, Out> {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &StageName {
+        self.spec.name()
+    }
+
+    /// The knobs as they stand.
+    #[must_use]
+    pub fn settings(&self) -> &StageSettings {
+        self.spec.settings()
+    }
+
+    pub(crate) fn spec(&self) -> &Arc<StageSpec> {
+        &self.spec
+    }
+
+    /// Replaces all knobs but the placement, which is the worker's.
+    #[must_use]
+    pub fn with_settings(self, settings: StageSettings) -> Self {
+        let settings = settings.with_placement(self.settings().placement());
+        let spec = StageSpec { settings, ..StageSpec::clone(&self.spec) };
+        Self { spec: Arc::new(spec), types: PhantomData }
+    }
+
+    fn change(self, change: impl FnOnce(StageSettings) -> StageSettings) -> Self {
+        let settings = change(self.settings().clone());
+        self.with_settings(settings)
+    }
+
+    /// The largest batch; see [`BatchPolicy::max_batch_size`]. 0 counts as 1.
+    #[must_use]
+    pub fn max_batch_size(self, entries: usize) -> Self {
+        self.change(|settings| {
+            let max_batch_size = NonZeroUsize::new(entries).unwrap_or(NonZeroUsize::MIN);
+            let batching = BatchPolicy { max_batch_size, ..settings.batching().clone() };
+            settings.with_batching(batching)
+        })
+    }
+
+    /// The number of replicas. 0 counts as 1.
+    #[must_use]
+    pub fn replicas(self, replicas: usize) -> Self {
+        let replicas = NonZeroUsize::new(replicas).unwrap_or(NonZeroUsize::MIN);
+        self.change(|settings| settings.with_replicas(replicas))
+    }
+
+    /// How many batches one replica of [`each`](Self::each) works on at once. 0 counts as 1.
+    #[must_use]
+    pub fn concurrency(self, batches: u32) -> Self {
+        let batches = NonZeroU32::new(batches).unwrap_or(NonZeroU32::MIN);
+        self.change(|settings| settings.with_concurrency(batches))
+    }
+
+    /// How many outputs of one call may wait for their reader; see [`StageSettings::credit`]. 0 counts as 1.
+    #[must_use]
+    pub fn credit(self, outputs: usize) -> Self {
+        let outputs = NonZeroUsize::new(outputs).unwrap_or(NonZeroUsize::MIN);
+        self.change(|settings| settings.with_credit(outputs))
+    }
+
+    /// The longest that one batch may take in user code, all of its outputs included; see [`StageSettings::timeout`].
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.change(|settings| settings.with_timeout(timeout))
+    }
+}
+
+impl<In, Out> Clone for StreamStage<In, Out> {
+    /// The same stage: pipelines that use clones of it share one queue and one pool.
+    fn clone(&self) -> Self {
+        Self { spec: Arc::clone(&self.spec), types: PhantomData }
+    }
+}
+
+impl<In, Out> fmt::Debug for StreamStage<In, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.spec.fmt(f)
+    }
+}

@@ -1,0 +1,306 @@
+//! Streaming workers: many outputs for one input, at the pace of whoever reads them.
+//!
+//! Each entry has a channel of its own for its outputs. Its capacity is the reader's credit: a reader that is slow, or has a
+//! slow stage behind the streaming one, stops its own entry and no other. The entry's outcome comes after its last output, by
+//! the same port as every other outcome.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+use futures_util::future::join_all;
+use futures_util::{Stream, StreamExt};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::time::timeout_at;
+
+use super::Batch;
+use super::asynchronous::{BoxFuture, DynAsyncWorker};
+use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
+use crate::call::Flight;
+use crate::clock;
+use crate::failure::Failure;
+
+/// Where an entry's outputs go.
+pub(crate) type OutputSender = mpsc::Sender<Payload>;
+
+/// User code that answers each item with many outputs, for a whole batch at once: what a language model does.
+///
+/// It runs on a thread of its own. [`call`](Self::call) emits outputs for any item at any time, in any order between the items.
+/// An item ends when `call` returns, or with [`Outputs::fail`].
+///
+/// ```
+/// use callboard_core::{App, Batch, NotEmitted, Outputs, StreamStage, StreamWorker};
+///
+/// /// Counts each of its items down, a step for all of them at a time.
+/// struct Countdown;
+///
+/// impl StreamWorker for Countdown {
+///     type In = u32;
+///     type Out = u32;
+///
+///     fn call(&mut self, batch: Batch<u32>, outputs: &mut Outputs<u32>) {
+///         let mut left: Vec<u32> = batch.into_inputs();
+///         while left.iter().any(|left| *left > 0) {
+///             for (index, left) in left.iter_mut().enumerate().filter(|(_, left)| **left > 0) {
+///                 match outputs.emit(index, *left) {
+///                     Ok(()) => *left -= 1,
+///                     Err(NotEmitted::Gone(_) | NotEmitted::Full(_)) => *left = 0,
+///                 }
+///             }
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let countdown = StreamStage::worker("countdown", |_replica| Ok(Countdown)).max_batch_size(8);
+/// let node = App::new().route_streaming("/countdown", countdown).start().await?;
+/// let mut replies = node.client().replies::<u32, u32>("/countdown", 3)?;
+/// assert_eq!(replies.next().await.transpose()?, Some(3));
+/// assert_eq!(replies.next().await.transpose()?, Some(2));
+/// # Ok(())
+/// # }
+/// ```
+pub trait StreamWorker: Send + 'static {
+    /// What one item is.
+    type In: Data;
+    /// What one output is.
+    type Out: Data;
+
+    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with the item.
+    fn preprocess(&mut self, _item: &Self::In) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Runs one batch. `outputs` has a port for each item, by the item's index.
+    fn call(&mut self, batch: Batch<Self::In>, outputs: &mut Outputs<Self::Out>);
+
+    /// Runs once after construction, before the replica counts as ready.
+    ///
+    /// # Errors
+    ///
+    /// A failure here is a failure to start.
+    fn warmup(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Runs once when the replica is stopped in good order. Not after a panic.
+    fn cleanup(&mut self) {}
+}
+
+/// An output that was not taken, given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotEmitted<Out> {
+    /// The reader has as many unread outputs as its stage's credit allows. Try again later.
+    Full(Out),
+    /// Nobody reads any more: the caller has gone, its time has passed, or the item has ended. Stop working on it.
+    Gone(Out),
+}
+
+/// One item's way out.
+struct Port {
+    outputs: Option<OutputSender>,
+    flight: Arc<Flight>,
+    failure: Option<Failure>,
+}
+
+/// The ways out for the items of one batch.
+pub struct Outputs<Out> {
+    ports: Vec<Port>,
+    types: PhantomData<fn(Out)>,
+}
+
+impl<Out: Data> Outputs<Out> {
+    /// Emits an output for the item at `index`, if its reader has credit.
+    ///
+    /// # Errors
+    ///
+    /// The output comes back, with the reason.
+    ///
+    /// # Panics
+    ///
+    /// If there is no item at `index`.
+    pub fn try_emit(&mut self, index: usize, output: Out) -> Result<(), NotEmitted<Out>> {
+        let port = &mut self.ports[index];
+        let Some(outputs) = port.outputs.as_ref().filter(|_| port.flight.is_wanted(clock::now())) else {
+            return Err(NotEmitted::Gone(output));
+        };
+        // A permit first, so that the output is not wrapped before it is clear that it can go.
+        match outputs.try_reserve() {
+            Ok(permit) => {
+                permit.send(Payload::new(output));
+                Ok(())
+            }
+            Err(TrySendError::Full(())) => Err(NotEmitted::Full(output)),
+            Err(TrySendError::Closed(())) => Err(NotEmitted::Gone(output)),
+        }
+    }
+
+    /// Emits an output for the item at `index`; waits until its reader has credit. The other items wait with it: a worker
+    /// that has better to do uses [`try_emit`](Self::try_emit).
+    ///
+    /// # Errors
+    ///
+    /// [`NotEmitted::Gone`] with the output, when nobody reads any more.
+    ///
+    /// # Panics
+    ///
+    /// If there is no item at `index`.
+    pub fn emit(&mut self, index: usize, output: Out) -> Result<(), NotEmitted<Out>> {
+        let port = &mut self.ports[index];
+        let Some(outputs) = &port.outputs else { return Err(NotEmitted::Gone(output)) };
+        let credit = timeout_at(port.flight.deadline.instant(), outputs.reserve());
+        match Handle::current().block_on(credit) {
+            Ok(Ok(permit)) if port.flight.is_wanted(clock::now()) => {
+                permit.send(Payload::new(output));
+                Ok(())
+            }
+            _ => Err(NotEmitted::Gone(output)),
+        }
+    }
+
+    /// Ends the item at `index` with a failure, after what was emitted for it.
+    ///
+    /// # Panics
+    ///
+    /// If there is no item at `index`.
+    pub fn fail(&mut self, index: usize, failure: Failure) {
+        let port = &mut self.ports[index];
+        port.outputs = None;
+        port.failure = Some(failure);
+    }
+
+    /// Ends the item at `index` in good order, before its batch is over: its caller has its outcome when `call` returns, but
+    /// nothing more can be emitted.
+    ///
+    /// # Panics
+    ///
+    /// If there is no item at `index`.
+    pub fn end(&mut self, index: usize) {
+        self.ports[index].outputs = None;
+    }
+
+    /// Whether somebody still reads what is emitted for the item at `index`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no item at `index`.
+    #[must_use]
+    pub fn is_wanted(&self, index: usize) -> bool {
+        let port = &self.ports[index];
+        port.outputs.as_ref().is_some_and(|outputs| !outputs.is_closed()) && port.flight.is_wanted(clock::now())
+    }
+}
+
+impl<Out> fmt::Debug for Outputs<Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outputs").field("items", &self.ports.len()).finish_non_exhaustive()
+    }
+}
+
+/// The adapter for the [`StreamWorker`] trait.
+pub(crate) struct ErasedStream<W>(pub(crate) W);
+
+impl<W: StreamWorker> DynWorker for ErasedStream<W> {
+    fn warmup(&mut self) -> Result<(), Failure> {
+        self.0.warmup()
+    }
+
+    fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
+        let mut batch = Batch::with_capacity(items.len());
+        let mut outputs = Outputs { ports: Vec::with_capacity(items.len()), types: PhantomData };
+        // The failures of those that are kept out of the batch, and a gap for each that is in it.
+        let mut failures = Vec::with_capacity(items.len());
+        for item in items.drain(..) {
+            let checked = read_input::<W::In>(item.payload).and_then(|input| self.0.preprocess(&input).map(|()| input));
+            match checked {
+                Ok(input) => {
+                    batch.push(input, Arc::clone(&item.flight));
+                    outputs.ports.push(Port { outputs: item.outputs, flight: item.flight, failure: None });
+                    failures.push(None);
+                }
+                Err(failure) => failures.push(Some(failure)),
+            }
+        }
+        if !batch.is_empty() {
+            self.0.call(batch, &mut outputs);
+        }
+        let mut ports = outputs.ports.into_iter();
+        outcomes.extend(failures.into_iter().map(|failure| {
+            let failure = failure.or_else(|| ports.next().and_then(|port| port.failure));
+            failure.map_or_else(|| ItemOutcome::Done(Payload::new(())), ItemOutcome::Failed)
+        }));
+        Ok(())
+    }
+
+    fn cleanup(&mut self) {
+        self.0.cleanup();
+    }
+}
+
+/// A function from one item to a stream of outputs. All replicas share it; the items of a batch stream side by side.
+pub(crate) struct StreamClosure<F, In> {
+    function: Arc<F>,
+    types: PhantomData<fn(In)>,
+}
+
+impl<F, In> StreamClosure<F, In> {
+    pub(crate) fn new(function: Arc<F>) -> Self {
+        Self { function, types: PhantomData }
+    }
+}
+
+impl<F, S, In, Out> DynAsyncWorker for StreamClosure<F, In>
+where
+    F: Fn(Arc<In>) -> S + Send + Sync + 'static,
+    S: Stream<Item = Result<Out, Failure>> + Send,
+    In: Data,
+    Out: Data,
+{
+    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
+        Box::pin(async move {
+            let streaming = items.into_iter().map(async |item| {
+                let deadline = item.flight.deadline.instant();
+                let input = match read_input::<In>(item.payload) {
+                    Ok(input) => input,
+                    Err(failure) => return ItemOutcome::Failed(failure),
+                };
+                let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
+                // A reader that does not read does not hold up the deadline.
+                let drained = timeout_at(deadline, drain((self.function)(input), &outputs)).await;
+                drained.unwrap_or(ItemOutcome::NotRun)
+            });
+            Ok(join_all(streaming).await)
+        })
+    }
+
+    fn cleanup(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// Sends everything that a stream gives. It is asked for the next output only when there is credit for it.
+async fn drain<Out: Data>(
+    stream: impl Stream<Item = Result<Out, Failure>> + Send,
+    outputs: &OutputSender,
+) -> ItemOutcome {
+    let mut stream = std::pin::pin!(stream);
+    loop {
+        let Ok(credit) = outputs.reserve().await else { return ItemOutcome::NotRun };
+        match stream.next().await {
+            Some(Ok(output)) => credit.send(Payload::new(output)),
+            Some(Err(failure)) => return ItemOutcome::Failed(failure),
+            None => return ItemOutcome::Done(Payload::new(())),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Streaming stages: order, the reader's pace, endings of every kind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{
+    App, Batch, CallOptions, ErrorKind, Failure, Instant, NotEmitted, Outputs, Pipeline, Stage, StreamPipeline,
+    StreamStage, StreamWorker,
+};
+use futures_util::{Stream, StreamExt, stream};
+
+use super::support::{hush, until};
+
+/// Counts up without end, and how far it was asked to.
+fn endless(made: &Arc<AtomicU64>) -> StreamStage<u64, u64> {
+    let made = Arc::clone(made);
+    StreamStage::each("endless", move |from: Arc<u64>| {
+        let made = Arc::clone(&made);
+        stream::iter(*from..).map(move |n| {
+            made.fetch_add(1, Ordering::SeqCst);
+            Ok(n)
+        })
+    })
+}
+
+/// What comes until the stream ends, in good order or not.
+async fn all<T>(
+    mut replies: impl Stream<Item = Result<T, callboard_core::CallError>> + Unpin,
+) -> (Vec<T>, Option<ErrorKind>) {
+    let mut items = Vec::new();
+    while let Some(item) = replies.next().await {
+        match item {
+            Ok(item) => items.push(item),
+            Err(error) => {
+                assert!(replies.next().await.is_none(), "an error is the last item");
+                return (items, Some(error.kind()));
+            }
+        }
+    }
+    (items, None)
+}
+
+fn first(n: u64) -> StreamStage<u64, u64> {
+    StreamStage::each("first", move |from: Arc<u64>| stream::iter(*from..*from + n).map(Ok))
+}
+
+#[tokio::test(start_paused = true)]
+async fn outputs_come_in_order_through_what_is_before_and_behind() {
+    let before = Stage::each("before", |n: &u64| Ok(n * 10));
+    let behind = Stage::each_async("behind", |n: Arc<u64>| async move {
+        // The later ones would be quicker, if they could.
+        tokio::time::sleep(Duration::from_millis(100 - *n)).await;
+        Ok(n.to_string())
+    });
+    let pipeline = Pipeline::from(before).then_stream(first(5)).then(behind).map("mark", |text| Ok(format!("{text}!")));
+    assert_eq!(pipeline.to_string(), "before → first → behind → [mark]");
+    let node = App::new().route_streaming("/count", pipeline).start().await.unwrap();
+    let replies = node.client().replies::<u64, String>("/count", 1).unwrap();
+    let expected: Vec<String> = (10..15).map(|n| format!("{n}!")).collect();
+    assert_eq!(all(replies).await, (expected, None));
+    let description = node.describe();
+    assert_eq!((description.in_flight, description.outcomes, description.admitted), (0, 1, 1));
+    assert!(node.metrics().contains(r#"callboard_requests_total{route="/count",outcome="ok"} 1"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_does_not_read_stops_its_stream_at_its_credit_and_no_other() {
+    let made = Arc::default();
+    let node = App::new().route_streaming("/endless", endless(&made).credit(4)).start().await.unwrap();
+    let client = node.client();
+    let mut slow = client.replies::<u64, u64>("/endless", 0).unwrap();
+    assert_eq!(slow.next().await.unwrap().unwrap(), 0);
+    until("the stream has used its credit", || made.load(Ordering::SeqCst) == 5).await;
+
+    let quick = client.replies::<u64, u64>("/endless", 1000).unwrap();
+    let (items, error) = all(quick.take(100)).await;
+    assert_eq!((items.len(), error), (100, None));
+    let made_for_the_quick = made.load(Ordering::SeqCst) - 5;
+    assert!((100..=105).contains(&made_for_the_quick), "{made_for_the_quick}");
+
+    assert_eq!(slow.next().await.unwrap().unwrap(), 1);
+    assert_eq!(slow.next().await.unwrap().unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_leaves_ends_the_work() {
+    let made = Arc::default();
+    let node = App::new().route_streaming("/endless", endless(&made)).start().await.unwrap();
+    let mut replies = node.client().replies::<u64, u64>("/endless", 0).unwrap();
+    assert_eq!(replies.next().await.unwrap().unwrap(), 0);
+    drop(replies);
+    until("the worker is free", || !node.describe().stages[0].replicas[0].busy).await;
+    let description = node.describe();
+    assert_eq!((description.in_flight, description.outcomes), (0, 1));
+    assert!(node.metrics().contains(r#"callboard_requests_total{route="/endless",outcome="cancelled"} 1"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_comes_behind_what_was_there_before_it() {
+    let stage = StreamStage::each("breaks", |n: Arc<u64>| {
+        stream::iter((0..=*n).map(move |i| if i < *n { Ok(i) } else { Err(Failure::new("enough")) }))
+    });
+    let behind = Stage::each("behind", |n: &u64| if *n == 7 { Err(Failure::invalid_input("not 7")) } else { Ok(*n) });
+    let node = App::new().route_streaming("/breaks", StreamPipeline::from(stage).then(behind)).start().await.unwrap();
+    let client = node.client();
+    let replies = client.replies::<u64, u64>("/breaks", 3).unwrap();
+    assert_eq!(all(replies).await, (vec![0, 1, 2], Some(ErrorKind::Failed)));
+    let replies = client.replies::<u64, u64>("/breaks", 100).unwrap();
+    assert_eq!(all(replies).await, ((0..7).collect(), Some(ErrorKind::InvalidInput)));
+    until("nothing is left", || node.describe().in_flight == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_covers_the_whole_stream_whether_it_is_read_or_not() {
+    let stage = StreamStage::each("ticks", |n: Arc<u64>| {
+        stream::unfold(*n, |n| async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok(n), n + 1))
+        })
+    });
+    let node = App::new().route_streaming("/ticks", stage.credit(1)).start().await.unwrap();
+    let client = node.client();
+    let options = || CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(3500));
+    let replies = client.replies_with::<u64, u64>("/ticks", 0, options()).unwrap();
+    assert_eq!(all(replies).await, (vec![0, 1, 2], Some(ErrorKind::DeadlineExceeded)));
+
+    let mut unread = client.replies_with::<u64, u64>("/ticks", 0, options()).unwrap();
+    assert_eq!(unread.next().await.unwrap().unwrap(), 0);
+    until("the worker is free although nobody reads", || !node.describe().stages[0].replicas[0].busy).await;
+    drop(unread);
+
+    let impatient = CallOptions::new().with_first_item_timeout(Duration::from_millis(500));
+    let replies = client.replies_with::<u64, u64>("/ticks", 0, impatient).unwrap();
+    assert_eq!(all(replies).await, (vec![], Some(ErrorKind::DeadlineExceeded)));
+    let patient = CallOptions::new().with_first_item_timeout(Duration::from_millis(1500));
+    let replies = client.replies_with::<u64, u64>("/ticks", 5, patient).unwrap();
+    assert_eq!(all(replies.take(3)).await, (vec![5, 6, 7], None), "it only looks at the first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_door_says_what_the_other_is_for() {
+    let plain = Stage::each("plain", |n: &u64| Ok(n + 1));
+    let node = App::new().route("/plain", plain).route_streaming("/first", first(2)).start().await.unwrap();
+    let client = node.client();
+    let replies = client.replies::<u64, u64>("/plain", 1).unwrap();
+    assert_eq!(all(replies).await, (vec![2], None), "a route that does not stream gives one");
+    let error = client.call::<u64, u64>("/first", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(error.message(), "stage `first` streams its outputs: read the call's replies one by one");
+    let error = client.replies::<u64, u64>("/none", 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+/// Emits for all of its items in turn; knows bad ones and killers.
+struct Rounds {
+    batches: Arc<AtomicUsize>,
+}
+
+impl StreamWorker for Rounds {
+    type In = u64;
+    type Out = (u64, u64);
+
+    fn preprocess(&mut self, item: &u64) -> Result<(), Failure> {
+        if *item == 13 { Err(Failure::invalid_input("not 13")) } else { Ok(()) }
+    }
+
+    fn call(&mut self, batch: Batch<u64>, outputs: &mut Outputs<(u64, u64)>) {
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        for round in 0..3 {
+            for (index, item) in batch.iter().enumerate() {
+                assert_ne!((*item, round), (666, 1), "meant to panic");
+                match outputs.emit(index, (*item, round)) {
+                    Err(NotEmitted::Gone(_)) => assert!(!outputs.is_wanted(index)),
+                    emitted => emitted.unwrap(),
+                }
+                if (*item, round) == (77, 1) {
+                    outputs.fail(index, Failure::new("77 ends early"));
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_streams_for_a_whole_batch_and_each_item_ends_its_own_way() {
+    hush();
+    let batches = Arc::default();
+    let stage = {
+        let batches = Arc::clone(&batches);
+        StreamStage::worker("rounds", move |_| Ok(Rounds { batches: Arc::clone(&batches) })).max_batch_size(4)
+    };
+    let settings = stage.settings().clone();
+    let batching = callboard_core::BatchPolicy { max_delay: Duration::from_secs(20), ..settings.batching().clone() };
+    let stage = stage.with_settings(settings.with_batching(batching));
+    let node = App::new().route_streaming("/rounds", stage).start().await.unwrap();
+    let client = node.client();
+    let read = async |n: u64| all(client.replies::<u64, (u64, u64)>("/rounds", n).unwrap()).await;
+
+    let (one, bad, early, two) = tokio::join!(read(1), read(13), read(77), read(2));
+    assert_eq!(batches.load(Ordering::SeqCst), 1, "they were one batch");
+    let rounds = |n: u64, rounds: u64| (0..rounds).map(|round| (n, round)).collect::<Vec<_>>();
+    assert_eq!(one, (rounds(1, 3), None));
+    assert_eq!(bad, (vec![], Some(ErrorKind::InvalidInput)));
+    assert_eq!(early, (rounds(77, 2), Some(ErrorKind::Failed)));
+    assert_eq!(two, (rounds(2, 3), None));
+
+    let (one, killer, two, three) = tokio::join!(read(1), read(666), read(2), read(3));
+    assert_eq!(killer, (rounds(666, 1), Some(ErrorKind::WorkerFailed)));
+    assert_eq!(one, (rounds(1, 2), Some(ErrorKind::WorkerFailed)), "what had left stays, and nothing runs again");
+    assert_eq!((two.1, three.1), (Some(ErrorKind::WorkerFailed), Some(ErrorKind::WorkerFailed)));
+    until("nothing is left", || node.describe().in_flight == 0).await;
+}
