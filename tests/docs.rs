@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use callboard::config::{Environment, Flags, Plan, SETTINGS, Target};
 use callboard::{
-    DEFAULT_MAX_IN_FLIGHT, DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_ENTRIES, DEFAULT_TIMEOUT, ErrorKind, MAX_TIMEOUT,
+    DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, DEFAULT_QUEUE_ENTRIES, DEFAULT_TIMEOUT, ErrorKind, MAX_TIMEOUT,
 };
 
 #[test]
@@ -77,7 +77,7 @@ fn semantics_states_the_bounds_that_hold() {
         row[1].replace(',', "")
     };
     assert_eq!(default("calls in flight"), DEFAULT_MAX_IN_FLIGHT.to_string());
-    assert_eq!(default("bytes in flight"), format!("{} MiB", DEFAULT_QUEUE_BYTES >> 20));
+    assert_eq!(default("bytes in flight"), format!("{} MiB", DEFAULT_MAX_IN_FLIGHT_BYTES >> 20));
     assert_eq!(default("entries waiting"), DEFAULT_QUEUE_ENTRIES.to_string());
     assert_eq!(default("time for a call"), format!("{} s", DEFAULT_TIMEOUT.as_secs()));
     assert!(page.contains("at most one hour") && MAX_TIMEOUT.as_secs() == 3600);

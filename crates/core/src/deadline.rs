@@ -1,6 +1,5 @@
 //! When an answer stops being useful: an absolute instant inside, the remaining time outside.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Instant;
@@ -57,11 +56,5 @@ impl Deadline {
     #[must_use]
     pub fn remaining(self, now: Instant) -> Duration {
         self.0.saturating_duration_since(now)
-    }
-}
-
-impl fmt::Display for Deadline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)
     }
 }

@@ -76,7 +76,7 @@ pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use error::{CallError, ErrorKind};
 pub use failure::Failure;
-pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, Limits};
+pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use id::{FlightId, RouteName, StageName};
 pub use node::{
     ActorDescription, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
@@ -86,8 +86,8 @@ pub use pipeline::{MemberError, Members, Pipeline, StreamPipeline};
 pub use plan::Plan;
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{
-    Contract, DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_BYTES,
-    DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings, StreamStage,
+    Contract, DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Placement,
+    Rows, Stage, StageSettings, StreamStage,
 };
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
 pub use worker::{AsyncWorker, Batch, ItemContext, NotEmitted, Outputs, Replica, StreamWorker, Worker};

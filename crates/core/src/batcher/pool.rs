@@ -29,7 +29,7 @@ use crate::failure::Failure;
 use crate::id::StageName;
 use crate::metrics::{Discarded, NodeMetrics, Place, Refused, StageMetrics};
 use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
-use crate::supervisor::{CulpritShare, Lifecycle, StageState};
+use crate::supervisor::{CulpritShare, Lifecycle, RetryBudget, StageState};
 use crate::worker::{OutputSender, WorkerSlot};
 
 /// What a refused caller is told before anything was measured.
@@ -67,6 +67,7 @@ pub(crate) struct Pool {
     sequence: AtomicU64,
     moved_to_threads: AtomicBool,
     abandoned_threads: AtomicUsize,
+    retries: Mutex<RetryBudget>,
     culprits: Mutex<CulpritShare>,
     /// Whether there are culprits to remember: what most stages look at instead of the lock.
     has_culprits: AtomicBool,
@@ -93,6 +94,7 @@ impl Pool {
             sequence: AtomicU64::new(0),
             moved_to_threads: AtomicBool::new(false),
             abandoned_threads: AtomicUsize::new(0),
+            retries: Mutex::default(),
             culprits: Mutex::default(),
             has_culprits: AtomicBool::new(false),
             queued_cost: AtomicU64::new(0),
@@ -367,8 +369,16 @@ impl Pool {
         self.judge(&culprits);
     }
 
+    /// How many of these entries, which were lost with whoever ran them, may be run again.
+    pub(crate) fn take_retries(&self, entries: usize) -> usize {
+        self.retries.lock().take(entries)
+    }
+
     /// Entries had their outcome.
     pub(crate) fn record_survivors(&self, entries: usize) {
+        if self.contract().may_run_again() {
+            self.retries.lock().completed(entries);
+        }
         if self.has_culprits.load(Ordering::Relaxed) {
             let mut culprits = self.culprits.lock();
             culprits.ran(entries);

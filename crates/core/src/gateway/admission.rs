@@ -7,18 +7,21 @@ use slab::Slab;
 use crate::clock::Instant;
 use crate::deadline::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
 use crate::id::{FlightId, RouteIndex, RouteName};
-use crate::stage::DEFAULT_QUEUE_BYTES;
 
 /// Calls in flight on one node by default: far above what the stages' queues take, so that it only bounds what waits for
 /// its body or its reader.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 16 * 1024;
+
+/// Payload bytes in flight on one node by default.
+pub const DEFAULT_MAX_IN_FLIGHT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The bounds of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest number of calls in flight. Default [`DEFAULT_MAX_IN_FLIGHT`]. One more is refused with `Overloaded`.
     pub max_in_flight: usize,
-    /// The largest sum of payload bytes in flight. Default 256 MiB. Bounds memory together with the stages' queues. A
+    /// The largest sum of payload bytes in flight. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. It counts what callers send: bodies,
+    /// and in process what is known of an input's size; not what stages make of it. Bounds memory together with the stages' queues. A
     /// call that would exceed it is refused with `Overloaded` before its body is read.
     pub max_in_flight_bytes: u64,
     /// How long a call may take when its caller did not say. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
@@ -29,7 +32,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
-            max_in_flight_bytes: DEFAULT_QUEUE_BYTES,
+            max_in_flight_bytes: DEFAULT_MAX_IN_FLIGHT_BYTES,
             default_timeout: DEFAULT_TIMEOUT,
         }
     }

@@ -94,6 +94,12 @@ impl Gateway {
         self.metrics.refused();
         match refusal {
             Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),
+            // It will not fit later either.
+            Refusal::TooManyBytes { asked, limit } if asked > limit => {
+                let message =
+                    format!("the call's {asked} bytes are more than the limit of {limit} for all calls in flight");
+                CallError::new(ErrorKind::InvalidInput, message)
+            }
             Refusal::TooManyCalls { .. } | Refusal::TooManyBytes { .. } | Refusal::RouteFull { .. } => {
                 CallError::overloaded(refusal.to_string(), RETRY_AFTER)
             }

@@ -12,7 +12,7 @@ mod admission;
 mod handle;
 mod message;
 
-pub use admission::{DEFAULT_MAX_IN_FLIGHT, Limits};
+pub use admission::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use handle::Admission;
 
 pub(crate) use actor::GatewayActor;

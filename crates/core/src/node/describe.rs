@@ -26,7 +26,8 @@ const LISTED_CALLS: usize = 16;
 pub struct Health {
     /// The process answers.
     pub live: bool,
-    /// Traffic may be sent here: every stage is ready or degraded, no group of actors has given up, and the node is not draining.
+    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, no group of actors has given up,
+    /// and the node is not draining.
     pub ready: bool,
     /// The node is about to end: it is not offered any more, or takes nothing new already.
     pub draining: bool,
@@ -208,12 +209,15 @@ impl Shared {
     pub(crate) fn health(&self) -> Health {
         let table = self.router.table();
         // A stage that warms up for a change, or finishes after one, says nothing about the routes.
-        let stages: Vec<_> = table.serving().iter().filter(|stage| table.is_routed(stage)).map(stage_health).collect();
+        let routed = || table.serving().iter().filter(|stage| table.is_routed(stage));
+        let stages: Vec<_> = routed().map(stage_health).collect();
+        // A stage that serves while a replica is missing serves nothing when it is the only one.
+        let manned = routed().all(|stage| !stage.pool.workers().is_empty());
         let live = self.alive.load(Ordering::Acquire);
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
         let failed = |actor: &Arc<ActorStatus>| (actor.life().0 == ActorState::Failed).then(|| actor.name().to_owned());
         let failed_actors: Vec<String> = self.directory.statuses().iter().filter_map(failed).collect();
-        let well = failed_actors.is_empty() && stages.iter().all(|stage| stage.state.is_ready());
+        let well = manned && failed_actors.is_empty() && stages.iter().all(|stage| stage.state.is_ready());
         let ready = live && !draining && well;
         Health { live, ready, draining, stages, failed_actors }
     }

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 
 use crate::actor::{ActorError, ActorGroup, ActorSpec, Directory, Ref};
 use crate::app::{RouteSpec, StartError};
+use crate::batcher::BatcherMessage;
 use crate::client::Client;
-use crate::clock;
 use crate::gateway::{Gateway, Limits};
 use crate::metrics::{NodeMetrics, SharedMetrics};
 use crate::router::{Change, ChangeError, Changed, Router, RouterMessage, STOP_WITHIN};
@@ -219,8 +219,11 @@ impl Node {
         self.handle.shared.gateway.drain();
         let (emptied, empty) = oneshot::channel();
         let told = self.root.cast(RootMessage::Drain { emptied });
-        let end = clock::now() + grace;
-        if told.is_ok() && tokio::time::timeout_at(end, empty).await.is_ok() {
+        // What waits for company gets none any more.
+        for stage in self.handle.shared.router.table().stages() {
+            stage.pool.tell_batcher(BatcherMessage::Drain);
+        }
+        if told.is_ok() && matches!(tokio::time::timeout(grace, empty).await, Ok(Ok(()))) {
             return Drained::Completely;
         }
         match self.handle.shared.gateway.in_flight() {

@@ -13,9 +13,6 @@ use crate::supervisor::{BackoffPolicy, Intensity};
 /// Entries that may wait in one stage: a second's work for a fast stage, and at most 30 s of patience for a slow one.
 pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
 
-/// Payload bytes that may be in flight on one node by default.
-pub const DEFAULT_QUEUE_BYTES: u64 = 256 * 1024 * 1024;
-
 /// Batches that one asynchronous replica works on at once by default: enough to hide the waiting of most services behind each
 /// other, few enough not to be a flood to them.
 pub const DEFAULT_CONCURRENCY: u32 = 64;

@@ -20,6 +20,7 @@ mod deployment;
 mod intensity;
 mod lifecycle;
 mod message;
+mod retry_budget;
 
 pub use backoff::BackoffPolicy;
 pub use intensity::Intensity;
@@ -30,3 +31,4 @@ pub(crate) use deployment::{DeploymentActor, DeploymentArgs};
 pub(crate) use intensity::{RestartWindow, Verdict};
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use message::DeploymentMessage;
+pub(crate) use retry_budget::RetryBudget;

@@ -164,7 +164,7 @@ impl WorkerState {
         slot.retire();
         slot.note_death(Death::Hung);
         pool.abandon_thread();
-        hand.give_up_waiting(pool, timeout);
+        hand.give_up_waiting(timeout);
         Err(format!("a call did not come back within the stage's timeout of {timeout:?}").into())
     }
 }
@@ -182,7 +182,7 @@ impl Drop for WorkerState {
             && let Some(hand) = self.context.slot.take_hand()
         {
             self.context.pool.abandon_thread();
-            hand.give_up(&self.context.pool);
+            hand.give_up();
         }
     }
 }

@@ -64,6 +64,15 @@ impl<In> Batch<In> {
     }
 }
 
+impl<'a, In> IntoIterator for &'a Batch<In> {
+    type Item = &'a In;
+    type IntoIter = std::iter::Map<std::slice::Iter<'a, Arc<In>>, fn(&'a Arc<In>) -> &'a In>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.items.iter().map(AsRef::as_ref)
+    }
+}
+
 impl<In> Index<usize> for Batch<In> {
     type Output = In;
 

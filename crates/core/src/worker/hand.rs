@@ -3,12 +3,14 @@
 //! Whoever holds the hand answers. Usually that is the run itself, right after user code; where user code does not come
 //! back, the replica's actor takes the hand away and answers in its place. That is how every entry has exactly one outcome.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::erased::{Item, ItemOutcome, WrongCount};
 use crate::batcher::{BatcherMessage, Entry, Pool, StageReply};
 use crate::call::Timing;
 use crate::clock::Instant;
+use crate::containment::drop_contained;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Place;
 use crate::stage::Contract;
@@ -16,6 +18,7 @@ use crate::stage::Contract;
 /// The entries of one batch in hand.
 #[derive(Debug)]
 pub(crate) struct Hand {
+    pool: Arc<Pool>,
     run: u64,
     entries: Vec<Entry>,
     /// From the forming of the batch until user code began, the same for all.
@@ -28,7 +31,7 @@ pub(crate) struct Hand {
 impl Hand {
     /// Leaves out what nobody wants any more, and splits the rest into what user code gets and what its callers are owed.
     pub(crate) fn take(
-        pool: &Pool,
+        pool: &Arc<Pool>,
         entries: Vec<Entry>,
         run: u64,
         formed_at: Instant,
@@ -51,7 +54,7 @@ impl Hand {
             }
         }
         let batch = now.saturating_duration_since(formed_at);
-        (items, Self { run, entries: owed, batch, formed_at, isolating })
+        (items, Self { pool: Arc::clone(pool), run, entries: owed, batch, formed_at, isolating })
     }
 
     pub(crate) fn run(&self) -> u64 {
@@ -68,9 +71,11 @@ impl Hand {
     }
 
     /// Answers each entry with its own outcome.
-    pub(crate) fn answer(self, pool: &Pool, outcomes: Vec<ItemOutcome>, compute: Duration, now: Instant) {
-        pool.record_survivors(self.entries.len());
-        for (entry, outcome) in self.entries.into_iter().zip(outcomes) {
+    pub(crate) fn answer(mut self, outcomes: Vec<ItemOutcome>, compute: Duration, now: Instant) {
+        let entries = self.take_entries();
+        let pool = &self.pool;
+        pool.record_survivors(entries.len());
+        for (entry, outcome) in entries.into_iter().zip(outcomes) {
             let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
             let timing = Timing { queue, batch: self.batch, compute };
             pool.record_waits(&timing);
@@ -83,14 +88,15 @@ impl Hand {
     }
 
     /// Nobody waits any more; says so in the books.
-    pub(crate) fn answer_nobody(self, pool: &Pool, now: Instant) {
-        for entry in self.entries {
-            pool.discard(entry, now, Place::Worker);
+    pub(crate) fn answer_nobody(mut self, now: Instant) {
+        for entry in self.take_entries() {
+            self.pool.discard(entry, now, Place::Worker);
         }
     }
 
     /// The worker gave another number of results than it got items: nobody knows whose is whose.
-    pub(crate) fn refuse_wrong_count(self, pool: &Pool, wrong: &WrongCount) {
+    pub(crate) fn refuse_wrong_count(self, wrong: &WrongCount) {
+        let pool = Arc::clone(&self.pool);
         tracing::error!(stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results");
         self.fail(|| CallError::new(ErrorKind::WorkerFailed, wrong.to_string()).at_stage(pool.name()));
     }
@@ -99,10 +105,11 @@ impl Hand {
     /// it is found and alone fails; else all of them fail at once.
     ///
     /// Returns whether this was a step of that search.
-    pub(crate) fn after_panic(self, pool: &Pool, words: &str) -> bool {
+    pub(crate) fn after_panic(mut self, words: &str) -> bool {
+        let pool = Arc::clone(&self.pool);
         let may_run_again = pool.contract() != Contract::AtMostOnce;
         if may_run_again && self.entries.len() > 1 {
-            pool.tell_batcher(BatcherMessage::Isolate(self.entries));
+            pool.tell_batcher(BatcherMessage::Isolate(self.take_entries()));
             return true;
         }
         if may_run_again {
@@ -118,7 +125,8 @@ impl Hand {
     }
 
     /// Nobody knows when user code will come back.
-    pub(crate) fn give_up_waiting(self, pool: &Pool, timeout: Duration) {
+    pub(crate) fn give_up_waiting(self, timeout: Duration) {
+        let pool = Arc::clone(&self.pool);
         self.fail(|| {
             let message = format!("stage `{}` did not answer within its timeout of {timeout:?}", pool.name());
             CallError::new(ErrorKind::DeadlineExceeded, message).at_stage(pool.name())
@@ -126,13 +134,32 @@ impl Hand {
     }
 
     /// The stage ends while user code still runs.
-    pub(crate) fn give_up(self, pool: &Pool) {
+    pub(crate) fn give_up(self) {
+        let pool = Arc::clone(&self.pool);
         self.fail(|| pool.unavailable());
     }
 
-    fn fail(self, error: impl Fn() -> CallError) {
-        for entry in self.entries {
+    fn fail(mut self, error: impl Fn() -> CallError) {
+        for entry in self.take_entries() {
             entry.refuse(error());
         }
+    }
+
+    fn take_entries(&mut self) -> Vec<Entry> {
+        std::mem::take(&mut self.entries)
+    }
+}
+
+impl Drop for Hand {
+    /// A run that was lost on the way, with its worker and not by its inputs: what may be run again is, within the stage's
+    /// budget. The others hear from their reply ports.
+    fn drop(&mut self) {
+        if self.entries.is_empty() || !self.pool.contract().may_run_again() {
+            return;
+        }
+        let mut again = self.take_entries();
+        let lost = again.split_off(self.pool.take_retries(again.len()));
+        self.pool.tell_batcher(BatcherMessage::TakeBack(again));
+        drop_contained(lost);
     }
 }

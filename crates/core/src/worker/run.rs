@@ -95,7 +95,7 @@ impl BatchRun {
                 Err(_) => {
                     pool.metrics().hung();
                     pool.release_worker(slot);
-                    hand.give_up_waiting(&pool, timeout);
+                    hand.give_up_waiting(timeout);
                     return Ok(());
                 }
             },
@@ -104,7 +104,7 @@ impl BatchRun {
         let Some(ran) = ran else {
             // All callers have gone; the worker is as good as before.
             pool.release_worker(slot);
-            hand.answer_nobody(&pool, clock::now());
+            hand.answer_nobody(clock::now());
             return Ok(());
         };
         let finished_at = clock::now();
@@ -157,23 +157,23 @@ fn finish(
         // A full batch waits: the batcher can hand it over while this one's callers are woken.
         Ok(Ok(outcomes)) if pool.has_full_batch() => {
             pool.release_worker(slot);
-            hand.answer(pool, outcomes, compute, now);
+            hand.answer(outcomes, compute, now);
             Ok(())
         }
         // Else the callers first, so that their next requests can join the next batch.
         Ok(Ok(outcomes)) => {
-            hand.answer(pool, outcomes, compute, now);
+            hand.answer(outcomes, compute, now);
             pool.release_worker(slot);
             Ok(())
         }
         Ok(Err(wrong)) => {
             pool.release_worker(slot);
-            hand.refuse_wrong_count(pool, &wrong);
+            hand.refuse_wrong_count(&wrong);
             Ok(())
         }
         Err(words) => {
             slot.retire();
-            if hand.after_panic(pool, &words) {
+            if hand.after_panic(&words) {
                 slot.note_death(Death::Poison);
             }
             Err(RunError::Panicked(words))

@@ -193,7 +193,7 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchR
         Err(words) => {
             context.slot.retire();
             if let Some(hand) = context.slot.take_hand()
-                && hand.after_panic(&context.pool, &words)
+                && hand.after_panic(&words)
             {
                 context.slot.note_death(Death::Poison);
             }

@@ -111,3 +111,14 @@ async fn dropping_a_node_answers_its_callers() {
     }
     assert_eq!(client.describe().in_flight, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_does_not_wait_for_company() {
+    let stage = Stage::each("patient", |n: &u64| Ok(*n)).max_batch_size(8).max_delay(Duration::MAX);
+    let node = serve(stage).await;
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<u64, u64>("/route", 1).await });
+    until("it waits", || node.describe().stages[0].queued == 1).await;
+    assert_eq!(node.shutdown(Duration::MAX).await, Drained::Completely);
+    assert_eq!(call.await.unwrap().unwrap(), 1);
+}

@@ -181,3 +181,18 @@ impl Worker for Healthy {
         batch.iter().map(|n| Ok(*n)).collect()
     }
 }
+
+#[tokio::test]
+async fn a_start_that_fails_is_not_tried_again_by_its_siblings() {
+    let built = Arc::new(AtomicUsize::new(0));
+    let stage = Stage::worker("stubborn", {
+        let built = Arc::clone(&built);
+        move |_: &Replica| -> Result<Stubborn, Failure> {
+            built.fetch_add(1, Ordering::SeqCst);
+            Err(Failure::new("no licence"))
+        }
+    });
+    let error = App::new().route("/route", stage.as_tasks().replicas(2)).start().await.unwrap_err();
+    assert!(matches!(&error, StartError::Stage { message, .. } if message.contains("no licence")), "{error}");
+    assert_eq!(built.load(Ordering::SeqCst), 2, "each replica once");
+}

@@ -1,0 +1,66 @@
+//! How much work may be done a second time: a pure decision.
+//!
+//! Retries are paid for by successes. When a stage is well, there is always enough for the odd one; when it is not, retries end
+//! before they become the load that keeps it down.
+
+/// What every completed entry pays in: one retry for ten.
+const DEPOSIT: f64 = 0.1;
+
+/// What is there at the start and at most: a stage that nobody used yet may have a bad moment.
+const RESERVE: f64 = 10.0;
+
+/// The retries that a stage may still make.
+#[derive(Debug)]
+pub(crate) struct RetryBudget(f64);
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self(RESERVE)
+    }
+}
+
+impl RetryBudget {
+    /// Entries had their outcome.
+    pub(crate) fn completed(&mut self, entries: usize) {
+        self.0 = (self.0 + DEPOSIT * entries as f64).min(RESERVE);
+    }
+
+    /// Takes as many retries as there are, at most this many, and says how many.
+    pub(crate) fn take(&mut self, retries: usize) -> usize {
+        let taken = retries.min(self.0 as usize);
+        self.0 -= taken as f64;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However work and losses come, retries are at most a tenth of what was completed, and the reserve.
+        #[test]
+        fn retries_are_bounded_by_what_was_completed(steps in prop::collection::vec((0usize..50, 0usize..20), 0..100)) {
+            let mut budget = RetryBudget::default();
+            let (mut completed, mut retried) = (0, 0);
+            for (done, lost) in steps {
+                budget.completed(done);
+                completed += done;
+                let taken = budget.take(lost);
+                prop_assert!(taken <= lost);
+                retried += taken;
+                prop_assert!(retried as f64 <= RESERVE + DEPOSIT * completed as f64 + 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stage_that_is_well_always_has_some() {
+        let mut budget = RetryBudget::default();
+        assert_eq!(budget.take(25), 10);
+        assert_eq!(budget.take(1), 0);
+        budget.completed(20);
+        assert_eq!(budget.take(5), 2);
+    }
+}
