@@ -31,6 +31,8 @@ struct Inner {
     message: Cow<'static, str>,
     error_type: Option<Cow<'static, str>>,
     retry_after: Option<Duration>,
+    /// Whether the same request may be sent again.
+    retryable: bool,
     remote_trace: Option<String>,
     stage: Option<String>,
     details: Option<Value>,
@@ -53,6 +55,7 @@ impl ApiError {
             message: message.into(),
             error_type: None,
             retry_after: None,
+            retryable: kind.is_retryable(),
             remote_trace: None,
             stage: None,
             details: None,
@@ -211,6 +214,7 @@ impl From<CallError> for ApiError {
         answer.0.status = status_of(error.kind(), error.status());
         answer.0.error_type = error.error_type().map(|name| name.to_owned().into());
         answer.0.retry_after = error.retry_after();
+        answer.0.retryable = error.is_retryable();
         answer.0.remote_trace = error.remote_trace().map(str::to_owned);
         answer.0.stage = error.stage().map(str::to_owned);
         answer.0.details = error.details().cloned();

@@ -51,7 +51,7 @@ impl ApiError {
             stage: error.stage.as_deref(),
             details: error.details.as_ref(),
             remote_trace: error.remote_trace.as_deref(),
-            retryable: error.kind.is_retryable(),
+            retryable: error.retryable,
             request_id,
         };
         // Details are the user's own value and may hold what JSON cannot; the rest of the document always can.
