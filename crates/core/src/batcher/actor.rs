@@ -137,11 +137,14 @@ impl BatcherState {
     /// Hands out batches while the policy says so. Returns whether the turn is to be given away first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
         self.forget_the_gone();
-        while let Some(group) = self.suspects.pop_front() {
+        while let Some(mut group) = self.suspects.pop_front() {
             let Some(worker) = self.workers.iter().find(|worker| worker.try_take()).cloned() else {
                 self.suspects.push_front(group);
                 return false;
             };
+            for entry in &mut group {
+                entry.place = None;
+            }
             self.pool.metrics().isolating();
             self.hand_over(&worker, BatchRun::new(Arc::clone(&self.pool), group, clock::now(), true));
         }

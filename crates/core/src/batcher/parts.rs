@@ -1,8 +1,8 @@
 //! An input that is too large for one batch, run in parts: one call, one permit, one outcome.
 //!
 //! The parts queue like entries of their own, under a flight that branches off the call's, so that they are given up together.
-//! Only a few per replica do so at a time: others' entries get their turn between them, and the queue's bound keeps its
-//! meaning. The first of them takes a place as any call does; the others follow it in, because half a call is of no use.
+//! Only a few per replica do so at a time: more urgent entries get their turn between them, and the queue's bound keeps
+//! its meaning. The first of them takes a place as any call does; the others follow it in, because half a call is of no use.
 
 use std::sync::Arc;
 

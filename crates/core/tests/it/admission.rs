@@ -31,7 +31,7 @@ async fn call(client: &Client, options: CallOptions) -> Result<u64, callboard_co
 
 #[tokio::test]
 async fn a_call_that_cannot_make_its_deadline_even_alone_is_told_at_once() {
-    let node = serve(slow(&Arc::new(AtomicU64::new(40)))).await;
+    let node = serve(slow(&Arc::new(AtomicU64::new(100)))).await;
     let client = node.client();
     // Nobody is refused before the stage was measured.
     let unmeasured = call(&client, within(10)).await.unwrap_err();
@@ -40,11 +40,10 @@ async fn a_call_that_cannot_make_its_deadline_even_alone_is_told_at_once() {
         call(&client, CallOptions::new()).await.unwrap();
     }
 
-    let begun = Instant::now();
-    let error = call(&client, within(15)).await.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_millis(15), "it did not wait for its deadline");
+    let error = call(&client, within(60)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-    assert!(error.message().starts_with("stage `slow` takes about 4"), "{error}");
+    // Said by the stage before it queued, and not by the call's own timer.
+    assert!(error.message().starts_with("stage `slow` takes about 1"), "{error}");
     assert!(call(&client, within(5_000)).await.is_ok());
     assert_eq!((node.describe().in_flight, node.describe().stages[0].queued), (0, 0));
     assert!(node.metrics().contains(r#"stage_refused_total{stage="slow",why="late"} 1"#), "{}", node.metrics());
