@@ -22,6 +22,7 @@ fn main() {
         tokio::spawn(composition_at_one_caller()).await.unwrap();
         tokio::spawn(streams_beside_calls()).await.unwrap();
         tokio::spawn(batches_at_saturation()).await.unwrap();
+        tokio::spawn(restarts_under_load()).await.unwrap();
     });
 }
 
@@ -168,6 +169,32 @@ async fn batches_at_saturation() {
         let mean = mean_batch(&node);
         println!("  {callers} callers, max_batch_size = {max:<12}  {mean:>6.1}       {:.2}", mean / allowed);
     }
+}
+
+/// From the panic of the only replica to the first answer of the next: what a caller in the queue waits longer.
+async fn restarts_under_load() {
+    std::panic::set_hook(Box::new(|_| {}));
+    println!("\nrestart after a panic                      p50 ms    p99 ms");
+    let fragile = || {
+        Stage::each("fragile", |n: &u64| {
+            assert_ne!(*n, u64::MAX);
+            Ok(*n)
+        })
+    };
+    for (name, stage) in [("task stage", fragile()), ("thread stage", fragile().on_threads())] {
+        let node = start(stage).await;
+        let client = node.client();
+        let mut millis = Vec::new();
+        for n in 0..300 {
+            assert!(client.call::<u64, u64>("/echo", u64::MAX).await.is_err());
+            let begun = Instant::now();
+            assert_eq!(call(client.clone(), n).await, n);
+            millis.push(begun.elapsed().as_nanos() as f64 / 1e6);
+        }
+        millis.sort_unstable_by(f64::total_cmp);
+        println!("  {name:<38} {:>7.2}   {:>7.2}", millis[millis.len() / 2], millis[millis.len() * 99 / 100]);
+    }
+    let _ = std::panic::take_hook();
 }
 
 async fn start(stage: Stage<u64, u64>) -> Node {

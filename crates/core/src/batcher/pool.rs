@@ -371,7 +371,9 @@ impl Pool {
 
     /// How many of these entries, which were lost with whoever ran them, may be run again.
     pub(crate) fn take_retries(&self, entries: usize) -> usize {
-        self.retries.lock().take(entries)
+        let retries = self.retries.lock().take(entries);
+        self.metrics.retried(retries);
+        retries
     }
 
     /// Entries had their outcome.

@@ -91,6 +91,38 @@ const REFUSALS: [&str; 3] = ["full", "late", "large"];
 const DISCARDS: [(&str, &str); 4] =
     [("queue", "expired"), ("queue", "cancelled"), ("worker", "expired"), ("worker", "cancelled")];
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReplicaLabels {
+    stage: String,
+    state: Word,
+}
+
+/// What a replica does at the moment somebody looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplicaState {
+    /// It waits for a batch.
+    Free,
+    /// It has at least one in hand.
+    Busy,
+    /// It finishes what it has, because its stage was scaled down.
+    Leaving,
+    /// It is being built, or waits for its next start.
+    Missing,
+}
+
+impl ReplicaState {
+    pub(crate) const ALL: [Self; 4] = [Self::Free, Self::Busy, Self::Leaving, Self::Missing];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Busy => "busy",
+            Self::Leaving => "leaving",
+            Self::Missing => "missing",
+        }
+    }
+}
+
 /// A label value from a fixed vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Word(&'static str);
@@ -136,6 +168,8 @@ pub(crate) struct NodeMetrics {
     discarded: Family<DiscardLabels, Counter>,
     stage_refused: Family<RefusedLabels, Counter>,
     restarts: Family<StageLabel, Counter>,
+    retries: Family<StageLabel, Counter>,
+    replica_states: Family<ReplicaLabels, Gauge>,
     culprits: Family<StageLabel, Counter>,
     isolations: Family<StageLabel, Counter>,
     hung: Family<StageLabel, Counter>,
@@ -165,6 +199,8 @@ impl NodeMetrics {
             discarded: Family::default(),
             stage_refused: Family::default(),
             restarts: Family::default(),
+            retries: Family::default(),
+            replica_states: Family::default(),
             culprits: Family::default(),
             isolations: Family::default(),
             hung: Family::default(),
@@ -196,6 +232,8 @@ impl NodeMetrics {
         registry.register("stage_discarded", "Entries that nobody wanted any more, by place and reason", self.discarded.clone());
         registry.register("stage_refused", "Entries that the stage refused, by reason", self.stage_refused.clone());
         registry.register("stage_restarts", "Replicas started again after a crash", self.restarts.clone());
+        registry.register("stage_retries", "Entries run again because they were lost with their worker", self.retries.clone());
+        registry.register("stage_replica_states", "Replicas by what they do now", self.replica_states.clone());
         registry.register("stage_culprits", "Entries that killed their worker when they ran alone", self.culprits.clone());
         registry.register("stage_isolation_runs", "Batches run again in parts to find the entry that kills the worker", self.isolations.clone());
         registry.register("stage_hung", "Calls that did not come back within the stage's timeout", self.hung.clone());
@@ -220,6 +258,10 @@ impl NodeMetrics {
             let labels = RefusedLabels { stage: name.to_string(), why: Word(why) };
             self.stage_refused.get_or_create_owned(&labels)
         };
+        let replica_state = |state: ReplicaState| {
+            let labels = ReplicaLabels { stage: name.to_string(), state: Word(state.as_str()) };
+            self.replica_states.get_or_create_owned(&labels)
+        };
         StageMetrics {
             queue_seconds: self.queue_seconds.get_or_create_owned(&label),
             batch_seconds: self.batch_seconds.get_or_create_owned(&label),
@@ -238,6 +280,8 @@ impl NodeMetrics {
             refused_late: refused("late"),
             refused_large: refused("large"),
             restarts: self.restarts.get_or_create_owned(&label),
+            retries: self.retries.get_or_create_owned(&label),
+            replica_states: ReplicaState::ALL.map(replica_state),
             culprits: self.culprits.get_or_create_owned(&label),
             isolations: self.isolations.get_or_create_owned(&label),
             hung: self.hung.get_or_create_owned(&label),
@@ -277,8 +321,11 @@ impl NodeMetrics {
         for why in REFUSALS {
             self.stage_refused.remove(&RefusedLabels { stage: name.to_string(), why: Word(why) });
         }
-        for family in [&self.restarts, &self.moved, &self.culprits, &self.isolations, &self.hung] {
+        for family in [&self.restarts, &self.retries, &self.moved, &self.culprits, &self.isolations, &self.hung] {
             family.remove(&label);
+        }
+        for state in ReplicaState::ALL {
+            self.replica_states.remove(&ReplicaLabels { stage: name.to_string(), state: Word(state.as_str()) });
         }
         for family in [&self.queued, &self.replicas, &self.ready, &self.abandoned_threads] {
             family.remove(&label);
@@ -365,6 +412,8 @@ pub(crate) struct StageMetrics {
     refused_late: Counter,
     refused_large: Counter,
     restarts: Counter,
+    retries: Counter,
+    replica_states: [Gauge; ReplicaState::ALL.len()],
     culprits: Counter,
     isolations: Counter,
     hung: Counter,
@@ -424,6 +473,14 @@ impl StageMetrics {
 
     pub(crate) fn restarted(&self) {
         self.restarts.inc();
+    }
+
+    pub(crate) fn retried(&self, entries: usize) {
+        self.retries.inc_by(entries as u64);
+    }
+
+    pub(crate) fn set_replica_state(&self, state: ReplicaState, replicas: usize) {
+        self.replica_states[state as usize].set(replicas as i64);
     }
 
     pub(crate) fn found_culprit(&self) {

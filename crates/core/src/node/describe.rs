@@ -13,6 +13,7 @@ use crate::batcher::{Pool, ReleaseReason, Restart};
 use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
 use crate::id::{FlightId, RouteName, StageName};
+use crate::metrics::{ReplicaState, StageMetrics};
 use crate::router::{DeployedStage, Route, Table};
 use crate::supervisor::StageState;
 use crate::worker::WorkerSlot;
@@ -249,10 +250,26 @@ impl Shared {
             let queued = all().map(|pool| pool.queued()).sum();
             let replicas = all().map(|pool| pool.workers().len()).sum();
             pool.metrics().set_abandoned_threads(all().map(|pool| pool.abandoned_threads()).sum());
+            set_replica_states(
+                pool.metrics(),
+                &all().flat_map(|pool| pool.workers()).collect::<Vec<_>>(),
+                all().map(|pool| pool.replicas()).sum(),
+            );
             pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.state().0.is_ready()));
         }
         self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
     }
+}
+
+/// Counts replicas by what they do.
+fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<WorkerSlot>], wanted: usize) {
+    let leaving = workers.iter().filter(|slot| slot.is_leaving()).count();
+    let busy = workers.iter().filter(|slot| !slot.is_leaving() && slot.running() > 0).count();
+    let staying = workers.len() - leaving;
+    metrics.set_replica_state(ReplicaState::Leaving, leaving);
+    metrics.set_replica_state(ReplicaState::Busy, busy);
+    metrics.set_replica_state(ReplicaState::Free, staying - busy);
+    metrics.set_replica_state(ReplicaState::Missing, wanted.saturating_sub(staying));
 }
 
 /// All outcomes of the routes that are there. Revisions of a route share one count.
