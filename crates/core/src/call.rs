@@ -153,7 +153,6 @@ impl CallOptions {
 
 /// Where a call's time went, summed over its stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct Timing {
     /// From arrival at a stage until a batch took the entry.
     pub queue: Duration,
