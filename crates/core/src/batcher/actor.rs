@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::entry::Entry;
+use super::entry::{Entry, EntryKey};
 use super::lanes::Lanes;
 use super::message::BatcherMessage;
 use super::policy::{Release, ReleaseReason, Waiting};
@@ -78,8 +78,8 @@ impl Actor for BatcherActor {
         match message {
             BatcherMessage::Submit(entry) => state.admit(entry),
             BatcherMessage::Abandon(key) => {
-                if let Some(entry) = state.queue.remove(key) {
-                    state.pool.discard(*entry, clock::now(), Place::Queue);
+                if let Some(entry) = state.remove(key) {
+                    state.pool.discard(entry, clock::now(), Place::Queue);
                 }
             }
             // News of its leaving may overtake that of its coming.
@@ -262,20 +262,46 @@ impl BatcherState {
         entries
     }
 
+    /// Takes out an entry that waits, in line or among the suspects.
+    fn remove(&mut self, key: EntryKey) -> Option<Entry> {
+        if let Some(entry) = self.queue.remove(key) {
+            return Some(*entry);
+        }
+        let find = |group: &mut Vec<Entry>| {
+            let position = group.iter().position(|entry| entry.key() == key)?;
+            Some(group.remove(position))
+        };
+        let entry = self.suspects.iter_mut().find_map(find)?;
+        self.suspects.retain(|group| !group.is_empty());
+        Some(entry)
+    }
+
     /// Puts entries back in line that nobody has begun.
     fn take_back(&mut self, entries: Vec<Entry>) {
-        for mut entry in entries {
-            entry.place = Some(self.pool.take_place_again());
+        for entry in self.keep_wanted(entries) {
             self.push(Box::new(entry));
         }
     }
 
+    /// Gives entries that come back their places. Whoever has gone meanwhile has said so already, and will not say it again.
+    fn keep_wanted(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        let now = clock::now();
+        let mut wanted = Vec::with_capacity(entries.len());
+        for mut entry in entries {
+            if entry.flight.is_wanted(now) {
+                entry.place = Some(self.pool.take_place_again());
+                wanted.push(entry);
+            } else {
+                self.pool.discard(entry, now, Place::Queue);
+            }
+        }
+        wanted
+    }
+
     /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is found in at
     /// most 2·log₂(n) + 1 runs, the first included.
-    fn isolate(&mut self, mut entries: Vec<Entry>) {
-        for entry in &mut entries {
-            entry.place = Some(self.pool.take_place_again());
-        }
+    fn isolate(&mut self, entries: Vec<Entry>) {
+        let mut entries = self.keep_wanted(entries);
         let second = entries.split_off(entries.len() / 2);
         self.suspects.extend([entries, second].into_iter().filter(|half| !half.is_empty()));
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::task::JoinSet;
 
 use super::intensity::{Intensity, RestartWindow, Verdict};
 use super::lifecycle::StageState;
@@ -42,6 +43,8 @@ pub(crate) struct DeploymentState {
     /// Replicas that died before their `ReplicaUp` was read: news of a death overtakes ordinary messages.
     early_deaths: Vec<(ActorId, String)>,
     scaling: Option<Scaling>,
+    /// What asynchronous replicas left running when they died. It ends with the stage at the latest.
+    left_running: Vec<JoinSet<()>>,
     stopping: bool,
 }
 
@@ -92,6 +95,7 @@ impl Actor for DeploymentActor {
             started: Some(started),
             early_deaths: Vec::new(),
             scaling: None,
+            left_running: Vec::new(),
             stopping: false,
         };
         state.start_replicas(&myself, 0..count);
@@ -116,6 +120,7 @@ impl Actor for DeploymentActor {
             }
             DeploymentMessage::Restart(_) => {}
             DeploymentMessage::Scale { replicas, scaled, turn } => state.scale(&myself, replicas, scaled, turn),
+            DeploymentMessage::LeftRunning(batches) => state.keep_running(batches),
             DeploymentMessage::Stop { within, stopped } => {
                 state.stop(within).await;
                 let _ = stopped.send(());
@@ -403,6 +408,15 @@ impl DeploymentState {
         }
     }
 
+    /// Keeps batches whose replica has died until they are over.
+    fn keep_running(&mut self, batches: JoinSet<()>) {
+        self.left_running.push(batches);
+        self.left_running.retain_mut(|batches| {
+            while batches.try_join_next().is_some() {}
+            !batches.is_empty()
+        });
+    }
+
     /// Stops the workers side by side and then the batcher. A worker that does not come to an end in time is killed;
     /// a thread that hangs in user code is let go.
     async fn stop(&mut self, within: Duration) {
@@ -421,6 +435,12 @@ impl DeploymentState {
                 worker.actor().kill();
             }
         }
+        for batches in &mut self.left_running {
+            let over = async { while batches.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout_at(end, over).await;
+        }
+        // What is not over by now is dropped where it stands.
+        self.left_running.clear();
         self.batcher.stop(None);
         let _ = self.batcher.wait(Some(within)).await;
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::task::JoinSet;
 
 use crate::router::ChangeError;
 use crate::worker::WorkerSlot;
@@ -33,6 +34,8 @@ pub(crate) enum DeploymentMessage {
         /// Its place in the line.
         turn: OwnedSemaphorePermit,
     },
+    /// Batches that ran beside one that panicked, and go on without their replica. From its worker.
+    LeftRunning(JoinSet<()>),
     /// Stop the workers in good order, each within this time, and then the stage. From the node.
     Stop {
         /// What a worker gets to finish its batch and clean up.

@@ -80,8 +80,9 @@ impl Actor for WorkerActor {
             }
             // The replica dies with its user code; the supervisor reads why.
             WorkerMessage::Crashed(words) => {
-                if let Some(seat) = &mut state.seat {
-                    seat.leave_running();
+                if let Some(running) = state.seat.as_mut().and_then(Seat::take_running) {
+                    // Its supervisor outlives this replica, and is there to end them with the stage.
+                    let _ = state.supervisor.cast(DeploymentMessage::LeftRunning(running));
                 }
                 Err(words.into())
             }

@@ -141,10 +141,11 @@ impl Seat {
         }
     }
 
-    /// Lets the batches finish that run beside the one that panicked.
-    pub(crate) fn leave_running(&mut self) {
-        if let Self::Futures { running, .. } = self {
-            running.detach_all();
+    /// The batches that run beside the one that panicked. They are to be finished.
+    pub(crate) fn take_running(&mut self) -> Option<JoinSet<()>> {
+        match self {
+            Self::Futures { running, .. } => Some(std::mem::take(running)),
+            Self::Task { .. } | Self::Thread { .. } => None,
         }
     }
 

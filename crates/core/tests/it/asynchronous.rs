@@ -144,6 +144,23 @@ async fn what_runs_beside_a_panic_is_finished() {
     assert_eq!(slow.unwrap(), 100);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_runs_beside_a_panic_ends_with_its_node() {
+    hush();
+    let stage = Stage::async_worker("pairs", |_| Ok(Slow)).concurrency(2);
+    let node = App::new().route("/pairs", stage).start().await.unwrap();
+    let client = node.client();
+    let slow = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<u64, u64>("/pairs", 20_000).await }
+    });
+    assert_eq!(client.call::<u64, u64>("/pairs", 666).await.unwrap_err().kind(), ErrorKind::WorkerFailed);
+    let begun = Instant::now();
+    node.abort();
+    assert!(slow.await.unwrap().is_err());
+    assert!(begun.elapsed() < Duration::from_secs(1), "answered when its node ended, not at its deadline");
+}
+
 struct Slow;
 
 impl AsyncWorker for Slow {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use callboard_core::{App, Batch, ErrorKind, Node, Stage, StageState};
+use callboard_core::{App, AsyncWorker, Batch, ErrorKind, Failure, Node, Stage, StageState};
 use futures_util::future::join_all;
+use tokio::time::sleep;
 
 use super::support::{hush, until};
 
@@ -20,7 +22,7 @@ fn fragile(max_batch_size: usize, runs: &Arc<AtomicUsize>) -> Stage<u64, u64> {
     })
     .max_batch_size(max_batch_size)
     // A full batch or nothing: the test decides what is run together.
-    .max_delay(std::time::Duration::from_secs(3600))
+    .max_delay(Duration::from_secs(3600))
 }
 
 async fn outcomes(node: &Node, inputs: impl IntoIterator<Item = u64>) -> Vec<Result<u64, ErrorKind>> {
@@ -110,4 +112,41 @@ async fn one_in_a_hundred_under_load_fails_alone() {
     let description = node.describe();
     assert!(description.stages[0].health.state.is_ready());
     assert_eq!((description.in_flight, description.stages[0].queued), (0, 0));
+}
+
+/// Panics after a while whenever it gets more than one, and takes its time with one alone.
+struct DiesOfCompany;
+
+impl AsyncWorker for DiesOfCompany {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        sleep(Duration::from_millis(10)).await;
+        assert!(batch.len() == 1, "meant to panic");
+        sleep(Duration::from_secs(1)).await;
+        vec![Ok(batch[0])]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_are_run_again_hold_a_place_only_while_they_wait() {
+    hush();
+    let stage = Stage::async_worker("fragile", |_| Ok(DiesOfCompany)).max_batch_size(4).concurrency(1).pure();
+    let stage = stage.max_delay(Duration::from_secs(3600));
+    let node = App::new().route("/fragile", stage).start().await.unwrap();
+    let calls: Vec<_> = (0..4)
+        .map(|n| {
+            let client = node.client();
+            tokio::spawn(async move { client.call::<u64, u64>("/fragile", n).await })
+        })
+        .collect();
+    let queued = || node.describe().stages[0].queued;
+    sleep(Duration::from_millis(5)).await;
+    assert_eq!(queued(), 0, "all four run");
+    calls[3].abort();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(queued(), 2, "one runs, two wait behind it, and one had gone before the batch died");
+    calls[1].abort();
+    until("who leaves among the suspects leaves the queue", || queued() == 1).await;
 }
