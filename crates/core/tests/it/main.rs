@@ -23,6 +23,7 @@ mod overload;
 mod replicas;
 mod replies;
 mod sessions;
+mod simulation;
 mod sizes;
 mod streams;
 mod supervision;

@@ -1,0 +1,335 @@
+//! What must hold, at every look and at the end, whatever the script was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use callboard_core::{Contract, Description, ErrorKind, Instant, ReleaseReason, StageState};
+
+use super::journal::{Answer, Book, CallRecord, End, Journal, Told, Visit};
+use super::order;
+use super::script::{CallPlan, Ending, Form, Nature, Script, StagePlan, Step};
+
+/// A timer fires up to one tick of the runtime's clock after its time.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Looks at a running node from outside.
+pub(super) struct Sampler<'a> {
+    script: &'a Script,
+}
+
+impl<'a> Sampler<'a> {
+    pub(super) fn new(script: &'a Script) -> Self {
+        Self { script }
+    }
+
+    /// The bounds that hold at any time.
+    pub(super) fn look(&self, description: &Description, journal: &Journal) {
+        let Description { in_flight, in_flight_bytes, admitted, outcomes, .. } = *description;
+        if in_flight > self.script.limits.max_in_flight || in_flight_bytes > self.script.limits.max_in_flight_bytes {
+            journal.violation(format_args!("{in_flight} calls with {in_flight_bytes} bytes are in flight"));
+        }
+        if outcomes + in_flight as u64 != admitted {
+            journal.violation(format_args!("{admitted} admitted, {outcomes} outcomes, {in_flight} in flight"));
+        }
+        for stage in &description.stages {
+            let Some(position) = self.position(stage.health.name.as_str()) else { continue };
+            let bound = stage.queue_limit + self.comes_back(position);
+            if stage.queued > bound {
+                let name = &stage.health.name;
+                journal.violation(format_args!("{} entries wait in stage {name}, at most {bound} may", stage.queued));
+            }
+        }
+    }
+
+    /// Where every call in flight is: in a queue or in user code, never in both. Only when everybody has had their turn.
+    pub(super) fn look_closely(&self, description: &Description, journal: &Journal) {
+        self.look(description, journal);
+        // An entry whose caller has left stays among the suspects until a replica is back.
+        if self.script.stages.iter().any(|plan| plan.hard_to_build) || self.script.ending != Ending::Calm {
+            return;
+        }
+        let queued: usize = description.stages.iter().map(|stage| stage.queued).sum();
+        let inside = journal.book().wanted_inside(Instant::now());
+        if queued + inside > description.in_flight {
+            let in_flight = description.in_flight;
+            journal.violation(format_args!("{in_flight} in flight, {queued} in queues, {inside} in user code"));
+        }
+    }
+
+    /// Nothing is left of the calls.
+    pub(super) fn at_rest(&self, description: &Description, journal: &Journal) {
+        let Description { in_flight, in_flight_bytes, .. } = *description;
+        if (in_flight, in_flight_bytes) != (0, 0) {
+            journal.violation(format_args!("at rest, {in_flight} calls with {in_flight_bytes} bytes are in flight"));
+        }
+        for stage in &description.stages {
+            let busy = stage.replicas.iter().filter(|replica| replica.busy).count();
+            if stage.queued > 0 || busy > 0 {
+                let name = &stage.health.name;
+                journal.violation(format_args!("at rest, {} wait in stage {name}, {busy} are busy", stage.queued));
+            }
+            let plan = self.position(stage.health.name.as_str()).map(|position| &self.script.stages[position]);
+            if stage.health.state == StageState::Failed && plan.is_some_and(|plan| !plan.may_fail) && !self.is_aborted()
+            {
+                journal.violation(format_args!("stage {} has failed: {:?}", stage.health.name, stage.health.reason));
+            }
+        }
+        let inside = journal.book().inside;
+        if inside > 0 {
+            journal.violation(format_args!("at rest, {inside} calls are in user code"));
+        }
+    }
+
+    /// What was counted says the same as what was seen.
+    pub(super) fn books(&self, description: &Description, metrics: &str, journal: &Journal) {
+        self.look(description, journal);
+        if !self.script.changes_revisions() {
+            self.outcomes_as_told(metrics, journal);
+        }
+        for stage in &description.stages {
+            let name = stage.health.name.as_str();
+            let Some(position) = self.position(name) else { continue };
+            let reasons: u64 = ReleaseReason::ALL
+                .iter()
+                .map(|reason| {
+                    let labels = format!("stage=\"{name}\",reason=\"{}\"", reason.as_str());
+                    read(metrics, "stage_batches_total", &labels)
+                })
+                .sum();
+            let of_stage = format!("stage=\"{name}\"");
+            let released = read(metrics, "stage_batch_size_count", &of_stage);
+            if reasons != released || stage.batches != released {
+                journal.violation(format_args!("stage {name}: {reasons} reasons for {released} batches"));
+            }
+            if self.script.changes_revisions() {
+                continue;
+            }
+            let isolations = read(metrics, "stage_isolation_runs_total", &of_stage);
+            let runs = runs_of(&journal.book(), position);
+            if self.script.stages[position].form != Form::EachAsync && runs > reasons + isolations {
+                journal
+                    .violation(format_args!("stage {name}: {runs} runs, {reasons} releases, {isolations} isolations"));
+            }
+            if read(metrics, "stage_abandoned_threads", &of_stage) > 0 {
+                journal.violation(format_args!("stage {name} has left a thread behind"));
+            }
+        }
+    }
+
+    /// What callers were told is what was counted. Of calls that nobody waited for to the end, anything may have been.
+    fn outcomes_as_told(&self, metrics: &str, journal: &Journal) {
+        let book = journal.book();
+        let unknown = book.calls.values().filter(|call| call.told.is_none()).count() as u64;
+        let told = |is: &dyn Fn(&Answer) -> bool| {
+            book.calls.values().filter_map(|call| call.told.as_ref()).filter(|told| is(&told.what)).count() as u64
+        };
+        let counted = |outcome: &str| -> u64 {
+            let of_route = |route: &super::script::RoutePlan| {
+                read(metrics, "requests_total", &format!("route=\"{}\",outcome=\"{outcome}\"", route.name))
+            };
+            self.script.routes.iter().map(of_route).sum()
+        };
+        let is_kind = |kind: ErrorKind| move |what: &Answer| what.as_ref().err().is_some_and(|(told, _)| *told == kind);
+        let found = [
+            ("ok", told(&Result::is_ok)),
+            (ErrorKind::Failed.as_str(), told(&is_kind(ErrorKind::Failed))),
+            (ErrorKind::WorkerFailed.as_str(), told(&is_kind(ErrorKind::WorkerFailed))),
+        ];
+        drop(book);
+        for (outcome, told) in found {
+            let counted = counted(outcome);
+            if counted < told || counted > told + unknown {
+                journal.violation(format_args!("{told} callers were told `{outcome}`, {counted} were counted"));
+            }
+        }
+    }
+
+    fn is_aborted(&self) -> bool {
+        matches!(self.script.ending, Ending::Abort { .. })
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.script.stages.iter().position(|plan| plan.name == name)
+    }
+
+    /// How many entries may stand in a queue beyond its bound: those that were in a worker's hands and came back.
+    fn comes_back(&self, stage: usize) -> usize {
+        let plan = &self.script.stages[stage];
+        if !plan.dangerous && !self.script.scales(stage) && self.script.ending == Ending::Calm {
+            return 0;
+        }
+        let scaled = |step: &(Duration, Step)| match step.1 {
+            Step::Scale { stage: scaled, replicas } if scaled == stage => Some(replicas),
+            _ => None,
+        };
+        let replicas = self.script.steps.iter().filter_map(scaled).fold(plan.replicas, usize::max);
+        replicas * plan.concurrency as usize * plan.max_batch_size
+    }
+}
+
+fn runs_of(book: &Book, stage: usize) -> u64 {
+    let runs: BTreeSet<u64> = book.visits.iter().filter(|visit| visit.stage == stage).map(|visit| visit.run).collect();
+    runs.len() as u64
+}
+
+/// A sample of the metrics' text; zero where there is none.
+fn read(metrics: &str, family: &str, labels: &str) -> u64 {
+    let start = format!("callboard_{family}{{{labels}}} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap_or(0)
+}
+
+/// Judges the run from what was written down.
+pub(super) fn judge(script: &Script, journal: &Journal) {
+    let mut found = Vec::new();
+    {
+        let book = journal.book();
+        let plans = plans(script);
+        let visits = visits_by_call(&book);
+        for (call, record) in &book.calls {
+            let none = Vec::new();
+            let run = Judged {
+                script,
+                book: &book,
+                call: *call,
+                plan: plans.get(call).copied(),
+                record,
+                visits: visits.get(call).unwrap_or(&none),
+            };
+            let told = record.told.as_ref().map(|told| (journal.time(told.at), &told.what));
+            found.extend(run.complaint().map(|why| format!("call {call}: {why}; told {told:?}")));
+        }
+        for stage in 0..script.stages.len() {
+            found.extend(order::overtakings(script, &book, &plans, stage));
+        }
+    }
+    journal.book().violations.extend(found);
+}
+
+fn plans(script: &Script) -> BTreeMap<u64, &CallPlan> {
+    let plan = |step: &'_ (Duration, Step)| matches!(step.1, Step::Call(_));
+    let calls = script.steps.iter().filter(|step| plan(step));
+    calls.filter_map(|(_, step)| if let Step::Call(plan) = step { Some((plan.id, plan)) } else { None }).collect()
+}
+
+fn visits_by_call(book: &Book) -> BTreeMap<u64, Vec<&Visit>> {
+    let mut visits: BTreeMap<u64, Vec<&Visit>> = BTreeMap::new();
+    for visit in &book.visits {
+        visits.entry(visit.call).or_default().push(visit);
+    }
+    visits
+}
+
+/// One call, with everything that is known of it.
+struct Judged<'a> {
+    script: &'a Script,
+    book: &'a Book,
+    call: u64,
+    /// Not there for a stream's calls.
+    plan: Option<&'a CallPlan>,
+    record: &'a CallRecord,
+    visits: &'a [&'a Visit],
+}
+
+impl Judged<'_> {
+    /// What is wrong with how this call went.
+    fn complaint(&self) -> Option<String> {
+        let Some(Told { at, what }) = &self.record.told else {
+            let Some(plan) = self.plan else {
+                return self.record.left_at.is_none().then(|| "has no outcome".to_owned());
+            };
+            return (!plan.is_cast && self.record.left_at.is_none()).then(|| "has no outcome".to_owned());
+        };
+        if let Some(deadline) = self.record.deadline
+            && *at > deadline + TICK
+        {
+            return Some(format!("was told {:?} after its deadline", *at - deadline));
+        }
+        match what {
+            Ok(answer) => self.complaint_about_success(*answer),
+            Err((kind, message)) => self.complaint_about_error(*kind, message, *at),
+        }
+    }
+
+    fn complaint_about_success(&self, answer: u64) -> Option<String> {
+        if answer != self.call {
+            return Some("got somebody else's answer".to_owned());
+        }
+        let returned = self.visits.iter().filter(|visit| matches!(visit.end, Some((_, End::Returned)))).count();
+        let stages = self.plan.map_or(1, |plan| self.script.routes[plan.route].stages.len());
+        (returned < stages).then(|| format!("came through {returned} of {stages} stages"))
+    }
+
+    fn complaint_about_error(&self, kind: ErrorKind, message: &str, at: Instant) -> Option<String> {
+        let is_expected = match kind {
+            ErrorKind::Failed => self.nature_among(&[Nature::Fails]),
+            ErrorKind::WorkerFailed => self.crashed(at) || self.is_ending(at),
+            ErrorKind::DeadlineExceeded => self.is_late(message, at),
+            ErrorKind::Overloaded => self.plan.is_none() || self.has_stages_left(),
+            ErrorKind::Unavailable => self.is_ending(at) || self.stages().any(|plan| plan.may_fail),
+            ErrorKind::NotFound => self.script.changes_revisions(),
+            _ => false,
+        };
+        (!is_expected).then(|| "should not have been told that".to_owned())
+    }
+
+    /// The stages of its route, or all of them where it is not known.
+    fn stages(&self) -> impl Iterator<Item = &StagePlan> {
+        let of_route = self.plan.map(|plan| self.script.routes[plan.route].stages.clone());
+        let stages = of_route.unwrap_or_else(|| (0..self.script.stages.len()).collect());
+        stages.into_iter().map(|stage| &self.script.stages[stage])
+    }
+
+    fn has_stages_left(&self) -> bool {
+        let visited: BTreeSet<usize> = self.visits.iter().map(|visit| visit.stage).collect();
+        self.plan.is_some_and(|plan| visited.len() < self.script.routes[plan.route].stages.len())
+    }
+
+    /// Whether one of its visits met such an item: itself.
+    fn nature_among(&self, natures: &[Nature]) -> bool {
+        self.visits.iter().any(|visit| natures.contains(&self.script.nature(self.call, visit.stage)))
+    }
+
+    /// Whether it may answer for a crash: as the culprit, or as one of the batch in a stage whose calls are run at most once.
+    fn crashed(&self, at: Instant) -> bool {
+        self.crashed_before_its_turn(at)
+            || self.visits.iter().any(|visit| {
+                let plan = &self.script.stages[visit.stage];
+                let nature = self.script.nature(self.call, visit.stage);
+                let is_culprit = matches!(nature, Nature::Kills | Nature::KillsOnce);
+                // A stream's results are told in their order, not when they are there.
+                let is_of_then = |crashed_at: Instant| crashed_at == at || (self.plan.is_none() && crashed_at < at);
+                let may_answer = is_culprit || plan.contract == Contract::AtMostOnce;
+                may_answer && self.book.crashes_of(visit, plan.form).into_iter().any(is_of_then)
+            })
+    }
+
+    /// The first item of an asynchronous closure's batch may panic before the others of the batch are even looked at.
+    fn crashed_before_its_turn(&self, at: Instant) -> bool {
+        let is_run_once = |stage: usize| {
+            let plan = &self.script.stages[stage];
+            plan.form == Form::EachAsync && plan.contract == Contract::AtMostOnce && plan.max_batch_size > 1
+        };
+        let not_visited = |stage: usize| !self.visits.iter().any(|visit| visit.stage == stage);
+        self.book.visits.iter().any(|other| {
+            let crashed_at_once = other.end == Some((other.started_at, End::Panicked)) && other.started_at <= at;
+            crashed_at_once && is_run_once(other.stage) && not_visited(other.stage)
+        })
+    }
+
+    fn is_late(&self, message: &str, at: Instant) -> bool {
+        let cannot_make_it = message.contains("takes about");
+        let timed_out = self.visits.iter().any(|visit| {
+            let timeout = self.script.stages[visit.stage].timeout;
+            timeout.is_some_and(|timeout| at >= visit.started_at + timeout) && message.contains("within its timeout")
+        });
+        cannot_make_it || timed_out || self.record.deadline.is_none_or(|deadline| at >= deadline)
+    }
+
+    /// Whether the node was on its way out.
+    fn is_ending(&self, at: Instant) -> bool {
+        let first = self.book.events.iter().find(|(_, what)| {
+            what.starts_with("draining") || what.starts_with("shutting down") || what.starts_with("aborted")
+        });
+        first.is_some_and(|(ending, _)| at >= *ending)
+    }
+}

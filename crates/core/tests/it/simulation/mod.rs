@@ -1,0 +1,92 @@
+//! A whole node under a seeded script, on virtual time: what must hold after every run, whatever happened in it.
+//!
+//! A seed is written out into a [`Script`](script::Script): stages with random knobs and contracts, routes over them, calls
+//! that arrive in trickles and bursts, callers that leave, user code that fails, panics or never comes back, replicas that
+//! cannot be built, scaling, new revisions, routes that are removed and come back, and an ending. The [`world`] plays it
+//! against a real node on a runtime of one thread whose clock stands still unless everybody waits. User code writes everything
+//! that it sees into a [`Journal`](journal::Journal). The [`invariants`] read it.
+//!
+//! `CALLBOARD_SEED=17 cargo test -p callboard-core simulation` plays one script again and tells what happened;
+//! `CALLBOARD_SEEDS=5000` plays as many instead of 200 (`just simulate 5000`).
+
+mod chance;
+mod invariants;
+mod journal;
+mod order;
+mod script;
+mod stages;
+mod totals;
+mod world;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::support::hush;
+use script::Script;
+use totals::Totals;
+
+/// What an ordinary test run plays.
+const SEEDS: u64 = 200;
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+#[test]
+fn whatever_the_script_every_promise_is_kept() {
+    hush();
+    if let Some(seed) = setting("CALLBOARD_SEED") {
+        let script = Script::of_seed(seed);
+        println!("{script:#?}");
+        let run = world::play(&script);
+        println!("{}", run.journal);
+        return report(vec![(seed, run.violations)]);
+    }
+    let seeds = setting("CALLBOARD_SEEDS").unwrap_or(SEEDS);
+    let (next, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let totals = Mutex::new(Totals::default());
+    let players = std::thread::available_parallelism().map_or(2, usize::from).min(8);
+    std::thread::scope(|scope| {
+        for _ in 0..players {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        return;
+                    }
+                    let run = world::play(&Script::of_seed(seed));
+                    totals.lock().unwrap().add(&run.totals);
+                    if !run.violations.is_empty() {
+                        failures.lock().unwrap().push((seed, run.violations));
+                    }
+                }
+            });
+        }
+    });
+    let totals = totals.into_inner().unwrap();
+    println!("{seeds} seeds: {totals:?}");
+    report(failures.into_inner().unwrap());
+    if seeds >= SEEDS {
+        assert_eq!(totals.what_never_happened(), Vec::<&str>::new(), "the scripts are too calm");
+    }
+}
+
+fn report(mut failures: Vec<(u64, Vec<String>)>) {
+    failures.retain(|(_, violations)| !violations.is_empty());
+    failures.sort();
+    let told: Vec<String> = failures
+        .iter()
+        .take(5)
+        .map(|(seed, violations)| {
+            let first = violations.iter().take(6).map(|violation| format!("\n    {violation}")).collect::<String>();
+            let more = violations.len().saturating_sub(6);
+            format!(
+                "seed {seed}: {} violations{first}{}\n  again: CALLBOARD_SEED={seed} cargo test -p callboard-core --test it simulation -- --nocapture",
+                violations.len(),
+                if more > 0 { format!("\n    and {more} more") } else { String::new() },
+            )
+        })
+        .collect();
+    assert!(told.is_empty(), "{} seeds broke a promise\n{}", failures.len(), told.join("\n"));
+}

@@ -1,0 +1,84 @@
+//! The order in which entries leave a stage's queue, as it shows from outside.
+
+use std::collections::BTreeMap;
+
+use callboard_core::{ErrorKind, Instant};
+
+use super::journal::{Book, End, Told, Visit};
+use super::script::{CallPlan, Ending, Form, Script, StagePlan};
+
+/// An entry as its queue ranks it.
+struct Waiter<'a> {
+    visit: Option<&'a Visit>,
+    call: u64,
+    arrived_at: Instant,
+    /// When it left the queue, by whatever way.
+    gone_at: Instant,
+    class: u32,
+    deadline: Instant,
+}
+
+/// Entries that left the queue of a stage before others whose turn it was. With this order nobody starves: after two ageing
+/// times an entry stands in the first class, where only what is due before it goes before it.
+///
+/// Only looks at stages whose order is plain to see from outside: one revision, no crash that puts entries back.
+pub(super) fn overtakings(script: &Script, book: &Book, plans: &BTreeMap<u64, &CallPlan>, stage: usize) -> Vec<String> {
+    let plan = &script.stages[stage];
+    if plan.dangerous || script.scales(stage) || script.changes_revisions() || script.ending != Ending::Calm {
+        return Vec::new();
+    }
+    let waiters: Vec<Waiter<'_>> = plans.values().filter_map(|call| waiter(script, book, call, stage)).collect();
+    let mut found = Vec::new();
+    for taken in waiters.iter().filter_map(|waiter| waiter.visit.map(|visit| (waiter, visit))) {
+        let (taken, now) = (taken.0, taken.1.started_at);
+        for left in &waiters {
+            let waits = left.arrived_at < now && now < left.gone_at;
+            if waits && rank(plan, left, now) < rank(plan, taken, now) && !has_session(plans, left.call) {
+                let (taken, left, name) = (taken.call, left.call, plan.name);
+                found.push(format!("stage {name} took call {taken} although call {left} was before it"));
+            }
+        }
+    }
+    found
+}
+
+fn has_session(plans: &BTreeMap<u64, &CallPlan>, call: u64) -> bool {
+    plans.get(&call).is_some_and(|plan| plan.session.is_some())
+}
+
+/// Class after ageing, then deadline.
+fn rank(plan: &StagePlan, waiter: &Waiter<'_>, now: Instant) -> (u32, Instant) {
+    let gained = (now - waiter.arrived_at).as_nanos() / plan.ageing.as_nanos();
+    (waiter.class.saturating_sub(gained.min(2) as u32), waiter.deadline)
+}
+
+/// This call as one that waited in this stage, if it did.
+fn waiter<'a>(script: &Script, book: &'a Book, call: &CallPlan, stage: usize) -> Option<Waiter<'a>> {
+    let record = book.calls.get(&call.id)?;
+    let position = script.routes[call.route].stages.iter().position(|on_route| *on_route == stage)?;
+    let of_call = |stage: usize| book.visits.iter().find(move |visit| visit.call == call.id && visit.stage == stage);
+    let arrived_at = match position.checked_sub(1) {
+        None => record.called_at,
+        Some(before) => {
+            let before = script.routes[call.route].stages[before];
+            match of_call(before)?.end? {
+                // An asynchronous closure returns item by item, and is answered batch by batch.
+                (at, End::Returned) if script.stages[before].form != Form::EachAsync => at,
+                _ => return None,
+            }
+        }
+    };
+    let visit = of_call(stage);
+    let gone_at = match (visit, record.left_at, &record.told) {
+        (Some(visit), ..) => visit.started_at,
+        (None, Some(left_at), _) => left_at,
+        // Everything else may have been told instead of queueing.
+        (None, None, Some(Told { at, what: Err((ErrorKind::DeadlineExceeded, message)) }))
+            if !message.contains("takes about") =>
+        {
+            *at
+        }
+        _ => return None,
+    };
+    Some(Waiter { visit, call: call.id, arrived_at, gone_at, class: call.priority as u32, deadline: record.deadline? })
+}
