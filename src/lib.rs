@@ -51,10 +51,14 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | How do I write a stage? | [`Stage`], [`Worker`], [`Batch`] |
+//! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
+//! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Client::replies`] |
+//! | How do I call? | [`Client`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
+//! | How do I change what is served? | [`NodeHandle`], [`Change`] |
+//! | How do I run actors of my own? | [`ActorSpec`], [`Ref`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
-//! | What happens on a crash? | [`Intensity`], [`BackoffPolicy`], [`StageState`] |
+//! | What happens on a crash? | [`Contract`], [`Intensity`], [`BackoffPolicy`], [`StageState`] |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | Which limits are there? | [`Limits`], [`StageSettings`], `http::HttpConfig` |
 //!

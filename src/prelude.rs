@@ -4,6 +4,6 @@ pub use std::time::Duration;
 
 pub use callboard_codec::{Map, Tensor, Value};
 pub use callboard_core::{
-    App, Batch, CallError, CallOptions, Client, ErrorKind, Failure, FunctionCall, Node, Pipeline, Replica, Stage,
-    Worker,
+    App, AsyncWorker, Batch, CallError, CallOptions, Client, ErrorKind, Failure, FunctionCall, Node, Pipeline, Replica,
+    Stage, StreamPipeline, StreamStage, Worker,
 };
