@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use callboard_codec::{Data, Payload};
+use callboard_codec::{Data, Map, Payload, Value};
 use serde::{Deserialize, Serialize};
 
+use super::graph::Labels;
 use super::{Graph, Pipeline};
 use crate::error::{CallError, ErrorKind};
 use crate::stage::StageSpec;
@@ -105,7 +106,7 @@ impl<In: Data> Pipeline<In, In> {
     #[must_use]
     pub fn ensemble<M: Members<In>>(members: M) -> Pipeline<In, M::Outputs> {
         let (members, join) = members.into_parts();
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join) })
+        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
     /// An ensemble of any number of members with the same output. Empty, it gives an empty list.
@@ -116,7 +117,7 @@ impl<In: Data> Pipeline<In, In> {
             Ok(Payload::new(outputs.collect::<Result<Vec<_>, _>>()?))
         });
         let members = members.into_iter().map(|member| member.graph).collect();
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join) })
+        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
     /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them fail
@@ -127,11 +128,83 @@ impl<In: Data> Pipeline<In, In> {
     ) -> Pipeline<In, Vec<Result<Out, MemberError>>> {
         let join: JoinPartial = Arc::new(|outcomes| join_partial::<Out>(outcomes));
         let members = members.into_iter().map(|member| member.graph).collect();
-        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join) })
+        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
     }
 }
 
+impl<In: Data> Pipeline<In, In> {
+    /// An ensemble whose output is a map: under the name of each member its output, in member order. The first error is the
+    /// outcome, as in [`ensemble`](Self::ensemble).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_codec::Value;
+    /// use callboard_core::{App, Pipeline, Stage};
+    ///
+    /// let length = Stage::each("length", |text: &String| Ok(Value::from(text.len() as u64)));
+    /// let upper = Stage::each("upper", |text: &String| Ok(Value::from(text.to_uppercase())));
+    /// let members = [("length", length), ("upper", upper)].map(|(name, stage)| (name.to_owned(), stage.into()));
+    /// let both: Pipeline<String, Value> = Pipeline::ensemble_named(members.to_vec());
+    /// assert_eq!(both.to_string(), "(length: length | upper: upper)");
+    ///
+    /// let node = App::new().route("/both", both).start().await?;
+    /// let answer: Value = node.client().call("/both", "ada".to_owned()).await?;
+    /// assert_eq!(answer.get("upper").and_then(Value::as_str), Some("ADA"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ensemble_named(members: Vec<(String, Pipeline<In, Value>)>) -> Pipeline<In, Value> {
+        let (labels, members) = named(members);
+        let names = Arc::clone(&labels);
+        let join: JoinAll = Arc::new(move |payloads| {
+            let outputs = payloads.into_iter().map(|payload| take::<Value>(Some(payload)));
+            let entries = names.iter().cloned().zip(outputs).map(|(name, output)| Ok((name, output?)));
+            Ok(Payload::new(Value::Map(entries.collect::<Result<Map, CallError>>()?)))
+        });
+        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels })
+    }
+
+    /// As [`ensemble_named`](Self::ensemble_named), but a member that fails leaves its error in its place: a map whose only
+    /// entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
+    /// [`ensemble_partial`](Self::ensemble_partial).
+    #[must_use]
+    pub fn ensemble_named_partial(members: Vec<(String, Pipeline<In, Value>)>) -> Pipeline<In, Value> {
+        let (labels, members) = named(members);
+        let names = Arc::clone(&labels);
+        let join: JoinPartial = Arc::new(move |outcomes| {
+            let outputs = partial::<Value>(outcomes)?.into_iter();
+            let outputs = outputs.map(|output| output.unwrap_or_else(|error| error.in_place()));
+            Ok(Payload::new(Value::Map(names.iter().cloned().zip(outputs).collect())))
+        });
+        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels })
+    }
+}
+
+impl MemberError {
+    fn in_place(self) -> Value {
+        let error = Map::from_iter([("kind", Value::from(self.kind)), ("message", Value::from(self.message))]);
+        Value::Map(Map::from_iter([("error", Value::Map(error))]))
+    }
+}
+
+type MemberGraphs = Vec<Graph<Arc<StageSpec>>>;
+
+fn named<In>(members: Vec<(String, Pipeline<In, Value>)>) -> (Labels, MemberGraphs) {
+    let (names, graphs): (Vec<String>, MemberGraphs) =
+        members.into_iter().map(|(name, member)| (name, member.graph)).unzip();
+    (names.into(), graphs)
+}
+
 fn join_partial<Out: Data + Clone>(outcomes: Vec<Result<Payload, CallError>>) -> Result<Payload, CallError> {
+    partial::<Out>(outcomes).map(Payload::new)
+}
+
+/// What a partial ensemble has, or the error of one that has nothing.
+fn partial<Out: Data + Clone>(
+    outcomes: Vec<Result<Payload, CallError>>,
+) -> Result<Vec<Result<Out, MemberError>>, CallError> {
     let members = outcomes.len();
     let mut first_error = None;
     let mut failed = 0;
@@ -152,7 +225,7 @@ fn join_partial<Out: Data + Clone>(outcomes: Vec<Result<Payload, CallError>>) ->
             let message = format!("all {members} members of the ensemble failed, the first: {}", first.message());
             Err(first.with_message(message))
         }
-        _ => Ok(Payload::new(outputs)),
+        _ => Ok(outputs),
     }
 }
 

@@ -16,6 +16,9 @@ pub(crate) type MapFn = Arc<dyn Fn(Payload) -> Result<Payload, Failure> + Send +
 /// A choice between branches, without its types.
 pub(crate) type ChooseFn = Arc<dyn Fn(&Payload) -> Result<usize, Failure> + Send + Sync>;
 
+/// What pictures call the members of an ensemble or the branches of a switch; empty where they have no names.
+pub(crate) type Labels = Arc<[String]>;
+
 /// The steps of a pipeline.
 #[derive(Clone)]
 pub(crate) enum Graph<S> {
@@ -28,9 +31,9 @@ pub(crate) enum Graph<S> {
     /// A question to an actor: the actor's mailbox is its queue.
     Ask { name: Arc<str>, ask: AskFn },
     /// All members side by side on the same input, joined in member order.
-    Ensemble { members: Vec<Self>, join: Join },
+    Ensemble { members: Vec<Self>, join: Join, labels: Labels },
     /// One branch, chosen by content.
-    Switch { name: Arc<str>, choose: ChooseFn, branches: Vec<Self> },
+    Switch { name: Arc<str>, choose: ChooseFn, branches: Vec<Self>, labels: Labels },
 }
 
 impl<S> Graph<S> {
@@ -41,6 +44,14 @@ impl<S> Graph<S> {
             Ok([only]) => only,
             Err(steps) => Self::Sequence(steps),
         }
+    }
+
+    /// With names for its members or branches, where it has such.
+    pub(crate) fn labelled(mut self, names: Labels) -> Self {
+        if let Self::Ensemble { labels, .. } | Self::Switch { labels, .. } = &mut self {
+            *labels = names;
+        }
+        self
     }
 
     /// What runs one after the other.
@@ -90,10 +101,15 @@ impl<S> Graph<S> {
         let mut all = |parts: &[Self]| parts.iter().map(|part| part.try_map(map)).collect::<Result<Vec<_>, E>>();
         Ok(match self {
             Self::Sequence(steps) => Graph::Sequence(all(steps)?),
-            Self::Ensemble { members, join } => Graph::Ensemble { members: all(members)?, join: join.clone() },
-            Self::Switch { name, choose, branches } => {
-                Graph::Switch { name: Arc::clone(name), choose: Arc::clone(choose), branches: all(branches)? }
+            Self::Ensemble { members, join, labels } => {
+                Graph::Ensemble { members: all(members)?, join: join.clone(), labels: Arc::clone(labels) }
             }
+            Self::Switch { name, choose, branches, labels } => Graph::Switch {
+                name: Arc::clone(name),
+                choose: Arc::clone(choose),
+                branches: all(branches)?,
+                labels: Arc::clone(labels),
+            },
             Self::Map { name, function } => Graph::Map { name: Arc::clone(name), function: Arc::clone(function) },
             Self::Ask { name, ask } => Graph::Ask { name: Arc::clone(name), ask: Arc::clone(ask) },
             Self::Stage(stage) => Graph::Stage(map(stage)?),
@@ -102,32 +118,40 @@ impl<S> Graph<S> {
 }
 
 impl<S: Display> Display for Graph<S> {
-    /// `decode → (a | b) → choose{x / y} → join`
+    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => stage.fmt(f),
             Self::Sequence(steps) if steps.is_empty() => f.write_str("·"),
-            Self::Sequence(steps) => separated(f, steps, " → "),
+            Self::Sequence(steps) => separated(f, steps, &[], " → "),
             Self::Map { name, .. } => write!(f, "[{name}]"),
             Self::Ask { name, .. } => write!(f, "<{name}>"),
-            Self::Ensemble { members, .. } => {
+            Self::Ensemble { members, labels, .. } => {
                 f.write_str("(")?;
-                separated(f, members, " | ")?;
+                separated(f, members, labels, " | ")?;
                 f.write_str(")")
             }
-            Self::Switch { name, branches, .. } => {
+            Self::Switch { name, branches, labels, .. } => {
                 write!(f, "{name}{{")?;
-                separated(f, branches, " / ")?;
+                separated(f, branches, labels, " / ")?;
                 f.write_str("}")
             }
         }
     }
 }
 
-fn separated<S: Display>(f: &mut fmt::Formatter<'_>, parts: &[Graph<S>], separator: &str) -> fmt::Result {
+fn separated<S: Display>(
+    f: &mut fmt::Formatter<'_>,
+    parts: &[Graph<S>],
+    labels: &[String],
+    separator: &str,
+) -> fmt::Result {
     for (position, part) in parts.iter().enumerate() {
         if position > 0 {
             f.write_str(separator)?;
+        }
+        if let Some(label) = labels.get(position) {
+            write!(f, "{label}: ")?;
         }
         part.fmt(f)?;
     }
@@ -141,10 +165,10 @@ impl<S: fmt::Debug> fmt::Debug for Graph<S> {
             Self::Sequence(steps) => f.debug_tuple("Sequence").field(steps).finish(),
             Self::Map { name, function: _ } => f.debug_struct("Map").field("name", name).finish_non_exhaustive(),
             Self::Ask { name, ask: _ } => f.debug_struct("Ask").field("name", name).finish_non_exhaustive(),
-            Self::Ensemble { members, join } => {
-                f.debug_struct("Ensemble").field("members", members).field("join", join).finish()
+            Self::Ensemble { members, join, labels: _ } => {
+                f.debug_struct("Ensemble").field("members", members).field("join", join).finish_non_exhaustive()
             }
-            Self::Switch { name, choose: _, branches } => {
+            Self::Switch { name, choose: _, branches, labels: _ } => {
                 f.debug_struct("Switch").field("name", name).field("branches", branches).finish_non_exhaustive()
             }
         }

@@ -37,6 +37,7 @@ use crate::stage::{Stage, StageSpec};
 pub use ensemble::{MemberError, Members};
 pub use stream::StreamPipeline;
 
+pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
 
 /// Stages put together, from `In` to `Out`.
@@ -77,7 +78,7 @@ impl<In: Data> Pipeline<In, In> {
             None => choose(&*read::<In>(payload.clone())?),
         });
         let branches = branches.into_iter().map(|branch| branch.graph).collect();
-        Pipeline::of(Graph::Switch { name: name.into(), choose, branches })
+        Pipeline::of(Graph::Switch { name: name.into(), choose, branches, labels: graph::Labels::default() })
     }
 }
 
@@ -111,6 +112,13 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     {
         let function = Arc::new(move |payload| Ok(Payload::new(function(&*read::<Out>(payload)?)?)));
         Pipeline::of(self.graph.then(Graph::Map { name: name.into(), function }))
+    }
+
+    /// Names the branches of a switch, or the members of an ensemble, in what people read: the plan and its pictures. Without
+    /// it they are numbers there. No effect on other pipelines.
+    #[must_use]
+    pub fn labelled(self, labels: impl IntoIterator<Item = String>) -> Self {
+        Self::of(self.graph.labelled(labels.into_iter().collect()))
     }
 
     fn of(graph: Graph<Arc<StageSpec>>) -> Self {

@@ -79,8 +79,8 @@ impl Graph<Arc<Pool>> {
     fn run_nested<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
         Box::pin(async move {
             match self {
-                Self::Ensemble { members, join } => run_ensemble(members, join, payload, flight, now).await,
-                Self::Switch { name, choose, branches } => {
+                Self::Ensemble { members, join, .. } => run_ensemble(members, join, payload, flight, now).await,
+                Self::Switch { name, choose, branches, .. } => {
                     check_time(flight, now, name)?;
                     choose_branch(name, choose, branches, &payload)?.run(payload, flight, now).await
                 }

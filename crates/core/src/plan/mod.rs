@@ -11,7 +11,7 @@ use self::drawing::{Drawing, Shape};
 use crate::app::RouteSpec;
 use crate::id::{RouteName, StageName};
 use crate::node::Description;
-use crate::pipeline::Graph;
+use crate::pipeline::{Graph, Join};
 use crate::stage::StageSpec;
 
 /// What an app would serve: its routes and the steps behind them.
@@ -101,18 +101,24 @@ fn draw_steps(
         Graph::Map { name, .. } => vec![(step(drawing, Shape::Slanted, name, from), String::new())],
         Graph::Ask { name, .. } => vec![(step(drawing, Shape::Actor, name, from), String::new())],
         Graph::Sequence(steps) => steps.iter().fold(from, |from, step| draw_steps(drawing, frame, used, step, from)),
-        Graph::Ensemble { members, .. } => {
-            let fork = step(drawing, Shape::Round, "all of", from);
-            let ends: Ends = members
-                .iter()
-                .flat_map(|member| draw_steps(drawing, frame, used, member, vec![(fork, String::new())]))
-                .collect();
+        Graph::Ensemble { members, join, labels } => {
+            let title = match join {
+                Join::FailFast(_) => "all of",
+                Join::Partial(_) => "any of",
+            };
+            let fork = step(drawing, Shape::Round, title, from);
+            let member = |(number, member): (usize, &Graph<String>)| {
+                let label = labels.get(number).cloned().unwrap_or_default();
+                draw_steps(drawing, frame, used, member, vec![(fork, label)])
+            };
+            let ends: Ends = members.iter().enumerate().flat_map(member).collect();
             vec![(step(drawing, Shape::Round, "join", ends), String::new())]
         }
-        Graph::Switch { name, branches, .. } => {
+        Graph::Switch { name, branches, labels, .. } => {
             let choice = step(drawing, Shape::Choice, name, from);
             let branch = |(number, branch): (usize, &Graph<String>)| {
-                draw_steps(drawing, frame, used, branch, vec![(choice, number.to_string())])
+                let label = labels.get(number).cloned().unwrap_or_else(|| number.to_string());
+                draw_steps(drawing, frame, used, branch, vec![(choice, label)])
             };
             branches.iter().enumerate().flat_map(branch).collect()
         }

@@ -1,5 +1,7 @@
 //! Golden pictures.
 
+use callboard_codec::Value;
+
 use crate::actor::ActorSpec;
 use crate::app::App;
 use crate::pipeline::Pipeline;
@@ -68,6 +70,38 @@ fn a_plan_in_dot() {
     );
     assert!(dot.contains("  n8 -> n9 [label=\"0\"];\n"), "{dot}");
     assert!(dot.ends_with("  n2 -> n9 [style=dashed, dir=none, constraint=false];\n}\n"), "{dot}");
+}
+
+#[test]
+fn named_members_and_branches_have_their_names() {
+    let value = |name: &str| Pipeline::from(Stage::each(name, |value: &Value| Ok(value.clone())));
+    let members = vec![("left".to_owned(), value("a")), ("right".to_owned(), Pipeline::pass_through())];
+    let either = Pipeline::switch("side?", |_: &Value| Ok(0), vec![value("b"), value("c")]);
+    let either = either.labelled(["l \"1\"".to_owned(), "r".to_owned()]);
+    let plan = App::new().route("/x", Pipeline::ensemble_named_partial(members).then(either)).plan();
+    assert_eq!(plan.to_string(), "/x: (left: a | right: ·) → side?{l \"1\": b / r: c}\n");
+    let expected = r#"flowchart LR
+  subgraph f0 ["/x"]
+    n0("call")
+    n1("any of")
+    n2["a"]
+    n3("join")
+    n4{"side?"}
+    n5["b"]
+    n6["c"]
+    n7("reply")
+  end
+  n0 --> n1
+  n1 -->|"left"| n2
+  n2 --> n3
+  n1 -->|"right"| n3
+  n3 --> n4
+  n4 -->|"l #34;1#34;"| n5
+  n4 -->|"r"| n6
+  n5 --> n7
+  n6 --> n7
+"#;
+    assert_eq!(plan.to_mermaid(), expected);
 }
 
 struct Quiet;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use callboard_core::{ErrorKind, Failure, MemberError, Pipeline, Stage};
+use callboard_codec::{Format, Value};
+use callboard_core::{App, ErrorKind, Failure, MemberError, Pipeline, Stage};
 
 use super::support::{Gate, gated, serve, until};
 
@@ -143,4 +144,29 @@ async fn a_refusal_after_the_first_stage_ran_is_not_offered_for_a_retry() {
     gate.open();
     running.await.unwrap().unwrap();
     waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_named_ensemble_gives_a_map_in_member_order_and_a_partial_one_errors_in_place() {
+    let good = Stage::each("good", |n: &i64| Ok(Value::from(n * 2)));
+    let bad = Stage::each("bad", |_: &i64| -> Result<Value, Failure> { Err(Failure::invalid_input("too odd")) });
+    let members = |fails: [bool; 3]| -> Vec<(String, Pipeline<i64, Value>)> {
+        let stage = |fails| if fails { bad.clone() } else { good.clone() };
+        ["z", "a", "m"].into_iter().zip(fails).map(|(name, fails)| (name.to_owned(), stage(fails).into())).collect()
+    };
+    let app = App::new()
+        .route("/all", Pipeline::ensemble_named(members([false; 3])))
+        .route("/strict", Pipeline::ensemble_named(members([false, true, false])))
+        .route("/partial", Pipeline::ensemble_named_partial(members([false, true, false])))
+        .route("/none", Pipeline::ensemble_named_partial(members([true; 3])));
+    let node = app.start().await.unwrap();
+    let json = |value: Value| String::from_utf8(value.encode(Format::Json).unwrap().to_vec()).unwrap();
+    let call = async |route: &str| node.client().call::<i64, Value>(route, 4).await.map(json);
+    assert_eq!(call("/all").await.unwrap(), r#"{"z":8,"a":8,"m":8}"#);
+    let error = call("/strict").await.unwrap_err();
+    assert_eq!(error.message(), "1 of 3 members of the ensemble failed: too odd");
+    let partial = call("/partial").await.unwrap();
+    assert_eq!(partial, r#"{"z":8,"a":{"error":{"kind":"invalid_input","message":"too odd"}},"m":8}"#);
+    let error = call("/none").await.unwrap_err();
+    assert_eq!(error.message(), "all 3 members of the ensemble failed, the first: too odd");
 }
