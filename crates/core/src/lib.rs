@@ -55,6 +55,8 @@ mod node;
 mod pipeline;
 mod plan;
 mod router;
+#[cfg(test)]
+mod simulation;
 mod stage;
 mod supervisor;
 mod worker;

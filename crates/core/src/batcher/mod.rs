@@ -28,3 +28,12 @@ pub(crate) use actor::{BatcherActor, BatcherArgs};
 pub(crate) use entry::{Entry, StageOutcome, StageReply};
 pub(crate) use message::BatcherMessage;
 pub(crate) use pool::{Pool, Restart};
+
+#[cfg(test)]
+pub(crate) use {
+    admission::{Prospect, Verdict},
+    cost::SharedCost,
+    lanes::Lanes,
+    policy::{Release, Waiting},
+    queue::EntryKey,
+};

@@ -16,6 +16,8 @@ pub use admission::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use handle::Admission;
 
 pub(crate) use actor::GatewayActor;
+#[cfg(test)]
+pub(crate) use admission::Ledger;
 pub(crate) use admission::Refusal;
 pub(crate) use handle::Gateway;
 pub(crate) use message::GatewayMessage;

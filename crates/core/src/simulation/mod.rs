@@ -1,0 +1,61 @@
+//! The decisions together, without actors: a discrete-event model of one stage behind the gateway, on a time of its own.
+//!
+//! Everything that decides is the real thing: [`Ledger`](crate::gateway::Ledger), [`Lanes`](crate::batcher::Lanes),
+//! [`BatchPolicy`](crate::batcher::BatchPolicy), the prospect of a call and the cost model behind it, restart window, back-off, the
+//! share of culprits, the retry budget, the stage's life. The [`world`] only does what the actors do: it hands events to them
+//! and does what they say. There is no runtime, no clock and no map without an order in it, so the same seed gives the same
+//! trace to the bit. The [`script`] makes events of a seed; the [`invariants`] are checked after each of them.
+//!
+//! `CALLBOARD_SEED=17 cargo test -p callboard-core simulation -- --nocapture` prints the trace of a seed.
+
+mod invariants;
+mod script;
+mod trace;
+mod world;
+
+use script::Script;
+use world::World;
+
+/// What an ordinary test run plays.
+const SEEDS: u64 = 200;
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+fn again(seed: u64) -> String {
+    format!("again: CALLBOARD_SEED={seed} cargo test -p callboard-core --lib simulation -- --nocapture")
+}
+
+#[test]
+fn the_decisions_keep_every_promise_together() {
+    let only = setting("CALLBOARD_SEED");
+    let seeds = only.map_or_else(|| 0..setting("CALLBOARD_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    let mut sum = world::Counts::default();
+    for seed in seeds.clone() {
+        let world = World::of(Script::of_seed(seed)).play();
+        if only.is_some() {
+            println!("{}", world.trace);
+        }
+        assert!(world.violations.is_empty(), "seed {seed}: {:#?}\n{}", world.violations, again(seed));
+        sum.add(&world.counts);
+    }
+    println!("{} seeds: {sum:?}", seeds.end - seeds.start);
+    assert!(only.is_some() || seeds.end < SEEDS || sum.has_everything(), "the scripts are too calm: {sum:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_to_the_bit() {
+    let seeds = setting("CALLBOARD_SEED").map_or(0..50, |seed| seed..seed + 1);
+    let mut hashes = std::collections::BTreeSet::new();
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        let hash = || World::of(Script::of_seed(seed)).play().trace.hash();
+        let first = hash();
+        println!("seed {seed}: trace {first:016x}");
+        assert_eq!(first, hash(), "{}", again(seed));
+        hashes.insert(first);
+    }
+    assert_eq!(hashes.len() as u64, count, "each seed has a trace of its own");
+}
