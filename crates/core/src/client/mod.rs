@@ -74,7 +74,7 @@ impl Client {
                 let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
                 self.submit_at(admission.admitted_at(), admission, payload, options)
             };
-            Ok(flying.await?.payload.into_inner::<Out>()?)
+            read_output::<Out>(flying.await?.payload)
         }
     }
 
@@ -191,6 +191,15 @@ fn fly(
         call.close(&result);
         result
     }
+}
+
+/// A route's output as the type that its caller asked for. Another type is the caller's mistake, not the route's: the call
+/// itself has succeeded.
+fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
+    payload.into_inner::<Out>().map_err(|error| {
+        let message = format!("the output cannot be read as the type that was asked for: {error}");
+        CallError::new(ErrorKind::InvalidInput, message).after_start(true)
+    })
 }
 
 /// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it was

@@ -13,7 +13,7 @@ use callboard_codec::{Data, Payload};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::mpsc;
 
-use super::{AdmittedCall, Client};
+use super::{AdmittedCall, Client, read_output};
 use crate::batcher::StageOutcome;
 use crate::call::{CallOptions, Reply, Timing};
 use crate::clock::{self, Instant};
@@ -85,7 +85,7 @@ impl<Out: Data + Clone> Stream for Replies<Out> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.payloads.poll_next_unpin(context);
-        next.map(|item| item.map(|payload| Ok(payload?.into_inner::<Out>()?)))
+        next.map(|item| item.map(|payload| read_output::<Out>(payload?)))
     }
 }
 

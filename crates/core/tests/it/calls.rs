@@ -163,3 +163,12 @@ async fn every_outcome_is_counted_once() {
     let description = node.describe();
     assert_eq!((description.admitted, description.outcomes, description.in_flight), (3, 3, 0));
 }
+
+#[tokio::test]
+async fn asking_for_another_type_than_the_route_gives_is_the_callers_mistake() {
+    let node = serve(Stage::each("echo", |text: &String| Ok(text.clone()))).await;
+    let error = node.client().call::<String, u64>("/route", "seven".to_owned()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.message().starts_with("the output cannot be read as the type that was asked for: "), "{error}");
+    assert!(node.metrics().contains(r#"callboard_requests_total{route="/route",outcome="ok"} 1"#), "the call was fine");
+}

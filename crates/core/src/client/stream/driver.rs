@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::client::{AdmittedCall, fly, panicked, runtime_gone};
+use crate::client::{AdmittedCall, fly, panicked, read_output, runtime_gone};
 use crate::error::CallError;
 
 /// The consumer's end. Dropping it drops every call that is not over.
@@ -181,8 +181,8 @@ impl<Out: Data + Clone> Running<Out> {
         let call = Box::pin(async move {
             let payload = fly(now, call, payload).await?.payload;
             // The type's own `Deserialize` may run here. Its panic is this call's error, not the end of the others.
-            match catch_unwind(AssertUnwindSafe(|| payload.into_inner::<Out>())) {
-                Ok(output) => Ok(output?),
+            match catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))) {
+                Ok(output) => output,
                 Err(panic) => Err(panicked(panic.as_ref())),
             }
         });
