@@ -1,8 +1,9 @@
 //! How a server ends: in good order when asked, at once when told.
 
 use std::fs;
-use std::io::Write as _;
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Answer, Server};
 
@@ -62,6 +63,45 @@ fn finishes_the_request_in_hand_before_it_ends() {
     assert!(answer.body.contains(r#""label":"7""#), "{answer:?}");
     assert!(answer.head.contains("connection: close"), "the client learns to go elsewhere: {answer:?}");
     assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+}
+
+/// Asks again and again, each time on a connection of its own, until nobody takes it. Every answer must be a good one.
+fn ask_until_it_is_over(address: SocketAddr, picture: &[u8], answered: &AtomicUsize) {
+    let head = format!(
+        "POST /digits HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
+        picture.len()
+    );
+    while let Ok(mut stream) = TcpStream::connect(address) {
+        let mut answer = Vec::new();
+        let asked = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(picture));
+        let heard = asked.and_then(|()| stream.read_to_end(&mut answer));
+        if answer.is_empty() {
+            // Still in the kernel's queue when the listener closed: nobody had begun it, and any client asks elsewhere.
+            return;
+        }
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(heard.is_ok() && answer.starts_with("HTTP/1.1 200") && answer.contains(r#""label":"7""#), "{answer}");
+        answered.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn no_request_fails_when_it_ends_under_load() {
+    let mut server = Server::digits(&[]);
+    let address = server.connect().peer_addr().unwrap();
+    let picture = fs::read("examples/digits/seven.png").unwrap();
+    let answered = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| ask_until_it_is_over(address, &picture, &answered));
+        }
+        while answered.load(Ordering::SeqCst) < 50 {
+            std::thread::yield_now();
+        }
+        server.signal("TERM");
+    });
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+    assert_eq!(server.said.last().map(String::as_str), Some("stopped"));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Calls that simply work, and calls that user code refuses.
 
+use std::time::Duration;
+
 use callboard_core::{App, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StartError, Worker};
 
 use super::support::{Gate, gated, serve};
@@ -108,6 +110,22 @@ async fn a_wrong_number_of_results_is_an_error_for_all_and_the_stage_stays_up() 
     assert_eq!(node.client().call::<u64, u64>("/route", 7).await.unwrap(), 7);
 }
 
+#[tokio::test(start_paused = true)]
+async fn too_few_or_too_many_results_are_told_to_the_whole_batch() {
+    for results in [2usize, 4] {
+        let stage = Stage::batch("miscounts", move |_: Batch<u64>| (0..results as u64).map(Ok).collect());
+        let node = serve(stage.max_batch_size(3).max_delay(Duration::from_secs(3600))).await;
+        let client = node.client();
+        let calls = (0..3u64).map(|n| client.call::<u64, u64>("/route", n));
+        for outcome in futures_util::future::join_all(calls).await {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+            assert_eq!(error.message(), format!("the worker returned {results} results for 3 items"));
+        }
+        assert!(node.health().ready, "it is no crash");
+    }
+}
+
 #[tokio::test]
 async fn an_unknown_route_is_not_found() {
     let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
@@ -134,6 +152,16 @@ async fn a_shared_stage_is_one_queue_and_one_pool() {
     let description = node.describe();
     assert_eq!(description.stages.len(), 1);
     assert_eq!(description.stages[0].batches, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_a_shared_stage_mixes_routes() {
+    let sizes = Stage::batch("sizes", |batch: Batch<u64>| batch.iter().map(|_| Ok(batch.len())).collect());
+    let sizes = sizes.max_batch_size(2).max_delay(Duration::from_secs(3600));
+    let node = App::new().route("/a", sizes.clone()).route("/b", sizes).start().await.unwrap();
+    let client = node.client();
+    let (a, b) = tokio::join!(client.call::<u64, usize>("/a", 1), client.call::<u64, usize>("/b", 1));
+    assert_eq!((a.unwrap(), b.unwrap()), (2, 2), "both were in one batch");
 }
 
 #[tokio::test]

@@ -179,6 +179,39 @@ async fn a_route_opens_only_when_its_stages_are_warm() {
     assert_eq!(node.client().call::<u64, u64>("/slow", 1).await.unwrap(), 1);
 }
 
+/// Passes the gate in its warm-up.
+struct WarmsUp(Gate);
+
+impl Worker for WarmsUp {
+    type In = u64;
+    type Out = u64;
+
+    fn warmup(&mut self) -> Result<(), Failure> {
+        self.0.pass();
+        Ok(())
+    }
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        batch.iter().map(|n| Ok(*n)).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_stage_that_is_built_and_not_warm_is_not_ready() {
+    let node = App::new().start().await.unwrap();
+    let gate = Gate::default();
+    let hold = gate.clone();
+    let cold = Stage::worker("cold", move |_: &Replica| Ok(WarmsUp(hold.clone())));
+    let handle = node.handle();
+    let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/cold", cold)).await });
+    until("the stage warms up", || gate.arrived() == 1).await;
+    assert_eq!(node.describe().stages[0].health.state, StageState::WarmingUp);
+    assert_eq!(node.client().call::<u64, u64>("/cold", 1).await.unwrap_err().kind(), ErrorKind::NotFound);
+    gate.open();
+    adding.await.unwrap().unwrap();
+    assert_eq!(node.client().call::<u64, u64>("/cold", 1).await.unwrap(), 1);
+}
+
 #[tokio::test]
 async fn a_change_that_nobody_waits_for_any_more_is_undone() {
     let node = App::new().start().await.unwrap();

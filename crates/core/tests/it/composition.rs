@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use callboard_codec::{Format, Value};
 use callboard_core::{App, ErrorKind, Failure, MemberError, Pipeline, Stage};
@@ -169,4 +170,22 @@ async fn a_named_ensemble_gives_a_map_in_member_order_and_a_partial_one_errors_i
     assert_eq!(partial, r#"{"z":8,"a":{"error":{"kind":"invalid_input","message":"too odd"}},"m":8}"#);
     let error = call("/none").await.unwrap_err();
     assert_eq!(error.message(), "all 3 members of the ensemble failed, the first: too odd");
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_members_cost_the_slowest_not_the_sum() {
+    let waits = |name: &str, millis: u64| -> Pipeline<u64, u64> {
+        Stage::each_async(name, move |n: Arc<u64>| async move {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            Ok(*n)
+        })
+        .into()
+    };
+    let members = [("a", 100), ("b", 200), ("c", 300), ("d", 400), ("e", 500)];
+    let members = members.into_iter().map(|(name, millis)| waits(name, millis)).collect();
+    let node = serve(Pipeline::ensemble_of(members)).await;
+    let begun = tokio::time::Instant::now();
+    let all: Vec<u64> = node.client().call("/route", 7u64).await.unwrap();
+    assert_eq!(all, [7; 5]);
+    assert_eq!(begun.elapsed().as_millis(), 500);
 }

@@ -226,7 +226,7 @@ async fn a_refused_caller_is_told_the_time_that_the_cost_of_the_queue_takes() {
     });
     let node = serve(stage.on_threads().cost(|n| *n).queue(2)).await;
     let client = node.client();
-    for n in [1u64, 10, 2, 8, 4, 6] {
+    for n in [10u64, 100, 20, 80, 40, 60] {
         client.call::<u64, u64>("/route", n).await.unwrap();
     }
     let call = |n: u64| {
@@ -239,7 +239,7 @@ async fn a_refused_caller_is_told_the_time_that_the_cost_of_the_queue_takes() {
     until("the queue is full", || node.describe().stages[0].queued == 2).await;
     let error = client.call::<u64, u64>("/route", 1).await.unwrap_err();
     let retry_after = error.retry_after().unwrap();
-    assert!(retry_after > Duration::from_millis(600), "two entries, but nine hundred units: {retry_after:?}");
+    assert!(retry_after > Duration::from_millis(300), "two entries, but nine hundred units: {retry_after:?}");
     for call in calls.drain(1..) {
         call.abort();
     }

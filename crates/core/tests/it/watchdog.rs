@@ -42,14 +42,20 @@ async fn two_task_stages_that_block_the_runtime_are_moved_to_threads_and_the_res
         tokio::spawn(async move { client.call::<u64, u64>(route, millis).await.unwrap() })
     };
 
-    // The first calls hold both runtime threads; nothing can be promised before they end.
-    for held in [call("/one", 300), call("/two", 300)] {
+    // The first calls hold both runtime threads for 5 s; nothing but the watchdog, on a thread of its own, can see it.
+    let moved = |stage: &str| format!(r#"callboard_stage_moved_to_threads_total{{stage="{stage}"}} 1"#);
+    let begun = Instant::now();
+    let held = [call("/one", 5000), call("/two", 5000)];
+    let mut metrics = node.metrics();
+    while !(metrics.contains(&moved("one")) && metrics.contains(&moved("two"))) {
+        assert!(begun.elapsed() < Duration::from_secs(4), "the watchdog did not see it: {metrics}");
+        std::thread::park_timeout(Duration::from_millis(5));
+        metrics = node.metrics();
+    }
+    assert!(!metrics.contains(&moved("quick")), "{metrics}");
+    for held in held {
         held.await.unwrap();
     }
-    let moved = |stage: &str| format!(r#"callboard_stage_moved_to_threads_total{{stage="{stage}"}} 1"#);
-    let metrics = node.metrics();
-    assert!(metrics.contains(&moved("one")) && metrics.contains(&moved("two")), "{metrics}");
-    assert!(!metrics.contains(&moved("quick")), "{metrics}");
 
     // From now on the same two calls block nobody.
     let long = [call("/one", 5000), call("/two", 5000)];

@@ -1,0 +1,46 @@
+//! That unloading gives memory back.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+#[path = "../../codec/tests/common/heap.rs"]
+#[allow(dead_code, reason = "shared with tests that use other parts of it")]
+mod heap;
+
+use callboard_core::{App, Batch, Failure, Replica, RouteSpec, Stage, Worker};
+
+/// What a model holds.
+const WEIGHTS: usize = 4 << 20;
+
+struct Model(Vec<u8>);
+
+impl Worker for Model {
+    type In = usize;
+    type Out = u8;
+
+    fn call(&mut self, batch: Batch<usize>) -> Vec<Result<u8, Failure>> {
+        batch.iter().map(|at| Ok(self.0[*at])).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_loads_and_unloads_give_every_byte_of_the_model_back() {
+    let node = App::new().start().await.unwrap();
+    let mut first_rounds = 0;
+    for round in 0..110 {
+        let model = Stage::worker("model", |_: &Replica| Ok(Model(vec![7; WEIGHTS])));
+        node.add_route(RouteSpec::new("/model", model.replicas(2).max_batch_size(8))).await.unwrap();
+        assert!(heap::live() > 2 * WEIGHTS, "both replicas hold their weights");
+        assert_eq!(node.client().call::<usize, u8>("/model", round).await.unwrap(), 7);
+        node.remove_route("/model").await.unwrap().settled().await;
+        // The threads' last frees may come after the news that they have ended.
+        while heap::live() > WEIGHTS {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        if round == 9 {
+            first_rounds = heap::live();
+        }
+    }
+    let growth = heap::live().saturating_sub(first_rounds);
+    println!("{growth} bytes more after a hundred rounds");
+    assert!(growth < 64 * 1024, "{growth} bytes were left by a hundred rounds");
+}
