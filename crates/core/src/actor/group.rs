@@ -307,6 +307,10 @@ impl GroupState {
             }
         }
         self.stopping = true;
+        if let Some(started) = self.started.take() {
+            let message = reason.to_owned();
+            let _ = started.send(Err(ActorError::Start { name: self.group.name.to_string(), message }));
+        }
         let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
         // The supervisor stays: what it failed of is told until somebody ends the node.
         let keep = myself.clone();

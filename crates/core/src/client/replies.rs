@@ -7,7 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use callboard_codec::{Data, Payload};
 use futures_util::{Stream, StreamExt, stream};
@@ -53,7 +53,7 @@ impl Client {
         let payload = Payload::new(input);
         let route = self.hold(route)?;
         let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
-        Ok(Replies { payloads: self.submit_streaming(admission, payload, options), types: PhantomData })
+        Ok(Replies { payloads: Some(self.submit_streaming(admission, payload, options)), types: PhantomData })
     }
 
     /// Runs an admitted call and reads its outputs one by one: for edges.
@@ -69,7 +69,8 @@ impl Client {
 /// The outputs of one call, decoded to `Out`.
 #[must_use = "a call runs as its replies are read"]
 pub struct Replies<Out> {
-    payloads: PayloadReplies,
+    /// Gone after an error.
+    payloads: Option<PayloadReplies>,
     types: PhantomData<fn() -> Out>,
 }
 
@@ -84,8 +85,12 @@ impl<Out: Data + Clone> Stream for Replies<Out> {
     type Item = Result<Out, CallError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.payloads.poll_next_unpin(context);
-        next.map(|item| item.map(|payload| read_output::<Out>(payload?)))
+        let Some(payloads) = &mut self.payloads else { return Poll::Ready(None) };
+        let item = ready!(payloads.poll_next_unpin(context)).map(|payload| read_output::<Out>(payload?));
+        if matches!(item, Some(Err(_))) {
+            self.payloads = None;
+        }
+        Poll::Ready(item)
     }
 }
 
@@ -184,7 +189,11 @@ impl Talk {
             tokio::select! {
                 biased;
                 output = outputs.recv() => break output,
-                outcome = &mut *outcome, if ended.is_none() => *ended = Some(outcome),
+                outcome = &mut *outcome, if ended.is_none() => {
+                    // A thread that does not come back may hold the other end; what it sent before is still read.
+                    outputs.close();
+                    *ended = Some(outcome);
+                }
             }
         };
         match output {

@@ -84,7 +84,8 @@ impl Graph<Arc<Pool>> {
                     check_time(flight, now, name)?;
                     choose_branch(name, choose, branches, &payload)?.run(payload, flight, now).await
                 }
-                Self::Ask { ask, .. } => {
+                Self::Ask { name, ask, .. } => {
+                    check_time(flight, now, name)?;
                     let answer = ask(payload, Arc::clone(flight)).await?;
                     // Waiting and work are the actor's own affair; from here they look like work.
                     let compute = clock::now().saturating_duration_since(now);

@@ -67,7 +67,9 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
         W: StreamWorker<In = In, Out = Out>,
         F: Fn(&Replica) -> Result<W, Failure> + Send + Sync + 'static,
     {
-        let factory = move |replica: &Replica| Ok(Box::new(ErasedStream(build(replica)?)) as _);
+        let factory = move |replica: &Replica| {
+            Ok(Box::new(ErasedStream { worker: build(replica)?, timeout: replica.timeout }) as _)
+        };
         Self::build_by(name.into(), Placement::Thread, Factory::Sync(Arc::new(factory)))
     }
 
@@ -108,9 +110,13 @@ impl<In, Out> StreamStage<In, Out> {
         self.with_settings(settings)
     }
 
-    /// The largest batch; see [`BatchPolicy::max_batch_size`]. 0 counts as 1.
+    /// The largest batch of a [`worker`](Self::worker); see [`BatchPolicy::max_batch_size`]. 0 counts as 1. A function of
+    /// [`each`](Self::each) has batches of one, so that no stream waits for the end of another.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
+        if self.spec.is_async() {
+            return self;
+        }
         self.change(|settings| {
             let max_batch_size = NonZeroUsize::new(entries).unwrap_or(NonZeroUsize::MIN);
             let batching = BatchPolicy { max_batch_size, ..settings.batching().clone() };

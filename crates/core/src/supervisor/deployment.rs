@@ -190,6 +190,7 @@ impl DeploymentState {
                 generation,
                 max_batch_size: self.spec.settings().batching().max_batch_size.get(),
                 settings: self.spec.settings().settings_of(index),
+                timeout: self.spec.settings().timeout(),
             },
             watchdog: Arc::clone(&self.watchdog),
             supervisor: myself.clone(),

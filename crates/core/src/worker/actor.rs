@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::task::AbortHandle;
 
 use super::message::WorkerMessage;
 use super::run::BatchRun;
@@ -34,6 +35,8 @@ pub(crate) struct WorkerState {
     supervisor: ActorRef<DeploymentMessage>,
     /// Batches handed to the seat so far.
     runs: u64,
+    /// Wakes the actor when the last of them is overdue.
+    alarm: Option<AbortHandle>,
 }
 
 impl Actor for WorkerActor {
@@ -52,7 +55,7 @@ impl Actor for WorkerActor {
         let context = SeatContext { pool, slot, actor: myself };
         let seat = take_seat(&spec, replica, &watchdog, &context).await;
         let seat = seat.map_err(|failure| failure.message().to_owned())?;
-        Ok(WorkerState { seat: Some(seat), context, supervisor, runs: 0 })
+        Ok(WorkerState { seat: Some(seat), context, supervisor, runs: 0, alarm: None })
     }
 
     async fn post_start(
@@ -97,9 +100,21 @@ impl Actor for WorkerActor {
     ) -> Result<(), ActorProcessingErr> {
         state.context.slot.retire();
         if let Some(seat) = state.seat.take() {
-            seat.close().await;
+            close(seat, &state.context).await;
         }
         Ok(())
+    }
+}
+
+/// Ends in good order; a thread that hangs is given up here as well, because its alarm is not heard any more.
+async fn close(seat: Seat, context: &SeatContext) {
+    let SeatContext { pool, slot, .. } = context;
+    let Some(timeout) = pool.settings().timeout().filter(|_| seat.is_thread()) else { return seat.close().await };
+    if tokio::time::timeout(timeout, seat.close()).await.is_err()
+        && let Some(hand) = slot.take_hand()
+    {
+        pool.abandon_thread();
+        hand.give_up_waiting(timeout);
     }
 }
 
@@ -134,7 +149,10 @@ impl WorkerState {
         if let Some(timeout) = self.context.pool.settings().timeout()
             && seat.is_thread()
         {
-            watch(myself, timeout, self.runs);
+            // One at a time: the run before is over, or this one would not have come.
+            if let Some(alarm) = self.alarm.replace(watch(myself, timeout, self.runs)) {
+                alarm.abort();
+            }
         }
         Ok(seat.run(run, &self.context)?)
     }
@@ -170,8 +188,8 @@ impl WorkerState {
     }
 }
 
-fn watch(myself: &ActorRef<WorkerMessage>, timeout: Duration, number: u64) {
-    myself.send_after(timeout, move || WorkerMessage::Overdue(number));
+fn watch(myself: &ActorRef<WorkerMessage>, timeout: Duration, number: u64) -> AbortHandle {
+    myself.send_after(timeout, move || WorkerMessage::Overdue(number)).abort_handle()
 }
 
 impl Drop for WorkerState {

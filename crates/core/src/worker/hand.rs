@@ -75,7 +75,10 @@ impl Hand {
         let entries = self.take_entries();
         let pool = &self.pool;
         pool.record_survivors(entries.len());
-        for (entry, outcome) in entries.into_iter().zip(outcomes) {
+        for (mut entry, outcome) in entries.into_iter().zip(outcomes) {
+            if let Some(kept) = entry.payload.take() {
+                drop_contained(kept);
+            }
             let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
             let timing = Timing { queue, batch: self.batch, compute };
             pool.record_waits(&timing);

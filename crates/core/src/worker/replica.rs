@@ -1,5 +1,7 @@
 //! What a worker knows about itself when it is built.
 
+use std::time::Duration;
+
 use callboard_codec::Map;
 
 use crate::id::StageName;
@@ -12,6 +14,7 @@ pub struct Replica {
     pub(crate) generation: u64,
     pub(crate) max_batch_size: usize,
     pub(crate) settings: Map,
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Replica {

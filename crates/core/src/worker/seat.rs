@@ -20,7 +20,7 @@ use super::run::{BatchRun, RunError};
 use super::slot::{Death, WorkerSlot};
 use super::watchdog::Watched;
 use crate::batcher::Pool;
-use crate::containment::{contain, drop_contained};
+use crate::containment::{contain, contain_future, drop_contained};
 use crate::failure::Failure;
 
 /// Builds the worker, inside the replica and on the thread where it will run.
@@ -106,9 +106,14 @@ impl Seat {
                 while running.try_join_next().is_some() {}
                 let (worker, SeatContext { slot, actor, .. }) = (Arc::clone(worker), context.clone());
                 running.spawn(async move {
-                    if let Err(error) = run.execute_async(worker, &slot).await {
-                        let _ = actor.send_message(WorkerMessage::Crashed(error.to_string()));
-                    }
+                    // Beside user code itself, which a run contains, its future may panic where it is dropped.
+                    let crash = match contain_future(run.execute_async(worker, &slot)).await {
+                        Ok(Ok(())) => return,
+                        Ok(Err(error)) => error.to_string(),
+                        Err(words) => words,
+                    };
+                    slot.retire();
+                    let _ = actor.send_message(WorkerMessage::Crashed(crash));
                 });
                 Ok(())
             }

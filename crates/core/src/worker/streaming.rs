@@ -7,19 +7,23 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
 use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::mpsc::{
+    self,
+    error::{SendError, TrySendError},
+};
 use tokio::time::timeout_at;
 
 use super::Batch;
 use super::asynchronous::{BoxFuture, DynAsyncWorker};
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
 use crate::call::Flight;
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::failure::Failure;
 
 /// Where an entry's outputs go.
@@ -113,6 +117,8 @@ struct Port {
 /// The ways out for the items of one batch.
 pub struct Outputs<Out> {
     ports: Vec<Port>,
+    /// Until when readers without credit are waited for, where the stage has a timeout: they must not look like a hung worker.
+    patience: Option<Instant>,
     types: PhantomData<fn(Out)>,
 }
 
@@ -143,7 +149,8 @@ impl<Out: Data> Outputs<Out> {
     }
 
     /// Emits an output for the item at `index`; waits until its reader has credit. The other items wait with it: a worker
-    /// that has better to do uses [`try_emit`](Self::try_emit).
+    /// that has better to do uses [`try_emit`](Self::try_emit). Where the stage has a timeout, readers are waited for during its
+    /// first half only; an item whose reader has no credit after that fails.
     ///
     /// # Errors
     ///
@@ -154,15 +161,27 @@ impl<Out: Data> Outputs<Out> {
     /// If there is no item at `index`.
     pub fn emit(&mut self, index: usize, output: Out) -> Result<(), NotEmitted<Out>> {
         let port = &mut self.ports[index];
-        let Some(outputs) = &port.outputs else { return Err(NotEmitted::Gone(output)) };
-        let credit = timeout_at(port.flight.deadline.instant(), outputs.reserve());
-        match Handle::current().block_on(credit) {
+        let Some(outputs) = port.outputs.clone() else { return Err(NotEmitted::Gone(output)) };
+        let deadline = port.flight.deadline.instant();
+        let until = self.patience.map_or(deadline, |patience| patience.min(deadline));
+        let credit = outputs.try_reserve();
+        let waited = match credit {
+            Err(TrySendError::Full(())) => Handle::current().block_on(timeout_at(until, outputs.reserve())),
+            at_once => Ok(at_once.map_err(|_| SendError(()))),
+        };
+        let too_slow = match waited {
             Ok(Ok(permit)) if port.flight.is_wanted(clock::now()) => {
                 permit.send(Payload::new(output));
-                Ok(())
+                return Ok(());
             }
-            _ => Err(NotEmitted::Gone(output)),
+            Ok(_) => false,
+            Err(_) => true,
+        };
+        if too_slow {
+            port.failure = Some(Failure::new("the reader was too slow for the stage's timeout"));
+            port.outputs = None;
         }
+        Err(NotEmitted::Gone(output))
     }
 
     /// Ends the item at `index` with a failure, after what was emitted for it.
@@ -205,20 +224,26 @@ impl<Out> fmt::Debug for Outputs<Out> {
 }
 
 /// The adapter for the [`StreamWorker`] trait.
-pub(crate) struct ErasedStream<W>(pub(crate) W);
+pub(crate) struct ErasedStream<W> {
+    pub(crate) worker: W,
+    /// The stage's.
+    pub(crate) timeout: Option<Duration>,
+}
 
 impl<W: StreamWorker> DynWorker for ErasedStream<W> {
     fn warmup(&mut self) -> Result<(), Failure> {
-        self.0.warmup()
+        self.worker.warmup()
     }
 
     fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
         let mut batch = Batch::with_capacity(items.len());
-        let mut outputs = Outputs { ports: Vec::with_capacity(items.len()), types: PhantomData };
+        let patience = self.timeout.map(|timeout| clock::now() + timeout / 2);
+        let mut outputs = Outputs { ports: Vec::with_capacity(items.len()), patience, types: PhantomData };
         // The failures of those that are kept out of the batch, and a gap for each that is in it.
         let mut failures = Vec::with_capacity(items.len());
         for item in items.drain(..) {
-            let checked = read_input::<W::In>(item.payload).and_then(|input| self.0.preprocess(&input).map(|()| input));
+            let checked =
+                read_input::<W::In>(item.payload).and_then(|input| self.worker.preprocess(&input).map(|()| input));
             match checked {
                 Ok(input) => {
                     batch.push(input, Arc::clone(&item.flight));
@@ -229,7 +254,7 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
             }
         }
         if !batch.is_empty() {
-            self.0.call(batch, &mut outputs);
+            self.worker.call(batch, &mut outputs);
         }
         let mut ports = outputs.ports.into_iter();
         outcomes.extend(failures.into_iter().map(|failure| {
@@ -240,7 +265,7 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
     }
 
     fn cleanup(&mut self) {
-        self.0.cleanup();
+        self.worker.cleanup();
     }
 }
 

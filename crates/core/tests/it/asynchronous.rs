@@ -173,3 +173,30 @@ impl AsyncWorker for Slow {
         vec![Ok(batch[0])]
     }
 }
+
+/// Panics when it is dropped in the middle of its work.
+struct Fragile(bool);
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        assert!(self.0, "meant to panic");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_panics_where_it_is_dropped_costs_a_replica_and_no_stage() {
+    hush();
+    let stage = Stage::each_async("fragile", |millis: Arc<u64>| async move {
+        let mut whole = Fragile(false);
+        sleep(Duration::from_millis(*millis)).await;
+        whole.0 = true;
+        Ok(*millis)
+    });
+    let node = App::new().route("/fragile", stage.concurrency(1)).start().await.unwrap();
+    let client = node.client();
+    for _ in 0..3 {
+        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(10));
+        assert!(client.call_with::<u64, u64>("/fragile", 1000, options).await.is_err());
+        assert_eq!(client.call::<u64, u64>("/fragile", 1).await.unwrap(), 1, "another replica serves");
+    }
+}

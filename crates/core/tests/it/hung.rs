@@ -91,3 +91,23 @@ async fn a_shutdown_does_not_leave_the_callers_of_a_hung_call_waiting() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     gate.open();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_hangs_while_it_is_scaled_away_is_given_up_as_well() {
+    let gate = Gate::default();
+    let node = App::new().route("/hangs", hangs(&gate).replicas(2)).start().await.unwrap();
+    let client = node.client();
+    let calls: Vec<_> = (0..2)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<bool, u64>("/hangs", true).await })
+        })
+        .collect();
+    until("both hang", || gate.arrived() == 2).await;
+    let scaled = tokio::time::timeout(Duration::from_secs(10), node.scale_stage("hangs", 1)).await;
+    scaled.expect("it waits for ever").unwrap();
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+    }
+    gate.open();
+}

@@ -10,7 +10,7 @@ use callboard_core::{
 };
 use futures_util::{Stream, StreamExt, stream};
 
-use super::support::{hush, until};
+use super::support::{Gate, hush, until};
 
 /// Counts up without end, and how far it was asked to.
 fn endless(made: &Arc<AtomicU64>) -> StreamStage<u64, u64> {
@@ -210,4 +210,59 @@ async fn a_worker_streams_for_a_whole_batch_and_each_item_ends_its_own_way() {
     assert_eq!(one, (rounds(1, 2), Some(ErrorKind::WorkerFailed)), "what had left stays, and nothing runs again");
     assert_eq!((two.1, three.1), (Some(ErrorKind::WorkerFailed), Some(ErrorKind::WorkerFailed)));
     until("nothing is left", || node.describe().in_flight == 0).await;
+}
+
+/// Emits without end, or hangs.
+struct Endless {
+    gate: Gate,
+}
+
+impl StreamWorker for Endless {
+    type In = bool;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<bool>, outputs: &mut Outputs<u64>) {
+        for n in 0.. {
+            if outputs.emit(0, n).is_err() {
+                return;
+            }
+            if batch[0] {
+                self.gate.pass();
+            }
+        }
+    }
+}
+
+fn endless_worker(gate: &Gate) -> StreamStage<bool, u64> {
+    let gate = gate.clone();
+    StreamStage::worker("endless", move |_| Ok(Endless { gate: gate.clone() }))
+        .credit(1)
+        .timeout(Duration::from_millis(200))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_does_not_read_fails_alone_and_is_no_hung_worker() {
+    let node = App::new().route_streaming("/endless", endless_worker(&Gate::default())).start().await.unwrap();
+    let client = node.client();
+    for _ in 0..8 {
+        let mut unread = client.replies::<bool, u64>("/endless", false).unwrap();
+        assert_eq!(unread.next().await.unwrap().unwrap(), 0);
+        until("the worker has given it up", || !node.describe().stages[0].replicas[0].busy).await;
+        let (items, error) = all(unread).await;
+        assert!(!items.is_empty(), "what was emitted is still read");
+        assert_eq!(error, Some(ErrorKind::Failed));
+    }
+    let stage = &node.describe().stages[0];
+    assert_eq!((stage.health.state, stage.restarts), (callboard_core::StageState::Ready, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_hears_of_a_hung_stream_at_once() {
+    let gate = Gate::default();
+    let node = App::new().route_streaming("/endless", endless_worker(&gate)).start().await.unwrap();
+    let replies = node.client().replies::<bool, u64>("/endless", true).unwrap();
+    let heard =
+        tokio::time::timeout(Duration::from_secs(10), all(replies)).await.expect("it waits for its own deadline");
+    assert_eq!(heard, (vec![0], Some(ErrorKind::DeadlineExceeded)));
+    gate.open();
 }
