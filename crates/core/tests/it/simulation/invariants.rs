@@ -82,6 +82,8 @@ impl<'a> Sampler<'a> {
 
     /// What was counted says the same as what was seen.
     pub(super) fn books(&self, description: &Description, metrics: &str, journal: &Journal) {
+        let moved = |line: &str| line.starts_with("callboard_stage_moved_to_threads_total") && !line.ends_with(" 0");
+        journal.book().moved_to_threads |= metrics.lines().any(moved);
         self.look(description, journal);
         if !self.script.changes_revisions() {
             self.outcomes_as_told(metrics, journal);

@@ -66,6 +66,8 @@ pub(super) struct Book {
     /// Calls in user code now.
     pub(super) inside: usize,
     pub(super) violations: Vec<String>,
+    /// The watchdog, which looks at real time, moved a stage to threads.
+    pub(super) moved_to_threads: bool,
     pub(super) events: Vec<(Instant, String)>,
 }
 
