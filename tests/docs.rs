@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use callboard::config::{Environment, Flags, Plan, SETTINGS, Target};
+use callboard::config::{Environment, Explanation, Flags, Plan, SETTINGS, Target};
 use callboard::{
     DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, DEFAULT_QUEUE_ENTRIES, DEFAULT_TIMEOUT, ErrorKind, MAX_TIMEOUT,
 };
@@ -38,8 +38,46 @@ fn keys_of(kind: &str) -> Vec<String> {
     let error = Plan::resolve(target, &Flags::new(), &Environment::default()).expect_err("an unknown key");
     let error = error.to_string();
     let (_, known) = error.split_once("known: ").unwrap_or_else(|| panic!("no list in {error}"));
-    let common = ["name", "kind", "max_batch_size", "max_delay", "replicas", "queue"];
-    known.split(", ").filter(|key| !common.contains(key)).map(str::to_owned).collect()
+    let common: Vec<String> = knobs("`[[stage]]`").into_iter().map(|(key, _)| key).collect();
+    let is_own = |key: &&str| !["name", "kind"].contains(key) && !common.iter().any(|common| common == key);
+    known.split(", ").filter(is_own).map(str::to_owned).collect()
+}
+
+/// Keys and defaults of the first table after these words.
+fn knobs(of: &str) -> Vec<(String, String)> {
+    let page = read("docs/operations.md");
+    let (_, after) = page.split_once(&format!("Every {of}")).unwrap_or_else(|| panic!("{of} is not described"));
+    let rows = after.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let cell = |text: &str| text.trim().trim_matches('`').trim_matches('"').to_owned();
+    rows.map(|row| {
+        let cells: Vec<String> = row.split('|').map(cell).collect();
+        (cells[1].clone(), cells[2].clone())
+    })
+    .collect()
+}
+
+/// What nobody sets is what the page says, and the page lists what `--explain` does.
+#[test]
+fn operations_lists_the_knobs_of_stages_and_routes_with_their_defaults() {
+    let text =
+        "[[stage]]\nname = \"x\"\nkind = \"onnx\"\nmodel = \"x.onnx\"\n[[route]]\npath = \"/x\"\nstages = \"x\"\n";
+    let target = Target::File { path: PathBuf::from("f"), text: text.to_owned() };
+    let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).expect("a plan");
+    let explained = Explanation(&plan).to_string();
+    let part = |title: &str| -> Vec<(String, String)> {
+        let part = explained.split("\n\n").find(|part| part.starts_with(title)).expect(title);
+        let words = part.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let by_default = words.filter(|words| words.last() == Some(&"default"));
+        by_default.map(|words| (words[0].to_owned(), words[1].to_owned())).collect()
+    };
+    let documented = |of: &str| -> Vec<(String, String)> {
+        let default =
+            |name: &str| SETTINGS.iter().find(|known| known.key == name).map(|known| known.default.to_owned());
+        knobs(of).into_iter().map(|(key, value)| (key, default(&value).unwrap_or(value))).collect()
+    };
+    assert_eq!(documented("`[[stage]]`"), part("stage x"));
+    assert_eq!(documented("`[[route]]`"), part("route /x"));
 }
 
 #[test]

@@ -3,18 +3,22 @@
 //! This is where models and example files are first opened, so that a broken one is an error before anything starts. Nothing
 //! runs yet: that is for [`App::start`].
 
+mod graph;
 mod part;
+mod steps;
+mod types;
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
-use callboard_core::{App, Pipeline, RouteSpec};
+use callboard_core::{App, RouteSpec, Stage};
 
 use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
 
-use self::part::Part;
+use self::part::{Part, with_knobs};
+use self::types::Types;
 
 /// Why a plan could not be made into an app. `Display` names the place in the plan, `source()` tells the rest.
 #[derive(Debug, thiserror::Error)]
@@ -61,32 +65,56 @@ pub enum BuildError {
 /// The first thing that the plan names and that cannot be used.
 pub fn app(plan: &Plan) -> Result<App, BuildError> {
     // Stages that several routes share are made once: one queue, one pool. Those that no route uses are not made at all.
-    let used = |index: usize| plan.routes.iter().any(|route| route.stages.value.contains(&index));
-    let parts = plan.stages.iter().enumerate().map(|(index, stage)| used(index).then(|| Part::build(plan, stage)));
-    let parts = parts.map(Option::transpose).collect::<Result<Vec<_>, _>>()?;
+    let parts = plan.stages.iter().enumerate().map(|(index, stage)| {
+        let is_used = plan.uses(index);
+        is_used.then(|| Part::build(plan, stage)).transpose()
+    });
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let stages: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.stage.clone())).collect();
     plan.routes.iter().try_fold(App::new(), |app, route| {
-        let parts: Vec<&Part> = route.stages.value.iter().filter_map(|index| parts[*index].as_ref()).collect();
-        Ok(app.mount(route_spec(plan, route, &parts)?))
+        let types = Types(&parts);
+        let needs = types.needs(&route.steps.value, None);
+        let (input, example) = needs.map_or_else(|| (DataType::value(), None), |needs| (needs.input, needs.example));
+        let output = types.gives(&route.steps.value, Some(input.clone())).unwrap_or_else(DataType::value);
+        let mut spec = route_spec(route, &stages, input.clone(), output);
+        if let Some(summary) = &route.summary {
+            spec = spec.summary(summary.clone());
+        }
+        if route.examples.is_empty() {
+            spec = example.into_iter().fold(spec, RouteSpec::example);
+        }
+        for example in &route.examples {
+            spec = spec.example(example_value(plan, route, &input, example)?);
+        }
+        Ok(app.mount(spec))
     })
 }
 
-/// A route takes what its first stage takes and gives what its last one gives.
-fn route_spec(plan: &Plan, route: &RoutePlan, parts: &[&Part]) -> Result<RouteSpec, BuildError> {
-    let (first, rest) = parts.split_first().expect("a planned route has a stage");
-    let last = rest.last().unwrap_or(first);
-    let pipeline =
-        rest.iter().fold(Pipeline::from(first.stage.clone()), |pipeline, part| pipeline.then(part.stage.clone()));
-    let mut spec = RouteSpec::described(&route.path.value, pipeline, first.input.clone(), last.output.clone());
-    if let Some(summary) = &route.summary {
-        spec = spec.summary(summary.clone());
+/// The same app without what its stages do: for pictures, which need no model.
+pub fn sketch(plan: &Plan) -> App {
+    let stages = plan.stages.iter().map(|stage| {
+        let hollow = Stage::each(stage.name.value.as_str(), |item: &Value| Ok(item.clone()));
+        Some(with_knobs(hollow, stage))
+    });
+    let stages: Vec<_> = stages.collect();
+    let route = |route| route_spec(route, &stages, DataType::value(), DataType::value());
+    plan.routes.iter().map(route).fold(App::new(), App::mount)
+}
+
+fn route_spec(
+    route: &RoutePlan,
+    stages: &[Option<Stage<Value, Value>>],
+    input: DataType,
+    output: DataType,
+) -> RouteSpec {
+    let pipeline = graph::pipeline(&route.steps.value, stages);
+    let mut spec = RouteSpec::described(&route.path.value, pipeline, input, output)
+        .default_timeout(route.timeout.value)
+        .default_priority(route.priority.value);
+    if let Some(calls) = route.max_in_flight.value {
+        spec = spec.max_in_flight(calls);
     }
-    if route.examples.is_empty() {
-        spec = first.example.iter().cloned().fold(spec, RouteSpec::example);
-    }
-    for example in &route.examples {
-        spec = spec.example(example_value(plan, route, &first.input, example)?);
-    }
-    Ok(spec)
+    spec
 }
 
 fn example_value(plan: &Plan, route: &RoutePlan, input: &DataType, example: &ExamplePlan) -> Result<Value, BuildError> {

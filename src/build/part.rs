@@ -1,11 +1,11 @@
 //! One stage of a plan, made: which crate makes which kind, and what the stage takes and gives.
 
 use callboard_codec::{DataType, Value};
-use callboard_core::Stage;
+use callboard_core::{Rows as _, Stage};
 use callboard_stages::{ConfigError as StageError, image, labels};
 
 use super::BuildError;
-use crate::config::{ConfigError, Plan, Source, StageKind, StagePlan};
+use crate::config::{ConfigError, CostUnit, Plan, Source, StageKind, StagePlan};
 
 /// A stage with the types of its items.
 pub(super) struct Part {
@@ -44,12 +44,29 @@ impl Part {
     }
 }
 
-fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Stage<Value, Value> {
-    stage
+/// Turns the knobs of a stage as planned.
+pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Stage<Value, Value> {
+    let mut stage = stage
         .max_batch_size(planned.max_batch_size.value)
         .max_delay(planned.max_delay.value)
         .replicas(planned.replicas.value)
         .queue(planned.queue.value)
+        .contract(planned.contract.value)
+        .ageing(planned.ageing.value)
+        .pinned_to(planned.affinity.value.clone());
+    let settings = stage.settings().clone().with_max_abandoned_threads(planned.max_abandoned_threads.value);
+    stage = stage.with_settings(settings);
+    if let Some(timeout) = planned.timeout.value {
+        stage = stage.timeout(timeout);
+    }
+    if planned.cost.value == CostUnit::Rows {
+        // Counted and never cut: whether the rows of an item are independent of each other only its model knows.
+        stage = stage.cost(|item: &Value| item.rows().unwrap_or(1) as u64);
+    }
+    if let Some(cost) = planned.max_cost.value {
+        stage = stage.max_cost(cost as u64);
+    }
+    stage
 }
 
 /// What a built-in stage has against its keys, with the line of the key.

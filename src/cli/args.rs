@@ -5,7 +5,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::builder::{EnumValueParser, PossibleValue};
+use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 
 use crate::config::{Flags, SETTINGS, SettingName};
 
@@ -33,7 +34,32 @@ pub(crate) enum Verb {
         output: Option<PathBuf>,
     },
     /// Print the resolved plan instead of doing anything.
-    Explain,
+    Explain(Form),
+}
+
+/// In which form a plan is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Every setting with its source, every route with its steps.
+    Text,
+    /// A picture of the routes: a Mermaid flowchart.
+    Mermaid,
+    /// The same picture in the DOT language of Graphviz.
+    Dot,
+}
+
+impl ValueEnum for Form {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Text, Self::Mermaid, Self::Dot]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::Text => "text",
+            Self::Mermaid => "mermaid",
+            Self::Dot => "dot",
+        }))
+    }
 }
 
 /// Who is asking: the `callboard` binary serves what it is pointed at, a program serves its own app.
@@ -51,11 +77,11 @@ pub(crate) enum Program {
 pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::Error> {
     let matches = command(program).try_get_matches_from(args)?;
     let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
-    let explain = matches.try_get_one::<bool>("explain").ok().flatten().is_some_and(|explain| *explain);
-    let verb = match name {
-        _ if explain => Verb::Explain,
-        "check" => Verb::Check,
-        "openapi" => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
+    let explain = matches.try_get_one::<Form>("explain").ok().flatten();
+    let verb = match (name, explain) {
+        (_, Some(form)) => Verb::Explain(*form),
+        ("check", None) => Verb::Check,
+        ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => Verb::Serve,
     };
     Ok(LowArgs { verb, target: matches.get_one::<PathBuf>("target").cloned(), flags: flags(matches) })
@@ -133,8 +159,13 @@ fn target(program: Program) -> Arg {
 fn explain() -> Arg {
     Arg::new("explain")
         .long("explain")
-        .action(ArgAction::SetTrue)
-        .help("Print every setting with where its value came from, and do nothing else")
+        .value_name("FORM")
+        .value_parser(EnumValueParser::<Form>::new())
+        // Only with `=`: what follows a bare `--explain` is the target.
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("text")
+        .help("Print every setting with where its value came from, or a picture of the routes, and do nothing else")
 }
 
 fn setting(name: &'static SettingName) -> Arg {
@@ -175,8 +206,13 @@ mod tests {
 
     #[test]
     fn explain_does_nothing_else() {
-        assert_eq!(parse("callboard serve --explain").unwrap().verb, Verb::Explain);
-        assert_eq!(parse("callboard check --explain").unwrap().verb, Verb::Explain);
+        assert_eq!(parse("callboard serve --explain").unwrap().verb, Verb::Explain(Form::Text));
+        assert_eq!(parse("callboard check --explain").unwrap().verb, Verb::Explain(Form::Text));
+        let drawn = parse("callboard serve --explain=mermaid examples/digits").unwrap();
+        assert_eq!(drawn.verb, Verb::Explain(Form::Mermaid));
+        let before_its_target = parse("callboard serve --explain examples/digits").unwrap();
+        assert_eq!(before_its_target.target, Some(PathBuf::from("examples/digits")));
+        assert!(parse("callboard serve --explain=pdf").unwrap_err().contains("mermaid"));
         assert!(parse("callboard openapi --explain").is_err());
     }
 

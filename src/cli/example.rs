@@ -19,7 +19,11 @@ pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: D
         took.as_millis(),
     );
     for route in client.routes() {
-        let stages = route.stages().iter().map(ToString::to_string).collect::<Vec<_>>().join(" → ");
+        let planned = plan.routes.iter().find(|planned| planned.path.value == route.name());
+        let stages = match planned {
+            Some(planned) => plan.steps_of(planned).to_string(),
+            None => route.stages().iter().map(ToString::to_string).collect::<Vec<_>>().join(" → "),
+        };
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  POST {}  {stages}", route.name());
         let file = example_file(plan, route.name());

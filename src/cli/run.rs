@@ -56,8 +56,8 @@ fn carry_out(
     let target = target::open(program, low.target)?;
     let plan = Plan::resolve(target, &low.flags, &environment(variables)?)?;
     let (app, info) = own.map_or((None, None), |own| (Some(own.app), own.info));
-    if low.verb == Verb::Explain {
-        return explain::run(&plan, app.as_ref());
+    if let Verb::Explain(form) = low.verb {
+        return explain::run(&plan, app, form);
     }
     logging::start(&plan.settings.log.value)?;
     let info = api_info(&plan, info);
@@ -65,7 +65,7 @@ fn carry_out(
         Verb::Serve => serve::run(plan, app, info),
         Verb::Check => check::run(Service::new(plan, app)?),
         Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
-        Verb::Explain => Ok(()),
+        Verb::Explain(_) => Ok(()),
     }
 }
 

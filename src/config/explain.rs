@@ -4,9 +4,13 @@ use std::fmt;
 
 use super::form::Form;
 use super::plan::{Plan, Target};
+use super::route::RoutePlan;
 use super::setting::Name as SettingName;
+use super::setting::route as of_route;
 use super::setting::stage::{
-    MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_DELAY, MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM,
+    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, MAX_ABANDONED_THREADS,
+    MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
+    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, TIMEOUT, TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -26,10 +30,7 @@ impl fmt::Display for Explanation<'_> {
             write_rows(f, &stage_title(stage), stage_rows(stage))?;
         }
         for route in &plan.routes {
-            let names = route.stages.value.iter().map(|index| plan.stages[*index].name.value.as_str());
-            let pipeline = names.collect::<Vec<_>>().join(" → ");
-            let rows = vec![Row::new("stages", pipeline, &route.stages.source)];
-            write_rows(f, &format!("route {}", route.path.value), rows)?;
+            write_rows(f, &format!("route {}", route.path.value), route_rows(plan, route))?;
         }
         for stage in plan.unused_stages() {
             writeln!(f, "\nstage {} is used by no route and will not be started", stage.name.value)?;
@@ -83,12 +84,38 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         Row::of(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),
         Row::of(REPLICAS, &REPLICAS_FORM, &stage.replicas),
         Row::of(QUEUE, &QUEUE_FORM, &stage.queue),
+        Row::of(CONTRACT, &CONTRACT_FORM, &stage.contract),
+        Row::of(AGEING, &AGEING_FORM, &stage.ageing),
     ];
-    own.chain(common).collect()
+    let of_threads = [
+        Row::of(TIMEOUT, &TIMEOUT_FORM, &stage.timeout),
+        Row::of(MAX_ABANDONED_THREADS, &MAX_ABANDONED_THREADS_FORM, &stage.max_abandoned_threads),
+        Row::of(AFFINITY, &AFFINITY_FORM, &stage.affinity),
+    ];
+    let of_rows = [Row::of(COST, &COST_FORM, &stage.cost), Row::of(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
+    // What has no effect on a kind cannot be set on it either.
+    let of_threads = of_threads.into_iter().filter(|_| stage.kind.has_threads());
+    let of_rows = of_rows.into_iter().filter(|_| stage.kind.has_rows());
+    own.chain(common).chain(of_threads).chain(of_rows).collect()
 }
 
+fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
+    vec![
+        Row::new("stages", plan.steps_of(route).to_string(), &route.steps.source),
+        Row::of(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
+        Row::of(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
+        Row::of(of_route::PRIORITY, &of_route::PRIORITY_FORM, &route.priority),
+    ]
+}
+
+/// What still stands in a column, in letters.
+const MAX_COLUMN: usize = 60;
+
 fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: Vec<Row>) -> fmt::Result {
-    let width = |part: fn(&Row) -> &str| rows.iter().map(|row| part(row).chars().count()).max().unwrap_or(0);
+    // One long value does not push everybody else's source out of sight.
+    let width = |part: fn(&Row) -> &str| {
+        rows.iter().map(|row| part(row).chars().count()).filter(|width| *width <= MAX_COLUMN).max().unwrap_or(0)
+    };
     let (keys, values) = (width(|row| &row.key), width(|row| &row.value));
     writeln!(f, "\n{title}")?;
     for Row { key, value, source } in &rows {

@@ -129,6 +129,98 @@ impl Form for Count {
     }
 }
 
+/// One of a few words.
+#[derive(Debug)]
+pub(crate) struct OneOf<T: 'static>(pub(crate) &'static [(&'static str, T)]);
+
+impl<T: Copy + PartialEq> Form for OneOf<T> {
+    type Value = T;
+
+    fn read(&self, raw: Raw<'_>) -> Option<T> {
+        let text = raw.text()?;
+        self.0.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
+    }
+
+    fn expected(&self) -> String {
+        let words: Vec<String> = self.0.iter().map(|(word, _)| format!("{word:?}")).collect();
+        format!("one of {}", words.join(", "))
+    }
+
+    fn show(&self, value: &T) -> String {
+        self.0.iter().find(|(_, other)| other == value).map_or_else(String::new, |(word, _)| (*word).to_owned())
+    }
+}
+
+/// A value that may be left out, and is `none` then.
+#[derive(Clone, Debug)]
+pub(crate) struct Maybe<F>(pub(crate) F);
+
+impl<F: Form> Form for Maybe<F> {
+    type Value = Option<F::Value>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<F::Value>> {
+        self.0.read(raw).map(Some)
+    }
+
+    fn expected(&self) -> String {
+        self.0.expected()
+    }
+
+    fn show(&self, value: &Option<F::Value>) -> String {
+        value.as_ref().map_or_else(|| "none".to_owned(), |value| self.0.show(value))
+    }
+}
+
+/// A list of different CPU cores by their numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Cores(pub(crate) RangeInclusive<usize>);
+
+impl Form for Cores {
+    type Value = Vec<usize>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<usize>> {
+        let Raw::Toml(value) = raw else { return None };
+        let number = Count(self.0.clone());
+        let cores = value.as_array()?.iter().map(|core| number.read(Raw::Toml(core.get_ref())));
+        let cores: Vec<usize> = cores.collect::<Option<_>>()?;
+        let mut distinct = cores.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        (!cores.is_empty() && distinct.len() == cores.len()).then_some(cores)
+    }
+
+    fn expected(&self) -> String {
+        format!("a list of different cores from {} to {}, such as [0, 1]", self.0.start(), self.0.end())
+    }
+
+    fn show(&self, value: &Vec<usize>) -> String {
+        if value.is_empty() { "any".to_owned() } else { format!("{value:?}") }
+    }
+}
+
+/// Yes or no.
+#[derive(Clone, Debug)]
+pub(crate) struct Flag;
+
+impl Form for Flag {
+    type Value = bool;
+
+    fn read(&self, raw: Raw<'_>) -> Option<bool> {
+        match raw {
+            Raw::Text(text) => text.parse().ok(),
+            Raw::Toml(value) => value.as_bool(),
+        }
+    }
+
+    fn expected(&self) -> String {
+        "true or false".to_owned()
+    }
+
+    fn show(&self, value: &bool) -> String {
+        value.to_string()
+    }
+}
+
 /// An address to listen on. `localhost` is 127.0.0.1; other names are not looked up, because a listener that depends on a
 /// name server comes up on another interface the day the name changes.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use callboard_core::Contract;
 #[cfg(feature = "onnx")]
 use callboard_onnx::OnnxConfig;
 use callboard_stages::image::ImageConfig;
@@ -58,6 +59,35 @@ impl StageKind {
     pub(crate) fn model(path: &Path) -> Result<Self, ConfigError> {
         let problem = "this program was built without the feature `onnx`, which models need".to_owned();
         Err(ConfigError::Target { path: path.to_owned(), problem })
+    }
+
+    /// What may be done with an entry whose worker did not survive it, unless the file says something else: all kinds are
+    /// functions of their items, so they may run them again.
+    pub(crate) fn contract(&self) -> Contract {
+        match self {
+            Self::Image(_) | Self::Labels(_) => Contract::Pure,
+            #[cfg(feature = "onnx")]
+            Self::Onnx(_) => Contract::Pure,
+        }
+    }
+
+    /// Whether each worker is a thread, which can be pinned to a core and left behind when it hangs.
+    pub(crate) fn has_threads(&self) -> bool {
+        match self {
+            Self::Image(_) => true,
+            #[cfg(feature = "onnx")]
+            Self::Onnx(_) => true,
+            Self::Labels(_) => false,
+        }
+    }
+
+    /// Whether items may differ in what they cost, and have a first axis that tells it.
+    pub(crate) fn has_rows(&self) -> bool {
+        match self {
+            Self::Image(_) | Self::Labels(_) => false,
+            #[cfg(feature = "onnx")]
+            Self::Onnx(_) => true,
+        }
     }
 
     /// As it is written in a file.

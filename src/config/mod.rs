@@ -17,6 +17,7 @@ mod document;
 mod error;
 mod explain;
 mod form;
+mod graph;
 mod kind;
 mod layers;
 mod nearest;
@@ -30,6 +31,8 @@ mod units;
 
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;
+pub(crate) use graph::DEFAULT_LABEL;
+pub use graph::StepPlan;
 pub use kind::StageKind;
 pub use layers::{ENV_PREFIX, Environment, Flags};
 pub use nearest::Hint;
@@ -37,7 +40,7 @@ pub use plan::{Plan, Settings, Target};
 pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};
 pub use source::{Source, Sourced};
-pub use stage::{OwnKey, StagePlan};
+pub use stage::{CostUnit, OwnKey, StagePlan};
 
 #[cfg(test)]
 mod tests;

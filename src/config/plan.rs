@@ -3,6 +3,7 @@
 //! A plan is complete and consistent in itself. What it says of the world outside (that a model can be read, that a port is
 //! free) is found out by whoever carries it out.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
 use super::form::Form;
+use super::graph::{Shown, StepPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
@@ -141,8 +143,18 @@ impl Plan {
 
     /// The stages that no route uses. They are not started.
     pub fn unused_stages(&self) -> impl Iterator<Item = &StagePlan> {
-        let used = |index| self.routes.iter().any(|route| route.stages.value.contains(&index));
-        self.stages.iter().enumerate().filter(move |(index, _)| !used(*index)).map(|(_, stage)| stage)
+        self.stages.iter().enumerate().filter(|(index, _)| !self.uses(*index)).map(|(_, stage)| stage)
+    }
+
+    /// The steps of a route in one line.
+    #[must_use]
+    pub fn steps_of<'p>(&'p self, route: &'p RoutePlan) -> impl fmt::Display + 'p {
+        Shown { step: &route.steps.value, stages: &self.stages }
+    }
+
+    /// Whether a route uses the stage of this index.
+    pub(crate) fn uses(&self, index: usize) -> bool {
+        self.routes.iter().any(|route| route.steps.value.stages().contains(&index))
     }
 }
 
@@ -238,7 +250,7 @@ fn read_pipelines(root: &Section<'_>, settings: &Settings) -> Result<(Vec<StageP
     if stages.is_empty() {
         return Err(root.missing("stage", "at least one [[stage]]"));
     }
-    let routes = route::read_all(root, &stages)?;
+    let routes = route::read_all(root, &stages, &settings.default_timeout)?;
     if routes.is_empty() {
         return Err(root.missing("route", "at least one [[route]]"));
     }
@@ -253,12 +265,11 @@ fn model_pipeline(path: &Path, settings: &Settings) -> Result<(Vec<StagePlan>, V
     let name_of_route = format!("/{name}");
     route::check_path(&name_of_route)
         .map_err(|problem| ConfigError::Target { path: path.to_owned(), problem: format!("rename it: {problem}") })?;
-    let route = RoutePlan {
-        path: Sourced::new(name_of_route, Source::Target),
-        stages: Sourced::new(vec![0], Source::Target),
-        summary: None,
-        examples: Vec::new(),
-    };
+    let route = RoutePlan::new(
+        Sourced::new(name_of_route, Source::Target),
+        Sourced::new(StepPlan::Stage(0), Source::Target),
+        settings.default_timeout.clone(),
+    );
     Ok((vec![stage], vec![route]))
 }
 

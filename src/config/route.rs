@@ -1,16 +1,18 @@
 //! The routes of a plan: what each `[[route]]` of the file comes to.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{RouteName, check_route_name};
+use callboard_core::{Priority, RouteName, check_route_name};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::document::{Entry, Section, one_line};
 use super::error::ConfigError;
-use super::nearest::Hint;
+use super::graph::{self, StepPlan};
+use super::setting::route::{MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT, timeout_form};
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
 
@@ -19,8 +21,14 @@ use super::stage::StagePlan;
 pub struct RoutePlan {
     /// Its public name, such as `/digits`.
     pub path: Sourced<String>,
-    /// The stages in the order in which a request meets them: each is the index of one in the plan.
-    pub stages: Sourced<Vec<usize>>,
+    /// What becomes of a request, step by step.
+    pub steps: Sourced<StepPlan>,
+    /// Calls in flight on this route; `None` if only the node's limit holds.
+    pub max_in_flight: Sourced<Option<usize>>,
+    /// The timeout of calls that bring none.
+    pub timeout: Sourced<Duration>,
+    /// The class in which calls wait that bring none.
+    pub priority: Sourced<Priority>,
     /// One line for people.
     pub summary: Option<String>,
     /// Inputs that work: shown in the documentation, tried by `callboard check`.
@@ -36,14 +44,35 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
+const KEYS: [&str; 7] = ["path", "stages", "summary", "examples", MAX_IN_FLIGHT, TIMEOUT, PRIORITY];
+
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
 const EXAMPLE: &str = "tables such as { file = \"seven.png\" } or { json = { text = \"hello\" } }";
 
-/// Reads every `[[route]]`, which may name the stages in `stages`.
-pub(crate) fn read_all(root: &Section<'_>, stages: &[StagePlan]) -> Result<Vec<RoutePlan>, ConfigError> {
+impl RoutePlan {
+    /// A route that nobody has said more about. `timeout` is that of all routes.
+    pub(crate) fn new(path: Sourced<String>, steps: Sourced<StepPlan>, timeout: Sourced<Duration>) -> Self {
+        Self {
+            path,
+            steps,
+            max_in_flight: Sourced::new(None, Source::Default),
+            timeout,
+            priority: Sourced::new(Priority::default(), Source::Default),
+            summary: None,
+            examples: Vec::new(),
+        }
+    }
+}
+
+/// Reads every `[[route]]`, which may name the stages in `stages`. `timeout` is what a route gets that does not say.
+pub(crate) fn read_all(
+    root: &Section<'_>,
+    stages: &[StagePlan],
+    timeout: &Sourced<Duration>,
+) -> Result<Vec<RoutePlan>, ConfigError> {
     let mut routes: Vec<RoutePlan> = Vec::new();
     for section in root.sections("route")? {
-        let route = read(section.clone(), stages)?;
+        let route = read(section.clone(), stages, timeout)?;
         if let Some(first) = routes.iter().find(|first| first.path.value == route.path.value) {
             return Err(section.duplicate("route", "path", &first.path));
         }
@@ -52,9 +81,9 @@ pub(crate) fn read_all(root: &Section<'_>, stages: &[StagePlan]) -> Result<Vec<R
     Ok(routes)
 }
 
-fn read(section: Section<'_>, stages: &[StagePlan]) -> Result<RoutePlan, ConfigError> {
+fn read(section: Section<'_>, stages: &[StagePlan], timeout: &Sourced<Duration>) -> Result<RoutePlan, ConfigError> {
     const PATH: &str = "a path such as \"/digits\"";
-    section.deny_unknown(&["path", "stages", "summary", "examples"])?;
+    section.deny_unknown(&KEYS)?;
     let path = section.require_text("path", PATH)?;
     let section = section.called(format!("route `{}`", path.value));
     if let Err(message) = check_path(&path.value) {
@@ -66,12 +95,11 @@ fn read(section: Section<'_>, stages: &[StagePlan]) -> Result<RoutePlan, ConfigE
         Some(entry) => entry.elements(EXAMPLE)?.iter().map(example).collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
-    Ok(RoutePlan {
-        stages: stage_indices(&section, stages)?,
-        path,
-        summary: summary.map(|summary| summary.value),
-        examples,
-    })
+    let mut route = RoutePlan::new(path, read_steps(&section, stages)?, timeout.clone());
+    route.max_in_flight = section.read(MAX_IN_FLIGHT, &MAX_IN_FLIGHT_FORM)?.unwrap_or(route.max_in_flight);
+    route.timeout = section.read(TIMEOUT, timeout_form())?.unwrap_or(route.timeout);
+    route.priority = section.read(PRIORITY, &PRIORITY_FORM)?.unwrap_or(route.priority);
+    Ok(RoutePlan { summary: summary.map(|summary| summary.value), examples, ..route })
 }
 
 /// Whether a route may have this path, by the rules of those who will serve it: asked here, so that every command gives the
@@ -84,25 +112,13 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     }
 }
 
-fn stage_indices(section: &Section<'_>, stages: &[StagePlan]) -> Result<Sourced<Vec<usize>>, ConfigError> {
+fn read_steps(section: &Section<'_>, stages: &[StagePlan]) -> Result<Sourced<StepPlan>, ConfigError> {
     let entry = section.get("stages").ok_or_else(|| section.missing("stages", STAGES))?;
-    let elements = entry.elements(STAGES)?;
-    if elements.is_empty() {
+    let steps = graph::read(&entry, stages)?;
+    if steps.stages().is_empty() {
         return Err(entry.bad(STAGES));
     }
-    let indices = elements.iter().map(|element| stage_index(element, stages)).collect::<Result<_, _>>()?;
-    Ok(Sourced::new(indices, Source::File { line: entry.line }))
-}
-
-fn stage_index(element: &Entry<'_>, stages: &[StagePlan]) -> Result<usize, ConfigError> {
-    let name = element.text("the name of a stage")?.value;
-    let index = stages.iter().position(|stage| stage.name.value == name);
-    index.ok_or_else(|| ConfigError::UnknownName {
-        place: element.place(),
-        what: "stage",
-        hint: Hint::new(&name, stages.iter().map(|stage| stage.name.value.as_str())),
-        name,
-    })
+    Ok(Sourced::new(steps, Source::File { line: entry.line }))
 }
 
 fn example(element: &Entry<'_>) -> Result<ExamplePlan, ConfigError> {

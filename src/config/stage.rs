@@ -2,16 +2,45 @@
 
 use std::time::Duration;
 
+use callboard_core::{Contract, DEFAULT_AGEING, DEFAULT_MAX_ABANDONED_THREADS};
+
 use super::document::{Section, one_line};
 use super::error::ConfigError;
 use super::kind::StageKind;
 use super::setting::stage::{
-    MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_DELAY, MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM,
+    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, MAX_ABANDONED_THREADS,
+    MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
+    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, TIMEOUT, TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 
 /// The keys that every stage has, whatever its kind.
-const COMMON: [&str; 6] = ["name", "kind", MAX_BATCH_SIZE, MAX_DELAY, REPLICAS, QUEUE];
+const COMMON: [&str; 13] = [
+    "name",
+    "kind",
+    MAX_BATCH_SIZE,
+    MAX_DELAY,
+    REPLICAS,
+    QUEUE,
+    CONTRACT,
+    TIMEOUT,
+    MAX_ABANDONED_THREADS,
+    COST,
+    MAX_COST,
+    AGEING,
+    AFFINITY,
+];
+
+/// What one entry counts for beside [`StagePlan::max_cost`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CostUnit {
+    /// One, whatever its size.
+    #[default]
+    Entries,
+    /// The length of its first axis; one where it has none.
+    Rows,
+}
 
 /// One stage.
 #[derive(Clone, Debug)]
@@ -30,6 +59,20 @@ pub struct StagePlan {
     pub replicas: Sourced<usize>,
     /// How many entries may wait.
     pub queue: Sourced<usize>,
+    /// What may be done with an entry whose worker did not survive it.
+    pub contract: Sourced<Contract>,
+    /// How long one batch may take in the stage's code.
+    pub timeout: Sourced<Option<Duration>>,
+    /// How many threads may hang beyond that.
+    pub max_abandoned_threads: Sourced<usize>,
+    /// What an entry counts for.
+    pub cost: Sourced<CostUnit>,
+    /// The largest cost of one batch.
+    pub max_cost: Sourced<Option<usize>>,
+    /// How long an entry waits before it gains a priority class.
+    pub ageing: Sourced<Duration>,
+    /// The cores that the workers are pinned to; empty for any.
+    pub affinity: Sourced<Vec<usize>>,
 }
 
 /// A key that belongs to the kind of a stage, as it stands in the file.
@@ -48,14 +91,25 @@ impl StagePlan {
     pub(crate) fn new(name: Sourced<String>, kind: StageKind, queue: Sourced<usize>) -> Self {
         Self {
             name,
-            max_batch_size: Sourced::new(1, Source::Default),
-            kind,
             own: Vec::new(),
-            max_delay: Sourced::new(Duration::ZERO, Source::Default),
-            replicas: Sourced::new(1, Source::Default),
+            max_batch_size: by_default(1),
+            max_delay: by_default(Duration::ZERO),
+            replicas: by_default(1),
             queue,
+            contract: by_default(kind.contract()),
+            timeout: by_default(None),
+            max_abandoned_threads: by_default(DEFAULT_MAX_ABANDONED_THREADS),
+            cost: by_default(CostUnit::default()),
+            max_cost: by_default(None),
+            ageing: by_default(DEFAULT_AGEING),
+            affinity: by_default(Vec::new()),
+            kind,
         }
     }
+}
+
+fn by_default<T>(value: T) -> Sourced<T> {
+    Sourced::new(value, Source::Default)
 }
 
 /// Reads every `[[stage]]`. `queue` is what a stage gets that does not say.
@@ -81,7 +135,42 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     set(&mut stage.max_delay, section.read(MAX_DELAY, &MAX_DELAY_FORM)?);
     set(&mut stage.replicas, section.read(REPLICAS, &REPLICAS_FORM)?);
     set(&mut stage.queue, section.read(QUEUE, &QUEUE_FORM)?);
+    set(&mut stage.contract, section.read(CONTRACT, &CONTRACT_FORM)?);
+    set(&mut stage.timeout, section.read(TIMEOUT, &TIMEOUT_FORM)?);
+    set(&mut stage.max_abandoned_threads, section.read(MAX_ABANDONED_THREADS, &MAX_ABANDONED_THREADS_FORM)?);
+    set(&mut stage.cost, section.read(COST, &COST_FORM)?);
+    set(&mut stage.max_cost, section.read(MAX_COST, &MAX_COST_FORM)?);
+    set(&mut stage.ageing, section.read(AGEING, &AGEING_FORM)?);
+    set(&mut stage.affinity, section.read(AFFINITY, &AFFINITY_FORM)?);
+    check_effect(&section, &stage)?;
     Ok(stage)
+}
+
+/// A key that would do nothing is refused: who set it believes that something is bounded.
+fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigError> {
+    let refused = |key: &str, why: &str| {
+        let place = section.get(key).map_or_else(|| section.place(), |entry| entry.place());
+        Err(ConfigError::Rejected { place, message: format!("it has no effect {why}") })
+    };
+    let is_set = |key: &str| section.get(key).is_some();
+    for key in [TIMEOUT, MAX_ABANDONED_THREADS, AFFINITY].into_iter().filter(|key| is_set(key)) {
+        if !stage.kind.has_threads() {
+            let kind = stage.kind.name();
+            return refused(key, &format!("on stages of kind `{kind}`, which have no threads of their own"));
+        }
+    }
+    for key in [COST, MAX_COST].into_iter().filter(|key| is_set(key)) {
+        if !stage.kind.has_rows() {
+            return refused(key, &format!("on stages of kind `{}`, whose items have no rows", stage.kind.name()));
+        }
+    }
+    if is_set(MAX_ABANDONED_THREADS) && stage.timeout.value.is_none() {
+        return refused(MAX_ABANDONED_THREADS, "without `timeout`, which tells when a thread hangs");
+    }
+    if is_set(MAX_COST) && stage.cost.value == CostUnit::Entries {
+        return refused(MAX_COST, "without `cost = \"rows\"`: the number of entries is bounded by `max_batch_size`");
+    }
+    Ok(())
 }
 
 fn own_keys(section: &Section<'_>) -> Vec<OwnKey> {

@@ -55,7 +55,7 @@ fn a_file_becomes_a_plan_in_its_own_order() {
     let plan = plan(DIGITS).unwrap();
     let names: Vec<_> = plan.stages.iter().map(|stage| stage.name.value.as_str()).collect();
     assert_eq!(names, ["decode", "digits"]);
-    assert_eq!(plan.routes[0].stages.value, [0, 1]);
+    assert_eq!(plan.routes[0].steps.value.stages(), [0, 1]);
     assert_eq!(plan.stages[1].max_batch_size, Sourced::new(32, Source::File { line: 12 }));
     assert_eq!(plan.stages[1].max_delay.value, Duration::from_millis(5));
     assert!(matches!(&plan.routes[0].examples[..], [ExamplePlan::File(path)] if path == "seven.png"));
@@ -178,7 +178,7 @@ fn a_bare_model_is_a_plan_of_one_stage_and_one_route_named_after_it() {
     let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
     assert_eq!(plan.stages[0].name, Sourced::new("my-model.v2".to_owned(), Source::Target));
     assert_eq!(plan.routes[0].path.value, "/my-model.v2");
-    assert_eq!(plan.routes[0].stages.value, [0]);
+    assert_eq!(plan.routes[0].steps.value, StepPlan::Stage(0));
 }
 
 #[test]
@@ -253,4 +253,232 @@ fn more_threads_than_any_model_needs_are_refused_with_their_line() {
     let error = error_of("max_batch_size = 32", "threads = 200000");
     let expected = "dir/callboard.toml:12: stage `digits`: threads: invalid value: integer `200000`, expected at most 1024 threads";
     assert_eq!(error, expected);
+}
+
+const STAGES_LINE: &str = "stages = [\"decode\", \"digits\"]";
+
+/// The steps of a route as they are shown, or the error without its place in the file.
+fn steps(written: &str) -> Result<String, String> {
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, &format!("stages = {written}"), 1)).map_err(|error| {
+        let place = "dir/callboard.toml:17: route `/digits`: ";
+        error.strip_prefix(place).unwrap_or_else(|| panic!("{error} is not at {place}")).to_owned()
+    })?;
+    Ok(plan.steps_of(&plan.routes[0]).to_string())
+}
+
+#[test]
+fn steps_are_read_as_they_are_written() {
+    let cases = [
+        (r#""digits""#, "digits"),
+        (r#"["decode", ["digits"]]"#, "decode → digits"),
+        (r#"{ ensemble = { z = "digits", a = [] } }"#, "(z: digits | a: ·)"),
+        (r#"[{ ensemble = { z = "digits" }, partial = true }]"#, "(z: digits)?"),
+        (
+            r#"{ switch = "want", cases = { b = "digits", 2 = ["decode", { pick = "x" }] }, default = [] }"#,
+            "switch want{b: digits / 2: decode → [pick x] / default: ·}",
+        ),
+        (r#"[{ rename = { a = "b", c = "d" } }, "digits"]"#, "[rename a to b, c to d] → digits"),
+        (
+            r#"["decode", { ensemble = { a = { switch = "s", cases = { x = { ensemble = { n = "digits" } } } } } }]"#,
+            "decode → (a: switch s{x: (n: digits)})",
+        ),
+    ];
+    for (written, shown) in cases {
+        assert_eq!(steps(written).as_deref(), Ok(shown), "{written}");
+    }
+}
+
+#[test]
+fn every_mistake_in_a_graph_is_one_line_with_place_and_remedy() {
+    const STEP: &str = "expected the name of a stage, a list of steps, or a table with one of the keys ensemble, switch, pick and rename";
+    let cases = [
+        ("5", format!("stages: {STEP}, found 5")),
+        (r#"["digits", {}]"#, format!("stages[1]: {STEP}, found a value of type table")),
+        (r#"{ partial = true }"#, format!("stages: {STEP}, found a value of type table")),
+        (
+            "[]",
+            "stages: expected the names of one or more stages, such as [\"decode\", \"model\"], found a value of type array"
+                .to_owned(),
+        ),
+        (
+            r#"{ pick = "x" }"#,
+            "stages: expected the names of one or more stages, such as [\"decode\", \"model\"], found a value of type table"
+                .to_owned(),
+        ),
+        (
+            r#"["decode", { ensemble = { a = "digits", b = ["digts"] } }]"#,
+            "stages[1].ensemble.b[0]: unknown stage `digts`; did you mean `digits`?".to_owned(),
+        ),
+        (
+            r#"{ switch = "want", cases = { a = "zzz" } }"#,
+            "stages.cases.a: unknown stage `zzz`; known: decode, digits".to_owned(),
+        ),
+        (r#"{ ensembel = { a = "digits" } }"#, "stages: unknown key `ensembel`; did you mean `ensemble`?".to_owned()),
+        (
+            r#"{ ensemble = { a = "digits" }, default = "digits" }"#,
+            "stages: unknown key `default`; known: ensemble, partial".to_owned(),
+        ),
+        (
+            r#"{ switch = "want", case = { a = "digits" } }"#,
+            "stages: unknown key `case`; did you mean `cases`?".to_owned(),
+        ),
+        (
+            r#"{ ensemble = { a = "digits" }, switch = "want", cases = { a = "digits" } }"#,
+            "stages: `ensemble` and `switch` are two steps: give each a table of its own".to_owned(),
+        ),
+        (
+            r#"{ ensemble = ["digits"] }"#,
+            "stages.ensemble: expected a table of one or more steps by name, such as \
+             { digit = [\"model\", \"labels\"], raw = \"model\" }, found a value of type array"
+                .to_owned(),
+        ),
+        (
+            r#"{ switch = "want" }"#,
+            "stages: `cases` is missing: expected a table of one or more steps by value, such as \
+             { small = \"one\", large = \"other\" }"
+                .to_owned(),
+        ),
+        (
+            r#"{ switch = "want", cases = {} }"#,
+            "stages.cases: expected a table of one or more steps by value, such as \
+             { small = \"one\", large = \"other\" }, found a value of type table"
+                .to_owned(),
+        ),
+        (
+            r#"{ ensemble = { a = "digits" }, partial = "yes" }"#,
+            "stages.partial: expected true or false, found \"yes\"".to_owned(),
+        ),
+        (
+            r#"["digits", { rename = { a = "x", b = "x" } }]"#,
+            "stages[1].rename.b: `a` is to be called `x` already".to_owned(),
+        ),
+        (r#"["digits", { pick = 5 }]"#, "stages[1].pick: expected the name of a field, found 5".to_owned()),
+    ];
+    for (written, expected) in cases {
+        assert_eq!(steps(written), Err(expected), "{written}");
+    }
+}
+
+#[test]
+fn a_mistake_deep_in_a_graph_has_its_own_line() {
+    let text = "stages = [\n  \"decode\",\n  { switch = \"want\", cases = {\n    a = \"digits\",\n    b = \"digitz\",\n  } },\n]";
+    let error = error_of(STAGES_LINE, text);
+    let expected =
+        "dir/callboard.toml:21: route `/digits`: stages[1].cases.b: unknown stage `digitz`; did you mean `digits`?";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn steps_inside_steps_have_a_bound() {
+    let nested = |depth: usize| format!("{}\"digits\"{}", "[".repeat(depth), "]".repeat(depth));
+    assert_eq!(steps(&nested(15)).as_deref(), Ok("digits"));
+    let error = steps(&nested(16)).unwrap_err();
+    assert!(error.ends_with(": steps inside steps, more than 16 deep"), "{error}");
+}
+
+#[test]
+fn a_stage_only_in_a_branch_is_used() {
+    let written = r#"stages = ["decode", { switch = "s", cases = { a = [] }, default = { pick = "x" } }]"#;
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap();
+    let unused: Vec<&str> = plan.unused_stages().map(|stage| stage.name.value.as_str()).collect();
+    assert_eq!(unused, ["digits"]);
+    let written = r#"stages = ["decode", { switch = "s", cases = { a = [] }, default = "digits" }]"#;
+    assert_eq!(self::plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap().unused_stages().count(), 0);
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn the_knobs_of_a_stage_are_read_and_explained_with_their_lines() {
+    let knobs = "contract = \"at_most_once\"\ntimeout = \"2s\"\nmax_abandoned_threads = 1\ncost = \"rows\"\n\
+                 max_cost = 4096\nageing = \"1s\"\naffinity = [2, 3]";
+    let plan = plan(&DIGITS.replacen("max_delay = \"5ms\"", knobs, 1)).unwrap();
+    let text = Explanation(&plan).to_string();
+    let stage = text.split("\n\n").find(|part| part.starts_with("stage digits")).unwrap();
+    for row in [
+        "contract at_most_once line 13",
+        "timeout 2s line 14",
+        "max_abandoned_threads 1 line 15",
+        "cost rows line 16",
+        "max_cost 4096 line 17",
+        "ageing 1s line 18",
+        "affinity [2, 3] line 19",
+    ] {
+        let is_there = stage.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
+        assert!(is_there, "{row} is not in {stage}");
+    }
+    let decode = text.split("\n\n").find(|part| part.starts_with("stage decode")).unwrap();
+    let has = |row: &str| decode.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
+    assert!(has("contract pure default") && has("timeout none default") && has("affinity any default"), "{decode}");
+    assert!(!decode.contains("max_cost"), "pictures have no rows: {decode}");
+}
+
+#[test]
+fn the_limits_of_a_route_are_read_and_explained_with_their_lines() {
+    let limits = format!("{STAGES_LINE}\nmax_in_flight = 3\ntimeout = \"2s\"\npriority = \"low\"");
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, &limits, 1)).unwrap();
+    let text = Explanation(&plan).to_string();
+    let route = text.split("\n\n").find(|part| part.starts_with("route /digits")).unwrap();
+    for row in ["max_in_flight 3 line 18", "timeout 2s line 19", "priority low line 20"] {
+        let is_there = route.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
+        assert!(is_there, "{row} is not in {route}");
+    }
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
+    let delay = "max_delay = \"5ms\"";
+    let cases = [
+        (
+            "contract = \"twice\"",
+            "contract: expected one of \"at_most_once\", \"idempotent\", \"pure\", found \"twice\"",
+        ),
+        ("timeout = 5", "timeout: expected a duration from 1ms to 1h, such as \"250ms\" or \"30s\", found 5"),
+        (
+            "max_abandoned_threads = 2",
+            "max_abandoned_threads: it has no effect without `timeout`, which tells when a thread hangs",
+        ),
+        ("cost = \"bytes\"", "cost: expected one of \"entries\", \"rows\", found \"bytes\""),
+        (
+            "max_cost = 64",
+            "max_cost: it has no effect without `cost = \"rows\"`: the number of entries is bounded by `max_batch_size`",
+        ),
+        (
+            "affinity = [1, 1]",
+            "affinity: expected a list of different cores from 0 to 8191, such as [0, 1], found a value of type array",
+        ),
+        ("affinty = [1]", "unknown key `affinty`; did you mean `affinity`?"),
+    ];
+    for (written, expected) in cases {
+        assert_eq!(error_of(delay, written), format!("dir/callboard.toml:13: stage `digits`: {expected}"));
+    }
+    let cost = error_of("height = 8", "height = 8\ncost = \"rows\"");
+    assert_eq!(
+        cost,
+        "dir/callboard.toml:7: stage `decode`: cost: it has no effect on stages of kind `image`, whose items have no rows"
+    );
+    let labels = "kind = \"labels\"\ntimeout = \"1s\"";
+    let text = DIGITS.replacen("model = \"digits.onnx\"\n", "", 1).replacen("kind = \"onnx\"", labels, 1);
+    assert_eq!(
+        plan(&text).unwrap_err(),
+        "dir/callboard.toml:11: stage `digits`: timeout: \
+         it has no effect on stages of kind `labels`, which have no threads of their own"
+    );
+    let route = [
+        ("priority = \"urgent\"", "priority: expected one of \"high\", \"normal\", \"low\", found \"urgent\""),
+        ("max_in_flight = 0", "max_in_flight: expected a whole number from 1 to 1000000, found 0"),
+    ];
+    for (written, expected) in route {
+        let error = error_of(STAGES_LINE, &format!("{STAGES_LINE}\n{written}"));
+        assert_eq!(error, format!("dir/callboard.toml:18: route `/digits`: {expected}"));
+    }
+}
+
+#[test]
+fn a_picture_of_a_plan_has_the_steps_that_its_explanation_has() {
+    let written = r#"stages = ["decode", { ensemble = { a = { pick = "x" }, b = [] }, partial = true },
+      { switch = "want", cases = { b = "digits", c = { rename = { x = "y" } } }, default = [] }]"#;
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap();
+    let shown = plan.steps_of(&plan.routes[0]).to_string();
+    assert_eq!(crate::build::sketch(&plan).plan().to_string(), format!("/digits: {shown}\n"));
 }

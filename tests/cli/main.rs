@@ -5,6 +5,7 @@
 
 mod check;
 mod digits;
+mod graph;
 mod mistakes;
 mod openapi;
 mod serve;

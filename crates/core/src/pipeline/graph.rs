@@ -118,7 +118,7 @@ impl<S> Graph<S> {
 }
 
 impl<S: Display> Display for Graph<S> {
-    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`
+    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`; a partial ensemble is `(a | b)?`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => stage.fmt(f),
@@ -126,10 +126,13 @@ impl<S: Display> Display for Graph<S> {
             Self::Sequence(steps) => separated(f, steps, &[], " → "),
             Self::Map { name, .. } => write!(f, "[{name}]"),
             Self::Ask { name, .. } => write!(f, "<{name}>"),
-            Self::Ensemble { members, labels, .. } => {
+            Self::Ensemble { members, labels, join } => {
                 f.write_str("(")?;
                 separated(f, members, labels, " | ")?;
-                f.write_str(")")
+                f.write_str(match join {
+                    Join::FailFast(_) => ")",
+                    Join::Partial(_) => ")?",
+                })
             }
             Self::Switch { name, branches, labels, .. } => {
                 write!(f, "{name}{{")?;

@@ -79,7 +79,7 @@ fn named_members_and_branches_have_their_names() {
     let either = Pipeline::switch("side?", |_: &Value| Ok(0), vec![value("b"), value("c")]);
     let either = either.labelled(["l \"1\"".to_owned(), "r".to_owned()]);
     let plan = App::new().route("/x", Pipeline::ensemble_named_partial(members).then(either)).plan();
-    assert_eq!(plan.to_string(), "/x: (left: a | right: ·) → side?{l \"1\": b / r: c}\n");
+    assert_eq!(plan.to_string(), "/x: (left: a | right: ·)? → side?{l \"1\": b / r: c}\n");
     let expected = r#"flowchart LR
   subgraph f0 ["/x"]
     n0("call")

@@ -1,0 +1,289 @@
+//! What a route does with a request, step by step: the grammar of `stages`.
+//!
+//! ```toml
+//! stages = [
+//!   "decode",                                                    # a stage
+//!   { ensemble = { best = ["digits", "labels"], raw = "digits" } },  # side by side; a map by member name
+//!   { switch = "want", cases = { best = { pick = "best" }, all = [] } }, # one of them, by the value of a field
+//! ]
+//! ```
+//!
+//! A step is the name of a stage, a table with one of the keys above, or a list of steps that run one after the other; `[]`
+//! gives what it takes. Steps stand inside steps, [`MAX_DEPTH`] deep at most. They name stages and never each other, so there
+//! are no cycles to look for.
+
+use std::fmt;
+
+use super::document::{Entry, Section};
+use super::error::ConfigError;
+use super::form::Flag;
+use super::nearest::Hint;
+use super::stage::StagePlan;
+
+/// One step of a route, with all that is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StepPlan {
+    /// A stage: the index of one in the plan.
+    Stage(usize),
+    /// One after the other. Empty, it gives what it takes.
+    Sequence(Vec<Self>),
+    /// All members side by side on the same input; a map by member name.
+    Ensemble {
+        /// Names and steps, in the order of the file.
+        members: Vec<(String, Self)>,
+        /// A member that fails leaves its error in its place.
+        partial: bool,
+    },
+    /// One of the cases, by the value of a field of the item.
+    Switch {
+        /// The field.
+        field: String,
+        /// Values and steps, in the order of the file.
+        cases: Vec<(String, Self)>,
+        /// For items without the field, and for values without a case. Without it such an item fails.
+        default: Option<Box<Self>>,
+    },
+    /// The value of one field of the item.
+    Pick {
+        /// The field.
+        field: String,
+    },
+    /// The item with other names for some of its fields.
+    Rename {
+        /// Old and new names.
+        fields: Vec<(String, String)>,
+    },
+}
+
+/// Steps inside steps. Nobody reads deeper ones, and whoever walks through them needs no heap for it.
+pub(crate) const MAX_DEPTH: usize = 16;
+
+const STEP: &str =
+    "the name of a stage, a list of steps, or a table with one of the keys ensemble, switch, pick and rename";
+const MEMBERS: &str =
+    "a table of one or more steps by name, such as { digit = [\"model\", \"labels\"], raw = \"model\" }";
+const CASES: &str = "a table of one or more steps by value, such as { small = \"one\", large = \"other\" }";
+const RENAMES: &str = "a table of one or more new names by old ones, such as { picture = \"image\" }";
+
+const ENSEMBLE: &str = "ensemble";
+const SWITCH: &str = "switch";
+const PICK: &str = "pick";
+const RENAME: &str = "rename";
+const KEYS: [&str; 7] = [ENSEMBLE, "partial", SWITCH, "cases", "default", PICK, RENAME];
+
+impl StepPlan {
+    /// The stages in it, each as often as it is used.
+    #[must_use]
+    pub fn stages(&self) -> Vec<usize> {
+        match self {
+            Self::Stage(index) => vec![*index],
+            _ => self.parts().into_iter().flat_map(Self::stages).collect(),
+        }
+    }
+
+    /// The steps that this one consists of.
+    fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::Stage(_) | Self::Pick { .. } | Self::Rename { .. } => Vec::new(),
+            Self::Sequence(steps) => steps.iter().collect(),
+            Self::Ensemble { members, .. } => members.iter().map(|(_, member)| member).collect(),
+            Self::Switch { cases, default, .. } => {
+                cases.iter().map(|(_, case)| case).chain(default.as_deref()).collect()
+            }
+        }
+    }
+
+    /// What plans and pictures call a step that is no stage; the fields are those of `switch`, `pick` and `rename`.
+    pub(crate) fn title(&self) -> String {
+        match self {
+            Self::Switch { field, .. } => format!("switch {field}"),
+            Self::Pick { field } => format!("pick {field}"),
+            Self::Rename { fields } => {
+                let fields: Vec<String> = fields.iter().map(|(old, new)| format!("{old} to {new}")).collect();
+                format!("rename {}", fields.join(", "))
+            }
+            Self::Stage(_) | Self::Sequence(_) | Self::Ensemble { .. } => String::new(),
+        }
+    }
+}
+
+/// What a switch's default is called where its cases have their values.
+pub(crate) const DEFAULT_LABEL: &str = "default";
+
+/// Reads a step and all that is in it.
+pub(crate) fn read(entry: &Entry<'_>, stages: &[StagePlan]) -> Result<StepPlan, ConfigError> {
+    Reader { stages }.step(entry, MAX_DEPTH)
+}
+
+struct Reader<'s> {
+    stages: &'s [StagePlan],
+}
+
+impl Reader<'_> {
+    fn step(&self, entry: &Entry<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+        let Some(depth_left) = depth_left.checked_sub(1) else {
+            let message = format!("steps inside steps, more than {MAX_DEPTH} deep");
+            return Err(ConfigError::Rejected { place: entry.place(), message });
+        };
+        if entry.value.is_str() {
+            return self.stage(entry);
+        }
+        if entry.value.is_array() {
+            let steps = entry.elements(STEP)?;
+            let steps = steps.iter().map(|step| self.step(step, depth_left)).collect::<Result<_, _>>()?;
+            return Ok(StepPlan::Sequence(steps));
+        }
+        if !entry.value.is_table() {
+            return Err(entry.bad(STEP));
+        }
+        self.table(entry, &entry.section()?, depth_left)
+    }
+
+    fn stage(&self, entry: &Entry<'_>) -> Result<StepPlan, ConfigError> {
+        let name = entry.text("the name of a stage")?.value;
+        let names = || self.stages.iter().map(|stage| stage.name.value.as_str());
+        match names().position(|known| known == name) {
+            Some(index) => Ok(StepPlan::Stage(index)),
+            None => Err(ConfigError::UnknownName {
+                place: entry.place(),
+                what: "stage",
+                hint: Hint::new(&name, names()),
+                name,
+            }),
+        }
+    }
+
+    /// A table is what its one key of a kind says, and may have that kind's other keys.
+    fn table(&self, entry: &Entry<'_>, table: &Section<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+        table.deny_unknown(&KEYS)?;
+        let kinds: Vec<&str> =
+            table.keys().into_iter().filter(|key| [ENSEMBLE, SWITCH, PICK, RENAME].contains(key)).collect();
+        let [kind] = kinds[..] else {
+            return match kinds[..] {
+                [] => Err(entry.bad(STEP)),
+                [one, other, ..] => {
+                    let message = format!("`{one}` and `{other}` are two steps: give each a table of its own");
+                    Err(ConfigError::Rejected { place: entry.place(), message })
+                }
+                [_] => unreachable!("a single one was taken above"),
+            };
+        };
+        let known: &[&str] = match kind {
+            ENSEMBLE => &[ENSEMBLE, "partial"],
+            SWITCH => &[SWITCH, "cases", "default"],
+            PICK => &[PICK],
+            _ => &[RENAME],
+        };
+        table.deny_unknown(known)?;
+        match kind {
+            ENSEMBLE => self.ensemble(table, depth_left),
+            SWITCH => self.switch(table, depth_left),
+            PICK => Ok(StepPlan::Pick { field: table.require_text(PICK, "the name of a field")?.value }),
+            _ => rename(table),
+        }
+    }
+
+    fn ensemble(&self, table: &Section<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+        let members = self.named(table, ENSEMBLE, MEMBERS, depth_left)?;
+        let partial = table.read("partial", &Flag)?.is_some_and(|partial| partial.value);
+        Ok(StepPlan::Ensemble { members, partial })
+    }
+
+    fn switch(&self, table: &Section<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+        let field = table.require_text(SWITCH, "the name of a field, whose value chooses the case")?.value;
+        let cases = self.named(table, "cases", CASES, depth_left)?;
+        let default = table.get("default").map(|entry| self.step(&entry, depth_left)).transpose()?;
+        Ok(StepPlan::Switch { field, cases, default: default.map(Box::new) })
+    }
+
+    fn named(
+        &self,
+        table: &Section<'_>,
+        key: &'static str,
+        expected: &str,
+        depth_left: usize,
+    ) -> Result<Vec<(String, StepPlan)>, ConfigError> {
+        let named = entries(table, key, expected)?.into_iter();
+        named.map(|(name, entry)| Ok((name, self.step(&entry, depth_left)?))).collect()
+    }
+}
+
+fn rename(table: &Section<'_>) -> Result<StepPlan, ConfigError> {
+    let mut fields: Vec<(String, String)> = Vec::new();
+    for (old, entry) in entries(table, RENAME, RENAMES)? {
+        let new = entry.text("the new name of the field")?.value;
+        if let Some((first, _)) = fields.iter().find(|(_, other)| *other == new) {
+            let message = format!("`{first}` is to be called `{new}` already");
+            return Err(ConfigError::Rejected { place: entry.place(), message });
+        }
+        fields.push((old, new));
+    }
+    Ok(StepPlan::Rename { fields })
+}
+
+/// The entries of the table under `key`, in the order of the file. At least one.
+fn entries<'d>(
+    table: &Section<'d>,
+    key: &'static str,
+    expected: &str,
+) -> Result<Vec<(String, Entry<'d>)>, ConfigError> {
+    let entry = table.get(key).ok_or_else(|| table.missing(key, expected))?;
+    if !entry.value.is_table() {
+        return Err(entry.bad(expected));
+    }
+    let section = entry.section()?;
+    let entries = section.keys().into_iter().filter_map(|name| Some((name.to_owned(), section.get(name)?)));
+    let entries: Vec<_> = entries.collect();
+    if entries.is_empty() { Err(entry.bad(expected)) } else { Ok(entries) }
+}
+
+/// A step in one line, with the names of its stages: `decode → (best: digits → labels | raw: digits)`.
+pub(crate) struct Shown<'a> {
+    pub(crate) step: &'a StepPlan,
+    pub(crate) stages: &'a [StagePlan],
+}
+
+impl fmt::Display for Shown<'_> {
+    /// As the plans of programs are shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            StepPlan::Stage(index) => f.write_str(&self.stages[*index].name.value),
+            StepPlan::Sequence(steps) if steps.is_empty() => f.write_str("·"),
+            StepPlan::Sequence(steps) => self.separated(f, steps.iter().map(|step| (None, step)), " → "),
+            StepPlan::Ensemble { members, partial } => {
+                f.write_str("(")?;
+                self.separated(f, members.iter().map(|(name, member)| (Some(name.as_str()), member)), " | ")?;
+                f.write_str(if *partial { ")?" } else { ")" })
+            }
+            StepPlan::Switch { cases, default, .. } => {
+                write!(f, "{}{{", self.step.title())?;
+                let cases = cases.iter().map(|(value, case)| (Some(value.as_str()), case));
+                let default = default.as_deref().map(|default| (Some(DEFAULT_LABEL), default));
+                self.separated(f, cases.chain(default), " / ")?;
+                f.write_str("}")
+            }
+            StepPlan::Pick { .. } | StepPlan::Rename { .. } => write!(f, "[{}]", self.step.title()),
+        }
+    }
+}
+
+impl Shown<'_> {
+    fn separated<'p>(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        parts: impl Iterator<Item = (Option<&'p str>, &'p StepPlan)>,
+        separator: &str,
+    ) -> fmt::Result {
+        for (position, (label, step)) in parts.enumerate() {
+            if position > 0 {
+                f.write_str(separator)?;
+            }
+            if let Some(label) = label {
+                write!(f, "{label}: ")?;
+            }
+            write!(f, "{}", Shown { step, stages: self.stages })?;
+        }
+        Ok(())
+    }
+}
