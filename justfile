@@ -41,6 +41,10 @@ fuzz target runs="1000000":
 deny:
     cargo deny check
 
+# What metrics cost, in instructions of a call; needs valgrind.
+metrics-cost:
+    benches/metrics-cost.sh
+
 # As many seeds of the simulations as you like, e.g. `just simulate 10000`; one again with CALLBOARD_SEED=<seed>.
 simulate seeds="2000":
     CALLBOARD_SEEDS={{seeds}} cargo test -p callboard-core simulation -- --nocapture

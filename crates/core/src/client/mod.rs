@@ -24,6 +24,7 @@ use crate::containment::panic_message;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
+use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
 
@@ -223,6 +224,7 @@ impl AdmittedCall {
         self.open = false;
         let metrics = self.admission.route().metrics();
         match result {
+            Ok(_) if !COUNTING => {}
             Ok(_) => metrics.succeeded(clock::now().saturating_duration_since(self.admission.admitted_at())),
             Err(error) => metrics.ended(error.kind()),
         }

@@ -25,6 +25,10 @@ use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
 use crate::router::Route;
 
+/// Whether what happens on the path of a call is counted. Off only in a build that finds out what counting costs: see
+/// `benches/metrics-cost.sh`. Not a feature, because nobody is meant to turn it on by depending on this crate.
+pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
+
 /// Where an entry was when nobody wanted it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
@@ -384,6 +388,9 @@ impl RouteMetrics {
     }
 
     pub(crate) fn ended(&self, kind: ErrorKind) {
+        if !COUNTING {
+            return;
+        }
         self.errors[kind as usize].inc();
     }
 
@@ -426,6 +433,9 @@ pub(crate) struct StageMetrics {
 
 impl StageMetrics {
     pub(crate) fn released(&self, reason: ReleaseReason, entries: usize) {
+        if !COUNTING {
+            return;
+        }
         self.batch_size.observe(entries as u64);
         self.reason(reason).inc();
     }
@@ -441,10 +451,16 @@ impl StageMetrics {
     }
 
     pub(crate) fn computed(&self, compute: Duration) {
+        if !COUNTING {
+            return;
+        }
         self.compute_seconds.observe(micros(compute));
     }
 
     pub(crate) fn waited(&self, timing: &Timing) {
+        if !COUNTING {
+            return;
+        }
         self.queue_seconds.observe(micros(timing.queue));
         self.batch_seconds.observe(micros(timing.batch));
     }
