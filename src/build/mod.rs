@@ -133,3 +133,37 @@ fn example_value(plan: &Plan, route: &RoutePlan, input: &DataType, example: &Exa
             .map_err(|source| BuildError::BadExample { place: place(), path, source: Box::new(source) }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use callboard_core::Priority;
+
+    use super::*;
+    use crate::config::{Environment, Flags, Target};
+
+    #[tokio::test]
+    async fn the_limits_of_a_route_are_those_of_the_plan() {
+        let text = "[limits]\ndefault_timeout = \"7s\"\n[[stage]]\nname = \"x\"\nkind = \"labels\"\n\
+                    [[route]]\npath = \"/plain\"\nstages = \"x\"\n\
+                    [[route]]\npath = \"/own\"\nstages = \"x\"\n\
+                    max_in_flight = 3\ntimeout = \"2s\"\npriority = \"low\"\n";
+        let target = Target::File { path: PathBuf::from("f"), text: text.to_owned() };
+        let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
+        let node = app(&plan).unwrap().start().await.unwrap();
+        let mut limits: Vec<_> = node
+            .client()
+            .routes()
+            .iter()
+            .map(|route| {
+                let calls = route.max_in_flight().map(usize::from);
+                (route.name().to_owned(), calls, route.default_timeout(), route.default_priority())
+            })
+            .collect();
+        limits.sort_by(|one, other| one.0.cmp(&other.0));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let own = ("/own".to_owned(), Some(3), seconds(2), Priority::Low);
+        assert_eq!(limits, [own, ("/plain".to_owned(), None, seconds(7), Priority::Normal)]);
+    }
+}

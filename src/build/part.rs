@@ -145,3 +145,70 @@ mod model {
         }
     }
 }
+
+#[cfg(all(test, feature = "onnx"))]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use callboard_codec::{DataType, Value};
+    use callboard_core::{App, Contract, ErrorKind, Stage};
+
+    use super::*;
+    use crate::config::{Environment, Flags, Target};
+
+    const KNOBS: &str = r#"
+[[stage]]
+name = "x"
+kind = "onnx"
+model = "x.onnx"
+max_batch_size = 5
+max_delay = "2ms"
+replicas = 3
+queue = 7
+contract = "idempotent"
+timeout = "11s"
+max_abandoned_threads = 2
+cost = "rows"
+max_cost = 2
+ageing = "13s"
+affinity = [1, 0]
+
+[[route]]
+path = "/x"
+stages = "x"
+"#;
+
+    fn stage(knobs: &str) -> Stage<Value, Value> {
+        let target = Target::File { path: PathBuf::from("f"), text: knobs.to_owned() };
+        let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
+        with_knobs(Stage::each("x", |item: &Value| Ok(item.clone())), &plan.stages[0])
+    }
+
+    #[test]
+    fn every_knob_of_a_plan_is_turned() {
+        let stage = stage(KNOBS);
+        let settings = stage.settings();
+        let batching = settings.batching();
+        assert_eq!(batching.max_batch_size.get(), 5);
+        assert_eq!(batching.max_delay, Duration::from_millis(2));
+        assert_eq!(batching.max_cost.map(u64::from), Some(2));
+        assert_eq!(batching.ageing, Duration::from_secs(13));
+        assert_eq!(settings.replicas().get(), 3);
+        assert_eq!(settings.queue().get(), 7);
+        assert_eq!(settings.contract(), Contract::Idempotent);
+        assert_eq!(settings.timeout(), Some(Duration::from_secs(11)));
+        assert_eq!(settings.max_abandoned_threads(), 2);
+        assert_eq!(settings.affinity(), [1, 0]);
+    }
+
+    #[tokio::test]
+    async fn an_entry_with_more_rows_than_a_batch_may_have_is_refused() {
+        let route = |stage| App::new().route_described("/x", stage, DataType::value(), DataType::value());
+        let node = route(stage(KNOBS)).start().await.unwrap();
+        let rows = |count: i64| Value::List((0..count).map(Value::Int).collect());
+        assert_eq!(node.client().call::<Value, Value>("/x", rows(2)).await.unwrap(), rows(2));
+        let error = node.client().call::<Value, Value>("/x", rows(3)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+}
