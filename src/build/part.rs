@@ -146,7 +146,8 @@ mod model {
     }
 }
 
-#[cfg(all(test, feature = "onnx"))]
+#[cfg(test)]
+#[cfg(feature = "onnx")]
 mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
