@@ -24,6 +24,7 @@ examples:
     cargo run --example batching
     cargo run --example restart
     cargo run --example calls
+    cargo run --example actors
 
 # Each feature of the facade alone, and none of them.
 features:
