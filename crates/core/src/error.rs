@@ -187,6 +187,12 @@ impl CallError {
     }
 
     #[must_use]
+    pub(crate) fn with_status(mut self, status: u16) -> Self {
+        self.0.status = Some(status);
+        self
+    }
+
+    #[must_use]
     pub(crate) fn with_trace(mut self, trace: impl Into<String>) -> Self {
         self.0.remote_trace = Some(trace.into());
         self

@@ -15,6 +15,9 @@ use crate::id::{FlightId, RouteIndex};
 use crate::metrics::SharedMetrics;
 use crate::router::{HeldRoute, Route};
 
+/// HTTP's word for an input that is larger than can be taken.
+const TOO_LARGE: u16 = 413;
+
 /// When a refused caller may come again: the time in which a node at its bound has surely finished something.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -98,7 +101,7 @@ impl Gateway {
             Refusal::TooManyBytes { asked, limit } if asked > limit => {
                 let message =
                     format!("the call's {asked} bytes are more than the limit of {limit} for all calls in flight");
-                CallError::new(ErrorKind::InvalidInput, message)
+                CallError::new(ErrorKind::InvalidInput, message).with_status(TOO_LARGE)
             }
             Refusal::TooManyCalls { .. } | Refusal::TooManyBytes { .. } | Refusal::RouteFull { .. } => {
                 CallError::overloaded(refusal.to_string(), RETRY_AFTER)

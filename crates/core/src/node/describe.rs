@@ -48,6 +48,8 @@ pub struct StageHealth {
     pub state: StageState,
     /// Why, where there is something to say.
     pub reason: Option<String>,
+    /// Whether it takes calls: ready or degraded, with a replica that is up.
+    pub ready: bool,
 }
 
 /// The running tree.
@@ -210,15 +212,12 @@ impl Shared {
     pub(crate) fn health(&self) -> Health {
         let table = self.router.table();
         // A stage that warms up for a change, or finishes after one, says nothing about the routes.
-        let routed = || table.serving().iter().filter(|stage| table.is_routed(stage));
-        let stages: Vec<_> = routed().map(stage_health).collect();
-        // A stage that serves while a replica is missing serves nothing when it is the only one.
-        let manned = routed().all(|stage| !stage.pool.workers().is_empty());
+        let stages: Vec<_> = table.serving().iter().filter(|stage| table.is_routed(stage)).map(stage_health).collect();
         let live = self.alive.load(Ordering::Acquire);
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
         let failed = |actor: &Arc<ActorStatus>| (actor.life().0 == ActorState::Failed).then(|| actor.name().to_owned());
         let failed_actors: Vec<String> = self.directory.statuses().iter().filter_map(failed).collect();
-        let well = manned && failed_actors.is_empty() && stages.iter().all(|stage| stage.state.is_ready());
+        let well = failed_actors.is_empty() && stages.iter().all(|stage| stage.ready);
         let ready = live && !draining && well;
         Health { live, ready, draining, stages, failed_actors }
     }
@@ -296,7 +295,9 @@ fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
 
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
     let (state, reason) = stage.pool.state();
-    StageHealth { name: stage.name().clone(), state, reason }
+    let manned = !stage.pool.workers().is_empty();
+    let reason = reason.or_else(|| (state.is_ready() && !manned).then(|| "no replica is up".to_owned()));
+    StageHealth { name: stage.name().clone(), state, reason, ready: state.is_ready() && manned }
 }
 
 fn part_of(table: &Table, stage: &Arc<DeployedStage>) -> StagePart {

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use callboard_codec::Value;
-use callboard_core::{ErrorKind, Health, StageHealth, StageState};
+use callboard_core::{ErrorKind, Health, StageHealth};
 
 use super::Sources;
 use crate::error::ApiError;
@@ -41,7 +41,7 @@ fn unavailable(health: &Health, message: String) -> ApiError {
 fn reason(stage: &StageHealth) -> Option<String> {
     let StageHealth { name, state, reason, .. } = stage;
     match (state, reason) {
-        (StageState::Ready | StageState::Degraded, _) => None,
+        _ if stage.ready => None,
         (_, Some(reason)) => Some(format!("stage `{name}` is {}: {reason}", state.as_str())),
         (_, None) => Some(format!("stage `{name}` is {}", state.as_str())),
     }

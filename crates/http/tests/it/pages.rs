@@ -218,11 +218,7 @@ async fn pages_answer_head_as_they_answer_get() {
 async fn a_stage_that_has_given_up_is_named_with_its_reason() {
     let stage = Stage::worker("fragile", |_: &Replica| Ok(Fragile));
     let server = Server::of_app(App::new().route("/fragile", stage), HttpConfig::default()).await;
-    let crash = async {
-        while server.get("/readyz").await.status == 200 {
-            server.post_json("/fragile", "1").await;
-        }
-    };
+    let crash = async { while server.post_json("/fragile", "1").await.status != 503 {} };
     tokio::time::timeout(crate::support::PATIENCE, crash).await.expect("the stage gives up");
     let problem = server.get("/readyz").await.problem();
     let message = problem["message"].as_str().unwrap();
