@@ -92,6 +92,7 @@ enum End {
 pub(super) struct Family {
     pub(super) size: usize,
     pub(super) runs: usize,
+    /// Some of them may leave before they are found.
     pub(super) culprits: usize,
 }
 
@@ -545,7 +546,9 @@ impl World {
         let may_run_again = self.script.contract.may_run_again();
         if may_run_again && batch.calls.len() > 1 {
             let family = batch.family.unwrap_or_else(|| {
-                self.families.push(Family { size: batch.calls.len(), runs: 1, culprits: 0 });
+                let kills = |call: &&usize| self.script.calls[**call].nature == Nature::Kills;
+                let culprits = batch.calls.iter().filter(kills).count();
+                self.families.push(Family { size: batch.calls.len(), runs: 1, culprits });
                 self.families.len() - 1
             });
             self.isolate(family, open);
@@ -553,9 +556,6 @@ impl World {
         }
         if may_run_again {
             self.culprits.found();
-            if let Some(family) = batch.family {
-                self.families[family].culprits += 1;
-            }
         }
         for call in open {
             if may_run_again && self.script.calls[call].nature != Nature::Kills {
