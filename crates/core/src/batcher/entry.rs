@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use callboard_codec::Payload;
 use tokio::sync::oneshot;
 
 use super::places::Place;
 pub(crate) use super::queue::EntryKey;
-use crate::call::{Flight, Timing};
+use crate::call::{Flight, Micros, Timing};
 use crate::clock::Instant;
 use crate::containment::drop_contained;
 use crate::error::CallError;
@@ -19,19 +18,16 @@ use crate::worker::OutputSender;
 #[derive(Debug)]
 pub(crate) struct StageReply {
     pub(crate) payload: Payload,
-    timing: [u64; 3],
+    timing: Micros,
 }
 
 impl StageReply {
-    /// Nanoseconds in 64 bits, half of what durations take: there is room for one of these in every waiting call.
     pub(crate) fn new(payload: Payload, timing: Timing) -> Self {
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Self { payload, timing: [timing.queue, timing.batch, timing.compute].map(nanos) }
+        Self { payload, timing: timing.into() }
     }
 
     pub(crate) fn into_parts(self) -> (Payload, Timing) {
-        let [queue, batch, compute] = self.timing.map(Duration::from_nanos);
-        (self.payload, Timing { queue, batch, compute })
+        (self.payload, self.timing.into())
     }
 }
 

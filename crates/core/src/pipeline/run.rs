@@ -12,7 +12,7 @@ use super::Graph;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
 use crate::batcher::Pool;
-use crate::call::{Flight, Reply, Timing};
+use crate::call::{Flight, Micros, Reply, Timing};
 use crate::clock::{self, Instant};
 use crate::containment::contain;
 use crate::error::{CallError, ErrorKind};
@@ -45,7 +45,7 @@ impl Graph<Arc<Pool>> {
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + 'a {
         // The payload is handed over before each wait, for the same reason.
         async move {
-            let mut total = Timing::default();
+            let mut total = Micros::default();
             // A later step that refuses does so after user code ran: the caller must not take it for a refusal at the door.
             let mut started = false;
             for (position, step) in steps.iter().enumerate() {
@@ -69,9 +69,9 @@ impl Graph<Arc<Pool>> {
                         (payload, timing)
                     }
                 };
-                total = total + timing;
+                total.add(timing);
             }
-            Ok(Reply { payload, timing: total })
+            Ok(Reply { payload, timing: total.into() })
         }
     }
 
