@@ -67,6 +67,8 @@ struct ReplicaState {
     restart_due: bool,
     /// The current life, once it is up.
     slot: Option<Arc<WorkerSlot>>,
+    /// Lives in a row that ended without a completed batch.
+    fruitless: u32,
 }
 
 impl Actor for DeploymentActor {
@@ -299,11 +301,15 @@ impl DeploymentState {
             self.give_up(format!("{hung} of its threads hang in user code"));
             return;
         }
-        let in_a_loop = slot.batches() == 0;
+        // One life without a completed batch is chance where inputs kill now and then and batches are quick; two in a row are a
+        // loop.
+        let replica = &mut self.replicas[index];
+        replica.fruitless = if slot.batches() == 0 { replica.fruitless + 1 } else { 0 };
+        let in_a_loop = replica.fruitless > 1;
         self.restart_or_give_up(myself, index, in_a_loop, format!("replica {index} died: {why}"));
     }
 
-    /// A crash counts against the intensity only if the replica completed no batch since its start.
+    /// A crash counts against the intensity only in a loop: lives without a completed batch, or failed constructions.
     fn restart_or_give_up(
         &mut self,
         myself: &ActorRef<DeploymentMessage>,

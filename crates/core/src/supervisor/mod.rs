@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Precious state is near the root, dangerous work in the leaves. A crash ends one replica. A replica that had completed a
-//! batch is started again at once; one that dies before its first batch is in a crash *loop*: it waits longer each time,
+//! batch is started again at once; one that dies before its first batch twice in a row is in a crash *loop*: it waits longer,
 //! and after [`Intensity`] is exceeded its stage is `Failed`, which its routes and the readiness answer tell. The other
 //! stages serve on.
 
