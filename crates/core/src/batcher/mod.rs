@@ -20,6 +20,7 @@ mod places;
 mod policy;
 mod pool;
 mod queue;
+mod submission;
 mod tree;
 
 pub use policy::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};

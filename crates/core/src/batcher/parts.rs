@@ -44,7 +44,7 @@ impl Pool {
         let mut running = FuturesOrdered::new();
         for (part, cost) in parts.by_ref().take(AHEAD * self.seats()) {
             let place = place.take().unwrap_or_else(|| self.take_place_again());
-            running.push_back(self.enqueue(place, part, cost, &branch, now)?);
+            running.push_back(self.enqueue(None, place, part, cost, &branch, now)?);
         }
         let mut outputs = Vec::with_capacity(count);
         let mut first = None;
@@ -54,7 +54,7 @@ impl Pool {
             first.get_or_insert(timing);
             outputs.push(payload);
             if let Some((part, cost)) = parts.next() {
-                running.push_back(self.enqueue(self.take_place_again(), part, cost, &branch, clock::now())?);
+                running.push_back(self.enqueue(None, self.take_place_again(), part, cost, &branch, clock::now())?);
             }
         }
 
