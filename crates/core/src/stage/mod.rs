@@ -20,12 +20,13 @@ pub(crate) use sizing::{Sizing, Splitting};
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::{Data, Map};
 
+use self::settings::at_least_one;
 use crate::batcher::BatchPolicy;
 use crate::failure::Failure;
 use crate::id::StageName;
@@ -332,11 +333,7 @@ impl<In, Out> Stage<In, Out> {
     /// The largest batch; see [`BatchPolicy::max_batch_size`]. 0 counts as 1.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
-        self.change(|settings| {
-            let max_batch_size = NonZeroUsize::new(entries).unwrap_or(NonZeroUsize::MIN);
-            let batching = BatchPolicy { max_batch_size, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
+        self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 
     /// How long a batch that is not full may wait for more; see [`BatchPolicy::max_delay`].
@@ -370,15 +367,13 @@ impl<In, Out> Stage<In, Out> {
     /// The number of replicas. 0 counts as 1.
     #[must_use]
     pub fn replicas(self, replicas: usize) -> Self {
-        let replicas = NonZeroUsize::new(replicas).unwrap_or(NonZeroUsize::MIN);
-        self.change(|settings| settings.with_replicas(replicas))
+        self.change(|settings| settings.with_replicas(at_least_one(replicas)))
     }
 
     /// How many entries may wait; one more is refused with `Overloaded`. 0 counts as 1.
     #[must_use]
     pub fn queue(self, entries: usize) -> Self {
-        let entries = NonZeroUsize::new(entries).unwrap_or(NonZeroUsize::MIN);
-        self.change(|settings| settings.with_queue(entries))
+        self.change(|settings| settings.with_queue(at_least_one(entries)))
     }
 
     /// Says what may be done with a call whose worker did not survive it; see [`Contract`].

@@ -36,6 +36,11 @@ pub enum Placement {
     Thread,
 }
 
+/// A knob that counts: 0 counts as 1.
+pub(super) fn at_least_one(count: usize) -> NonZeroUsize {
+    NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN)
+}
+
 /// How a stage batches, queues, runs and restarts.
 #[derive(Clone, Debug)]
 pub struct StageSettings {
@@ -61,7 +66,7 @@ impl StageSettings {
         Self {
             batching: BatchPolicy::default(),
             replicas: NonZeroUsize::MIN,
-            queue: NonZeroUsize::new(DEFAULT_QUEUE_ENTRIES).unwrap_or(NonZeroUsize::MIN),
+            queue: at_least_one(DEFAULT_QUEUE_ENTRIES),
             placement,
             intensity: Intensity::default(),
             backoff: BackoffPolicy::default(),
@@ -69,7 +74,7 @@ impl StageSettings {
             timeout: None,
             max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
             concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
-            credit: NonZeroUsize::new(DEFAULT_CREDIT).unwrap_or(NonZeroUsize::MIN),
+            credit: at_least_one(DEFAULT_CREDIT),
             affinity: Arc::default(),
             replica_settings: Arc::default(),
         }
@@ -85,6 +90,12 @@ impl StageSettings {
     #[must_use]
     pub fn with_batching(mut self, batching: BatchPolicy) -> Self {
         self.batching = batching;
+        self
+    }
+
+    /// The largest batch, the other knobs of batching as they are.
+    pub(super) fn with_max_batch_size(mut self, entries: NonZeroUsize) -> Self {
+        self.batching.max_batch_size = entries;
         self
     }
 

@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::Data;
 use futures_util::Stream;
 
+use super::settings::at_least_one;
 use super::{Factory, Placement, Sizing, StageSettings, StageSpec};
-use crate::batcher::BatchPolicy;
 use crate::failure::Failure;
 use crate::id::StageName;
 use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, StreamWorker};
@@ -110,25 +110,20 @@ impl<In, Out> StreamStage<In, Out> {
         self.with_settings(settings)
     }
 
-    /// The largest batch of a [`worker`](Self::worker); see [`BatchPolicy::max_batch_size`]. 0 counts as 1. A function of
+    /// The largest batch of a [`worker`](Self::worker); see [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1. A function of
     /// [`each`](Self::each) has batches of one, so that no stream waits for the end of another.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
         if self.spec.is_async() {
             return self;
         }
-        self.change(|settings| {
-            let max_batch_size = NonZeroUsize::new(entries).unwrap_or(NonZeroUsize::MIN);
-            let batching = BatchPolicy { max_batch_size, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
+        self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 
     /// The number of replicas. 0 counts as 1.
     #[must_use]
     pub fn replicas(self, replicas: usize) -> Self {
-        let replicas = NonZeroUsize::new(replicas).unwrap_or(NonZeroUsize::MIN);
-        self.change(|settings| settings.with_replicas(replicas))
+        self.change(|settings| settings.with_replicas(at_least_one(replicas)))
     }
 
     /// How many batches one replica of [`each`](Self::each) works on at once. 0 counts as 1.
@@ -141,8 +136,7 @@ impl<In, Out> StreamStage<In, Out> {
     /// How many outputs of one call may wait for their reader; see [`StageSettings::credit`]. 0 counts as 1.
     #[must_use]
     pub fn credit(self, outputs: usize) -> Self {
-        let outputs = NonZeroUsize::new(outputs).unwrap_or(NonZeroUsize::MIN);
-        self.change(|settings| settings.with_credit(outputs))
+        self.change(|settings| settings.with_credit(at_least_one(outputs)))
     }
 
     /// The longest that one batch may take in user code, all of its outputs included; see [`StageSettings::timeout`].

@@ -28,10 +28,6 @@ where
     In: Data,
     Out: Data,
 {
-    fn warmup(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
     fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
         for (position, item) in items.drain(..).enumerate() {
             // The first was looked at when the batch began; those before an item may have taken their time.
@@ -44,8 +40,6 @@ where
         }
         Ok(())
     }
-
-    fn cleanup(&mut self) {}
 }
 
 /// A closure over a batch. All replicas share it.

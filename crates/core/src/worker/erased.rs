@@ -49,12 +49,14 @@ pub(crate) struct WrongCount {
 
 /// A worker whose types are known only inside.
 pub(crate) trait DynWorker: Send {
-    fn warmup(&mut self) -> Result<(), Failure>;
+    fn warmup(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// Runs the batch: takes all `items` and pushes as many outcomes, in order.
     fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount>;
 
-    fn cleanup(&mut self);
+    fn cleanup(&mut self) {}
 }
 
 /// Reads a payload as `In`, in place where it is one already.

@@ -288,10 +288,6 @@ where
     In: Data,
     Out: Data,
 {
-    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
             let streaming = items.into_iter().map(async |item| {
@@ -307,10 +303,6 @@ where
             });
             Ok(join_all(streaming).await)
         })
-    }
-
-    fn cleanup(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }
 
