@@ -174,7 +174,9 @@ impl GroupState {
             return;
         }
         let Some(index) = self.queue.pop_front() else {
-            if let Some(started) = self.started.take() {
+            // One that crashed meanwhile is to be started again first, and with it those that were still in the queue.
+            let all_up = self.lives.iter().all(|life| life.over || life.actor.is_some());
+            if all_up && let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
             }
             return;

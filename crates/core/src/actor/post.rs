@@ -62,11 +62,22 @@ impl<M: Send + 'static> Post<M> {
     }
 
     pub(super) fn set_up(&self, actor: ActorRef<Mail<M>>) {
-        self.target.send_replace(Target::Up(actor));
+        self.change(Target::Up(actor));
     }
 
     pub(super) fn set_down(&self) {
-        self.target.send_replace(Target::Down);
+        self.change(Target::Down);
+    }
+
+    /// An actor that was still starting when its group gave up does not come back by it.
+    fn change(&self, next: Target<M>) {
+        self.target.send_if_modified(|target| {
+            let goes_on = !matches!(target, Target::Over);
+            if goes_on {
+                *target = next;
+            }
+            goes_on
+        });
     }
 
     pub(super) fn set_over(&self) {

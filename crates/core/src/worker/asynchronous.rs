@@ -90,12 +90,16 @@ pub trait AsyncWorker: Send + Sync + 'static {
 
 /// An asynchronous worker whose types are known only inside.
 pub(crate) trait DynAsyncWorker: Send + Sync {
-    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>>;
+    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// Runs the batch: as many outcomes as items, in order.
     fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>>;
 
-    fn cleanup(&self) -> BoxFuture<'_, ()>;
+    fn cleanup(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// The adapter for the [`AsyncWorker`] trait.
@@ -140,10 +144,6 @@ where
     In: Data,
     Out: Data,
 {
-    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
             let running = items.into_iter().map(async |item| match read_input::<In>(item.payload) {
@@ -152,10 +152,6 @@ where
             });
             Ok(futures_util::future::join_all(running).await)
         })
-    }
-
-    fn cleanup(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }
 

@@ -94,7 +94,7 @@ impl BatchRun {
                 Ok(ran) => ran,
                 Err(_) => {
                     pool.metrics().hung();
-                    pool.release_worker(slot);
+                    pool.give_back_worker(slot);
                     hand.give_up_waiting(timeout);
                     return Ok(());
                 }
@@ -103,7 +103,7 @@ impl BatchRun {
         };
         let Some(ran) = ran else {
             // All callers have gone; the worker is as good as before.
-            pool.release_worker(slot);
+            pool.give_back_worker(slot);
             hand.answer_nobody(clock::now());
             return Ok(());
         };
@@ -122,7 +122,11 @@ impl Drop for BatchRun {
     /// Nothing of it has begun: a worker that ends takes no batch with it that it only had been told of.
     fn drop(&mut self) {
         if !self.entries.is_empty() {
-            self.pool.tell_batcher(BatcherMessage::TakeBack(std::mem::take(&mut self.entries)));
+            let entries = std::mem::take(&mut self.entries);
+            // Suspects stay apart from the others.
+            let back =
+                if self.isolating { BatcherMessage::Isolate(entries) } else { BatcherMessage::TakeBack(entries) };
+            self.pool.tell_batcher(back);
         }
     }
 }
