@@ -1,0 +1,83 @@
+//! A command run to its end within a limit; what it said belongs to the error when it fails.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// Runs a command; gives what it wrote to stdout.
+///
+/// # Errors
+///
+/// It could not be started, ended with another code than 0, or was killed at its limit; with all that it wrote.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = Killed(child.map_err(|error| format!("{program}: {error}"))?);
+    let (ended, end) = mpsc::sync_channel(2);
+    let stdout = collect(child.0.stdout.take().expect("a pipe"), ended.clone());
+    let stderr = collect(child.0.stderr.take().expect("a pipe"), ended);
+
+    // Both pipes end when the process does.
+    let in_time = loop {
+        match end.recv_timeout(limit) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Disconnected) => break true,
+            Err(RecvTimeoutError::Timeout) => break false,
+        }
+    };
+    if !in_time {
+        child.kill();
+    }
+    let status = child.0.wait().map_err(|error| format!("{program}: {error}"))?;
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    match (in_time, status.success()) {
+        (true, true) => Ok(stdout),
+        (true, false) => Err(format!("{program} ended with {status}:\n{stdout}\n{stderr}")),
+        (false, _) => Err(format!("{program} did not end within {} s:\n{stdout}\n{stderr}", limit.as_secs())),
+    }
+}
+
+/// A child that does not outlive its test.
+struct Killed(Child);
+
+impl Killed {
+    fn kill(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.0.kill();
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = self.0.wait();
+    }
+}
+
+type Collected = thread::JoinHandle<Vec<u8>>;
+
+fn collect(mut pipe: impl Read + Send + 'static, ended: mpsc::SyncSender<()>) -> Collected {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is still worth telling.
+        let _ = pipe.read_to_end(&mut bytes);
+        let _ = ended.send(());
+        bytes
+    })
+}
+
+fn text(collected: Collected) -> String {
+    String::from_utf8_lossy(&collected.join().expect("a reader does not panic")).trim_end().to_owned()
+}
+
+#[test]
+fn what_does_not_end_is_killed_and_what_it_said_is_told() {
+    let mut endless = Command::new("sh");
+    let error = run(endless.args(["-c", "echo begun; exec sleep 600"]), Duration::from_secs(3)).unwrap_err();
+    assert!(error.contains("did not end within 3 s") && error.contains("begun"), "{error}");
+    let mut failing = Command::new("sh");
+    let error = run(failing.args(["-c", "echo why >&2; exit 3"]), crate::support::PATIENCE).unwrap_err();
+    assert!(error.contains("exit status: 3") && error.contains("why"), "{error}");
+}

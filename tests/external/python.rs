@@ -1,0 +1,77 @@
+//! Python with pinned packages: a virtual environment for each file of `requirements/`, made once and shared by all tests.
+//!
+//! An environment lies under the target directory. It is made behind a file lock, so that tests side by side, in one process
+//! or in several, wait for one another; it counts as made once the text of its requirements lies in it, so that one that was
+//! interrupted, or whose requirements have changed since, is made anew.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::run;
+use crate::tool::PYTHON;
+
+/// An environment is downloaded and unpacked in this, on a slow line and a busy machine.
+const SET_UP_LIMIT: Duration = Duration::from_secs(900);
+
+/// A script ends in this, on a machine that does ten other things.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(300);
+
+/// The interpreter of an environment.
+#[derive(Debug)]
+pub(crate) struct Python {
+    interpreter: PathBuf,
+}
+
+impl Python {
+    /// The environment with the packages of `requirements/{requirements}.txt`; `None` after the line that says why not.
+    ///
+    /// ```ignore
+    /// let Some(python) = Python::with("requests") else { return };
+    /// python.run("upload.py", &[&server.address]);
+    /// ```
+    pub(crate) fn with(requirements: &str) -> Option<Self> {
+        PYTHON.or_skip(set_up(requirements))
+    }
+
+    /// Runs `scripts/{script}` to its end; gives what it printed.
+    ///
+    /// # Panics
+    ///
+    /// When the script fails, with all that it said.
+    pub(crate) fn run(&self, script: &str, args: &[&str]) -> String {
+        let mut command = Command::new(&self.interpreter);
+        // No byte code beside the scripts, and no waiting lines when one is killed.
+        command.args(["-B", "-u"]).arg(here().join("scripts").join(script)).args(args);
+        command.current_dir(env!("CARGO_MANIFEST_DIR"));
+        run(&mut command, SCRIPT_LIMIT).unwrap_or_else(|error| panic!("{script}: {error}"))
+    }
+}
+
+fn set_up(requirements: &str) -> Result<Python, String> {
+    let file = here().join("requirements").join(format!("{requirements}.txt"));
+    let wanted = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("external").join(format!("python-{requirements}"));
+    let made = directory.join("requirements.txt");
+    let interpreter = directory.join("bin").join("python");
+
+    fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+    let lock = File::create(directory.with_extension("lock")).map_err(|error| error.to_string())?;
+    lock.lock().map_err(|error| error.to_string())?;
+    let is_made = fs::read_to_string(&made).is_ok_and(|made| made == wanted);
+    // An environment points to the interpreter that made it, which may be gone by now.
+    if is_made && run(Command::new(&interpreter).arg("--version"), SET_UP_LIMIT).is_ok() {
+        return Ok(Python { interpreter });
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory), SET_UP_LIMIT)?;
+    let mut pip = Command::new(&interpreter);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
+    run(pip.arg("--requirement").arg(&file), SET_UP_LIMIT)?;
+    fs::write(made, wanted).map_err(|error| error.to_string())?;
+    Ok(Python { interpreter })
+}
+
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("external")
+}

@@ -1,0 +1,51 @@
+//! What becomes of a test whose tool is missing: one line and a skip, or a failure where `CALLBOARD_REQUIRE` names the tool.
+
+use std::io::Write as _;
+use std::thread;
+
+/// Something from outside that a test may need, by the word that `CALLBOARD_REQUIRE` has for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tool(&'static str);
+
+/// `python3` with `venv`, and a package index that `pip` reaches.
+pub(crate) const PYTHON: Tool = Tool("python");
+
+const REQUIRE: &str = "CALLBOARD_REQUIRE";
+
+impl Tool {
+    /// What was set up, or nothing and one line that says why.
+    ///
+    /// # Panics
+    ///
+    /// When the tool is required.
+    pub(crate) fn or_skip<T>(self, set_up: Result<T, String>) -> Option<T> {
+        let why = match set_up {
+            Ok(there) => return Some(there),
+            Err(why) => why,
+        };
+        let required = std::env::var(REQUIRE).unwrap_or_default();
+        assert!(!self.is_required(&required), "{REQUIRE} names {}, and it is missing: {why}", self.0);
+        // The line goes past the capture of the test harness, which would hide it from whoever reads the result.
+        let line = format!("skipped {}: no {}: {}\n", test_name(), self.0, why.lines().last().unwrap_or_default());
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        None
+    }
+
+    /// `required` lists words between commas, as in `python,chromium`.
+    fn is_required(self, required: &str) -> bool {
+        required.split(',').any(|word| word.trim() == self.0)
+    }
+}
+
+/// The harness names a test's thread after the test.
+fn test_name() -> String {
+    thread::current().name().unwrap_or("a test").to_owned()
+}
+
+#[test]
+fn a_missing_tool_is_a_failure_only_where_it_is_required() {
+    assert!(PYTHON.is_required("python,chromium"));
+    assert!(PYTHON.is_required("chromium, python"));
+    assert!(!PYTHON.is_required("chromium"));
+    assert!(!PYTHON.is_required(""));
+}
