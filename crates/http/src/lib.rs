@@ -77,6 +77,8 @@
 mod accept;
 mod ascii;
 mod catch_panic;
+#[cfg(feature = "client")]
+pub mod client;
 mod config;
 mod convert;
 mod curl;

@@ -5,6 +5,8 @@
 
 mod accept;
 mod calls;
+#[cfg(feature = "client")]
+mod client;
 mod hostile;
 mod http2;
 mod pages;

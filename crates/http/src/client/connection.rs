@@ -1,0 +1,182 @@
+//! One connection, and the answers that come on it.
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
+use hyper::Response;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use super::call::Prepared;
+use super::error::ClientError;
+use super::origin::Origin;
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 with keep-alive: one request at a time.
+    Http1,
+    /// HTTP/2 with prior knowledge: as many at a time as the server allows.
+    Http2,
+}
+
+/// An open connection. Its bytes are moved by a task of the runtime it was opened on.
+#[derive(Debug)]
+pub struct Connection(Sender);
+
+#[derive(Debug)]
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+/// What HTTP/2 may send before it is told to go on, per stream; the whole connection may send four times that. The 64 KiB
+/// of its default would make the length of the way the measure of a large body.
+const WINDOW_BYTES: u32 = 1 << 20;
+
+impl Connection {
+    /// Opens one.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Connect`] where nobody listens, [`ClientError::Closed`] or [`ClientError::Protocol`] where what
+    /// listens does not speak the protocol.
+    ///
+    /// # Cancellation
+    ///
+    /// What has been opened so far is closed.
+    pub async fn open(origin: &Origin, protocol: Protocol) -> Result<Self, ClientError> {
+        let failed = |source| ClientError::Connect { authority: origin.authority().to_owned(), source };
+        let stream = TcpStream::connect((origin.host(), origin.port())).await.map_err(failed)?;
+        // A request is written in one piece: waiting for more of it would only make it late.
+        stream.set_nodelay(true).map_err(failed)?;
+        let io = TokioIo::new(stream);
+        // How a connection ends is told to whoever has a request on it; the task's own outcome says no more.
+        Ok(Self(match protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = http1::handshake(io).await?;
+                tokio::spawn(async { _ = connection.await });
+                Sender::Http1(sender)
+            }
+            Protocol::Http2 => {
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                builder.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(4 * WINDOW_BYTES);
+                let (sender, connection) = builder.handshake(io).await?;
+                tokio::spawn(async { _ = connection.await });
+                Sender::Http2(sender)
+            }
+        }))
+    }
+
+    /// Another handle on the same connection, where the protocol has several requests at a time.
+    #[must_use]
+    pub fn share(&self) -> Option<Self> {
+        match &self.0 {
+            Sender::Http1(_) => None,
+            Sender::Http2(sender) => Some(Self(Sender::Http2(sender.clone()))),
+        }
+    }
+
+    /// Whether no request can be sent any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        match &self.0 {
+            Sender::Http1(sender) => sender.is_closed(),
+            Sender::Http2(sender) => sender.is_closed(),
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer. On HTTP/1.1 an answer whose body is not read to its end ends
+    /// the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Closed`] or [`ClientError::Protocol`]; this connection is then of no more use.
+    pub async fn send(&mut self, request: &Prepared) -> Result<Answer, ClientError> {
+        let answer = match &mut self.0 {
+            Sender::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request.request()).await?
+            }
+            Sender::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request.request()).await?
+            }
+        };
+        Ok(Answer(answer))
+    }
+}
+
+/// An answer whose head has come.
+#[derive(Debug)]
+pub struct Answer(Response<Incoming>);
+
+impl Answer {
+    /// Its status, such as 200.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.0.status().as_u16()
+    }
+
+    /// The status in words, such as `Not Found`; empty for one that has none.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        self.0.status().canonical_reason().unwrap_or_default()
+    }
+
+    /// The first header of this name, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.0.headers().get(name)?.to_str().ok()
+    }
+
+    /// All headers that are text, in the order in which they came.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.headers().iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+    }
+
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Closed`] or [`ClientError::Protocol`] for a body that ends early.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.0.body_mut().frame().await {
+            // Trailers are of no interest here.
+            if let Ok(data) = frame?.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the body to its end and tells its length; keeps nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`chunk`](Self::chunk).
+    pub async fn discard(mut self) -> Result<u64, ClientError> {
+        let mut length = 0;
+        while let Some(chunk) = self.chunk().await? {
+            length += chunk.len() as u64;
+        }
+        Ok(length)
+    }
+
+    /// The whole body, if it has at most `limit` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`chunk`](Self::chunk), and [`ClientError::TooLong`].
+    pub async fn bytes(mut self, limit: usize) -> Result<Bytes, ClientError> {
+        let mut whole = BytesMut::new();
+        while let Some(chunk) = self.chunk().await? {
+            if chunk.len() > limit - whole.len() {
+                return Err(ClientError::TooLong { limit });
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        Ok(whole.freeze())
+    }
+}

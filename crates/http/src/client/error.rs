@@ -1,0 +1,75 @@
+//! What may go wrong between here and an answer. What an answer says is no error: it has a status.
+
+use std::io;
+
+/// A text that is no URL of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OriginError {
+    /// It cannot be read as a URL.
+    #[error("`{url}` is no URL such as http://127.0.0.1:8000: {problem}")]
+    Unreadable {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// It has a scheme that is not spoken here.
+    #[error("`{url}` has the scheme `{scheme}`; http is spoken here")]
+    Scheme {
+        /// What was given.
+        url: String,
+        /// Its scheme.
+        scheme: String,
+    },
+}
+
+/// Why there is no answer, or none to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Nobody listens there, or the name is not known.
+    #[error("could not connect to {authority}")]
+    Connect {
+        /// Where to.
+        authority: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection ended before the answer did. The request may have been carried out.
+    #[error("the connection was closed before the answer was complete")]
+    Closed(#[source] hyper::Error),
+    /// What came is not the HTTP that was asked for.
+    #[error("what came back is not HTTP as it was asked for")]
+    Protocol(#[source] hyper::Error),
+    /// What was to be sent cannot be written as HTTP: a header or path with characters that have no place there.
+    #[error("this cannot be sent")]
+    Unsendable(#[source] hyper::http::Error),
+    /// The answer is longer than its reader wants.
+    #[error("the answer has more than {limit} bytes")]
+    TooLong {
+        /// In bytes.
+        limit: usize,
+    },
+}
+
+impl ClientError {
+    /// One word for tables: `connect`, `closed`, `protocol`, `unsendable`, `too_long`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Connect { .. } => "connect",
+            Self::Closed(_) => "closed",
+            Self::Protocol(_) => "protocol",
+            Self::Unsendable(_) => "unsendable",
+            Self::TooLong { .. } => "too_long",
+        }
+    }
+}
+
+impl From<hyper::Error> for ClientError {
+    fn from(error: hyper::Error) -> Self {
+        if error.is_parse() || error.is_user() { Self::Protocol(error) } else { Self::Closed(error) }
+    }
+}

@@ -1,0 +1,91 @@
+//! Our own client against our own edge, on both protocols, and against servers that are none.
+
+use bytes::Bytes;
+use callboard_http::HttpConfig;
+use callboard_http::client::{Call, ClientError, Connection, Origin, Protocol};
+use tokio::io::AsyncWriteExt;
+
+use crate::support::app::app;
+use crate::support::{Server, bind};
+
+const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+fn origin(address: std::net::SocketAddr) -> Origin {
+    format!("http://{address}").parse().unwrap()
+}
+
+fn greet(name: &str) -> Call {
+    Call {
+        method: "POST".to_owned(),
+        route: "/greet".to_owned(),
+        headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+        body: Bytes::from(format!("{{\"name\":\"{name}\"}}")),
+    }
+}
+
+#[tokio::test]
+async fn a_connection_carries_one_call_after_the_other_on_both_protocols() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let origin = origin(server.address);
+    for protocol in BOTH {
+        let mut connection = Connection::open(&origin, protocol).await.unwrap();
+        for name in ["Ada", "Bob"] {
+            let request = greet(name).prepare(&origin, protocol).unwrap();
+            let answer = connection.send(&request).await.unwrap();
+            assert_eq!((answer.status(), answer.reason()), (200, "OK"));
+            assert_eq!(answer.header("content-type"), Some("application/json"));
+            assert!(answer.headers().any(|(name, _)| name == "x-request-id"));
+            assert_eq!(answer.bytes(1024).await.unwrap(), format!("{{\"text\":\"hello {name}\"}}"));
+        }
+        assert!(!connection.is_closed());
+        assert_eq!(connection.share().is_some(), protocol == Protocol::Http2);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_never_longer_than_its_reader_wants() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let origin = origin(server.address);
+    let request = greet("Ada").prepare(&origin, Protocol::Http1).unwrap();
+    let mut connection = Connection::open(&origin, Protocol::Http1).await.unwrap();
+    let answer = connection.send(&request).await.unwrap();
+    assert!(matches!(answer.bytes(3).await, Err(ClientError::TooLong { limit: 3 })));
+
+    let mut connection = Connection::open(&origin, Protocol::Http1).await.unwrap();
+    assert_eq!(connection.send(&request).await.unwrap().discard().await.unwrap(), 20);
+}
+
+#[tokio::test]
+async fn who_does_not_listen_is_named() {
+    let address = bind().await.local_addr().unwrap();
+    let error = Connection::open(&origin(address), Protocol::Http1).await.unwrap_err();
+    assert_eq!(error.as_str(), "connect");
+    assert_eq!(error.to_string(), format!("could not connect to {address}"));
+}
+
+#[tokio::test]
+async fn what_ends_early_or_is_no_http_is_told_apart() {
+    for (said, expected) in [
+        ("", "closed"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", "closed"),
+        ("SSH-2.0-OpenSSH_9.9\r\n\r\n", "protocol"),
+    ] {
+        let listener = bind().await;
+        let origin = origin(listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = [0; 1];
+            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut head).await.unwrap();
+            stream.write_all(said.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+            // What the client sent is read, so that the end is no reset.
+            tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.unwrap();
+        });
+        let mut connection = Connection::open(&origin, Protocol::Http1).await.unwrap();
+        let request = greet("Ada").prepare(&origin, Protocol::Http1).unwrap();
+        let outcome = async { connection.send(&request).await?.discard().await }.await;
+        assert_eq!(outcome.unwrap_err().as_str(), expected, "{said:?}");
+        drop(connection);
+        serving.await.unwrap();
+    }
+}
