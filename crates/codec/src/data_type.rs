@@ -13,6 +13,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 
 use crate::error::DecodeError;
 use crate::payload::{self, Data, Payload};
+use crate::tensor::{StrTensor, Tensor};
 use crate::value::Value;
 use crate::{DecodeLimits, EnvelopeDecoder, Format, envelope, json, msgpack};
 
@@ -46,6 +47,7 @@ struct Description {
     name: String,
     schema: serde_json::Value,
     raw_body: Option<RawBody>,
+    formats: fn() -> Vec<Format>,
     decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
     finish: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     from_value: fn(Value) -> Result<Payload, DecodeError>,
@@ -68,6 +70,7 @@ impl DataType {
             name: T::schema_name().into_owned(),
             schema: schema_of::<T>(),
             raw_body: None,
+            formats: formats_of::<T>,
             decode: decode::<T>,
             finish: |decoder| decoder.finish_as::<T>().map(Payload::new),
             from_value: |value| payload::from_value::<T>(value).map(Payload::new),
@@ -113,6 +116,26 @@ impl DataType {
         &self.0.schema
     }
 
+    /// The formats in which this type can be, the most general first. Any type can be JSON, MessagePack and an envelope; only
+    /// arrays are `.npy`, only tables Arrow; a dynamic value may be any of them, but where its schema wants an object that is no
+    /// single array.
+    ///
+    /// ```
+    /// use callboard_codec::{DataType, Format, Tensor};
+    ///
+    /// assert!(DataType::of::<Tensor>().formats().contains(&Format::Npy));
+    /// assert!(!DataType::of::<String>().formats().contains(&Format::Npy));
+    /// assert_eq!(DataType::value().formats(), Format::all().collect::<Vec<_>>());
+    /// ```
+    #[must_use]
+    pub fn formats(&self) -> Vec<Format> {
+        let mut formats = (self.0.formats)();
+        if self.0.schema["type"] == "object" {
+            formats.retain(|format| *format != Format::Npy);
+        }
+        formats
+    }
+
     /// Which bodies are taken as they are, if any.
     #[must_use]
     pub fn raw_body(&self) -> Option<&RawBody> {
@@ -154,6 +177,22 @@ impl fmt::Debug for DataType {
             .field("raw_body", &self.0.raw_body)
             .finish_non_exhaustive()
     }
+}
+
+fn formats_of<T: 'static>() -> Vec<Format> {
+    let is = |other: TypeId| TypeId::of::<T>() == other;
+    let is_array = is(TypeId::of::<Tensor>()) || is(TypeId::of::<StrTensor>());
+    #[cfg(feature = "arrow")]
+    let is_table = is(TypeId::of::<crate::DataFrame>()) || is(TypeId::of::<crate::Series>());
+    let can_be = |format: &Format| match format {
+        _ if is(TypeId::of::<Value>()) => true,
+        Format::Json | Format::Msgpack | Format::Envelope => true,
+        Format::Npy => is_array,
+        Format::Npz => false,
+        #[cfg(feature = "arrow")]
+        Format::ArrowStream | Format::ArrowFile => is_table,
+    };
+    Format::all().filter(can_be).collect()
 }
 
 fn schema_of<T: JsonSchema>() -> serde_json::Value {

@@ -78,5 +78,5 @@ pub use limits::{DecodeLimits, MAX_DEPTH};
 pub use matching::Joined;
 pub use media_type::MediaType;
 pub use payload::{Data, Payload};
-pub use tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
+pub use tensor::{AlignedBuffer, DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
 pub use value::{Map, MapIntoIter, MapIter, Scalar, Value};

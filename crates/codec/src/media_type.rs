@@ -80,8 +80,15 @@ impl MediaType {
     /// As [`choose`](Self::choose), among media types that are not formats of this crate: the index of the best.
     #[must_use]
     pub fn choose_index(accept: &str, offers: &[&str]) -> Option<usize> {
+        Self::rank(accept, offers).first().copied()
+    }
+
+    /// The indices of all offers that an `Accept` header allows, the one it likes best first, by the rules of
+    /// [`choose`](Self::choose): for those whose first choice may turn out not to fit what is to be sent.
+    #[must_use]
+    pub fn rank(accept: &str, offers: &[&str]) -> Vec<usize> {
         if accept.trim().is_empty() {
-            return (!offers.is_empty()).then_some(0);
+            return (0..offers.len()).collect();
         }
         let ranges: Vec<Self> = split_outside_quotes(accept, ',').take(MAX_RANGES).filter_map(Self::parse).collect();
         let quality = |offer: &str| {
@@ -90,9 +97,9 @@ impl MediaType {
             deciding.max_by_key(|range| (range.specificity(offer), range.quality)).map_or(0, |range| range.quality)
         };
         let rated = offers.iter().enumerate().map(|(index, offer)| (quality(offer), index));
-        let best =
-            rated.filter(|(quality, _)| *quality > 0).max_by_key(|(quality, index)| (*quality, usize::MAX - index));
-        best.map(|(_, index)| index)
+        let mut rated: Vec<_> = rated.filter(|(quality, _)| *quality > 0).collect();
+        rated.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality)); // Stable: of equals the earlier offer.
+        rated.into_iter().map(|(_, index)| index).collect()
     }
 
     /// How exactly the range names the type: 3 itself, 2 its kind, 1 anything, 0 not at all.
@@ -158,6 +165,16 @@ mod tests {
         assert_eq!(choose("text/html;q=0, application/json;q=0, image/png;q=0"), None);
         assert_eq!(choose("APPLICATION/JSON; charset=\"a,b;q=0\""), Some(1));
         assert_eq!(choose("application/json;q=0.5;ext=1, image/png;Q=0.6"), Some(2));
+    }
+
+    #[test]
+    fn ranks_all_that_is_allowed() {
+        let offers = ["text/html", "application/json", "image/png"];
+        let rank = |accept| MediaType::rank(accept, &offers);
+        assert_eq!(rank(""), [0, 1, 2]);
+        assert_eq!(rank("image/png, */*;q=0.5"), [2, 0, 1]);
+        assert_eq!(rank("application/json;q=0.2, text/*"), [0, 1]);
+        assert_eq!(rank("audio/*"), [0_usize; 0]);
     }
 
     #[test]

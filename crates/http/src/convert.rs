@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Format, Payload, Value};
+use callboard_codec::{DecodeLimits, EncodeError, Format, Payload, Value};
 use callboard_core::{ErrorKind, Route};
 use tokio::task::spawn_blocking;
 
@@ -39,6 +39,11 @@ pub(crate) async fn decode_part(format: Format, bytes: Bytes, limits: &DecodeLim
     Ok(off_thread(move || Value::decode(format, &bytes, &limits)).await??)
 }
 
+/// The text that a body is.
+pub(crate) fn text(bytes: Bytes) -> Result<String, ApiError> {
+    String::from_utf8(bytes.into()).map_err(|error| ApiError::bad_text(error.utf8_error().valid_up_to()))
+}
+
 /// The payload that this value means to `route`.
 pub(crate) async fn from_value(route: &Arc<Route>, value: Value) -> Result<Payload, ApiError> {
     if value.resident_bytes() < LARGE_BYTES {
@@ -48,14 +53,12 @@ pub(crate) async fn from_value(route: &Arc<Route>, value: Value) -> Result<Paylo
     Ok(off_thread(move || route.input().from_value(value)).await??)
 }
 
-/// The bytes of an answer.
-pub(crate) async fn encode(payload: Payload, format: Format) -> Result<Bytes, ApiError> {
-    let encoded = if payload.size_hint() < LARGE_BYTES {
-        payload.encode(format)
-    } else {
-        off_thread(move || payload.encode(format)).await?
-    };
-    encoded.map_err(ApiError::unencodable)
+/// The bytes of an answer. The outer error is the server's, the inner one says why this format does not hold the outcome.
+pub(crate) async fn encode(payload: Payload, format: Format) -> Result<Result<Bytes, EncodeError>, ApiError> {
+    if payload.size_hint() < LARGE_BYTES {
+        return Ok(payload.encode(format));
+    }
+    off_thread(move || payload.encode(format)).await
 }
 
 /// Runs `work` on a thread that serves nobody else. Its panic goes on here, where all panics are counted.

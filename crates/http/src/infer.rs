@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, HttpBody};
-use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::body::HttpBody;
 use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
@@ -19,8 +18,9 @@ use crate::convert;
 use crate::error::ApiError;
 use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
-use crate::request::media::{BodyForm, reply_format};
+use crate::request::media::BodyForm;
 use crate::request::multipart;
+use crate::respond::{self, Accepted};
 use crate::server_timing::{SERVER_TIMING, server_timing};
 
 /// Answers one request to a user's route.
@@ -39,7 +39,7 @@ where
     }
     let head = Head::read(request.headers())?;
     let form = BodyForm::of(head.content_type, route.input())?;
-    let reply_format = reply_format(head.accept.as_deref())?;
+    let accepted = Accepted::of(head.accept.as_ref(), route.output())?;
 
     // The length by the message's framing, which is what Content-Length says where there is one.
     let announced = request.body().size_hint().exact();
@@ -56,11 +56,8 @@ where
     let payload = read_payload(route, form, body, config).await?;
     let reply = client.submit(admission, payload, options).await?;
 
-    let bytes = convert::encode(reply.payload, reply_format).await?;
-    let mut response = Response::new(Body::from(bytes));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(reply_format.media_type()));
-    headers.insert(SERVER_TIMING, server_timing(&reply.timing));
+    let mut response = respond::whole(reply.payload, accepted).await?;
+    response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
     Ok(response)
 }
 
@@ -81,6 +78,8 @@ where
         // Boxed, because it is large and seldom: as a part of this future it would be moved with each request.
         BodyForm::Multipart(boundary) => Box::pin(multipart::read(body, boundary, &config.decode)).await?,
         BodyForm::Raw(field) => raw_value(field, body.collect().await?),
+        BodyForm::Text => Value::Str(convert::text(body.collect().await?)?),
+        BodyForm::Bytes => Value::Bytes(body.collect().await?),
     };
     convert::from_value(route, value).await
 }

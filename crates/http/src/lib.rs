@@ -45,11 +45,17 @@
 //!
 //! | header | meaning |
 //! |---|---|
-//! | `content-type` | the body's form: `application/json`, `application/msgpack`, `multipart/form-data`, or a media type that the route takes raw; others are answered 415 |
-//! | `accept` | the reply's form: `application/json` (also for `*/*` and none) or `application/msgpack`; others are answered 406 |
+//! | `content-type` | the body's form: one that the route's type can have (below), `multipart/form-data`, or a media type that the route takes raw; others are answered 415 |
+//! | `accept` | the reply's forms by quality; JSON for `*/*` and none; 406 when nothing that the route gives is allowed |
 //! | `x-request-timeout-ms` | how long the answer is of use, in whole milliseconds; more than an hour counts as an hour, 0 and words are answered 400 |
 //! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
+//!
+//! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for every type;
+//! `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables; `text/plain` for texts. A dynamic
+//! value may be any of them, and `application/x-npz` and `application/octet-stream`. What a client accepts is tried in its order: an
+//! outcome that is no array is sent in the next form, and 406 is left when there is none. A large body is read into one buffer
+//! of which the arrays in it are views. `docs/wire.md` has every detail.
 //!
 //! `x-request-timeout-ms` and `x-request-priority` may come once; a second one is answered 400. Every answer of the edge has
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
@@ -90,6 +96,7 @@ mod openapi;
 mod pages;
 mod request;
 mod request_id;
+mod respond;
 mod server;
 mod server_timing;
 

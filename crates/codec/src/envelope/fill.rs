@@ -6,7 +6,8 @@
 
 use bytes::Bytes;
 
-use crate::tensor::view::{ALIGNMENT, Gathered};
+use crate::tensor::AlignedBuffer;
+use crate::tensor::view::ALIGNMENT;
 
 /// Keeping a chunk costs 32 bytes beside it; keeping a smaller one is not worth that.
 const SMALL_CHUNK: usize = 512;
@@ -20,7 +21,7 @@ pub(super) struct Filling {
     received: usize,
     kept: Vec<Bytes>,
     small: Vec<u8>,
-    buffer: Option<Gathered>,
+    buffer: Option<AlignedBuffer>,
 }
 
 impl Filling {
@@ -43,7 +44,7 @@ impl Filling {
             None => self.keep(piece),
         }
         match self.received == self.len {
-            true => self.buffer.take().map(Gathered::into_bytes),
+            true => self.buffer.take().map(AlignedBuffer::into_bytes),
             false => None,
         }
     }
@@ -69,7 +70,7 @@ impl Filling {
     /// Makes the buffer and moves into it what was kept, releasing each chunk behind it.
     fn allocate(&mut self) {
         self.flush();
-        let mut buffer = Gathered::with_capacity(self.len);
+        let mut buffer = AlignedBuffer::with_capacity(self.len);
         for chunk in std::mem::take(&mut self.kept) {
             buffer.push(&chunk);
         }

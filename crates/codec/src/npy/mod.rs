@@ -17,7 +17,7 @@ use ndarray::{ArrayView, IxDyn, ShapeBuilder as _};
 
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
-use crate::tensor::{DType, END_BYTES, StrTensor, Tensor, size_of_shape, view, with_element};
+use crate::tensor::{AlignedBuffer, DType, END_BYTES, StrTensor, Tensor, size_of_shape, with_element};
 use crate::value::Value;
 use header::{Header, Kind};
 
@@ -50,7 +50,7 @@ fn number(header: &Header, dtype: DType, data: Bytes) -> Result<Tensor, DecodeEr
     if needed != data.len() {
         return Err(refused(format!("shape {shape:?} of {dtype} needs {needed} bytes, not {}", data.len())));
     }
-    let mut buffer = view::Gathered::with_capacity(needed);
+    let mut buffer = AlignedBuffer::with_capacity(needed);
     buffer.push(&data);
     if header.big_endian {
         let part = if dtype.is_complex() { dtype.size_bytes() / 2 } else { dtype.size_bytes() };

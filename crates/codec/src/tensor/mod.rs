@@ -23,6 +23,7 @@ pub(crate) use dtype::with_element;
 pub use element::Element;
 pub(crate) use strings::END_BYTES;
 pub use strings::StrTensor;
+pub use view::AlignedBuffer;
 
 #[cfg(target_endian = "big")]
 compile_error!("tensors are little-endian in memory and on the wire; a big-endian host would need a swap at each view");

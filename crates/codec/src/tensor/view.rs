@@ -89,17 +89,33 @@ pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
 /// What every dtype is aligned at.
 pub(crate) const ALIGNMENT: usize = 16;
 
-/// Bytes that are gathered one behind the other into a buffer that is aligned for every dtype. Nothing is zeroed first: memory
-/// that the allocator has had before would cost a pass over it.
+/// Bytes that are gathered one behind the other into a buffer that is aligned for every dtype, so that the arrays in a body
+/// which was received in pieces are used where they lie. Nothing is zeroed first: memory that the allocator has had before
+/// would cost a pass over it.
+///
+/// ```
+/// use callboard_codec::{AlignedBuffer, DType, Tensor};
+///
+/// let mut buffer = AlignedBuffer::with_capacity(8);
+/// buffer.push(&[0, 0, 128]);
+/// buffer.push(&[63, 0, 0, 0, 64]);
+/// let bytes = buffer.into_bytes();
+/// let tensor = Tensor::try_new(DType::F32, &[2], bytes.clone())?;
+/// assert_eq!(tensor.as_slice::<f32>()?, [1.0, 2.0]);
+/// assert_eq!(tensor.data().as_ptr(), bytes.as_ptr()); // not copied
+/// # Ok::<(), callboard_codec::TensorError>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Gathered {
+pub struct AlignedBuffer {
     bytes: Vec<u8>,
     /// Bytes before the first aligned one.
     skip: usize,
 }
 
-impl Gathered {
-    pub(crate) fn with_capacity(len: usize) -> Self {
+impl AlignedBuffer {
+    /// Room for `len` bytes.
+    #[must_use]
+    pub fn with_capacity(len: usize) -> Self {
         let mut bytes: Vec<u8> = Vec::with_capacity(len + ALIGNMENT - 1);
         let address = bytes.as_ptr().addr();
         let skip = address.next_multiple_of(ALIGNMENT) - address;
@@ -107,9 +123,9 @@ impl Gathered {
         Self { bytes, skip }
     }
 
-    /// Appends a piece. All of them together must have room: a buffer that moved would lose its alignment.
-    pub(crate) fn push(&mut self, piece: &[u8]) {
-        debug_assert!(self.bytes.len() + piece.len() <= self.bytes.capacity());
+    /// Appends a piece. All of them together should have room: a buffer that has to move may lose its alignment, and arrays in
+    /// it are copied once more then.
+    pub fn push(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
     }
 
@@ -117,7 +133,9 @@ impl Gathered {
         &mut self.bytes[self.skip..]
     }
 
-    pub(crate) fn into_bytes(self) -> Bytes {
+    /// The bytes, shared from here on.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
         Bytes::from(self.bytes).slice(self.skip..)
     }
 }
@@ -157,7 +175,7 @@ pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
 
 /// Pieces one behind the other, aligned for every dtype.
 pub(crate) fn gathered(pieces: &[&[u8]]) -> Bytes {
-    let mut buffer = Gathered::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
+    let mut buffer = AlignedBuffer::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| buffer.push(piece));
     buffer.into_bytes()
 }

@@ -109,6 +109,12 @@ impl ApiError {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)
     }
 
+    /// 400: a text that is none.
+    pub(crate) fn bad_text(offset: usize) -> Self {
+        let message = format!("the body is text but not UTF-8 (byte {offset})");
+        Self::edge(StatusCode::BAD_REQUEST, "malformed_body", message)
+    }
+
     /// 404 for a path that is neither a route nor a page.
     pub(crate) fn no_such_route(path: &str) -> Self {
         let path: String = path.chars().take(MAX_SHOWN_CHARS).collect();
@@ -126,6 +132,13 @@ impl ApiError {
     /// 406, listing what could be sent.
     pub(crate) fn not_acceptable(offered: &str) -> Self {
         let message = format!("nothing that `accept` allows can be sent; on offer: {offered}");
+        Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
+    }
+
+    /// 406 behind the call: only its outcome told that no accepted form can hold it.
+    pub(crate) fn outcome_not_acceptable(media_type: &str, error: &EncodeError) -> Self {
+        let message =
+            format!("the outcome cannot be sent as `{media_type}`, and `accept` allows nothing else: {error}");
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 

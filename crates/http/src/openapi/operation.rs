@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::sample::sample;
 use super::schema::Components;
 use crate::error::PROBLEM_JSON;
-use crate::request::media::{BODY_FORMATS, MULTIPART, REPLY_FORMATS};
+use crate::request::media::{MULTIPART, plain_types};
+use crate::respond::offers;
 
 /// The `POST` of a route.
 pub(super) fn of_route(route: &Route, operation_id: String, components: &mut Components) -> Value {
@@ -45,8 +46,11 @@ fn request_content(route: &Route, components: &mut Components) -> Value {
     let input = route.input();
     let reference = components.insert(input.name(), input.schema().clone());
     let mut content = Map::new();
-    for format in BODY_FORMATS {
-        content.insert(format.media_type().to_owned(), json!({ "schema": reference }));
+    for format in input.formats() {
+        content.insert(format.media_type().to_owned(), json!({ "schema": schema_in(format.media_type(), &reference) }));
+    }
+    for plain in plain_types(input) {
+        content.insert(plain.to_owned(), json!({ "schema": schema_in(plain, &reference) }));
     }
     if let Some(example) = example_of(route) {
         content[Format::Json.media_type()]["example"] = example;
@@ -68,6 +72,16 @@ fn form_schema(input: &DataType, reference: &Value) -> Option<Value> {
             Some(json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } }))
         }
         None => (input.schema()["type"] == "object").then(|| reference.clone()),
+    }
+}
+
+/// What a body of this media type is to a program: the type itself where the form shows its fields, else bytes or a text.
+fn schema_in(media_type: &str, reference: &Value) -> Value {
+    let shows_fields = [Format::Json, Format::Msgpack].map(Format::media_type);
+    match media_type {
+        media_type if shows_fields.contains(&media_type) => reference.clone(),
+        media_type if media_type.starts_with("text/") => json!({ "type": "string" }),
+        _ => binary(),
     }
 }
 
@@ -99,8 +113,10 @@ const MAX_EXAMPLE_MEMORY: usize = 64 * MAX_EXAMPLE_BYTES;
 fn responses(route: &Route, components: &mut Components) -> Value {
     let output = route.output();
     let reference = components.insert(output.name(), output.schema().clone());
-    let content: Map<String, Value> =
-        REPLY_FORMATS.iter().map(|format| (format.media_type().to_owned(), json!({ "schema": reference }))).collect();
+    let content: Map<String, Value> = offers(output)
+        .into_iter()
+        .map(|form| (form.media_type().to_owned(), json!({ "schema": schema_in(form.media_type(), &reference) })))
+        .collect();
     let mut responses = Map::new();
     responses.insert(
         "200".to_owned(),

@@ -7,13 +7,14 @@ use axum::extract::State;
 use axum::http::header::{ACCEPT, HOST};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{Html, IntoResponse, Response};
+use callboard_codec::MediaType;
 use callboard_core::Route;
 use serde::Serialize;
 
 use super::Sources;
 use crate::curl::curl;
 use crate::request::head::joined;
-use crate::request::media::{accepted, quality};
+use crate::request::media::accepted;
 
 #[derive(Serialize)]
 struct Index<'a> {
@@ -63,7 +64,7 @@ pub(super) async fn index(State(sources): State<Sources>, uri: Uri, headers: Hea
 fn prefers_html(headers: &HeaderMap) -> bool {
     let accept = headers.get_all(ACCEPT).iter().fold(None, |list, line| Some(joined(list, line)));
     let accept = accept.as_ref().and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
-    quality(accept, "text/html") > quality(accept, "application/json")
+    MediaType::choose_index(accept, &["application/json", "text/html"]) == Some(1)
 }
 
 /// The address by which the client found us, so that a pasted line finds us again: `Host`, or what HTTP/2 has for it. A

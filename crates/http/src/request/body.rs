@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::HttpBody;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use callboard_core::{Admission, CallError, Client, Instant, Route};
 use tokio::time::Sleep;
 use tower::BoxError;
 
+use super::gather::Gathering;
 use super::pace::{Pace, PaceLimits, TooSlow};
 use crate::error::ApiError;
 
@@ -25,9 +26,6 @@ const FIRST_BYTES: u64 = 16 * 1024;
 
 /// The steps in which an announced body takes the rest: fewer locks than chunks.
 const STEP_BYTES: u64 = 256 * 1024;
-
-/// The room that is made for an announced body before it has come that far.
-const FIRST_CAPACITY: u64 = 1024 * 1024;
 
 /// Lets a request in whose body has this length, if it told.
 ///
@@ -78,16 +76,12 @@ where
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        // Room for all of it saves the copies of growing, but room is memory, too, and a length is only a claim.
-        let received = first.len() + second.len();
-        let expected = self.announced.map_or(0, |bytes| bytes.min(FIRST_CAPACITY) as usize);
-        let mut whole = BytesMut::with_capacity(expected.max(received));
-        whole.extend_from_slice(&first);
-        whole.extend_from_slice(&second);
+        let mut whole = Gathering::new(self.announced, first);
+        whole.push(second);
         while let Some(chunk) = self.chunk().await? {
-            whole.extend_from_slice(&chunk);
+            whole.push(chunk);
         }
-        Ok(whole.freeze())
+        Ok(whole.finish())
     }
 
     /// The next piece, or `None` at the end.

@@ -1,4 +1,4 @@
-//! Which form a body has, and which form its answer gets: decided from `Content-Type` and `Accept` alone.
+//! Which form a body has: decided from `Content-Type` and from what the route takes, before anything is read.
 
 use axum::http::header::HeaderValue;
 use callboard_codec::{DataType, Format};
@@ -14,12 +14,17 @@ pub(crate) enum BodyForm<'a> {
     Multipart(String),
     /// The bytes themselves are the one field of this name.
     Raw(&'a str),
+    /// The body is the value: a text.
+    Text,
+    /// The body is the value: bytes.
+    Bytes,
 }
 
 impl<'a> BodyForm<'a> {
     /// The form that `content_type` names, or a 415 that lists what the route takes.
     ///
-    /// A body without a type is `application/octet-stream` (RFC 9110 §8.3), which only routes for raw bodies take.
+    /// A body without a type is `application/octet-stream` (RFC 9110 §8.3), which only routes with a field for raw bodies take
+    /// unsaid: a forgotten header should not turn JSON into bytes.
     pub(crate) fn of(content_type: Option<&HeaderValue>, input: &'a DataType) -> Result<Self, ApiError> {
         // What nearly every request says, without parsing.
         if content_type.is_some_and(|value| value == "application/json") {
@@ -37,7 +42,7 @@ impl<'a> BodyForm<'a> {
                 return Err(ApiError::unsupported_charset(charset));
             }
         }
-        if let Some(format) = Format::from_media_type(&essence).filter(|format| BODY_FORMATS.contains(format)) {
+        if let Some(format) = Format::from_media_type(&essence).filter(|format| input.formats().contains(format)) {
             return Ok(Self::Encoded(format));
         }
         if essence == MULTIPART {
@@ -48,6 +53,8 @@ impl<'a> BodyForm<'a> {
         }
         match input.raw_body() {
             Some(raw) if raw.media_types.iter().any(|pattern| matches(pattern, &essence)) => Ok(Self::Raw(&raw.field)),
+            _ if essence == TEXT_PLAIN && is_text(input) => Ok(Self::Text),
+            _ if essence == OCTET_STREAM && text.is_some() && is_anything(input) => Ok(Self::Bytes),
             _ => Err(ApiError::unsupported_media_type(text, &accepted(input).join(", "))),
         }
     }
@@ -55,66 +62,39 @@ impl<'a> BodyForm<'a> {
 
 /// The media types that a route takes, for documents and refusals.
 pub(crate) fn accepted(input: &DataType) -> Vec<&str> {
-    let encoded = BODY_FORMATS.iter().map(|format| format.media_type());
-    let raw = input.raw_body().map(|raw| raw.media_types.as_slice()).unwrap_or_default();
-    encoded.chain([MULTIPART]).chain(raw.iter().map(String::as_str)).collect()
+    let mut accepted: Vec<&str> = input.formats().into_iter().map(Format::media_type).collect();
+    accepted.push(MULTIPART);
+    accepted.extend(input.raw_body().into_iter().flat_map(|raw| &raw.media_types).map(String::as_str));
+    accepted.extend(plain_types(input).filter(|plain| !accepted.contains(plain)).collect::<Vec<_>>());
+    accepted
+}
+
+/// The media types under which a body is the value itself.
+pub(crate) fn plain_types(data_type: &DataType) -> impl Iterator<Item = &'static str> {
+    let text = is_text(data_type).then_some(TEXT_PLAIN);
+    text.into_iter().chain(is_anything(data_type).then_some(OCTET_STREAM))
+}
+
+/// Whether the type is a text, or may be one.
+fn is_text(data_type: &DataType) -> bool {
+    is_anything(data_type) || data_type.schema()["type"] == "string" && data_type.schema().get("enum").is_none()
+}
+
+/// Whether the type's schema allows everything.
+fn is_anything(data_type: &DataType) -> bool {
+    let schema = data_type.schema();
+    *schema == serde_json::Value::Bool(true) || schema["type"].is_null() && says_nothing(schema)
+}
+
+/// Whether nothing in the schema restrains a value: words about it may be there.
+fn says_nothing(schema: &serde_json::Value) -> bool {
+    const WORDS: [&str; 4] = ["title", "description", "examples", "default"];
+    schema.as_object().is_some_and(|keywords| keywords.keys().all(|keyword| WORDS.contains(&keyword.as_str())))
 }
 
 pub(crate) const MULTIPART: &str = "multipart/form-data";
-const OCTET_STREAM: &str = "application/octet-stream";
-
-/// The formats of bodies, as they are listed to clients.
-pub(crate) const BODY_FORMATS: [Format; 2] = [Format::Json, Format::Msgpack];
-
-/// The formats of answers, the preferred one first.
-pub(crate) const REPLY_FORMATS: [Format; 2] = [Format::Json, Format::Msgpack];
-
-/// The answer's format by `Accept` (RFC 9110 §12.5.1): the highest quality wins, JSON where nothing decides.
-pub(crate) fn reply_format(accept: Option<&HeaderValue>) -> Result<Format, ApiError> {
-    let Some(accept) = accept.filter(|accept| !accept.is_empty()) else { return Ok(Format::Json) };
-    if accept == "*/*" || accept == "application/json" {
-        return Ok(Format::Json);
-    }
-    let text = accept.to_str().unwrap_or_default();
-    REPLY_FORMATS
-        .map(|format| (quality(text, format.media_type()), format))
-        .into_iter()
-        .rev() // `max_by` keeps the last of equals.
-        .filter(|(quality, _)| *quality > 0)
-        .max_by_key(|(quality, _)| *quality)
-        .map(|(_, format)| format)
-        .ok_or_else(|| ApiError::not_acceptable(&REPLY_FORMATS.map(Format::media_type).join(", ")))
-}
-
-/// The quality that `accept` gives `media_type`, in thousandths: the most specific range that matches decides.
-pub(crate) fn quality(accept: &str, media_type: &str) -> u16 {
-    accept
-        .split(',')
-        .filter_map(|range| {
-            let pattern = essence(range);
-            matches(&pattern, media_type).then(|| (specificity(&pattern), quality_of(range)))
-        })
-        .max_by_key(|(specificity, _)| *specificity)
-        .map_or(0, |(_, quality)| quality)
-}
-
-/// `q=0.8` as 800; without `q`, or with one that is no number, 1000.
-fn quality_of(range: &str) -> u16 {
-    let q = range.split(';').skip(1).find_map(|parameter| {
-        let (name, value) = parameter.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("q").then(|| value.trim().parse::<f32>().ok()).flatten()
-    });
-    q.map_or(1000, |q| (q.clamp(0.0, 1.0) * 1000.0) as u16)
-}
-
-/// An exact type before `image/*` before `*/*`.
-fn specificity(pattern: &str) -> u8 {
-    match pattern.strip_suffix("/*") {
-        Some("*") => 0,
-        Some(_) => 1,
-        None => 2,
-    }
-}
+pub(crate) const OCTET_STREAM: &str = "application/octet-stream";
+pub(crate) const TEXT_PLAIN: &str = "text/plain";
 
 /// The value of the parameter `charset`.
 fn charset(media_type: &str) -> Option<&str> {
@@ -140,7 +120,7 @@ fn matches(pattern: &str, essence: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use callboard_codec::RawBody;
+    use callboard_codec::{RawBody, Tensor};
 
     use super::*;
 
@@ -159,11 +139,28 @@ mod tests {
         assert_eq!(form(Some("multipart/form-data; boundary=xyz")).unwrap(), "Multipart(\"xyz\")");
         assert_eq!(form(Some("image/png")).unwrap(), "Raw(\"image\")");
         assert_eq!(form(Some("multipart/form-data")), Err(400));
-        assert_eq!(form(Some("application/vnd.apache.arrow.stream")), Err(415), "known to the codec, not offered here");
+        assert_eq!(form(Some("application/vnd.apache.arrow.stream")).unwrap(), "Encoded(ArrowStream)");
+        assert_eq!(form(Some("application/x-npy")).unwrap(), "Encoded(Npy)");
+        assert_eq!(form(Some("text/plain; charset=UTF-8")).unwrap(), "Text");
+        assert_eq!(form(Some("application/octet-stream")).unwrap(), "Bytes");
         assert_eq!(form(Some("application/json; charset=utf-16")), Err(415));
-        for refused in [None, Some(""), Some("text/plain"), Some("image"), Some("application/x-www-form-urlencoded")] {
+        for refused in [None, Some(""), Some("text/html"), Some("image"), Some("application/x-www-form-urlencoded")] {
             assert_eq!(form(refused), Err(415), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn a_type_takes_the_forms_that_it_can_have() {
+        let takes =
+            |content_type: &str, input: &DataType| BodyForm::of(Some(&content_type.parse().unwrap()), input).is_ok();
+        let (text, number, tensor) = (DataType::of::<String>(), DataType::of::<u8>(), DataType::of::<Tensor>());
+        for (input, npy, plain) in [(&text, false, true), (&number, false, false), (&tensor, true, false)] {
+            assert_eq!((takes("application/x-npy", input), takes("text/plain", input)), (npy, plain), "{input:?}");
+            assert!(takes("application/vnd.callboard.envelope", input) && !takes("application/octet-stream", input));
+        }
+        assert_eq!(accepted(&text).last(), Some(&"text/plain"));
+        let fields = DataType::value().with_schema(serde_json::json!({ "type": "object" }));
+        assert!(!takes("application/x-npy", &fields) && takes("application/x-npz", &fields));
     }
 
     #[test]
@@ -172,25 +169,5 @@ mod tests {
         let raw = RawBody { field: "image".to_owned(), media_types: vec!["application/octet-stream".to_owned()] };
         let refused = BodyForm::of(Some(&header), &DataType::value().with_raw_body(raw)).unwrap_err();
         assert_eq!(refused.status().as_u16(), 415);
-    }
-
-    #[test]
-    fn the_answer_has_the_format_of_the_highest_quality() {
-        let reply =
-            |accept: &str| reply_format(Some(&accept.parse().unwrap())).map_err(|error| error.status().as_u16());
-        assert_eq!(reply_format(None).unwrap(), Format::Json);
-        for json in
-            ["", "*/*", "application/*", "application/json", "text/html, */*;q=0.1", "application/msgpack;q=0.5, */*"]
-        {
-            assert_eq!(reply(json), Ok(Format::Json), "{json}");
-        }
-        for msgpack in
-            ["application/msgpack", "application/json;q=0.2, application/msgpack", "*/*, application/json;q=0"]
-        {
-            assert_eq!(reply(msgpack), Ok(Format::Msgpack), "{msgpack}");
-        }
-        for refused in ["text/html", "application/json;q=0", "*/*;q=0"] {
-            assert_eq!(reply(refused), Err(406), "{refused}");
-        }
     }
 }

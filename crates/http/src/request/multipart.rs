@@ -1,6 +1,6 @@
 //! `multipart/form-data` as a map: one entry per field name, in the order of the parts.
 //!
-//! A part is what it says it is: with `Content-Type: application/json` (or msgpack) the decoded value, with a file name or
+//! A part is what it says it is: with the content type of a format (JSON, msgpack, npy, …) the decoded value, with a file name or
 //! any other content type the bytes, else text. A name that comes more than once becomes a list. The body's limits hold for
 //! all parts together.
 
@@ -12,7 +12,6 @@ use multer::{Field, Multipart};
 use tower::BoxError;
 
 use super::body::Incoming;
-use super::media::BODY_FORMATS;
 use crate::convert;
 use crate::error::ApiError;
 
@@ -55,7 +54,7 @@ async fn value_of(part: Field<'_>, name: &str, limits: &DecodeLimits) -> Result<
     let is_file = part.file_name().is_some();
     let bytes = part.bytes().await.map_err(fault)?;
     let format = content_type.as_deref().and_then(Format::from_media_type);
-    if let Some(format) = format.filter(|format| BODY_FORMATS.contains(format)) {
+    if let Some(format) = format {
         return convert::decode_part(format, bytes, limits).await.map_err(|error| error.in_part(name));
     }
     let is_text = !is_file && content_type.is_none_or(|essence| essence.starts_with("text/"));

@@ -7,6 +7,7 @@ mod accept;
 mod calls;
 #[cfg(feature = "client")]
 mod client;
+mod formats;
 mod hostile;
 mod http2;
 mod pages;

@@ -20,7 +20,7 @@ async fn a_node_that_serves_is_live_and_ready() {
         assert_eq!(answer.status, 200);
         let health = answer.json();
         assert_eq!((&health["live"], &health["ready"]), (&true.into(), &true.into()));
-        assert_eq!(health["stages"].as_array().unwrap().len(), 5);
+        assert_eq!(health["stages"].as_array().unwrap().len(), 6);
     }
 }
 

@@ -103,7 +103,7 @@ async fn status_415_lists_what_is_accepted() {
     for answer in [form, untyped] {
         assert_eq!(answer.status, 415);
         let message = answer.problem()["message"].to_string();
-        assert!(message.contains("accepted: application/json, application/msgpack, multipart/form-data"), "{message}");
+        assert!(message.contains("accepted: application/json, application/msgpack, application/vnd.callboard.envelope, multipart/form-data"), "{message}");
     }
     let compressed = client.post("/greet", &[JSON, ("content-encoding", "gzip")], "{}").await;
     assert_eq!((compressed.status, compressed.header("accept-encoding")), (415, Some("identity")));

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use callboard_codec::{DataType, Map, RawBody, Value};
+use callboard_codec::{DataType, Map, RawBody, Tensor, Value};
 use callboard_core::{App, Failure, RouteSpec, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ impl<'de> Deserialize<'de> for Explosive {
     }
 }
 
-/// `/greet` (typed), `/size` (dynamic, takes raw bodies), `/mirror` (dynamic), `/fail`, `/explode`.
+/// `/greet` (typed), `/size` (dynamic, takes raw bodies), `/mirror` (dynamic), `/negate` (an array), `/fail`, `/explode`.
 pub(crate) fn app() -> App {
     let greet = Stage::each("greet", |greet: &Greet| {
         let names = vec![greet.name.as_str(); usize::from(greet.times.unwrap_or(1))];
@@ -51,6 +51,7 @@ pub(crate) fn app() -> App {
         .mount(greet)
         .mount(size())
         .route("/mirror", Stage::each("mirror", |value: &Value| Ok(value.clone())))
+        .route("/negate", Stage::each("negate", negate))
         .route("/fail", Stage::each("fail", fail))
         .route("/explode", Stage::each("explode", |_: &Explosive| Ok(0u8)))
 }
@@ -70,6 +71,10 @@ fn size() -> RouteSpec {
         media_types: vec!["image/*".to_owned(), "application/octet-stream".to_owned()],
     };
     RouteSpec::described("/size", stage, DataType::value().with_raw_body(raw), DataType::value())
+}
+
+fn negate(tensor: &Tensor) -> Result<Tensor, Failure> {
+    Ok(Tensor::from_array(-tensor.to_array::<f32>()?))
 }
 
 fn fail(how: &Fail) -> Result<u8, Failure> {

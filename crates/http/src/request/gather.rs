@@ -1,0 +1,130 @@
+//! One body out of the pieces in which it came: each byte is copied once, into a buffer that is aligned for every array.
+//!
+//! Memory follows what has arrived, not what was announced: pieces are kept as they are until half of the body is there, and
+//! only then is there a buffer for all of it. A body of unknown length gets its buffer at its end. A body that came in one
+//! piece stays that piece.
+
+use bytes::Bytes;
+use callboard_codec::AlignedBuffer;
+
+/// Keeping a piece costs 32 bytes beside it; smaller ones are gathered first, and copied twice.
+const SMALL_PIECE: usize = 1024;
+
+/// Room for small pieces.
+const SMALL_PIECES: usize = 16 * 1024;
+
+/// A body below this gets its buffer at once.
+const SMALL_BODY: usize = 64 * 1024;
+
+/// A body on its way to being whole.
+#[derive(Debug)]
+pub(crate) struct Gathering {
+    announced: Option<usize>,
+    received: usize,
+    kept: Vec<Bytes>,
+    small: Vec<u8>,
+    buffer: Option<AlignedBuffer>,
+}
+
+impl Gathering {
+    /// A body of which this was the first piece.
+    pub(crate) fn new(announced: Option<u64>, first: Bytes) -> Self {
+        let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
+        let mut gathering = Self { announced, received: 0, kept: Vec::new(), small: Vec::new(), buffer: None };
+        gathering.push(first);
+        gathering
+    }
+
+    /// Takes the next piece.
+    pub(crate) fn push(&mut self, piece: Bytes) {
+        self.received += piece.len();
+        if let Some(buffer) = &mut self.buffer {
+            return buffer.push(&piece);
+        }
+        self.keep(piece);
+        if let Some(all) = self.announced
+            && self.received < all
+            && (self.received * 2 >= all || all <= SMALL_BODY)
+        {
+            self.buffer = Some(self.joined(all));
+        }
+    }
+
+    /// All of it.
+    pub(crate) fn finish(mut self) -> Bytes {
+        if let Some(buffer) = self.buffer {
+            return buffer.into_bytes();
+        }
+        if self.small.is_empty() && self.kept.len() == 1 {
+            return self.kept.swap_remove(0);
+        }
+        self.joined(self.received).into_bytes()
+    }
+
+    fn keep(&mut self, piece: Bytes) {
+        if piece.len() >= SMALL_PIECE || self.received == piece.len() {
+            self.flush();
+            return self.kept.push(piece);
+        }
+        if self.small.len() + piece.len() > self.small.capacity() {
+            self.flush();
+            self.small.reserve_exact(SMALL_PIECES);
+        }
+        self.small.extend_from_slice(&piece);
+    }
+
+    fn flush(&mut self) {
+        if !self.small.is_empty() {
+            self.kept.push(std::mem::take(&mut self.small).into());
+        }
+    }
+
+    /// What was kept in a buffer with room for `all`; each piece is released behind its copy.
+    fn joined(&mut self, all: usize) -> AlignedBuffer {
+        self.flush();
+        let mut buffer = AlignedBuffer::with_capacity(all);
+        for piece in std::mem::take(&mut self.kept) {
+            buffer.push(&piece);
+        }
+        buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(announced: Option<u64>, pieces: impl IntoIterator<Item = Bytes>) -> Bytes {
+        let mut pieces = pieces.into_iter();
+        let mut gathering = Gathering::new(announced, pieces.next().unwrap());
+        pieces.for_each(|piece| gathering.push(piece));
+        gathering.finish()
+    }
+
+    #[test]
+    fn pieces_of_any_size_become_one_aligned_buffer() {
+        let body: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
+        for size in [1, 7, 1000, 1024, 65_536, 299_999] {
+            for announced in [None, Some(body.len() as u64)] {
+                let whole = gather(announced, body.chunks(size).map(Bytes::copy_from_slice));
+                assert_eq!(whole, body, "{size} {announced:?}");
+                assert!(whole.as_ptr().addr().is_multiple_of(16));
+            }
+        }
+    }
+
+    #[test]
+    fn one_piece_is_not_copied() {
+        let piece = Bytes::from(vec![7; 100_000]);
+        for announced in [None, Some(100_000)] {
+            assert_eq!(gather(announced, [piece.clone()]).as_ptr(), piece.as_ptr());
+        }
+    }
+
+    #[test]
+    fn an_announced_gigabyte_costs_what_has_arrived() {
+        let mut gathering = Gathering::new(Some(1 << 30), Bytes::from_static(&[0; 5000]));
+        gathering.push(Bytes::from_static(&[0; 5000]));
+        assert!(gathering.buffer.is_none());
+    }
+}

@@ -1,0 +1,135 @@
+//! Which form an answer gets, by `Accept` (RFC 9110 §12.5.1) and by what the route gives.
+//!
+//! Forms that can hold every outcome (JSON, MessagePack, the envelope) are told from those that may turn out not to fit: an
+//! array is `.npy`, a map is not. So a request accepts a *ranking* of forms; the first that the outcome fits is sent. Where
+//! nothing on offer is accepted the request is refused before its body is read (406).
+
+use std::borrow::Cow;
+
+use axum::http::header::HeaderValue;
+use callboard_codec::{DataType, Format, MediaType};
+
+use crate::error::ApiError;
+use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
+
+/// One way to write an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyForm {
+    /// An encoded value.
+    Encoded(Format),
+    /// A text as it is.
+    Text,
+    /// A byte string as it is.
+    Bytes,
+}
+
+impl ReplyForm {
+    /// What `Accept` calls it.
+    pub(crate) const fn media_type(self) -> &'static str {
+        match self {
+            Self::Encoded(format) => format.media_type(),
+            Self::Text => TEXT_PLAIN,
+            Self::Bytes => OCTET_STREAM,
+        }
+    }
+
+    /// What `Content-Type` says.
+    pub(crate) const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; charset=utf-8",
+            Self::Encoded(_) | Self::Bytes => self.media_type(),
+        }
+    }
+
+    /// Whether there is an outcome of every type in this form, so that one which cannot be written is a defect of the route and
+    /// no reason to try another form.
+    pub(crate) const fn is_universal(self) -> bool {
+        matches!(self, Self::Encoded(Format::Json | Format::Msgpack | Format::Envelope))
+    }
+}
+
+/// The forms in which an outcome of this type can be sent, JSON first.
+pub(crate) fn offers(output: &DataType) -> Vec<ReplyForm> {
+    let plain = plain_types(output).map(|plain| if plain == TEXT_PLAIN { ReplyForm::Text } else { ReplyForm::Bytes });
+    output.formats().into_iter().map(ReplyForm::Encoded).chain(plain).collect()
+}
+
+/// The forms that a request accepts.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    pub(crate) best: ReplyForm,
+    /// In the order in which they are tried when the outcome does not fit those before.
+    pub(crate) others: Vec<ReplyForm>,
+}
+
+impl Accepted {
+    /// JSON, and nothing else.
+    pub(crate) const JSON: Self = Self { best: ReplyForm::Encoded(Format::Json), others: Vec::new() };
+
+    /// What `accept` allows of what `output` can be, or a 406 that lists that.
+    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
+        // What nearly every request says, without parsing.
+        let Some(accept) = accept else { return Ok(Self::JSON) };
+        if **accept == "*/*" || **accept == "application/json" {
+            return Ok(Self::JSON);
+        }
+        let offers = offers(output);
+        let media_types: Vec<&str> = offers.iter().map(|form| form.media_type()).collect();
+        let ranked = MediaType::rank(accept.to_str().unwrap_or("-"), &media_types);
+        let mut forms = ranked.into_iter().map(|index| offers[index]);
+        match forms.next() {
+            Some(best) => Ok(Self { best, others: forms.collect() }),
+            None => Err(ApiError::not_acceptable(&media_types.join(", "))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_codec::Tensor;
+
+    use super::*;
+
+    fn best(accept: &str, output: &DataType) -> Result<&'static str, u16> {
+        let accept = Cow::Owned(accept.parse().unwrap());
+        let accepted = Accepted::of(Some(&accept), output).map_err(|error| error.status().as_u16())?;
+        Ok(accepted.best.media_type())
+    }
+
+    #[test]
+    fn the_highest_quality_wins_and_json_where_nothing_decides() {
+        let any = DataType::value();
+        assert_eq!(Accepted::of(None, &any).unwrap(), Accepted::JSON);
+        let json = [
+            "",
+            "*/*",
+            "application/*",
+            "application/json",
+            "text/html, */*;q=0.1",
+            "application/msgpack;q=0.5, */*",
+            "application/json, text/plain, */*",
+        ];
+        for accept in json {
+            assert_eq!(best(accept, &any), Ok("application/json"), "{accept}");
+        }
+        let msgpack =
+            ["application/msgpack", "application/json;q=0.2, application/msgpack", "*/*, application/json;q=0"];
+        for accept in msgpack {
+            assert_eq!(best(accept, &any), Ok("application/msgpack"), "{accept}");
+        }
+        assert_eq!(best("text/*", &any), Ok("text/plain"));
+        assert_eq!(best("application/x-npy;q=0.9, application/json;q=0.8", &any), Ok("application/x-npy"));
+        for refused in ["text/html", "application/json;q=0", "*/*;q=0", "nonsense"] {
+            assert_eq!(best(refused, &any), Err(406), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_form_is_only_offered_where_the_type_can_have_it() {
+        let (tensor, number) = (DataType::of::<Tensor>(), DataType::of::<u8>());
+        assert_eq!(best("application/x-npy", &tensor), Ok("application/x-npy"));
+        assert_eq!(best("application/x-npy", &number), Err(406));
+        assert_eq!(best("application/x-npy, */*;q=0.1", &number), Ok("application/json"));
+        assert_eq!(best("text/plain", &DataType::of::<String>()), Ok("text/plain"));
+    }
+}

@@ -1,0 +1,51 @@
+//! A body in pieces that are there already, with its length known: what an envelope is sent as, so that nothing of it is
+//! copied.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::vec::IntoIter;
+
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use callboard_codec::Envelope;
+use hyper::body::{Frame, SizeHint};
+
+/// The pieces that are still to be sent.
+#[derive(Debug)]
+struct Parts {
+    parts: IntoIter<Bytes>,
+    left: u64,
+}
+
+/// The body that sends an envelope.
+pub(super) fn body_of(envelope: Envelope) -> Body {
+    let left = envelope.len() as u64;
+    let mut parts = envelope.into_parts();
+    match (parts.len(), parts.pop()) {
+        (1, Some(only)) => Body::from(only),
+        (_, last) => {
+            parts.extend(last);
+            Body::new(Parts { parts: parts.into_iter(), left })
+        }
+    }
+}
+
+impl HttpBody for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let part = self.parts.next();
+        self.left -= part.as_ref().map_or(0, |part| part.len() as u64);
+        Poll::Ready(part.map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}

@@ -1,0 +1,164 @@
+//! Every format, in and out, by real requests; and what happens when a body or an outcome does not fit one.
+
+use bytes::Bytes;
+use callboard_codec::{DataFrame, DecodeLimits, Format, Map, StrTensor, Tensor, Value};
+use callboard_http::HttpConfig;
+
+use crate::support::app::app;
+use crate::support::{Answer, Server};
+
+async fn server() -> Server {
+    Server::of_app(app(), HttpConfig::default()).await
+}
+
+/// Sends a value to `/mirror` and reads what comes back, both in this format.
+async fn mirrored(server: &Server, value: &Value, format: Format) -> Answer {
+    let headers = [("content-type", format.media_type()), ("accept", format.media_type())];
+    let body = value.encode(format).unwrap();
+    server.connect().await.post("/mirror", &headers, body).await
+}
+
+fn decoded(answer: Answer, format: Format) -> Value {
+    assert_eq!(answer.header("content-type"), Some(format.media_type()), "{answer:?}");
+    Value::decode(format, &answer.body.into(), &DecodeLimits::default()).unwrap()
+}
+
+fn tensor() -> Value {
+    Tensor::from_vec(&[50, 100], (0..5000_u16).map(f32::from).collect()).unwrap().into()
+}
+
+fn fields() -> Value {
+    let texts = StrTensor::from_texts(&[2], ["one", "two"]).unwrap();
+    Map::from_iter([("image", tensor()), ("labels", Value::StrTensor(texts))]).into()
+}
+
+fn list<T: Into<Value>>(items: impl IntoIterator<Item = T>) -> Value {
+    Value::List(items.into_iter().map(Into::into).collect())
+}
+
+fn frame() -> Value {
+    let columns = Map::from_iter([("n", list([1_i64, 2])), ("t", list(["a", "b"]))]);
+    Value::DataFrame(DataFrame::from_value(&columns.into()).unwrap())
+}
+
+/// A value that only the exact formats bring back, with leaves that are large and small.
+fn everything() -> Value {
+    let tuple = Value::Tuple(vec![Value::Bytes(Bytes::from(vec![7; 5000])), Value::Null, frame()]);
+    Map::from_iter([("tensor", tensor()), ("tuple", tuple), ("float", Value::Float(f64::INFINITY))]).into()
+}
+
+#[tokio::test]
+async fn a_value_comes_back_in_each_format_as_it_went() {
+    let server = server().await;
+    let cases = [
+        (Format::Msgpack, everything()),
+        (Format::Envelope, everything()),
+        (Format::Npy, tensor()),
+        (Format::Npz, fields()),
+        (Format::ArrowStream, frame()),
+        (Format::ArrowFile, frame()),
+    ];
+    assert_eq!(cases.len() + 1, Format::all().count(), "all formats but JSON, which every other test speaks");
+    for (format, value) in cases {
+        let answer = mirrored(&server, &value, format).await;
+        assert_eq!(answer.status, 200, "{format}: {}", String::from_utf8_lossy(&answer.body));
+        assert_eq!(decoded(answer, format), value, "{format}");
+    }
+}
+
+#[tokio::test]
+async fn a_text_and_bytes_are_bodies_as_they_are() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for (content_type, said) in
+        [("text/plain", "text/plain; charset=utf-8"), ("application/octet-stream", "application/octet-stream")]
+    {
+        for body in ["grüß dich", ""] {
+            let headers = [("content-type", content_type), ("accept", content_type)];
+            let answer = client.post("/mirror", &headers, body).await;
+            assert_eq!((answer.status, answer.header("content-type"), answer.text()), (200, Some(said), body));
+        }
+    }
+    let broken = client.post("/mirror", &[("content-type", "text/plain")], b"abc\xff").await;
+    assert_eq!(
+        (broken.status, broken.problem()["message"].as_str()),
+        (400, Some("the body is text but not UTF-8 (byte 3)"))
+    );
+}
+
+#[tokio::test]
+async fn a_typed_route_takes_each_form_of_its_type() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let tensor = tensor();
+    let headers = [("content-type", "application/x-npy"), ("accept", "application/vnd.callboard.envelope")];
+    let answer = client.post("/negate", &headers, tensor.encode(Format::Npy).unwrap()).await;
+    let Value::Tensor(negative) = decoded(answer, Format::Envelope) else { panic!("no tensor") };
+    assert_eq!(negative.as_slice::<f32>().unwrap()[..3], [0.0, -1.0, -2.0]);
+
+    let refused = client.post("/negate", &[("content-type", "text/plain")], "1").await;
+    assert_eq!(refused.status, 415);
+    let message = refused.problem()["message"].to_string();
+    assert!(message.contains("application/x-npy") && !message.contains("arrow"), "{message}");
+}
+
+#[tokio::test]
+async fn the_next_form_is_sent_where_the_outcome_does_not_fit_the_best() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let mut post = async |accept: &str, body: &str| {
+        client.post("/mirror", &[("content-type", "application/json"), ("accept", accept)], body).await
+    };
+    let answer = post("application/x-npy, text/plain;q=0.9, application/json;q=0.5", r#"{"a": 1}"#).await;
+    assert_eq!((answer.header("content-type"), answer.text()), (Some("application/json"), r#"{"a":1}"#));
+    let answer = post("application/octet-stream, text/plain;q=0.9", r#""a text""#).await;
+    assert_eq!((answer.header("content-type"), answer.text()), (Some("text/plain; charset=utf-8"), "a text"));
+
+    let refused = post("application/x-npy", r#"{"a": 1}"#).await;
+    assert_eq!((refused.status, refused.problem()["error_type"].as_str()), (406, Some("not_acceptable")));
+    let message = refused.problem()["message"].to_string();
+    assert!(message.contains("`application/x-npy`") && message.contains("map"), "{message}");
+}
+
+#[tokio::test]
+async fn an_outcome_without_json_is_an_error_and_not_silently_another_form() {
+    let server = server().await;
+    let body = list([0.5, f64::NAN]).encode(Format::Msgpack).unwrap();
+    let mut client = server.connect().await;
+    let refused = client.post("/mirror", &[("content-type", "application/msgpack"), ("accept", "*/*")], &body).await;
+    assert_eq!((refused.status, refused.problem()["kind"].as_str()), (500, Some("internal")));
+    assert!(refused.problem()["message"].as_str().unwrap().contains("$[1]"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_malformed_body_is_400_in_every_format() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for format in Format::all() {
+        let whole = match format {
+            Format::Npy => tensor(),
+            Format::Npz => fields(),
+            Format::ArrowStream | Format::ArrowFile => frame(),
+            _ => everything(),
+        };
+        let whole = whole.encode(format).unwrap_or_else(|_| Bytes::from_static(b"[1, 2]"));
+        let cut = whole.slice(..whole.len() / 2);
+        for body in [Bytes::new(), Bytes::from_static(b"\xc1\xff\x00 nonsense"), cut] {
+            let answer = client.post("/mirror", &[("content-type", format.media_type())], &body).await;
+            assert_eq!(answer.status, 400, "{format} {} bytes: {answer:?}", body.len());
+            assert_eq!(answer.problem()["kind"], "invalid_input");
+        }
+    }
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
+#[tokio::test]
+async fn a_part_of_a_form_may_be_in_any_format() {
+    let array = Value::from(Tensor::from_vec(&[3], vec![1_i32, 2, 3]).unwrap()).encode(Format::Npy).unwrap();
+    let head = "--xyz\r\nContent-Disposition: form-data; name=\"array\"; filename=\"a.npy\"\r\n\
+                Content-Type: application/x-npy\r\n\r\n";
+    let body = [head.as_bytes(), &array, b"\r\n--xyz--\r\n"].concat();
+    let headers = [("content-type", "multipart/form-data; boundary=xyz")];
+    let answer = server().await.connect().await.post("/mirror", &headers, body).await;
+    assert_eq!(answer.text(), r#"{"array":[1,2,3]}"#);
+}
