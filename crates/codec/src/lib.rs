@@ -67,6 +67,7 @@ pub mod npy;
 mod payload;
 mod tensor;
 mod value;
+pub mod wire;
 
 #[cfg(feature = "arrow")]
 pub use data_frame::{DataFrame, DataFrameError, Series};

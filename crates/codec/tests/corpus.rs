@@ -44,7 +44,7 @@ fn every_decoder_bears_every_input() {
     count_panics();
     let seeds = root().join("../../fuzz/seeds");
     let own = TARGETS.map(|(name, _)| seeds.join(name));
-    let golden = ["arrow", "msgpack", "npy", "npz", ""].map(|name| root().join("tests/golden").join(name));
+    let golden = ["arrow", "msgpack", "npy", "npz", "wire", ""].map(|name| root().join("tests/golden").join(name));
     for directory in own.iter().chain(&golden) {
         let files = files(directory);
         assert!(!files.is_empty(), "no input in {}", directory.display());

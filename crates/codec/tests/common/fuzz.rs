@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use callboard_codec::wire::{
+    Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Hello, Welcome, WireError, frame_head,
+};
 use callboard_codec::{
     DType, DataFrame, DataType, DecodeError, DecodeErrorKind, DecodeLimits, EnvelopeDecoder, Format, MediaType,
     Payload, Scalar, Series, StrTensor, Tensor, Value,
@@ -21,7 +24,7 @@ use super::heap;
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// Every decoder there is.
-pub(crate) const TARGETS: [Target; 10] = [
+pub(crate) const TARGETS: [Target; 11] = [
     ("json", |input| value(Format::Json, input)),
     ("msgpack", |input| value(Format::Msgpack, input)),
     ("envelope", |input| value(Format::Envelope, input)),
@@ -32,6 +35,7 @@ pub(crate) const TARGETS: [Target; 10] = [
     ("arrow_file", |input| value(Format::ArrowFile, input)),
     ("typed", typed),
     ("forms", forms),
+    ("frames", frames),
 ];
 
 const MIB: usize = 1 << 20;
@@ -246,4 +250,57 @@ fn media_types(text: &str) {
         assert!(range.essence().contains('*') || range.includes(range.essence()));
     }
     let _format = Format::from_media_type(text);
+}
+
+/// A stream of frames, whole and in chunks: the same heads, the same error, and every header that is read comes back.
+fn frames(input: &[u8]) {
+    let whole = Bytes::copy_from_slice(input);
+    let limits = FrameLimits { max_body_bytes: MIB, ..FrameLimits::default() };
+    let ((heads, error), peak, _) = heap::measured(|| read_frames(std::iter::once(whole.clone()), &limits));
+    assert!(peak <= 2 * input.len() + SLACK, "frames: {peak} bytes of heap for {} of input", input.len());
+    let mut rest = whole;
+    let chunks = std::iter::from_fn(|| (!rest.is_empty()).then(|| rest.split_to(rest.len().min(1 + rest.len() % 37))));
+    let (chunked, chunked_error) = read_frames(chunks, &limits);
+    assert_eq!(heads.len(), chunked.len());
+    assert_eq!(error.map(|error| error.to_string()), chunked_error.map(|error| error.to_string()));
+    for head in &heads {
+        match head.kind {
+            FrameKind::Hello => header_comes_back::<Hello>(head),
+            FrameKind::Welcome => header_comes_back::<Welcome>(head),
+            FrameKind::Call => header_comes_back::<Call>(head),
+            FrameKind::Done => header_comes_back::<Done>(head),
+            _ => header_comes_back::<Fail>(head),
+        }
+    }
+}
+
+fn read_frames(chunks: impl Iterator<Item = Bytes>, limits: &FrameLimits) -> (Vec<FrameHead>, Option<WireError>) {
+    let (mut reader, mut heads) = (FrameReader::new(limits.clone()), Vec::new());
+    for chunk in chunks {
+        reader.push(chunk);
+        loop {
+            match reader.next_part() {
+                Ok(Some(FramePart::Head(head))) => heads.push(head),
+                Ok(Some(FramePart::Body { .. })) => {}
+                Ok(None) => break,
+                Err(error) => return (heads, Some(error)),
+            }
+        }
+    }
+    (heads, reader.finish().err())
+}
+
+fn header_comes_back<H>(head: &FrameHead)
+where
+    H: serde::de::DeserializeOwned + Serialize + Default + PartialEq + std::fmt::Debug,
+{
+    match head.header::<H>() {
+        Ok(header) => {
+            let written = frame_head(head.kind, head.entry, &header, 0).expect("is no longer than it was");
+            let (again, error) = read_frames(std::iter::once(written), &FrameLimits::default());
+            assert!(error.is_none(), "{error:?}");
+            assert_eq!(again[0].header::<H>().expect("what was written is read"), header);
+        }
+        Err(error) => assert!(error.to_string().len() < 2048),
+    }
 }

@@ -1,0 +1,85 @@
+//! Why a stream was reset, or a connection closed: the numbers that QUIC carries for us.
+
+/// The reason with which one side gives up a stream or a connection. Not a message: it is all that can still be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ResetCode {
+    /// Nobody waits for the answer any more.
+    Cancelled,
+    /// The time is up.
+    Deadline,
+    /// There is no room for another call; nothing was started.
+    Busy,
+    /// The node takes no new work; nothing was started.
+    Draining,
+    /// What was sent is not of this protocol.
+    Protocol,
+    /// A length is beyond a limit.
+    TooLarge,
+    /// A defect of the side that says so.
+    Internal,
+    /// A younger incarnation of the same node is there.
+    StaleGeneration,
+    /// The peer is of another cluster, or may not do what it asked for.
+    Refused,
+    /// The other side is at its end, in good order.
+    Done,
+}
+
+impl ResetCode {
+    /// Every code.
+    pub const ALL: [Self; 10] = [
+        Self::Cancelled,
+        Self::Deadline,
+        Self::Busy,
+        Self::Draining,
+        Self::Protocol,
+        Self::TooLarge,
+        Self::Internal,
+        Self::StaleGeneration,
+        Self::Refused,
+        Self::Done,
+    ];
+
+    /// The number on the wire, never given to another reason.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Cancelled => 0x10,
+            Self::Deadline => 0x11,
+            Self::Busy => 0x12,
+            Self::Draining => 0x13,
+            Self::Protocol => 0x14,
+            Self::TooLarge => 0x15,
+            Self::Internal => 0x16,
+            Self::StaleGeneration => 0x17,
+            Self::Refused => 0x18,
+            Self::Done => 0x19,
+        }
+    }
+
+    /// The reason behind a number, if it is one of ours.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| u64::from(code.number()) == number)
+    }
+
+    /// Whether it promises that nothing was started, so that the same call may be made elsewhere.
+    #[must_use]
+    pub const fn says_not_started(self) -> bool {
+        matches!(self, Self::Busy | Self::Draining)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_comes_back_from_its_own_number() {
+        for code in ResetCode::ALL {
+            assert_eq!(ResetCode::from_number(code.number().into()), Some(code));
+        }
+        assert_eq!(ResetCode::from_number(0), None);
+    }
+}

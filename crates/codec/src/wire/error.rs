@@ -1,0 +1,97 @@
+//! Why a frame was refused.
+
+use crate::error::{DecodeError, EncodeError};
+
+/// What is wrong with a stream of frames. Nothing after it is read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The bytes are no frame. Remedy: whoever sends them speaks something else.
+    #[error("not a frame: the magic number is {found:02x?}")]
+    NotAFrame {
+        /// What stood there.
+        found: [u8; 3],
+    },
+    /// A version that this side does not speak. Remedy: the hello says which ones it does.
+    #[error("frame version {found}: this side speaks {known}")]
+    Version {
+        /// What the frame says.
+        found: u8,
+        /// What this side speaks.
+        known: u8,
+    },
+    /// A kind of frame that this side does not know.
+    #[error("frame of the unknown kind {found}")]
+    Kind {
+        /// What the frame says.
+        found: u8,
+    },
+    /// A flag that this side does not know: flags are for what a reader must understand.
+    #[error("frame with the unknown flags {found:#04x}")]
+    Flags {
+        /// What the frame says.
+        found: u8,
+    },
+    /// A header beyond the limit. Refused before it is received.
+    #[error("header of {bytes} bytes exceeds max_header_bytes = {max}")]
+    HeaderTooLarge {
+        /// What the prelude announces.
+        bytes: u64,
+        /// The limit.
+        max: usize,
+    },
+    /// A body beyond the limit. Refused before it is received.
+    #[error("body of {bytes} bytes exceeds max_body_bytes = {max}")]
+    BodyTooLarge {
+        /// What the prelude announces.
+        bytes: u64,
+        /// The limit.
+        max: usize,
+    },
+    /// A header that is no map of its kind; the source names the field.
+    #[error("{kind} header")]
+    Header {
+        /// Of which kind of frame.
+        kind: &'static str,
+        /// What is wrong.
+        #[source]
+        source: DecodeError,
+    },
+    /// A header that could not be written: a defect of this side.
+    #[error("{kind} header")]
+    Encode {
+        /// Of which kind of frame.
+        kind: &'static str,
+        /// What is wrong.
+        #[source]
+        source: EncodeError,
+    },
+    /// The stream ended inside a frame.
+    #[error("the stream ended {missing} bytes before the end of a frame")]
+    Truncated {
+        /// How many bytes are missing at least.
+        missing: u64,
+    },
+    /// Something was read after an error.
+    #[error("the stream was refused before")]
+    Refused,
+}
+
+impl WireError {
+    /// The one word for metric labels.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::NotAFrame { .. } => "not_a_frame",
+            Self::Version { .. } => "version",
+            Self::Kind { .. } => "kind",
+            Self::Flags { .. } => "flags",
+            Self::HeaderTooLarge { .. } => "header_too_large",
+            Self::BodyTooLarge { .. } => "body_too_large",
+            Self::Header { .. } => "header",
+            Self::Encode { .. } => "encode",
+            Self::Truncated { .. } => "truncated",
+            Self::Refused => "refused",
+        }
+    }
+}

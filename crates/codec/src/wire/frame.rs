@@ -1,0 +1,226 @@
+//! One frame's head: the fixed prelude and the header behind it, written and read.
+
+use std::fmt;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::WireError;
+use super::reader::FrameLimits;
+use crate::DecodeLimits;
+use crate::msgpack;
+
+const MAGIC: [u8; 3] = *b"CBQ";
+
+/// The version of the frames that this side writes, and the newest that it reads.
+pub const VERSION: u8 = 1;
+
+/// Magic to body bytes.
+pub const PRELUDE_BYTES: usize = 20;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FrameKind {
+    /// The first frame of a connection, by who opened it.
+    Hello,
+    /// The answer to it.
+    Welcome,
+    /// One call; its body is the input.
+    Call,
+    /// Gives up one call of a pack. No header, no body.
+    Cancel,
+    /// One output of a streaming call.
+    Item,
+    /// A call's successful outcome; its body is the output, unless it streamed.
+    Done,
+    /// A call's outcome that is an error; its body is what user code attached.
+    Fail,
+    /// The reader of a streaming call has room for more outputs.
+    Credit,
+    /// The node takes no new work on this connection.
+    Goaway,
+    /// What a node offers now, and how it does.
+    Offers,
+}
+
+impl FrameKind {
+    /// Every kind.
+    pub const ALL: [Self; 10] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Call,
+        Self::Cancel,
+        Self::Item,
+        Self::Done,
+        Self::Fail,
+        Self::Credit,
+        Self::Goaway,
+        Self::Offers,
+    ];
+
+    /// The number on the wire, never given to another kind.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Hello => 1,
+            Self::Welcome => 2,
+            Self::Call => 3,
+            Self::Cancel => 4,
+            Self::Item => 5,
+            Self::Done => 6,
+            Self::Fail => 7,
+            Self::Credit => 8,
+            Self::Goaway => 9,
+            Self::Offers => 10,
+        }
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+
+    /// The one word for messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Welcome => "welcome",
+            Self::Call => "call",
+            Self::Cancel => "cancel",
+            Self::Item => "item",
+            Self::Done => "done",
+            Self::Fail => "fail",
+            Self::Credit => "credit",
+            Self::Goaway => "goaway",
+            Self::Offers => "offers",
+        }
+    }
+}
+
+impl fmt::Display for FrameKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The head of a frame with this header, to be followed by exactly `body_bytes` of body.
+///
+/// # Errors
+///
+/// When the header's own `Serialize` fails, or it is longer than any reader takes.
+pub fn frame_head<H: Serialize>(
+    kind: FrameKind,
+    entry: u16,
+    header: &H,
+    body_bytes: usize,
+) -> Result<Bytes, WireError> {
+    let written = msgpack::to_bytes(header).map_err(|source| WireError::Encode { kind: kind.as_str(), source })?;
+    let max = FrameLimits::default().max_header_bytes;
+    let length = match u32::try_from(written.len()) {
+        Ok(length) if written.len() <= max => length,
+        _ => return Err(WireError::HeaderTooLarge { bytes: written.len() as u64, max }),
+    };
+    let mut head = BytesMut::with_capacity(PRELUDE_BYTES + written.len());
+    put_prelude(&mut head, kind, entry, length, body_bytes);
+    head.extend_from_slice(&written);
+    Ok(head.freeze())
+}
+
+/// A frame that is nothing but its prelude.
+pub(super) fn bare(kind: FrameKind, entry: u16) -> Bytes {
+    let mut head = BytesMut::with_capacity(PRELUDE_BYTES);
+    put_prelude(&mut head, kind, entry, 0, 0);
+    head.freeze()
+}
+
+fn put_prelude(head: &mut BytesMut, kind: FrameKind, entry: u16, header_bytes: u32, body_bytes: usize) {
+    head.extend_from_slice(&MAGIC);
+    head.put_u8(VERSION);
+    head.put_u8(kind.number());
+    head.put_u8(0);
+    head.put_u16_le(entry);
+    head.put_u32_le(header_bytes);
+    head.put_u64_le(body_bytes as u64);
+}
+
+/// The head of a frame that was received. Its body follows.
+#[derive(Clone, Debug)]
+pub struct FrameHead {
+    /// What it is for.
+    pub kind: FrameKind,
+    /// Which of the stream's calls it belongs to.
+    pub entry: u16,
+    /// How many bytes of body follow.
+    pub body_bytes: usize,
+    header: Bytes,
+}
+
+impl FrameHead {
+    /// Reads the header. Fields that the type does not have are passed over.
+    ///
+    /// # Errors
+    ///
+    /// When it is no MessagePack map, or a field is not what the type says.
+    pub fn header<H: DeserializeOwned + Default>(&self) -> Result<H, WireError> {
+        if self.header.is_empty() {
+            return Ok(H::default());
+        }
+        msgpack::from_bytes(&self.header, &HEADER_LIMITS)
+            .map_err(|source| WireError::Header { kind: self.kind.as_str(), source })
+    }
+}
+
+/// A header is a flat map; what a later version adds may be a little deeper.
+const HEADER_LIMITS: DecodeLimits = DecodeLimits {
+    max_bytes: MAX_HEADER_BYTES,
+    max_depth: 8,
+    max_elements: MAX_HEADER_BYTES,
+    max_string_bytes: MAX_HEADER_BYTES,
+    max_tree_bytes: 16 * MAX_HEADER_BYTES,
+    max_decompressed_bytes: 0,
+    max_segment_bytes: MAX_HEADER_BYTES,
+};
+
+/// An error with its trace fits; tables of offers are in bodies.
+pub(super) const MAX_HEADER_BYTES: usize = 64 * 1024;
+
+/// The fixed part of a frame.
+pub(super) struct Prelude {
+    kind: FrameKind,
+    entry: u16,
+    pub(super) header_bytes: usize,
+    pub(super) body_bytes: usize,
+}
+
+impl Prelude {
+    pub(super) fn read(bytes: &[u8; PRELUDE_BYTES], limits: &FrameLimits) -> Result<Self, WireError> {
+        let [m0, m1, m2, version, kind, flags, e0, e1, h0, h1, h2, h3, body @ ..] = *bytes;
+        if [m0, m1, m2] != MAGIC {
+            return Err(WireError::NotAFrame { found: [m0, m1, m2] });
+        }
+        if version != VERSION {
+            return Err(WireError::Version { found: version, known: VERSION });
+        }
+        let kind = FrameKind::from_number(kind).ok_or(WireError::Kind { found: kind })?;
+        if flags != 0 {
+            return Err(WireError::Flags { found: flags });
+        }
+        let header = u32::from_le_bytes([h0, h1, h2, h3]);
+        let header_bytes = within(header.into(), limits.max_header_bytes)
+            .ok_or_else(|| WireError::HeaderTooLarge { bytes: header.into(), max: limits.max_header_bytes })?;
+        let body = u64::from_le_bytes(body);
+        let body_bytes = within(body, limits.max_body_bytes)
+            .ok_or(WireError::BodyTooLarge { bytes: body, max: limits.max_body_bytes })?;
+        Ok(Self { kind, entry: u16::from_le_bytes([e0, e1]), header_bytes, body_bytes })
+    }
+
+    pub(super) fn with_header(self, header: Bytes) -> FrameHead {
+        FrameHead { kind: self.kind, entry: self.entry, body_bytes: self.body_bytes, header }
+    }
+}
+
+fn within(bytes: u64, max: usize) -> Option<usize> {
+    usize::try_from(bytes).ok().filter(|bytes| *bytes <= max)
+}

@@ -1,0 +1,188 @@
+//! What stands in the headers: flat maps, every field with a default, none that contains its own kind.
+//!
+//! A field may be added, with a default that means what its absence meant before. None is renamed, none changes its type.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::frame::{self, FrameKind};
+
+/// Who opened the connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hello {
+    /// The oldest version of this protocol that it speaks.
+    pub min_version: u8,
+    /// The newest one.
+    pub max_version: u8,
+    /// The cluster that it means.
+    pub cluster: String,
+    /// Its name, empty for a client that is no node.
+    pub node: String,
+    /// Which incarnation of that name it is; the highest is the living one.
+    pub generation: u64,
+    /// Where peers reach it, if they can.
+    pub address: String,
+    /// Its build, for people.
+    pub build: String,
+}
+
+/// The answer to a hello. Its body is a list of [`Offer`]s.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Welcome {
+    /// The version that both speak.
+    pub version: u8,
+    /// The name of the node that answers.
+    pub node: String,
+    /// Which incarnation of that name it is.
+    pub generation: u64,
+    /// Its build, for people.
+    pub build: String,
+    /// The largest body that it takes.
+    pub max_body_bytes: u64,
+    /// It takes no new work.
+    pub draining: bool,
+}
+
+/// One thing that a node offers: a route, or a stage that peers may call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Offer {
+    /// The route's path, or the stage's name.
+    pub name: String,
+    /// It is a stage.
+    pub stage: bool,
+    /// The number of the change that opened it.
+    pub revision: u64,
+    /// It answers one input with many outputs.
+    pub streams: bool,
+    /// It may be run again when its outcome is not known.
+    pub idempotent: bool,
+}
+
+/// One call. Its body is the input as an envelope.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Call {
+    /// The route that is called; empty where stages are.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub route: String,
+    /// The stages that are called, one after the other; empty where a route is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<String>,
+    /// The input is a function-style call: arguments by place and by name.
+    #[serde(skip_serializing_if = "is_default")]
+    pub function: bool,
+    /// How long the caller will still wait, in milliseconds. 0: the node's own default.
+    #[serde(skip_serializing_if = "is_default")]
+    pub millis_left: u64,
+    /// The class in every queue: 1 high, 2 normal, 3 low. 0: the route's own.
+    #[serde(skip_serializing_if = "is_default")]
+    pub priority: u8,
+    /// What calls of one session have in common; 0 for none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub session: u64,
+    /// How many outputs the reader has room for; 0 for a call with one outcome.
+    #[serde(skip_serializing_if = "is_default")]
+    pub credit: u32,
+    /// How long the first output may take, in milliseconds; 0: as long as the call.
+    #[serde(skip_serializing_if = "is_default")]
+    pub first_item_millis: u64,
+    /// W3C trace context.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub traceparent: String,
+}
+
+/// A successful outcome.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Done {
+    /// Where the time went.
+    #[serde(skip_serializing_if = "is_default")]
+    pub times: Times,
+    /// How the node does.
+    #[serde(skip_serializing_if = "is_default")]
+    pub load: Load,
+}
+
+/// One output of a streaming call. Its body is the output as an envelope.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Item {}
+
+/// An outcome that is an error. Its body is what user code attached, as an envelope; empty for nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fail {
+    /// The class of the error, by its one word.
+    pub kind: String,
+    /// What happened, for people.
+    pub message: String,
+    /// User code may have run. Without it the same call may be made elsewhere.
+    pub started: bool,
+    /// The type of the error that user code raised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
+    /// The HTTP-like status that user code chose; 0 for none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub status: u16,
+    /// When a retry may fit, in milliseconds; 0 for unknown.
+    #[serde(skip_serializing_if = "is_default")]
+    pub retry_after_millis: u64,
+    /// The worker's last words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_trace: Option<String>,
+    /// The stage in which it happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// How the node does.
+    #[serde(skip_serializing_if = "is_default")]
+    pub load: Load,
+}
+
+/// Room for more outputs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Credit {
+    /// How many more.
+    pub items: u32,
+}
+
+/// No new work is taken on this connection; what is in hand is finished.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Goaway {
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// Where a call's time went, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Times {
+    /// In queues.
+    pub queue: u64,
+    /// From the forming of a batch until user code began.
+    pub batch: u64,
+    /// In user code.
+    pub compute: u64,
+}
+
+/// How a node does, as its peers weigh it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// Calls that it has in flight.
+    pub in_flight: u32,
+}
+
+/// The frame that gives up one call of a pack.
+#[must_use]
+pub fn cancel(entry: u16) -> Bytes {
+    frame::bare(FrameKind::Cancel, entry)
+}
+
+fn is_default<T: Default + PartialEq>(field: &T) -> bool {
+    *field == T::default()
+}

@@ -1,0 +1,205 @@
+//! Frames: written and read as the drawing says, in chunks of any size, with every lie refused by its name.
+
+use std::fs;
+use std::path::Path;
+
+use bytes::{Bytes, BytesMut};
+use callboard_codec::wire::{
+    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Load, Offer,
+    PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
+};
+use callboard_codec::{DecodeLimits, Format, Map, Value};
+use proptest::prelude::*;
+
+/// A frame that was read whole.
+#[derive(Debug)]
+struct Frame {
+    head: FrameHead,
+    body: Bytes,
+}
+
+fn read(chunks: impl IntoIterator<Item = Bytes>, limits: FrameLimits) -> Result<Vec<Frame>, WireError> {
+    let mut reader = FrameReader::new(limits);
+    let (mut frames, mut body): (Vec<Frame>, BytesMut) = (Vec::new(), BytesMut::new());
+    for chunk in chunks {
+        reader.push(chunk);
+        while let Some(part) = reader.next_part()? {
+            match part {
+                FramePart::Head(head) => frames.push(Frame { head, body: Bytes::new() }),
+                FramePart::Body { bytes, last } => {
+                    body.extend_from_slice(&bytes);
+                    if last {
+                        frames.last_mut().expect("a head came before").body = body.split().freeze();
+                    }
+                }
+            }
+        }
+    }
+    reader.finish().map(|()| frames)
+}
+
+fn transcript(name: &str) -> Bytes {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/wire").join(name);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
+}
+
+fn read_transcript(name: &str) -> Vec<Frame> {
+    read([transcript(name)], FrameLimits::default()).expect("a transcript of frames")
+}
+
+fn value(body: &Bytes) -> Value {
+    Value::decode(Format::Envelope, body, &DecodeLimits::default()).expect("an envelope")
+}
+
+fn header<H: serde::de::DeserializeOwned + Default>(frame: &Frame) -> H {
+    frame.head.header().unwrap_or_else(|error| panic!("{}: {error:?}", frame.head.kind))
+}
+
+#[test]
+fn a_caller_of_version_1_is_understood() {
+    let frames = read_transcript("v1-caller.bin");
+    let kinds: Vec<_> = frames.iter().map(|frame| (frame.head.kind, frame.head.entry)).collect();
+    let calls = [(FrameKind::Call, 0), (FrameKind::Call, 1), (FrameKind::Call, 2)];
+    assert_eq!(kinds[0], (FrameKind::Hello, 0));
+    assert_eq!(kinds[1..4], calls);
+    assert_eq!(kinds[4..], [(FrameKind::Credit, 2), (FrameKind::Cancel, 1)]);
+
+    let hello: Hello = header(&frames[0]);
+    assert_eq!((hello.min_version, hello.max_version, hello.cluster.as_str()), (1, 1, "dev"));
+    let first = Call { route: "/shout".to_owned(), millis_left: 500, priority: 1, ..Call::default() };
+    assert_eq!(header::<Call>(&frames[1]), first);
+    assert_eq!(value(&frames[1].body), Value::from("hello"));
+    let stages = vec!["decode".to_owned(), "scale".to_owned()];
+    let second = Call { stages, millis_left: 70_000, session: 1 << 63, ..Call::default() };
+    assert_eq!(header::<Call>(&frames[2]), second);
+    let third = header::<Call>(&frames[3]);
+    assert!(third.function);
+    assert_eq!((third.credit, third.first_item_millis), (8, 9));
+    assert_eq!(header::<Credit>(&frames[4]).items, 4);
+}
+
+#[test]
+fn a_node_of_version_1_is_understood() {
+    let frames = read_transcript("v1-node.bin");
+    let welcome: Welcome = header(&frames[0]);
+    assert_eq!((welcome.version, welcome.node.as_str(), welcome.generation, welcome.draining), (1, "a", 7, false));
+    let offers: Vec<Offer> = value(&frames[0].body).deserialize().expect("offers");
+    assert_eq!((offers[0].name.as_str(), offers[0].idempotent), ("/shout", true));
+
+    assert_eq!(value(&frames[1].body), Value::Int(0));
+    let done: Done = header(&frames[2]);
+    assert_eq!((done.times, done.load), (Times { queue: 1, batch: 2, compute: 300 }, Load { in_flight: 5 }));
+    let fail: Fail = header(&frames[3]);
+    assert_eq!((fail.kind.as_str(), fail.started, fail.status), ("failed", true, 418));
+    assert_eq!(value(&frames[3].body), Value::Map(Map::from_iter([("why", Value::from("x"))])));
+    let refused: Fail = header(&frames[4]);
+    assert_eq!((refused.started, refused.retry_after_millis), (false, 250));
+    assert_eq!(header::<Done>(&frames[5]), Done::default());
+    assert_eq!(header::<Goaway>(&frames[6]).reason, "draining");
+}
+
+#[test]
+fn fields_of_a_later_version_are_passed_over() {
+    let frames = read_transcript("later-caller.bin");
+    assert_eq!(header::<Hello>(&frames[0]).max_version, 9);
+    let call = Call { route: "/shout".to_owned(), millis_left: 500, ..Call::default() };
+    assert_eq!(header::<Call>(&frames[1]), call);
+}
+
+/// The other implementation wrote the same bytes.
+#[test]
+fn a_call_is_written_as_the_transcript_has_it() {
+    let body = Value::from("hello").to_envelope().expect("has one").into_bytes();
+    let call = Call { route: "/shout".to_owned(), millis_left: 500, priority: 1, ..Call::default() };
+    let mut written = frame_head(FrameKind::Call, 0, &call, body.len()).expect("fits").to_vec();
+    written.extend_from_slice(&body);
+    let all = transcript("v1-caller.bin");
+    assert!(all.windows(written.len()).any(|window| window == written), "{written:02x?}");
+    assert!(all.ends_with(&cancel_frame(1)));
+}
+
+/// Each lie, the byte that tells it, and how it is refused.
+#[test]
+fn every_lie_of_a_prelude_is_refused_by_its_name() {
+    let good = frame_head(FrameKind::Goaway, 0, &Goaway::default(), 0).expect("fits").to_vec();
+    let lie = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        read([bytes.into()], FrameLimits { max_body_bytes: 1000, ..FrameLimits::default() })
+            .expect_err("a lie")
+            .to_string()
+    };
+    assert_eq!(lie(0, b'X'), "not a frame: the magic number is [58, 42, 51]");
+    assert_eq!(lie(3, 2), format!("frame version 2: this side speaks {VERSION}"));
+    assert_eq!(lie(4, 99), "frame of the unknown kind 99");
+    assert_eq!(lie(5, 1), "frame with the unknown flags 0x01");
+    assert_eq!(lie(10, 1), format!("header of {} bytes exceeds max_header_bytes = 65536", 65_536 + good.len() - 20));
+    assert_eq!(lie(19, 0xff), format!("body of {} bytes exceeds max_body_bytes = 1000", 0xff_u64 << 56));
+    assert_eq!(lie(12, 3), "the stream ended 3 bytes before the end of a frame");
+}
+
+#[test]
+fn a_header_that_is_none_says_which_field() {
+    let head = frame_head(FrameKind::Call, 0, &Map::from_iter([("route", 3)]), 0).expect("fits");
+    let frames = read([head], FrameLimits::default()).expect("frames");
+    let error = frames[0].head.header::<Call>().expect_err("no text");
+    let WireError::Header { kind: "call", source } = error else { panic!("{error:?}") };
+    assert!(source.path().contains("route"), "{source}");
+}
+
+/// Lists in lists, as deep as a header of the greatest length can say.
+#[test]
+fn a_header_bomb_is_refused() {
+    let mut bytes = b"\x81\xa1x".to_vec();
+    bytes.extend(vec![0x91; 60_000]);
+    let mut stream = frame_head(FrameKind::Call, 0, &Value::Null, 0).expect("fits").to_vec();
+    stream.truncate(PRELUDE_BYTES);
+    stream[8..12].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+    stream.extend(bytes);
+    let frames = read([stream.into()], FrameLimits::default()).expect("a head");
+    assert!(frames[0].head.header::<Call>().is_err());
+}
+
+#[test]
+fn nothing_is_read_after_an_error() {
+    let mut reader = FrameReader::new(FrameLimits::default());
+    reader.push(Bytes::from(vec![0; PRELUDE_BYTES]));
+    assert!(matches!(reader.next_part(), Err(WireError::NotAFrame { .. })));
+    reader.push(transcript("v1-caller.bin"));
+    assert!(matches!(reader.next_part(), Err(WireError::Refused)));
+    assert!(matches!(reader.finish(), Err(WireError::Refused)));
+}
+
+#[test]
+fn a_header_that_no_reader_takes_is_not_written() {
+    let call = Call { route: "x".repeat(70_000), ..Call::default() };
+    let error = frame_head(FrameKind::Call, 0, &call, 0).expect_err("too long");
+    assert!(matches!(error, WireError::HeaderTooLarge { max: 65_536, .. }), "{error}");
+}
+
+proptest! {
+    /// However the stream is cut, it says the same; and cut off anywhere but between two frames, it is not complete.
+    #[test]
+    fn chunks_of_any_size_say_the_same(cuts in proptest::collection::vec(1_usize..90, 1..20), short in 0_usize..400) {
+        let whole = transcript("v1-node.bin");
+        let plain = read([whole.clone()], FrameLimits::default()).unwrap();
+        let mut rest = whole.clone();
+        let chunks = cuts.iter().cycle().map_while(|cut| {
+            (!rest.is_empty()).then(|| rest.split_to(rest.len().min(*cut)))
+        });
+        let chunked = read(chunks, FrameLimits::default()).unwrap();
+        prop_assert_eq!(plain.len(), chunked.len());
+        for (plain, chunked) in plain.iter().zip(&chunked) {
+            prop_assert_eq!((plain.head.kind, plain.head.entry, &plain.body), (chunked.head.kind, chunked.head.entry, &chunked.body));
+        }
+        let ends: Vec<usize> = plain.iter().scan(0, |end, frame| {
+            let head = &whole[*end + 8..*end + 12];
+            let header = u32::from_le_bytes(head.try_into().unwrap()) as usize;
+            *end += PRELUDE_BYTES + header + frame.body.len();
+            Some(*end)
+        }).collect();
+        let cut = whole.slice(..short.min(whole.len()));
+        let complete = cut.is_empty() || ends.contains(&cut.len());
+        prop_assert_eq!(read([cut], FrameLimits::default()).is_ok(), complete);
+    }
+}
