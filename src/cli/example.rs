@@ -11,7 +11,8 @@ use crate::config::Plan;
 
 /// The first lines of a server.
 pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: Duration) -> String {
-    let base = base_url(address);
+    let scheme = if plan.settings.tls_certificate.value.is_some() { "https" } else { "http" };
+    let base = base_url(scheme, address);
     let mut text = format!(
         "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
         env!("CARGO_PKG_VERSION"),
@@ -38,13 +39,13 @@ pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: D
 }
 
 /// A listener on all interfaces is reached on loopback.
-fn base_url(address: SocketAddr) -> String {
+fn base_url(scheme: &str, address: SocketAddr) -> String {
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(host, address.port()))
+    format!("{scheme}://{}", SocketAddr::new(host, address.port()))
 }
 
 #[cfg(test)]
@@ -53,8 +54,8 @@ mod tests {
 
     #[test]
     fn a_listener_on_all_interfaces_is_reached_on_loopback() {
-        assert_eq!(base_url(SocketAddr::from(([0, 0, 0, 0], 80))), "http://127.0.0.1:80");
-        assert_eq!(base_url("[::]:80".parse().unwrap()), "http://[::1]:80");
-        assert_eq!(base_url(SocketAddr::from(([10, 0, 0, 1], 80))), "http://10.0.0.1:80");
+        assert_eq!(base_url("http", SocketAddr::from(([0, 0, 0, 0], 80))), "http://127.0.0.1:80");
+        assert_eq!(base_url("http", "[::]:80".parse().unwrap()), "http://[::1]:80");
+        assert_eq!(base_url("http", SocketAddr::from(([10, 0, 0, 1], 80))), "http://10.0.0.1:80");
     }
 }

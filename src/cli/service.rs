@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use callboard_core::{App, Limits, Node};
-use callboard_http::{ApiInfo, HttpConfig};
+use callboard_http::{ApiInfo, HttpConfig, TlsConfig};
 
 use super::error::CliError;
 use super::target::FILE_NAME;
@@ -72,12 +72,25 @@ fn set_or<T: Clone>(setting: &Sourced<T>, own: T) -> T {
 }
 
 /// The limits of the HTTP edge.
-pub(crate) fn http_config(settings: &Settings) -> HttpConfig {
+pub(crate) fn http_config(plan: &Plan) -> HttpConfig {
+    let settings = &plan.settings;
     let mut config = HttpConfig::default();
+    let certificate = file_of(plan, &settings.tls_certificate).zip(file_of(plan, &settings.tls_key));
+    config.tls = certificate.map(|(certificate, key)| TlsConfig::new(certificate, key));
+    config.max_connections_per_address = settings.max_connections_per_address.value;
     config.max_body_bytes = settings.max_body_bytes.value;
     config.max_connections = settings.max_connections.value;
     config.body_timeout = settings.body_timeout.value;
     config
+}
+
+/// A setting's file as it is reached from the current directory: what a configuration file names starts from that file.
+fn file_of(plan: &Plan, setting: &Sourced<Option<PathBuf>>) -> Option<PathBuf> {
+    let path = setting.value.as_ref()?;
+    Some(match setting.source {
+        Source::File { .. } => plan.target.base().join(path),
+        Source::Flag(_) | Source::Env(_) | Source::Target | Source::Default => path.clone(),
+    })
 }
 
 /// What the OpenAPI document says about the whole: what is set, else what a program's author says, else the name of what is
@@ -123,6 +136,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_names_its_certificate_as_seen_from_itself_and_a_flag_as_seen_from_here() {
+        let text = "[http]\ntls_certificate = \"tls/chain.pem\"\n";
+        let target = Target::Program { file: Some(("etc/callboard.toml".into(), text.to_owned())) };
+        let flags: Flags = vec![("tls-key", "key.pem".to_owned())];
+        let plan = Plan::resolve(target, &flags, &Environment::default()).unwrap();
+        assert_eq!(http_config(&plan).tls, Some(TlsConfig::new("etc/tls/chain.pem", "key.pem")));
+    }
+
+    #[test]
     fn the_defaults_are_those_of_core_and_of_the_edge() {
         let plan = Plan::resolve(Target::Program { file: None }, &Flags::new(), &Environment::default()).unwrap();
         let (settings, core, edge) = (plan.settings, Limits::default(), HttpConfig::default());
@@ -132,6 +154,7 @@ mod tests {
         assert_eq!(settings.queue.value, callboard_core::DEFAULT_QUEUE_ENTRIES);
         assert_eq!(settings.max_body_bytes.value, edge.max_body_bytes);
         assert_eq!(settings.max_connections.value, edge.max_connections);
+        assert_eq!(settings.max_connections_per_address.value, edge.max_connections_per_address);
         assert_eq!(settings.body_timeout.value, edge.body_timeout);
         assert_eq!(settings.drain.value, edge.shutdown_grace);
     }

@@ -135,13 +135,13 @@ pub enum ConfigError {
         first: usize,
     },
     /// Two settings that cannot both hold. Change one.
-    #[error("{one} exceeds {other}: {why}")]
+    #[error("{one} does not go with {other}: {why}")]
     Contradiction {
-        /// The larger one, with its source.
+        /// One, with its source.
         one: String,
-        /// The smaller one, with its source.
+        /// The other, with its source.
         other: String,
-        /// What would happen.
+        /// What would happen, or what is missing.
         why: &'static str,
     },
     /// A setting that has no effect on what is served. Leave it out.

@@ -5,6 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -243,6 +244,32 @@ impl Form for Listen {
 
     fn show(&self, value: &SocketAddr) -> String {
         value.to_string()
+    }
+}
+
+/// The path of a file, or `none`. Whether it is there is found out by whoever opens it.
+#[derive(Clone, Debug)]
+pub(crate) struct FilePath;
+
+const NONE: &str = "none";
+
+impl Form for FilePath {
+    type Value = Option<PathBuf>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<PathBuf>> {
+        match raw.text()? {
+            "" => None,
+            NONE => Some(None),
+            path => Some(Some(PathBuf::from(path))),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("the path of a file, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<PathBuf>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), |path| path.display().to_string())
     }
 }
 

@@ -17,7 +17,7 @@ use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
     ALL, API_TITLE, API_VERSION, BODY_TIMEOUT, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS,
-    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, Setting,
+    MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -49,8 +49,10 @@ impl Target {
     #[must_use]
     pub fn base(&self) -> &Path {
         match self {
-            Self::File { path, .. } => path.parent().unwrap_or_else(|| Path::new("")),
-            Self::Model { .. } | Self::Program { .. } => Path::new(""),
+            Self::File { path, .. } | Self::Program { file: Some((path, _)) } => {
+                path.parent().unwrap_or_else(|| Path::new(""))
+            }
+            Self::Model { .. } | Self::Program { file: None } => Path::new(""),
         }
     }
 
@@ -74,6 +76,12 @@ pub struct Settings {
     pub body_timeout: Sourced<Duration>,
     /// HTTP connections at once.
     pub max_connections: Sourced<usize>,
+    /// HTTP connections at once for one address.
+    pub max_connections_per_address: Sourced<usize>,
+    /// The certificate of HTTPS.
+    pub tls_certificate: Sourced<Option<PathBuf>>,
+    /// Its private key.
+    pub tls_key: Sourced<Option<PathBuf>>,
     /// The title of the OpenAPI document, where one is set.
     pub api_title: Sourced<Option<String>>,
     /// The version in the OpenAPI document, where one is set.
@@ -165,6 +173,9 @@ impl Settings {
             max_body_bytes: layers.resolve(&MAX_BODY_BYTES)?,
             body_timeout: layers.resolve(&BODY_TIMEOUT)?,
             max_connections: layers.resolve(&MAX_CONNECTIONS)?,
+            max_connections_per_address: layers.resolve(&MAX_CONNECTIONS_PER_ADDRESS)?,
+            tls_certificate: layers.resolve(&TLS_CERTIFICATE)?,
+            tls_key: layers.resolve(&TLS_KEY)?,
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
@@ -178,16 +189,23 @@ impl Settings {
         Ok(settings)
     }
 
-    /// A body larger than all bytes together would be answered "try again later" for ever.
     fn check(&self) -> Result<(), ConfigError> {
-        if self.max_body_bytes.value <= self.max_in_flight_bytes.value {
-            return Ok(());
+        // A body larger than all bytes together would be answered "try again later" for ever.
+        if self.max_body_bytes.value > self.max_in_flight_bytes.value {
+            return Err(ConfigError::Contradiction {
+                one: described(&MAX_BODY_BYTES, &self.max_body_bytes),
+                other: described(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),
+                why: "such a body could never be let in",
+            });
         }
-        Err(ConfigError::Contradiction {
-            one: described(&MAX_BODY_BYTES, &self.max_body_bytes),
-            other: described(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),
-            why: "such a body could never be let in",
-        })
+        if self.tls_certificate.value.is_some() != self.tls_key.value.is_some() {
+            return Err(ConfigError::Contradiction {
+                one: described(&TLS_CERTIFICATE, &self.tls_certificate),
+                other: described(&TLS_KEY, &self.tls_key),
+                why: "HTTPS needs both",
+            });
+        }
+        Ok(())
     }
 
     /// The stages of a program set their queues in its code; a setting for those that do not say would reach none.
@@ -208,6 +226,9 @@ impl Settings {
             row(&MAX_BODY_BYTES, &self.max_body_bytes),
             row(&BODY_TIMEOUT, &self.body_timeout),
             row(&MAX_CONNECTIONS, &self.max_connections),
+            row(&MAX_CONNECTIONS_PER_ADDRESS, &self.max_connections_per_address),
+            row(&TLS_CERTIFICATE, &self.tls_certificate),
+            row(&TLS_KEY, &self.tls_key),
             row(&API_TITLE, &self.api_title),
             row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),

@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::form::{Bytes, Count, Label, Listen, LogFilter, Span};
+use super::form::{Bytes, Count, FilePath, Label, Listen, LogFilter, Span};
 
 /// What a setting is called in the places where it can be set.
 #[derive(Debug)]
@@ -110,6 +110,42 @@ pub(crate) static MAX_CONNECTIONS: Setting<Count> = Setting {
     form: Count(1..=1_000_000),
 };
 
+pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Count> = Setting {
+    name: Name {
+        key: "http.max_connections_per_address",
+        flag: "max-connections-per-address",
+        env: "CALLBOARD_MAX_CONNECTIONS_PER_ADDRESS",
+        placeholder: "COUNT",
+        help: "How many HTTP connections are served at once for one address",
+        default: "1000",
+    },
+    form: Count(1..=1_000_000),
+};
+
+pub(crate) static TLS_CERTIFICATE: Setting<FilePath> = Setting {
+    name: Name {
+        key: "http.tls_certificate",
+        flag: "tls-certificate",
+        env: "CALLBOARD_TLS_CERTIFICATE",
+        placeholder: "FILE",
+        help: "Serve HTTPS with the certificate in this PEM file, read again when it changes",
+        default: "none",
+    },
+    form: FilePath,
+};
+
+pub(crate) static TLS_KEY: Setting<FilePath> = Setting {
+    name: Name {
+        key: "http.tls_key",
+        flag: "tls-key",
+        env: "CALLBOARD_TLS_KEY",
+        placeholder: "FILE",
+        help: "The PEM file with the private key of the certificate",
+        default: "none",
+    },
+    form: FilePath,
+};
+
 /// A second at least, for the slowest of honest lines; an hour at most, as any call.
 pub(crate) static BODY_TIMEOUT: Setting<Span> = Setting {
     name: Name {
@@ -209,11 +245,14 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 12] = [
+pub static ALL: [&Name; 15] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
     &MAX_CONNECTIONS.name,
+    &MAX_CONNECTIONS_PER_ADDRESS.name,
+    &TLS_CERTIFICATE.name,
+    &TLS_KEY.name,
     &API_TITLE.name,
     &API_VERSION.name,
     &LOG.name,
@@ -304,6 +343,9 @@ mod tests {
         reads_its_default(&HTTP);
         reads_its_default(&MAX_BODY_BYTES);
         reads_its_default(&MAX_CONNECTIONS);
+        reads_its_default(&MAX_CONNECTIONS_PER_ADDRESS);
+        reads_its_default(&TLS_CERTIFICATE);
+        reads_its_default(&TLS_KEY);
         reads_its_default(&BODY_TIMEOUT);
         reads_its_default(&API_TITLE);
         reads_its_default(&API_VERSION);

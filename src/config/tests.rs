@@ -167,7 +167,7 @@ fn a_body_that_could_never_be_let_in_is_refused_with_both_sources() {
     let error = plan_with(DIGITS, &[("max-in-flight-bytes", "1MiB")], &[]).unwrap_err();
     assert_eq!(
         error,
-        "http.max_body_bytes = 64MiB (default) exceeds limits.max_in_flight_bytes = 1MiB (--max-in-flight-bytes): \
+        "http.max_body_bytes = 64MiB (default) does not go with limits.max_in_flight_bytes = 1MiB (--max-in-flight-bytes): \
          such a body could never be let in"
     );
 }

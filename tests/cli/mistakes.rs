@@ -18,7 +18,7 @@ stages = [\"model\"]
 
 #[test]
 fn what_is_written_wrong_ends_with_code_2() {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["serve", "no/such/place"], "callboard: no/such/place: there is no such file or directory"),
         (&["serve", "docs"], "callboard: docs: there is no callboard.toml in this directory"),
         (&["serve", "Cargo.lock"], "callboard: Cargo.lock: expected a directory, a .toml file or an .onnx file"),
@@ -30,6 +30,11 @@ fn what_is_written_wrong_ends_with_code_2() {
             &["check", "examples/digits", "--http", "8000"],
             "callboard: --http: expected an IP address and port, such as \"127.0.0.1:8000\" (port 0: any free one), \
              found \"8000\"",
+        ),
+        (
+            &["serve", "examples/digits", "--tls-key", "key.pem"],
+            "callboard: http.tls_certificate = none (default) does not go with http.tls_key = key.pem (--tls-key): HTTPS \
+             needs both",
         ),
     ];
     for (args, expected) in cases {

@@ -7,6 +7,7 @@ use callboard_core::Deadline;
 use thiserror::Error;
 
 use crate::request::pace::PaceLimits;
+use crate::tls::TlsConfig;
 
 /// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it answers.
 ///
@@ -31,6 +32,18 @@ pub struct HttpConfig {
     /// places of silent clients, and [`write_progress_timeout`](Self::write_progress_timeout), which frees those of deaf
     /// ones.
     pub max_connections: usize,
+
+    /// Connections served at once for one address: an IPv4 address, or an IPv6 network of 64 bits. Default 1,000.
+    ///
+    /// *Threat*: one client that takes all of [`max_connections`](Self::max_connections). Beyond it new connections of this
+    /// address are closed at once. Behind a proxy all clients come from the proxy's address: set it to `max_connections` there.
+    pub max_connections_per_address: usize,
+
+    /// TLS on the listener. Default none.
+    ///
+    /// *Threat*: whoever is on the way reads and changes what is sent, keys included. Leave it out only on loopback and
+    /// behind a proxy that speaks TLS.
+    pub tls: Option<TlsConfig>,
 
     /// From accept until the client's first bytes tell which version of HTTP it speaks. Default 10 s.
     ///
@@ -101,6 +114,14 @@ pub struct HttpConfig {
     /// product bounds the requests that the edge holds.
     pub max_concurrent_streams: u32,
 
+    /// HTTP/2 requests that one connection may take back (reset) beyond the number of those whose answers it took. Default
+    /// 1,000; then the connection is cut.
+    ///
+    /// *Threat*: "rapid reset": a client that begins requests and cancels each with the next frame makes us work for the
+    /// price of a few bytes, and never has more than one in flight. Raise it for clients that send every request twice and
+    /// cancel the slower one.
+    pub max_cancelled_streams: u32,
+
     /// How long a closed connection is read after its last answer, so that a client which still sends a refused body sees the
     /// answer and not a reset. Default 1 s.
     ///
@@ -126,8 +147,9 @@ impl HttpConfig {
     ///
     /// Names the first field that is out of range, and the range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let above_zero: [(&'static str, bool); 8] = [
+        let above_zero: [(&'static str, bool); 9] = [
             ("max_connections", self.max_connections > 0),
+            ("max_connections_per_address", self.max_connections_per_address > 0),
             ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
             ("header_read_timeout", !self.header_read_timeout.is_zero()),
             ("max_body_bytes", self.max_body_bytes > 0),
@@ -169,6 +191,8 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            max_connections_per_address: 1_000,
+            tls: None,
             first_byte_timeout: Duration::from_secs(10),
             header_read_timeout: Duration::from_secs(30),
             max_header_bytes: 64 * 1024,
@@ -179,6 +203,7 @@ impl Default for HttpConfig {
             write_progress_timeout: Duration::from_secs(30),
             decode: DecodeLimits::default(),
             max_concurrent_streams: 256,
+            max_cancelled_streams: 1_000,
             close_linger: Duration::from_secs(1),
             shutdown_linger: Duration::from_millis(500),
             shutdown_grace: Duration::from_secs(30),

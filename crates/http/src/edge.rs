@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
-use crate::accept::{AcceptMetrics, Respond};
+use crate::accept::{AcceptMetrics, Origin, Respond};
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
@@ -33,6 +33,7 @@ use crate::pages;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
 use crate::server_timing::{SERVER_TIMING, total};
+use crate::tls::Tls;
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
 /// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`.
@@ -45,6 +46,7 @@ struct Inner {
     info: Arc<ApiInfo>,
     ids: RequestIds,
     metrics: Arc<EdgeMetrics>,
+    tls: Option<Tls>,
     /// Not there while the node is starting.
     serving: OnceLock<Serving>,
 }
@@ -61,7 +63,7 @@ impl Edge {
     ///
     /// # Errors
     ///
-    /// A limit that cannot work, or a route that takes a path of the edge's own.
+    /// A limit that cannot work, a certificate that cannot be used, or a route that takes a path of the edge's own.
     pub fn try_new(client: Client, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
         let edge = Self::starting(config, info)?;
         edge.open(client)?;
@@ -73,12 +75,13 @@ impl Edge {
     ///
     /// # Errors
     ///
-    /// A limit that cannot work.
+    /// A limit that cannot work, or a certificate that cannot be used.
     pub fn starting(mut config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
         config.validate()?;
         config.decode.max_bytes = usize::try_from(config.max_body_bytes).unwrap_or(usize::MAX);
+        let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
-        let inner = Inner { config, info: Arc::new(info), ids, metrics, serving: OnceLock::new() };
+        let inner = Inner { config, info: Arc::new(info), ids, metrics, tls, serving: OnceLock::new() };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -99,6 +102,10 @@ impl Edge {
         &self.0.config
     }
 
+    pub(crate) fn tls(&self) -> Option<Tls> {
+        self.0.tls.clone()
+    }
+
     pub(crate) fn accept_metrics(&self) -> AcceptMetrics {
         self.0.metrics.accept.clone()
     }
@@ -111,7 +118,11 @@ impl Edge {
     ///
     /// Dropping the future cancels the call it made and counts the request as abandoned.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice: the request is 264 bytes")]
-    fn answer<B>(self, mut request: Request<B>) -> impl Future<Output = Response> + Send + 'static
+    fn answer<B>(
+        self,
+        mut request: Request<B>,
+        origin: Option<Origin>,
+    ) -> impl Future<Output = Response> + Send + 'static
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
@@ -138,7 +149,7 @@ impl Edge {
                 }
                 (Some(serving), None) => {
                     unread = Unread::of(request.body());
-                    catch_panic(pin!(serving.page(request.map(Body::new)))).await
+                    catch_panic(pin!(serving.page(request.map(Body::new), origin))).await
                 }
                 (None, None | Some(_)) => Ok(pages::while_starting(request.uri().path(), &inner.metrics)),
             };
@@ -199,7 +210,14 @@ impl Serving {
     }
 
     /// Boxed for [`Edge::answer`]'s sake.
-    fn page(&self, request: Request<Body>) -> Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>> {
+    fn page(
+        &self,
+        mut request: Request<Body>,
+        origin: Option<Origin>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>> {
+        if let Some(origin) = origin {
+            request.extensions_mut().insert(origin);
+        }
         let page = self.pages.clone().call(request);
         Box::pin(async {
             let Ok(mut response) = page.await;
@@ -225,11 +243,15 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
 }
 
 impl Respond for Edge {
-    fn respond(self, mut request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static {
+    fn respond(
+        self,
+        mut request: Request<Incoming>,
+        origin: Origin,
+    ) -> impl Future<Output = Response> + Send + 'static {
         if !has_one_host(&request) {
             request.extensions_mut().insert(NoHost);
         }
-        self.answer(request)
+        self.answer(request, Some(origin))
     }
 }
 
@@ -252,7 +274,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let edge = self.clone();
-        Box::pin(async { Ok(edge.answer(request).await) })
+        Box::pin(async { Ok(edge.answer(request, None).await) })
     }
 }
 

@@ -99,6 +99,7 @@ mod request_id;
 mod respond;
 mod server;
 mod server_timing;
+mod tls;
 
 pub use config::{ConfigError, HttpConfig};
 pub use curl::curl;
@@ -106,3 +107,4 @@ pub use edge::Edge;
 pub use openapi::{ApiInfo, openapi};
 pub use pages::is_reserved;
 pub use server::{ServeError, serve, serve_edge, serve_router};
+pub use tls::{TlsConfig, TlsError};

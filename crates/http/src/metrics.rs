@@ -64,6 +64,16 @@ impl EdgeMetrics {
             "Failed accepts, such as for want of descriptors",
             accept.accept_errors.clone(),
         );
+        registry.register(
+            "connections_refused",
+            "Connections closed at once because their address had as many as it may",
+            accept.refused.clone(),
+        );
+        registry.register(
+            "connections_flooded",
+            "HTTP/2 connections cut because their client took back what it asked for",
+            accept.flooded.clone(),
+        );
         registry.register("connections_cut", "Connections cut at the end of the grace", accept.cut_at_shutdown.clone());
     }
 

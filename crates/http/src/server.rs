@@ -11,6 +11,7 @@ use crate::accept::{self, AcceptMetrics};
 use crate::config::{ConfigError, HttpConfig};
 use crate::edge::Edge;
 use crate::openapi::ApiInfo;
+use crate::tls::{Tls, TlsError};
 
 /// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes; then finishes what is in hand.
 ///
@@ -48,8 +49,8 @@ pub async fn serve(
 /// As [`serve`].
 pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future<Output = Duration>) {
     let metrics = edge.accept_metrics();
-    let config = edge.config().clone();
-    accept::run(listener, edge, &config, metrics, shutdown).await;
+    let (config, tls) = (edge.config().clone(), edge.tls());
+    accept::run(listener, edge, &config, tls, metrics, shutdown).await;
 }
 
 /// Serves any axum router with this crate's accept loop: its timers, caps and orderly end, and nothing else of the edge.
@@ -58,7 +59,7 @@ pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future
 ///
 /// # Errors
 ///
-/// [`ServeError::Config`] before anything is accepted. Errors of single connections end those connections only.
+/// [`ServeError::Config`] and [`ServeError::Tls`] before anything is accepted. Errors of single connections end those connections only.
 ///
 /// # Cancellation
 ///
@@ -70,12 +71,13 @@ pub async fn serve_router(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     config.validate()?;
+    let tls = config.tls.clone().map(Tls::load).transpose()?;
     let grace = config.shutdown_grace;
     let shutdown = async {
         shutdown.await;
         grace
     };
-    accept::run(listener, router, &config, AcceptMetrics::default(), shutdown).await;
+    accept::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
     Ok(())
 }
 
@@ -86,6 +88,9 @@ pub enum ServeError {
     /// Correct the limit that it names.
     #[error("the http limits cannot work")]
     Config(#[from] ConfigError),
+    /// Give it a certificate and the key that belongs to it, both in PEM.
+    #[error("the certificate cannot be used")]
+    Tls(#[from] TlsError),
     /// Give the route another name: this path is one of the edge's own pages, or below one.
     #[error("route `{route}` takes a path that the http edge keeps for itself")]
     ReservedRoute {

@@ -1,6 +1,8 @@
-//! One connection from its first byte to its last: tell the version, serve it, and say goodbye when the server closes.
+//! One connection from its first byte to its last: shake hands where there is TLS, tell the version, serve it, and say
+//! goodbye when the server closes.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +11,35 @@ use axum::http::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use prometheus_client::metrics::counter::Counter;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Respond;
+use super::activity::{Misuse, Watched};
 use super::closing::Closing;
-use super::stream::{Stream, StreamLimits, Version};
+use super::stream::{Socket, Stream, StreamLimits, Version};
+use super::{Origin, Respond};
 use crate::config::HttpConfig;
+use crate::error::Unheard;
+use crate::tls::Tls;
 
 /// The settings of every connection of one listener, and the closing that they watch.
 #[derive(Debug)]
 pub(crate) struct Connections {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
+    tls: Option<Tls>,
     first_byte_timeout: Duration,
     stream: StreamLimits,
-    /// How long an HTTP/2 connection may do nothing, and how much of an answer is not nothing.
-    idle_timeout: Duration,
-    idle_bytes: u64,
+    /// What ends an HTTP/2 connection.
+    misuse: Misuse,
+    flooded: Counter,
     shutdown_linger: Duration,
     pub(crate) closing: Closing,
 }
 
 impl Connections {
-    pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
+    pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, flooded: Counter) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
             .timer(TokioTimer::new())
@@ -43,36 +50,63 @@ impl Connections {
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
             .max_concurrent_streams(config.max_concurrent_streams)
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(MAX_LOCAL_RESETS)
             // The only notice of a client that vanished without a word; HTTP/1 has the header timer for that.
             .keep_alive_interval(config.header_read_timeout)
             .keep_alive_timeout(config.first_byte_timeout);
         Arc::new(Self {
             http1,
             http2,
+            tls,
             first_byte_timeout: config.first_byte_timeout,
             stream: StreamLimits {
                 write_timeout: config.write_progress_timeout,
                 write_bytes: config.least_bytes_in(config.write_progress_timeout),
                 linger: config.close_linger,
             },
-            idle_timeout: config.header_read_timeout,
-            idle_bytes: config.least_bytes_in(config.header_read_timeout),
+            misuse: Misuse {
+                idle_period: config.header_read_timeout,
+                idle_bytes: config.least_bytes_in(config.header_read_timeout),
+                most_taken_back: config.max_cancelled_streams.into(),
+            },
+            flooded,
             shutdown_linger: config.shutdown_linger,
             closing: Closing::default(),
         })
     }
 
     /// Serves until either side ends it. Errors of a connection concern its client alone and are told to the debug log.
-    pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, responder: impl Respond) {
+    pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, client: IpAddr, responder: impl Respond) {
         // A response is written in one piece; waiting for more to send (Nagle) would only add the peer's delayed ACK.
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "connection lost before it began");
             return;
         }
+        match &self.tls {
+            None => self.serve_plain(socket, Origin { client, is_secure: false }, responder).await,
+            // Boxed: a connection without TLS should not be as large as one with it.
+            Some(tls) => Box::pin(self.serve_secure(tls, socket, client, responder)).await,
+        }
+    }
+
+    async fn serve_secure(&self, tls: &Tls, socket: TcpStream, client: IpAddr, responder: impl Respond) {
+        let handshake = tls.acceptor().accept_with(socket, |session| session.set_buffer_limit(Some(MAX_TLS_BUFFER)));
+        let shaken = pin!(timeout(tls.handshake_timeout(), handshake));
+        match self.unless_lingered(shaken).await {
+            Some(Ok(Ok(socket))) => self.serve_plain(socket, Origin { client, is_secure: true }, responder).await,
+            Some(Ok(Err(error))) => tracing::debug!(%error, "no handshake"),
+            Some(Err(_elapsed)) => tracing::debug!("no handshake in time, connection cut"),
+            None => tracing::debug!("closed before the handshake"),
+        }
+    }
+
+    /// Serves HTTP on whatever carries it.
+    async fn serve_plain<S: Socket + 'static>(&self, socket: S, origin: Origin, responder: impl Respond) {
         let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.stream)));
         let ended = match self.unless_lingered(sniffed).await {
-            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, responder).await,
-            Some(Ok(Ok((stream, Version::Http2)))) => self.serve_http2(stream, responder).await,
+            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, origin, responder).await,
+            Some(Ok(Ok((stream, Version::Http2)))) => self.serve_http2(stream, origin, responder).await,
             Some(Ok(Err(error))) => {
                 return tracing::debug!(%error, "client left before its first request");
             }
@@ -89,10 +123,15 @@ impl Connections {
     /// HTTP/1 has no way to say "this request, but no other" to a client whose next request is on its way. So closing first
     /// only marks responses with `Connection: close`, and closes idle connections after a linger in which a busy client
     /// sends its next request and learns. Closing at once would fail that request.
-    async fn serve_http1(&self, stream: Stream, responder: impl Respond) -> hyper::Result<()> {
+    async fn serve_http1<S: Socket + 'static>(
+        &self,
+        stream: Stream<S>,
+        origin: Origin,
+        responder: impl Respond,
+    ) -> hyper::Result<()> {
         let closing = &self.closing;
         let service = service_fn(move |request| {
-            let answer = responder.clone().respond(request);
+            let answer = responder.clone().respond(request, origin);
             async move {
                 let mut response = answer.await;
                 if closing.has_begun() {
@@ -118,27 +157,42 @@ impl Connections {
     }
 
     /// HTTP/2 can say it: GOAWAY names the last request that is still answered. It also goes to a client that has wanted
-    /// nothing for a while; one that then holds on to an answer which it does not read is cut.
-    async fn serve_http2(&self, stream: Stream, responder: impl Respond) -> hyper::Result<()> {
+    /// nothing for a while; one that then holds on to an answer which it does not read is cut. One that takes back what it
+    /// asks for is cut at once.
+    async fn serve_http2<S: Socket + 'static>(
+        &self,
+        stream: Stream<S>,
+        origin: Origin,
+        responder: impl Respond,
+    ) -> hyper::Result<()> {
         let activity = Arc::clone(stream.activity());
         let service = service_fn(|request| {
             let activity = Arc::clone(&activity);
-            let answer = responder.clone().respond(request);
+            let answer = responder.clone().respond(request, origin);
             async move {
-                let _in_hand = activity.begin();
-                Ok::<_, Infallible>(answer.await)
+                let in_hand = activity.begin();
+                let answer = answer.await;
+                if answer.extensions().get::<Unheard>().is_none() {
+                    in_hand.answered();
+                }
+                Ok::<_, Infallible>(answer)
             }
         });
         let mut connection = pin!(self.http2.serve_connection(stream, service));
         let watched = {
-            let watched = pin!(activity.until_idle(connection.as_mut(), self.idle_timeout, self.idle_bytes));
+            let watched = pin!(activity.watch(connection.as_mut(), self.misuse));
             self.closing.unless_begun(watched).await
         };
         match watched {
-            Some(Some(ended)) => ended,
-            Some(None) => {
+            Some(Watched::Ended(ended)) => ended,
+            Some(Watched::Idle) => {
                 connection.as_mut().graceful_shutdown();
-                timeout(self.idle_timeout, connection).await.unwrap_or(Ok(()))
+                timeout(self.misuse.idle_period, connection).await.unwrap_or(Ok(()))
+            }
+            Some(Watched::Flooded) => {
+                self.flooded.inc();
+                tracing::warn!(client = %origin.client, "an HTTP/2 client that takes back its requests was cut");
+                Ok(())
             }
             None => {
                 connection.as_mut().graceful_shutdown();
@@ -149,3 +203,15 @@ impl Connections {
 }
 
 const GOODBYE: HeaderValue = HeaderValue::from_static("close");
+
+/// HTTP/2 requests that were taken back before we had even looked at them (RUSTSEC-2023-0034). An honest client that
+/// changes its mind does so later; beyond this the connection gets a GOAWAY.
+const MAX_PENDING_RESETS: usize = 20;
+
+/// HTTP/2 streams that we reset because of what the client sent in them (RUSTSEC-2024-0003). Each is an error of the
+/// client's own, so that a hundred tell enough.
+const MAX_LOCAL_RESETS: usize = 100;
+
+/// What TLS keeps of an answer before it makes the server wait. As much as an honest client takes within the default
+/// timers, however slow its line is.
+const MAX_TLS_BUFFER: usize = 16 * 1024;

@@ -3,17 +3,20 @@
 //! * **Full**: at `max_connections` the loop stops accepting. New clients wait in the kernel's backlog until a connection
 //!   ends; nobody who is connected is dropped. Places that idle or slow clients hold come back by time: the header timer
 //!   frees those of clients that ask nothing, the write timer those of clients that do not read.
+//! * **Full for one address**: its new connections are closed at once and counted; what it has goes on.
 //! * **Out of descriptors**: `accept` is tried again after a growing pause ([`AcceptBackoff`]), with one log line per episode.
 //! * **Closing**: whoever waits in the backlog is still taken, then the socket is closed, every connection is told, and
 //!   after the grace those that are still there are cut.
 
 mod activity;
+mod addresses;
 mod backoff;
 mod closing;
 mod connection;
 mod stream;
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -29,19 +32,30 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tower::Service;
 
+use self::addresses::{AddressPlace, Addresses};
 use self::backoff::AcceptBackoff;
 use self::connection::Connections;
 use crate::config::HttpConfig;
+use crate::tls::Tls;
 
 /// Whoever answers requests: cheap to clone, never busy, never failing. What [`tower::Service`] leaves open is decided here,
 /// so that an answer's future needs no box.
 pub(crate) trait Respond: Clone + Send + Sync + 'static {
     /// The answer to one request.
-    fn respond(self, request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static;
+    fn respond(self, request: Request<Incoming>, origin: Origin) -> impl Future<Output = Response> + Send + 'static;
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// Who is at the other end of the socket: the client, or the last proxy before us.
+    pub(crate) client: IpAddr,
+    /// Whether nobody between us and it can read along.
+    pub(crate) is_secure: bool,
 }
 
 impl Respond for Router {
-    fn respond(mut self, request: Request<Incoming>) -> impl Future<Output = Response> + Send + 'static {
+    fn respond(mut self, request: Request<Incoming>, _: Origin) -> impl Future<Output = Response> + Send + 'static {
         let answer = self.call(request);
         async {
             let Ok(response) = answer.await;
@@ -56,6 +70,8 @@ pub(crate) struct AcceptMetrics {
     pub(crate) accepted: Counter,
     pub(crate) open: Gauge,
     pub(crate) accept_errors: Counter,
+    pub(crate) refused: Counter,
+    pub(crate) flooded: Counter,
     pub(crate) cut_at_shutdown: Counter,
 }
 
@@ -64,14 +80,21 @@ pub(crate) async fn run(
     listener: TcpListener,
     responder: impl Respond,
     config: &HttpConfig,
+    tls: Option<Tls>,
     metrics: AcceptMetrics,
     shutdown: impl Future<Output = Duration>,
 ) {
+    // Ends with this function, however that ends.
+    let mut freshness = JoinSet::new();
+    if let Some(tls) = tls.clone() {
+        freshness.spawn(tls.keep_fresh());
+    }
     let mut accepting = Accepting {
         listener,
         responder,
         places: Arc::new(Semaphore::new(config.max_connections)),
-        connections: Connections::new(config),
+        addresses: Addresses::new(config.max_connections_per_address),
+        connections: Connections::new(config, tls, metrics.flooded.clone()),
         tasks: JoinSet::new(),
         metrics,
     };
@@ -87,6 +110,7 @@ struct Accepting<R> {
     listener: TcpListener,
     responder: R,
     places: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
     connections: Arc<Connections>,
     tasks: JoinSet<()>,
     metrics: AcceptMetrics,
@@ -97,9 +121,9 @@ impl<R: Respond> Accepting<R> {
         let mut backoff = AcceptBackoff::default();
         while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
             match self.listener.accept().await {
-                Ok((socket, _peer)) => {
+                Ok((socket, peer)) => {
                     backoff.on_success();
-                    self.spawn(socket, place);
+                    self.spawn(socket, peer.ip(), place);
                 }
                 Err(error) => {
                     self.metrics.accept_errors.inc();
@@ -113,10 +137,14 @@ impl<R: Respond> Accepting<R> {
         }
     }
 
-    fn spawn(&mut self, socket: TcpStream, place: OwnedSemaphorePermit) {
+    fn spawn(&mut self, socket: TcpStream, client: IpAddr, place: OwnedSemaphorePermit) {
+        let Some(of_client) = self.addresses.enter(client) else {
+            self.metrics.refused.inc();
+            return tracing::debug!(%client, "connection refused, this address has as many as it may");
+        };
         self.metrics.accepted.inc();
-        let open = OpenConnection::new(self.metrics.open.clone(), place);
-        let serving = Arc::clone(&self.connections).serve(socket, self.responder.clone());
+        let open = OpenConnection::new(self.metrics.open.clone(), place, of_client);
+        let serving = Arc::clone(&self.connections).serve(socket, client, self.responder.clone());
         self.tasks.spawn(async move {
             serving.await;
             drop(open);
@@ -145,23 +173,24 @@ impl<R: Respond> Accepting<R> {
                 Poll::Pending => Poll::Ready(None),
             });
             match waiting.await {
-                Some((socket, _peer)) => self.spawn(socket, place),
+                Some((socket, peer)) => self.spawn(socket, peer.ip(), place),
                 None => return,
             }
         }
     }
 }
 
-/// Counts a connection for as long as it lives, however it ends, and holds its place.
+/// Counts a connection for as long as it lives, however it ends, and holds its places.
 struct OpenConnection {
     open: Gauge,
     _place: OwnedSemaphorePermit,
+    _of_client: AddressPlace,
 }
 
 impl OpenConnection {
-    fn new(open: Gauge, place: OwnedSemaphorePermit) -> Self {
+    fn new(open: Gauge, place: OwnedSemaphorePermit, of_client: AddressPlace) -> Self {
         open.inc();
-        Self { open, _place: place }
+        Self { open, _place: place, _of_client: of_client }
     }
 }
 

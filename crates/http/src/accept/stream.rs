@@ -1,6 +1,6 @@
 //! The socket as hyper sees it: first the bytes that were read to tell HTTP/1 from HTTP/2, then the rest; on the way out a
 //! limit for clients that do not read; and at the end a lingering close, so that a client which still sends does not lose
-//! the answer.
+//! the answer. The same over TCP and over TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::activity::Activity;
@@ -32,8 +31,8 @@ pub(crate) enum Version {
 
 /// A connection whose first bytes are known.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    socket: TokioIo<TcpStream>,
+pub(crate) struct Stream<S> {
+    socket: TokioIo<S>,
     /// Bytes of `head` not yet handed to hyper.
     unread: std::ops::Range<usize>,
     head: [u8; H2_PREFACE.len()],
@@ -41,6 +40,8 @@ pub(crate) struct Stream {
     activity: Arc<Activity>,
     /// Since the client last took too little to go on.
     blocked: Option<Blocked>,
+    /// Since a flush had to wait, which only TLS does: what it keeps for the client has to be taken within one timeout.
+    flushing: Option<Pin<Box<Sleep>>>,
     lingering: Option<Lingering>,
 }
 
@@ -68,21 +69,23 @@ struct Lingering {
     discarded_bytes: usize,
 }
 
-impl Stream {
+/// TCP, or TLS over it.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+impl<S: Socket> Stream<S> {
     /// Reads until the first byte that cannot belong to the HTTP/2 preface, or the whole of it.
     ///
     /// Waits as long as the client likes: the caller sets the limit. Ends with `UnexpectedEof` when the client leaves
     /// before it sent anything of use.
-    pub(crate) async fn sniff(socket: TcpStream, limits: StreamLimits) -> io::Result<(Self, Version)> {
+    pub(crate) async fn sniff(mut socket: S, limits: StreamLimits) -> io::Result<(Self, Version)> {
         let mut head = [0; H2_PREFACE.len()];
         let mut filled = 0;
         let version = loop {
-            socket.readable().await?;
-            match socket.try_read(&mut head[filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(error),
+            match socket.read(&mut head[filled..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => filled += read,
             }
             if head[..filled] != H2_PREFACE[..filled] {
                 break Version::Http1;
@@ -98,6 +101,7 @@ impl Stream {
             limits,
             activity: Arc::default(),
             blocked: None,
+            flushing: None,
             lingering: None,
         };
         Ok((stream, version))
@@ -137,7 +141,7 @@ impl Stream {
                     .blocked
                     .get_or_insert_with(|| Blocked { until: Box::pin(tokio::time::sleep(timeout)), taken_bytes: 0 });
                 ready!(blocked.until.as_mut().poll(cx));
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answers")))
+                Poll::Ready(Err(does_not_read()))
             }
         }
     }
@@ -163,7 +167,11 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+fn does_not_read() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answers")
+}
+
+impl<S: Socket> Read for Stream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         if !self.unread.is_empty() {
             let count = self.unread.len().min(buf.remaining());
@@ -176,7 +184,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl<S: Socket> Write for Stream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.timed(cx, buf.len(), written)
@@ -196,7 +204,18 @@ impl Write for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        match Pin::new(&mut self.socket).poll_flush(cx) {
+            Poll::Ready(flushed) => {
+                self.flushing = None;
+                Poll::Ready(flushed)
+            }
+            Poll::Pending => {
+                let timeout = self.limits.write_timeout;
+                let until = self.flushing.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+                ready!(until.as_mut().poll(cx));
+                Poll::Ready(Err(does_not_read()))
+            }
+        }
     }
 
     /// Closes our side, then lingers.

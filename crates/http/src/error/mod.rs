@@ -18,7 +18,10 @@ use callboard_core::{CallError, ErrorKind};
 
 use self::mapping::status_of;
 
-pub(crate) use self::problem::PROBLEM_JSON;
+pub(crate) use self::problem::{PROBLEM_JSON, Unheard};
+
+/// The type of the error when a body does not come to its end.
+const BROKEN_BODY: &str = "broken_body";
 
 /// An answer that is not the one hoped for. Boxed inside: the path where all is well carries one pointer.
 #[derive(Clone, Debug)]
@@ -89,7 +92,7 @@ impl ApiError {
     pub(crate) fn broken_body(error: &dyn std::error::Error) -> Self {
         let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
         let message = format!("the body could not be read: {}", causes.collect::<Vec<_>>().join(": "));
-        Self::edge(StatusCode::BAD_REQUEST, "broken_body", message)
+        Self::edge(StatusCode::BAD_REQUEST, BROKEN_BODY, message)
     }
 
     /// 400: a request of HTTP/1.1 that does not say whom it is for, or says it twice.

@@ -2,16 +2,17 @@
 
 use std::fmt::Write as _;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::header::{ACCEPT, HOST};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{Html, IntoResponse, Response};
+use axum::{Extension, Json};
 use callboard_codec::MediaType;
 use callboard_core::Route;
 use serde::Serialize;
 
 use super::Sources;
+use crate::accept::Origin;
 use crate::curl::curl;
 use crate::request::head::joined;
 use crate::request::media::accepted;
@@ -49,8 +50,14 @@ impl Listed {
     }
 }
 
-pub(super) async fn index(State(sources): State<Sources>, uri: Uri, headers: HeaderMap) -> Response {
-    let base = base_url(&uri, &headers);
+pub(super) async fn index(
+    State(sources): State<Sources>,
+    origin: Option<Extension<Origin>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let is_secure = origin.is_some_and(|Extension(origin)| origin.is_secure);
+    let base = base_url(is_secure, &uri, &headers);
     let index = Index {
         title: &sources.info.title,
         version: &sources.info.version,
@@ -69,11 +76,11 @@ fn prefers_html(headers: &HeaderMap) -> bool {
 
 /// The address by which the client found us, so that a pasted line finds us again: `Host`, or what HTTP/2 has for it. A
 /// proxy in front that speaks TLS says so.
-fn base_url(uri: &Uri, headers: &HeaderMap) -> String {
+fn base_url(is_secure: bool, uri: &Uri, headers: &HeaderMap) -> String {
     let host = uri.authority().map(|authority| authority.as_str());
     let host = host.or_else(|| headers.get(HOST)?.to_str().ok());
-    let scheme =
-        if headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https") { "https" } else { "http" };
+    let is_secure = is_secure || headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
+    let scheme = if is_secure { "https" } else { "http" };
     let is_plain = |host: &&str| host.chars().all(|c| c.is_ascii_alphanumeric() || ".-:[]".contains(c));
     format!("{scheme}://{}", host.filter(is_plain).unwrap_or("localhost:8000"))
 }
@@ -128,11 +135,11 @@ mod tests {
     #[test]
     fn a_host_that_is_no_host_does_not_enter_a_shell_line() {
         let uri = Uri::from_static("/");
-        let base = |host: &str| base_url(&uri, &HeaderMap::from_iter([(HOST, host.parse().unwrap())]));
+        let base = |host: &str| base_url(false, &uri, &HeaderMap::from_iter([(HOST, host.parse().unwrap())]));
         assert_eq!(base("example.org:8000"), "http://example.org:8000");
         assert_eq!(base("[::1]:8000"), "http://[::1]:8000");
         assert_eq!(base("x; rm -rf"), "http://localhost:8000");
-        let by_http2 = base_url(&Uri::from_static("http://example.org:8000/"), &HeaderMap::new());
+        let by_http2 = base_url(false, &Uri::from_static("http://example.org:8000/"), &HeaderMap::new());
         assert_eq!(by_http2, "http://example.org:8000");
     }
 

@@ -7,9 +7,11 @@ mod accept;
 mod calls;
 #[cfg(feature = "client")]
 mod client;
+mod floods;
 mod formats;
 mod hostile;
 mod http2;
 mod pages;
 mod refusals;
 mod support;
+mod tls;

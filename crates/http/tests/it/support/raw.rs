@@ -37,6 +37,15 @@ impl Raw {
         self.answer().await
     }
 
+    /// As [`get`](Self::get); `None` where the server closes instead.
+    pub(crate) async fn try_get(&mut self, path: &str) -> Option<Answer> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        self.socket.write_all(request.as_bytes()).await.ok()?;
+        let said = String::from_utf8(self.closed().await).unwrap();
+        let status = said.split(' ').nth(1)?.parse().unwrap();
+        Some(Answer { status, head: said, body: Vec::new() })
+    }
+
     /// Sends `POST path` with these header lines and this body, and reads the answer.
     pub(crate) async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Answer {
         let body = body.as_ref();

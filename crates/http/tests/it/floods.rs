@@ -1,0 +1,146 @@
+//! Clients that ask for more than their share.
+
+use std::net::SocketAddr;
+
+use callboard_http::HttpConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::app::app;
+use crate::support::{PATIENCE, Server, config};
+
+/// HTTP/2 by hand: frames as bytes, headers without compression.
+struct Frames {
+    socket: TcpStream,
+    next_stream: u32,
+}
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const ACK: u8 = 1;
+
+impl Frames {
+    async fn connect(address: SocketAddr) -> Self {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        socket.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+        Self { socket, next_stream: 1 }
+    }
+
+    /// A request and the word that it is not wanted.
+    fn taken_back(&mut self, flags: u8, path: &str) -> [Vec<u8>; 2] {
+        let stream = self.next_stream;
+        self.next_stream += 2;
+        // POST, http, and literals that are not to be remembered: path, authority, content type.
+        let mut block = vec![0x83, 0x86, 0x04, path.len() as u8];
+        block.extend(path.as_bytes());
+        block.extend([0x01, 4]);
+        block.extend(b"test");
+        block.extend([0x0f, 0x10, 16]);
+        block.extend(b"application/json");
+        const CANCEL: [u8; 4] = 8u32.to_be_bytes();
+        [frame(HEADERS, flags | END_HEADERS, stream, &block), frame(RST_STREAM, 0, stream, &CANCEL)]
+    }
+
+    /// Reads until a frame of this type; `None` when the server has closed.
+    async fn read_until(&mut self, wanted: &[(u8, u8)]) -> Option<u8> {
+        let reading = async {
+            loop {
+                let mut head = [0; 9];
+                self.socket.read_exact(&mut head).await.ok()?;
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                let mut payload = vec![0; length as usize];
+                self.socket.read_exact(&mut payload).await.ok()?;
+                if wanted.iter().any(|(kind, flags)| head[3] == *kind && head[4] & flags == *flags) {
+                    return Some(head[3]);
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, reading).await.expect("a frame or the end, in time")
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// After a flood: everybody else is served, and nothing is left of it.
+async fn is_as_before(server: &Server) {
+    assert_eq!(server.post_json("/mirror", "1").await.status, 200);
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    server.metric_becomes("callboard_http_connections_open", 1.0).await;
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_requests_taken_back_at_once_end_their_connection() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut flood = Frames::connect(server.address).await;
+    let mut sent = 0;
+    for _ in 0..1_000 {
+        let mut burst = Vec::new();
+        for _ in 0..100 {
+            burst.extend(flood.taken_back(END_STREAM, "/mirror").concat());
+        }
+        if flood.socket.write_all(&burst).await.is_err() {
+            break;
+        }
+        sent += 100;
+    }
+    assert_ne!(flood.read_until(&[(GOAWAY, 0)]).await, Some(PING));
+    assert_eq!(flood.read_until(&[(PING, ACK)]).await, None, "cut after {sent} of them");
+    is_as_before(&server).await;
+}
+
+/// Each is under way when it is taken back, so that only our own count sees a flood in it.
+#[tokio::test]
+async fn requests_taken_back_one_by_one_end_their_connection() {
+    const MOST: u32 = 50;
+    let server = Server::of_app(app(), config(|c| c.max_cancelled_streams = MOST)).await;
+    let mut flood = Frames::connect(server.address).await;
+    let mut begun = 0;
+    loop {
+        let [request, taken_back] = flood.taken_back(0, "/mirror");
+        let ping = frame(PING, 0, 0, &[0; 8]);
+        let under_way = flood.socket.write_all(&[request, ping.clone()].concat()).await.is_ok()
+            && flood.read_until(&[(PING, ACK), (GOAWAY, 0)]).await == Some(PING);
+        if !under_way || flood.socket.write_all(&taken_back).await.is_err() {
+            break;
+        }
+        begun += 1;
+        assert!(begun < 10 * MOST, "still served");
+    }
+    assert!(begun > MOST, "{begun}");
+    assert_eq!(server.metric("callboard_http_connections_flooded_total").await, Some(1.0));
+    is_as_before(&server).await;
+}
+
+#[tokio::test]
+async fn an_address_has_no_more_connections_than_it_may() {
+    let server = Server::of_app(app(), config(|c| c.max_connections_per_address = 2)).await;
+    let (mut first, mut second) = (server.connect().await, server.connect().await);
+    assert_eq!((first.get("/livez").await.status, second.get("/livez").await.status), (200, 200));
+    assert_eq!(server.connect().await.closed().await, b"");
+    assert_eq!(first.get("/livez").await.status, 200, "what it has goes on");
+    let metrics = first.get("/metrics").await;
+    assert!(metrics.text().contains("callboard_http_connections_refused_total 1\n"), "{}", metrics.text());
+
+    drop(second);
+    let again = async {
+        loop {
+            let mut third = server.connect().await;
+            if third.try_get("/livez").await.is_some_and(|answer| answer.status == 200) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("a place is free again");
+}

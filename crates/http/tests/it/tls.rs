@@ -1,0 +1,230 @@
+//! TLS on the listener, with a client that trusts exactly the certificate that it should see.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use callboard_http::{HttpConfig, ServeError, TlsConfig, serve_router};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+use crate::support::{PATIENCE, Server, bind, config};
+
+const SHORT: Duration = Duration::from_millis(50);
+
+/// A certificate of `localhost` in two files of a directory that goes with it.
+struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("callboard-tls-{}-{name}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        Self { directory }
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.directory.join("certificate.pem")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.directory.join("key.pem")
+    }
+
+    /// Writes a new pair and tells its certificate.
+    fn renew(&self) -> CertificateDer<'static> {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(self.certificate(), cert.pem()).unwrap();
+        fs::write(self.key(), signing_key.serialize_pem()).unwrap();
+        cert.der().clone()
+    }
+
+    fn config(&self) -> HttpConfig {
+        let mut tls = TlsConfig::new(self.certificate(), self.key());
+        tls.reload_interval = SHORT;
+        config(|c| c.tls = Some(tls))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A handshake that succeeds only with this certificate.
+async fn connect(
+    server: &Server,
+    certificate: &CertificateDer<'static>,
+    protocol: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).unwrap();
+    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let client = client.with_safe_default_protocol_versions().unwrap();
+    let mut client = client.with_root_certificates(roots).with_no_client_auth();
+    client.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    let socket = TcpStream::connect(server.address).await?;
+    TlsConnector::from(Arc::new(client)).connect(ServerName::try_from("localhost").unwrap(), socket).await
+}
+
+type Http1 = hyper::client::conn::http1::SendRequest<Empty<Bytes>>;
+
+async fn http1(socket: TlsStream<TcpStream>) -> Http1 {
+    let (client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn hello_over(client: &mut Http1) -> Bytes {
+    client.ready().await.unwrap();
+    let request = hyper::Request::get("/").header("host", "localhost").body(Empty::new()).unwrap();
+    let response = client.send_request(request).await.unwrap();
+    response.into_body().collect().await.unwrap().to_bytes()
+}
+
+fn hello() -> Router {
+    Router::new().route("/", get(|| async { "hello" }))
+}
+
+#[tokio::test]
+async fn speaks_both_versions_by_what_the_client_asks_for() {
+    let files = Files::new("versions");
+    let certificate = files.renew();
+    let server = Server::of_router(hello(), files.config()).await;
+
+    let socket = connect(&server, &certificate, "http/1.1").await.unwrap();
+    assert_eq!(socket.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    assert_eq!(hello_over(&mut http1(socket).await).await, "hello");
+
+    let socket = connect(&server, &certificate, "h2").await.unwrap();
+    assert_eq!(socket.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::get("https://localhost/").body(Empty::<Bytes>::new()).unwrap();
+    let response = client.send_request(request).await.unwrap();
+    assert_eq!(response.version(), hyper::Version::HTTP_2);
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
+}
+
+#[tokio::test]
+async fn the_index_names_addresses_of_https() {
+    let files = Files::new("index");
+    let certificate = files.renew();
+    let server = Server::of_app(crate::support::app::app(), files.config()).await;
+    let mut client = http1(connect(&server, &certificate, "http/1.1").await.unwrap()).await;
+    let page = String::from_utf8(hello_over(&mut client).await.to_vec()).unwrap();
+    assert!(page.contains("https://localhost/"), "{page}");
+}
+
+/// Tries until the server shows this certificate.
+async fn shown(server: &Server, certificate: &CertificateDer<'static>) -> TlsStream<TcpStream> {
+    let trying = async {
+        loop {
+            if let Ok(socket) = connect(server, certificate, "http/1.1").await {
+                return socket;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, trying).await.expect("the certificate is shown in time")
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_served_and_nobody_is_dropped() {
+    let files = Files::new("renewed");
+    let first = files.renew();
+    let server = Server::of_router(hello(), files.config()).await;
+    let mut early = http1(connect(&server, &first, "http/1.1").await.unwrap()).await;
+    assert_eq!(hello_over(&mut early).await, "hello");
+
+    let second = files.renew();
+    let mut late = http1(shown(&server, &second).await).await;
+    assert_eq!(hello_over(&mut late).await, "hello");
+    assert_eq!(hello_over(&mut early).await, "hello", "an older connection goes on");
+    assert!(connect(&server, &first, "http/1.1").await.is_err(), "the old certificate is not shown any more");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_leave_the_old_certificate_in_place() {
+    let files = Files::new("broken");
+    let first = files.renew();
+    let server = Server::of_router(hello(), files.config()).await;
+    connect(&server, &first, "http/1.1").await.unwrap();
+    let key = fs::read(files.key()).unwrap();
+    fs::write(files.key(), "no key").unwrap();
+    // Long enough for several looks; a server that took it would fail the handshakes of this time.
+    for _ in 0..20 {
+        connect(&server, &first, "http/1.1").await.unwrap();
+        tokio::time::sleep(SHORT / 10).await;
+    }
+    fs::write(files.key(), key).unwrap();
+    let second = files.renew();
+    shown(&server, &second).await;
+}
+
+#[tokio::test]
+async fn a_pair_that_does_not_belong_together_is_refused_at_start() {
+    let files = Files::new("mismatch");
+    files.renew();
+    let certificate = fs::read(files.certificate()).unwrap();
+    files.renew();
+    fs::write(files.certificate(), certificate).unwrap();
+    let refused = serve_router(bind().await, hello(), files.config(), std::future::pending()).await.unwrap_err();
+    assert!(matches!(refused, ServeError::Tls(_)), "{refused}");
+
+    let missing = TlsConfig::new(Path::new("/nowhere/certificate.pem"), files.key());
+    let config = config(|c| c.tls = Some(missing));
+    let refused = serve_router(bind().await, hello(), config, std::future::pending()).await.unwrap_err();
+    let cause = std::error::Error::source(&refused).unwrap().to_string();
+    assert_eq!(cause, "/nowhere/certificate.pem cannot be read");
+}
+
+#[tokio::test]
+async fn cuts_clients_that_do_not_finish_the_handshake() {
+    let files = Files::new("handshake");
+    files.renew();
+    let mut config = files.config();
+    config.tls.as_mut().unwrap().handshake_timeout = SHORT;
+    let server = Server::of_router(hello(), config).await;
+    let mut silent = server.connect().await;
+    assert_eq!(silent.closed().await, b"");
+    let mut half = server.connect().await;
+    half.send(b"\x16\x03\x01\x02\x00").await;
+    assert_eq!(half.closed().await, b"");
+}
+
+#[tokio::test]
+async fn cuts_clients_that_do_not_read_their_answers() {
+    let files = Files::new("deaf");
+    let certificate = files.renew();
+    let mut config = files.config();
+    config.write_progress_timeout = Duration::from_millis(200);
+    let large = Router::new().route("/", get(|| async { vec![b'x'; 64 << 20] }));
+    let server = Server::of_router(large, config).await;
+    let mut socket = connect(&server, &certificate, "http/1.1").await.unwrap();
+    let (tcp, _) = socket.get_ref();
+    tcp.set_nodelay(true).unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut socket, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    // The client does not read until the server has given up: then the answer ends before its end.
+    let gave_up = async {
+        loop {
+            tokio::time::sleep(SHORT).await;
+            if tokio::io::AsyncWriteExt::write_all(&mut socket, b"\r\n").await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, gave_up).await.expect("cut in time");
+}
