@@ -102,6 +102,12 @@ pub struct HttpConfig {
     /// and the answers in memory. Raise it for clients that pause within an answer.
     pub write_progress_timeout: Duration,
 
+    /// The longest silence of an event stream: then a comment is sent, which clients pass over. Default 15 s.
+    ///
+    /// *Threat*: proxies and clients that take silence for a dead connection. A stream also waits no longer than this for its
+    /// first item before it answers 200. Lower it below the idle timeout of the proxies in front.
+    pub stream_heartbeat: Duration,
+
     /// What a decoder may be talked into: depth, elements, lengths. See [`DecodeLimits`]; answered with 400.
     ///
     /// *Threat*: a small body that becomes a large or deep value. How long a body may be is decided by
@@ -147,7 +153,7 @@ impl HttpConfig {
     ///
     /// Names the first field that is out of range, and the range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let above_zero: [(&'static str, bool); 9] = [
+        let above_zero: [(&'static str, bool); 10] = [
             ("max_connections", self.max_connections > 0),
             ("max_connections_per_address", self.max_connections_per_address > 0),
             ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
@@ -156,6 +162,7 @@ impl HttpConfig {
             ("body_progress_timeout", !self.body_progress_timeout.is_zero()),
             ("body_timeout", !self.body_timeout.is_zero()),
             ("write_progress_timeout", !self.write_progress_timeout.is_zero()),
+            ("stream_heartbeat", !self.stream_heartbeat.is_zero()),
             ("max_concurrent_streams", self.max_concurrent_streams > 0),
         ];
         if let Some((field, _)) = above_zero.into_iter().find(|(_, holds)| !holds) {
@@ -201,6 +208,7 @@ impl Default for HttpConfig {
             body_timeout: Duration::from_secs(60),
             min_bytes_per_second: 1024,
             write_progress_timeout: Duration::from_secs(30),
+            stream_heartbeat: Duration::from_secs(15),
             decode: DecodeLimits::default(),
             max_concurrent_streams: 256,
             max_cancelled_streams: 1_000,

@@ -15,7 +15,8 @@ const MAX_EXAMPLE_BYTES: usize = 400;
 /// example of the OpenAPI document; there is no line where that has none, or one too long for a person to paste.
 #[must_use]
 pub fn curl(route: &Route, base: &str, file: Option<&Path>) -> Option<String> {
-    let url = format!("{base}{}", route.name());
+    // A stream is shown as it comes.
+    let url = format!("{}{base}{}", if route.streams() { "-N " } else { "" }, route.name());
     let file = file.map(|file| quoted(&file.display().to_string()));
     match (route.input().raw_body(), file) {
         (Some(raw), file) => {

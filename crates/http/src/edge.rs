@@ -26,7 +26,7 @@ use crate::accept::{AcceptMetrics, Origin, Respond};
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
-use crate::infer;
+use crate::infer::{self, Around};
 use crate::metrics::EdgeMetrics;
 use crate::openapi::ApiInfo;
 use crate::pages;
@@ -141,7 +141,9 @@ impl Edge {
                 _ if request.extensions().get::<NoHost>().is_some() => Ok(Err(ApiError::no_host())),
                 (Some(serving), Some(route)) => {
                     let outcome = {
-                        let call = pin!(infer::call(&serving.client, route, &inner.config, &mut request));
+                        let around =
+                            Around { client: &serving.client, config: &inner.config, metrics: &inner.metrics, id: &id };
+                        let call = pin!(infer::call(around, route, &mut request));
                         catch_panic(call).await
                     };
                     unread = Unread::of(request.body());

@@ -3,9 +3,11 @@
 //!
 //! Dropping the future, which hyper does when the client leaves, cancels the call wherever it is.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::HttpBody;
+use axum::http::header::HeaderValue;
 use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
@@ -16,30 +18,42 @@ use tower::BoxError;
 use crate::config::HttpConfig;
 use crate::convert;
 use crate::error::ApiError;
+use crate::metrics::EdgeMetrics;
 use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
 use crate::request::media::BodyForm;
 use crate::request::multipart;
+use crate::request_id::RequestId;
+use crate::respond::stream::{self, StreamForm, Streamed};
 use crate::respond::{self, Accepted};
-use crate::server_timing::{SERVER_TIMING, server_timing};
+use crate::server_timing::{SERVER_TIMING, first, server_timing};
+
+/// What is around a call: the edge that makes it, and the request that asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) config: &'a HttpConfig,
+    pub(crate) metrics: &'a EdgeMetrics,
+    pub(crate) id: &'a RequestId,
+}
 
 /// Answers one request to a user's route.
 pub(crate) async fn call<B>(
-    client: &Client,
+    around: Around<'_>,
     route: &Arc<Route>,
-    config: &HttpConfig,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError>
 where
     B: HttpBody<Data = Bytes> + Send + Unpin,
     B::Error: Into<BoxError>,
 {
+    let Around { client, config, .. } = around;
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed(request.method(), "POST"));
     }
     let head = Head::read(request.headers())?;
     let form = BodyForm::of(head.content_type, route.input())?;
-    let accepted = Accepted::of(head.accept.as_ref(), route.output())?;
+    let wanted = Wanted::of(head.accept.as_ref(), route)?;
 
     // The length by the message's framing, which is what Content-Length says where there is one.
     let announced = request.body().size_hint().exact();
@@ -54,11 +68,52 @@ where
     let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
     let body = Incoming::new(request.body_mut(), announced, &admission, limits);
     let payload = read_payload(route, form, body, config).await?;
-    let reply = client.submit(admission, payload, options).await?;
+    match wanted {
+        Wanted::Whole(accepted) => {
+            let reply = client.submit(admission, payload, options).await?;
+            let mut response = respond::whole(reply.payload, accepted).await?;
+            response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
+            Ok(response)
+        }
+        // Boxed for the sake of those that do not stream, whose future it would enlarge.
+        Wanted::Stream(form) => {
+            let begun = admission.admitted_at();
+            let replies = client.submit_streaming(admission, payload, options);
+            let mut response = Box::pin(stream::begin(replies, around.streamed(form, route))).await?;
+            response.headers_mut().insert(SERVER_TIMING, first(begun.elapsed()));
+            Ok(response)
+        }
+    }
+}
 
-    let mut response = respond::whole(reply.payload, accepted).await?;
-    response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
-    Ok(response)
+/// How a request wants to be answered.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    Whole(Accepted),
+    Stream(StreamForm),
+}
+
+impl Wanted {
+    /// What `accept` allows of what the route gives, or a 406 that lists that.
+    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>, route: &Route) -> Result<Self, ApiError> {
+        match route.streams() {
+            true => StreamForm::of(accept).map(Self::Stream),
+            false => Accepted::of(accept, route.output()).map(Self::Whole),
+        }
+    }
+}
+
+impl Around<'_> {
+    /// What a stream keeps of its request.
+    pub(crate) fn streamed(self, form: StreamForm, route: &Route) -> Streamed {
+        Streamed {
+            form,
+            id: self.id.clone(),
+            route: route.name().to_owned(),
+            abandoned: self.metrics.abandoned.clone(),
+            heartbeat: self.config.stream_heartbeat,
+        }
+    }
 }
 
 async fn read_payload<B>(

@@ -57,6 +57,10 @@
 //! outcome that is no array is sent in the next form, and 406 is left when there is none. A large body is read into one buffer
 //! of which the arrays in it are views. `docs/wire.md` has every detail.
 //!
+//! A route that streams answers in `text/event-stream` (also for `*/*` and none), `application/x-ndjson` or
+//! `application/vnd.callboard.envelope-stream`: an event, line or frame for each outcome, as it comes. A slow reader slows only its
+//! own stream, and one that leaves cancels it.
+//!
 //! `x-request-timeout-ms` and `x-request-priority` may come once; a second one is answered 400. Every answer of the edge has
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
 //! error with the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.

@@ -29,6 +29,13 @@ pub(crate) fn total(duration: Duration) -> HeaderValue {
     text.to_header()
 }
 
+/// `first;dur=30.125`: what the head of a stream can tell, the time until its first item.
+pub(crate) fn first(duration: Duration) -> HeaderValue {
+    let mut text = Text::new();
+    push_metric(&mut text, b"first;dur=", duration);
+    text.to_header()
+}
+
 fn push_metric(text: &mut Text, label: &[u8], duration: Duration) {
     text.push(label);
     text.push_decimal(duration.as_secs().saturating_mul(1000) + u64::from(duration.subsec_millis()), 1);

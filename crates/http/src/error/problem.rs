@@ -40,9 +40,9 @@ struct Problem<'a> {
 }
 
 impl ApiError {
-    /// The answer that the client reads.
-    pub(crate) fn into_answer(self, request_id: &str) -> Response {
-        let error = self.0;
+    /// The document alone, for an answer that has begun already.
+    pub(crate) fn to_problem(&self, request_id: &str) -> Vec<u8> {
+        let error = &*self.0;
         let kind = error.kind.as_str();
         let problem = Problem {
             r#type: format!("urn:callboard:error:{kind}"),
@@ -59,10 +59,15 @@ impl ApiError {
             request_id,
         };
         // Details are the user's own value and may hold what JSON cannot; the rest of the document always can.
-        let body = serde_json::to_vec(&problem)
+        serde_json::to_vec(&problem)
             .or_else(|_| serde_json::to_vec(&Problem { details: None, ..problem }))
-            .unwrap_or_default();
+            .unwrap_or_default()
+    }
 
+    /// The answer that the client reads.
+    pub(crate) fn into_answer(self, request_id: &str) -> Response {
+        let body = self.to_problem(request_id);
+        let error = self.0;
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = error.status;
         let headers = response.headers_mut();

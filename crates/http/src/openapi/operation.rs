@@ -11,6 +11,7 @@ use super::schema::Components;
 use crate::error::PROBLEM_JSON;
 use crate::request::media::{MULTIPART, plain_types};
 use crate::respond::offers;
+use crate::respond::stream::{STREAM_FORMS, StreamForm};
 
 /// The `POST` of a route.
 pub(super) fn of_route(route: &Route, operation_id: String, components: &mut Components) -> Value {
@@ -113,15 +114,17 @@ const MAX_EXAMPLE_MEMORY: usize = 64 * MAX_EXAMPLE_BYTES;
 fn responses(route: &Route, components: &mut Components) -> Value {
     let output = route.output();
     let reference = components.insert(output.name(), output.schema().clone());
-    let content: Map<String, Value> = offers(output)
-        .into_iter()
-        .map(|form| (form.media_type().to_owned(), json!({ "schema": schema_in(form.media_type(), &reference) })))
-        .collect();
+    let (description, content) = match route.streams() {
+        true => {
+            ("A stream of outcomes, as they come; an error within it is its last item.", stream_content(&reference))
+        }
+        false => ("The outcome.", whole_content(output, &reference)),
+    };
     let mut responses = Map::new();
     responses.insert(
         "200".to_owned(),
         json!({
-            "description": "The outcome.",
+            "description": description,
             "headers": HEADERS.map(|(name, ..)| (name, json!({ "$ref": format!("#/components/headers/{name}") })))
                 .into_iter().filter(|(name, _)| *name != RETRY_AFTER).collect::<std::collections::BTreeMap<_, _>>(),
             "content": content,
@@ -131,6 +134,25 @@ fn responses(route: &Route, components: &mut Components) -> Value {
         responses.insert(status.to_owned(), json!({ "$ref": format!("#/components/responses/{name}") }));
     }
     Value::Object(responses)
+}
+
+/// One entry for each form that the outcome can have.
+fn whole_content(output: &DataType, reference: &Value) -> Map<String, Value> {
+    let entry = |media_type: &str| (media_type.to_owned(), json!({ "schema": schema_in(media_type, reference) }));
+    offers(output).into_iter().map(|form| entry(form.media_type())).collect()
+}
+
+/// The ways to write a stream. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside the
+/// text that a stream is as a whole.
+fn stream_content(item: &Value) -> Map<String, Value> {
+    let entry = |form: StreamForm| {
+        let whole = match form {
+            StreamForm::Envelopes => binary(),
+            StreamForm::Events | StreamForm::Lines => json!({ "type": "string" }),
+        };
+        (form.media_type().to_owned(), json!({ "schema": whole, "x-item-schema": item }))
+    };
+    STREAM_FORMS.into_iter().map(entry).collect()
 }
 
 const RETRY_AFTER: &str = "retry-after";

@@ -1,7 +1,9 @@
-//! From an outcome to the bytes of its answer: which forms a client accepts, and the outcome in one of them.
+//! From an outcome to the bytes of its answer: which forms a client accepts, and the outcome, or a stream of them, in one.
 
 mod form;
+pub(crate) mod frame;
 mod parts;
+pub(crate) mod stream;
 mod whole;
 
 pub(crate) use form::{Accepted, offers};

@@ -13,5 +13,6 @@ mod hostile;
 mod http2;
 mod pages;
 mod refusals;
+mod streams;
 mod support;
 mod tls;

@@ -24,7 +24,12 @@ pub(crate) struct Answer {
 
 impl Raw {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        Self { socket: TcpStream::connect(address).await.unwrap(), unread: Vec::new() }
+        Self::of(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// A connection that was made otherwise.
+    pub(crate) fn of(socket: TcpStream) -> Self {
+        Self { socket, unread: Vec::new() }
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -58,7 +63,7 @@ impl Raw {
         self.answer().await
     }
 
-    /// Reads one response with a Content-Length (or none, which is no body).
+    /// Reads one response with a Content-Length or in chunks (with neither it has no body).
     pub(crate) async fn answer(&mut self) -> Answer {
         timeout(PATIENCE, self.read_answer()).await.expect("an answer in time")
     }
@@ -73,12 +78,52 @@ impl Raw {
         let head = String::from_utf8(self.unread.drain(..head_end).collect()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let mut answer = Answer { status, head, body: Vec::new() };
+        if answer.header("transfer-encoding") == Some("chunked") {
+            while let Some(chunk) = self.read_chunk().await {
+                answer.body.extend(chunk);
+            }
+            return answer;
+        }
         let length = answer.header("content-length").map_or(0, |length| length.parse().unwrap());
         while self.unread.len() < length {
             assert!(self.read_more().await > 0, "closed within an answer");
         }
         answer.body = self.unread.drain(..length).collect();
         answer
+    }
+
+    /// The next chunk, or `None` behind the last.
+    async fn read_chunk(&mut self) -> Option<Vec<u8>> {
+        let line_end = loop {
+            if let Some(at) = self.unread.windows(2).position(|two| two == b"\r\n") {
+                break at;
+            }
+            assert!(self.read_more().await > 0, "closed within a stream");
+        };
+        let length: String = String::from_utf8(self.unread.drain(..line_end + 2).collect()).unwrap();
+        let length = usize::from_str_radix(length.trim(), 16).unwrap();
+        while self.unread.len() < length + 2 {
+            assert!(self.read_more().await > 0, "closed within a chunk");
+        }
+        let chunk: Vec<u8> = self.unread.drain(..length).collect();
+        self.unread.drain(..2);
+        (length > 0).then_some(chunk)
+    }
+
+    /// Reads until this was said, and forgets it with all before it.
+    pub(crate) async fn hears(&mut self, words: &str) {
+        let reading = async {
+            loop {
+                if let Some(at) = self.unread.windows(words.len()).position(|said| said == words.as_bytes()) {
+                    self.unread.drain(..at + words.len());
+                    return;
+                }
+                // What was looked through is not looked through again.
+                self.unread.drain(..(self.unread.len() + 1).saturating_sub(words.len()));
+                assert!(self.read_more().await > 0, "closed before {words:?}");
+            }
+        };
+        timeout(PATIENCE, reading).await.unwrap_or_else(|_| panic!("never heard {words:?}"));
     }
 
     async fn read_more(&mut self) -> usize {

@@ -1,0 +1,71 @@
+//! Frames of an envelope stream: eight bytes that tell what follows and how long it is, then an envelope.
+//!
+//! ```text
+//!  byte 0        1       4             8
+//!       ┌────────┬───────┬─────────────┬───────────
+//!       │ kind   │ 3 × 0 │ length, u32 │ envelope …
+//!       └────────┴───────┴─────────────┴───────────
+//! ```
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use callboard_codec::{EncodeError, Envelope};
+
+/// The bytes before each envelope.
+pub(crate) const HEAD_BYTES: usize = 8;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A value: an outcome, or the arguments of a call.
+    Value = 0,
+    /// A problem document.
+    Error = 1,
+    /// Nothing more comes; it has no envelope.
+    End = 2,
+}
+
+/// A frame to be sent.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    kind: Kind,
+    envelope: Option<Envelope>,
+}
+
+impl Frame {
+    /// The last frame of a stream.
+    pub(crate) const END: Self = Self { kind: Kind::End, envelope: None };
+
+    /// # Errors
+    ///
+    /// An envelope whose length a frame cannot tell.
+    pub(crate) fn of(kind: Kind, envelope: Envelope) -> Result<Self, EncodeError> {
+        if u32::try_from(envelope.len()).is_err() {
+            return Err(serde::ser::Error::custom("an outcome beyond the 32-bit length of a frame"));
+        }
+        Ok(Self { kind, envelope: Some(envelope) })
+    }
+
+    /// Appends the frame's pieces; those of the envelope share its memory.
+    pub(crate) fn write(self, out: &mut VecDeque<Bytes>) {
+        let length = self.envelope.as_ref().map_or(0, Envelope::len) as u32;
+        let mut head = Vec::with_capacity(HEAD_BYTES + if length < SMALL { length as usize } else { 0 });
+        head.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
+        head.extend_from_slice(&length.to_le_bytes());
+        match self.envelope {
+            Some(envelope) if length >= SMALL => {
+                out.push_back(head.into());
+                out.extend(envelope.into_parts());
+            }
+            envelope => {
+                envelope.iter().flat_map(Envelope::parts).for_each(|part| head.extend_from_slice(part));
+                out.push_back(head.into());
+            }
+        }
+    }
+}
+
+/// Less than this is copied behind its head: one piece is sent faster than two.
+const SMALL: u32 = 16 * 1024;

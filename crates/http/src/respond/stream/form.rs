@@ -1,0 +1,141 @@
+//! The three ways to write a stream: server-sent events, lines of JSON, and frames with an envelope in each.
+//!
+//! Every way tells apart a stream that came to its end, one that ended with an error, and one that was cut. `docs/wire.md`
+//! draws them.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io::Write as _;
+
+use axum::http::header::HeaderValue;
+use bytes::Bytes;
+use callboard_codec::{DecodeLimits, EncodeError, Format, MediaType, Payload, Value};
+
+use crate::error::ApiError;
+use crate::respond::frame::{Frame, Kind};
+
+/// How a stream is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamForm {
+    /// Server-sent events (HTML, §9.2): what a browser reads.
+    Events,
+    /// One JSON document on each line: what a shell reads.
+    Lines,
+    /// An envelope in each frame: every value as it is.
+    Envelopes,
+}
+
+/// All of them, the default first.
+pub(crate) const STREAM_FORMS: [StreamForm; 3] = [StreamForm::Events, StreamForm::Lines, StreamForm::Envelopes];
+
+impl StreamForm {
+    /// What `Accept` and `Content-Type` call it.
+    pub(crate) const fn media_type(self) -> &'static str {
+        match self {
+            Self::Events => "text/event-stream",
+            Self::Lines => "application/x-ndjson",
+            Self::Envelopes => ENVELOPE_STREAM,
+        }
+    }
+
+    /// What `accept` likes best of the three, or a 406 that lists them.
+    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>) -> Result<Self, ApiError> {
+        let Some(accept) = accept else { return Ok(Self::Events) };
+        let media_types = STREAM_FORMS.map(Self::media_type);
+        MediaType::choose_index(accept.to_str().unwrap_or("-"), &media_types)
+            .map(|index| STREAM_FORMS[index])
+            .ok_or_else(|| ApiError::not_acceptable(&media_types.join(", ")))
+    }
+
+    /// Whether there is a way to say nothing: a comment, which only events have.
+    pub(crate) const fn has_heartbeats(self) -> bool {
+        matches!(self, Self::Events)
+    }
+}
+
+/// Frames, each with an envelope.
+pub(crate) const ENVELOPE_STREAM: &str = "application/vnd.callboard.envelope-stream";
+
+/// Writes one stream.
+#[derive(Debug)]
+pub(super) struct Writer {
+    form: StreamForm,
+    /// Items that were written.
+    items: u64,
+}
+
+impl Writer {
+    pub(super) fn new(form: StreamForm) -> Self {
+        Self { form, items: 0 }
+    }
+
+    /// One outcome.
+    pub(super) fn item(&mut self, payload: Payload, out: &mut VecDeque<Bytes>) -> Result<(), EncodeError> {
+        match self.form {
+            StreamForm::Events => {
+                let json = payload.encode(Format::Json)?;
+                let id = self.items;
+                out.push_back(event(format_args!("id: {id}\n"), &json));
+            }
+            StreamForm::Lines => out.push_back(line(&[&payload.encode(Format::Json)?])),
+            StreamForm::Envelopes => Frame::of(Kind::Value, payload.to_envelope()?)?.write(out),
+        }
+        self.items += 1;
+        Ok(())
+    }
+
+    /// The error that ends the stream.
+    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut VecDeque<Bytes>) {
+        let problem = error.to_problem(request_id);
+        match self.form {
+            StreamForm::Events => out.push_back(event(format_args!("event: error\n"), &problem)),
+            StreamForm::Lines => out.push_back(line(&[b"{\"error\":", &problem, b"}"])),
+            StreamForm::Envelopes => Frame::of_problem(&problem).write(out),
+        }
+    }
+
+    /// The end of a stream that went well.
+    pub(super) fn end(&self, out: &mut VecDeque<Bytes>) {
+        match self.form {
+            StreamForm::Events => {
+                let items = format!("{{\"items\":{}}}", self.items);
+                out.push_back(event(format_args!("event: end\n"), items.as_bytes()));
+            }
+            // The end of the body says it: one that is cut has none.
+            StreamForm::Lines => {}
+            StreamForm::Envelopes => Frame::END.write(out),
+        }
+    }
+
+    /// Nothing, said aloud.
+    pub(super) fn heartbeat(out: &mut VecDeque<Bytes>) {
+        out.push_back(Bytes::from_static(b":\n\n"));
+    }
+}
+
+/// One event. Our JSON has no line breaks, so that one line of data is all of it.
+fn event(head: std::fmt::Arguments<'_>, json: &[u8]) -> Bytes {
+    let mut event = Vec::with_capacity(json.len() + 32);
+    // Writing into memory does not fail.
+    let _ = event.write_fmt(head);
+    event.extend_from_slice(b"data: ");
+    event.extend_from_slice(json);
+    event.extend_from_slice(b"\n\n");
+    event.into()
+}
+
+fn line(parts: &[&[u8]]) -> Bytes {
+    let mut line = parts.concat();
+    line.push(b'\n');
+    line.into()
+}
+
+impl Frame {
+    /// A problem document as a frame.
+    fn of_problem(problem: &[u8]) -> Self {
+        let limits = DecodeLimits::default();
+        let value = Value::decode(Format::Json, &Bytes::copy_from_slice(problem), &limits).unwrap_or(Value::Null);
+        // A document that was JSON has a form here, too.
+        value.to_envelope().and_then(|envelope| Self::of(Kind::Error, envelope)).unwrap_or(Self::END)
+    }
+}

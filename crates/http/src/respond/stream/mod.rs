@@ -1,0 +1,210 @@
+//! Outcomes as they come: one call of a streaming route as a body without an end that is known before.
+//!
+//! * **Begun:** the status waits for the first item, so that a call which fails at once is an error like any other. An event
+//!   stream does not wait longer than its heartbeat: then it begins, and an error is an event in it.
+//! * **Full:** the next item is asked for when the connection has taken the last one. A slow reader uses up the credit of its
+//!   own call and no other's.
+//! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so.
+//! * **Cancelled:** dropping the body, which hyper does when the client leaves, cancels the call; the request is counted as
+//!   abandoned.
+
+mod form;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::Payload;
+use callboard_core::{CallError, Instant, PayloadReplies};
+use futures_util::{StreamExt, stream};
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::Sleep;
+
+pub(crate) use self::form::{STREAM_FORMS, StreamForm};
+
+use self::form::Writer;
+use crate::error::ApiError;
+use crate::request_id::RequestId;
+
+/// What a stream needs to know of its request.
+#[derive(Debug)]
+pub(crate) struct Streamed {
+    pub(crate) form: StreamForm,
+    pub(crate) id: RequestId,
+    /// The route's name, for the log.
+    pub(crate) route: String,
+    /// Requests whose client left.
+    pub(crate) abandoned: Counter,
+    /// The longest silence of an event stream.
+    pub(crate) heartbeat: Duration,
+}
+
+/// The answer to a call whose outcomes are read one by one.
+pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result<Response, ApiError> {
+    let form = streamed.form;
+    let mut talk = Talk {
+        replies,
+        writer: Writer::new(form),
+        unsent: VecDeque::new(),
+        is_over: false,
+        heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
+        leaving: Leaving { abandoned: streamed.abandoned, is_there: false },
+        id: streamed.id,
+        route: streamed.route,
+    };
+    talk.first().await?;
+    // Until here the request has no answer, and whoever leaves is counted by the edge.
+    talk.leaving.is_there = !talk.is_over;
+    let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), talk)));
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx and those that learnt from it would else gather a page of events before they pass any on.
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// One stream on its way to its reader.
+struct Talk {
+    replies: PayloadReplies,
+    writer: Writer,
+    /// Pieces of what was read already.
+    unsent: VecDeque<Bytes>,
+    is_over: bool,
+    heartbeat: Option<Heartbeat>,
+    leaving: Leaving,
+    id: RequestId,
+    route: String,
+}
+
+impl Talk {
+    /// Waits for what decides the status: the first item, or the end of patience.
+    async fn first(&mut self) -> Result<(), ApiError> {
+        let first = match &mut self.heartbeat {
+            None => self.replies.next().await,
+            Some(heartbeat) => tokio::select! {
+                biased;
+                first = self.replies.next() => first,
+                () = heartbeat.silence() => {
+                    Writer::heartbeat(&mut self.unsent);
+                    return Ok(());
+                }
+            },
+        };
+        match first {
+            Some(item) => self.writer.item(item?, &mut self.unsent).map_err(ApiError::unencodable),
+            None => {
+                self.end();
+                Ok(())
+            }
+        }
+    }
+
+    /// The next piece of the body.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(piece) = self.unsent.pop_front() {
+                return Some(piece);
+            }
+            if self.is_over {
+                return None;
+            }
+            let item = match &mut self.heartbeat {
+                None => self.replies.next().await,
+                Some(heartbeat) => tokio::select! {
+                    biased;
+                    item = self.replies.next() => {
+                        heartbeat.said();
+                        item
+                    }
+                    () = heartbeat.silence() => {
+                        Writer::heartbeat(&mut self.unsent);
+                        continue;
+                    }
+                },
+            };
+            self.write(item);
+        }
+    }
+
+    fn write(&mut self, item: Option<Result<Payload, CallError>>) {
+        let error = match item {
+            None => return self.end(),
+            Some(Err(error)) => error.into(),
+            Some(Ok(payload)) => match self.writer.item(payload, &mut self.unsent) {
+                Ok(()) => return,
+                Err(error) => ApiError::unencodable(error),
+            },
+        };
+        error.tell(self.id.as_str(), Some(&self.route));
+        self.writer.error(&error, self.id.as_str(), &mut self.unsent);
+        self.over();
+    }
+
+    fn end(&mut self) {
+        self.writer.end(&mut self.unsent);
+        self.over();
+    }
+
+    fn over(&mut self) {
+        self.is_over = true;
+        self.leaving.is_there = false;
+    }
+}
+
+/// Says something when nothing was said for a while, so that neither client nor proxy takes silence for a dead connection.
+struct Heartbeat {
+    every: Duration,
+    /// When something was said last. The timer is moved when it fires, not with each item.
+    last: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Heartbeat {
+    fn new(every: Duration) -> Self {
+        Self { every, last: Instant::now(), timer: None }
+    }
+
+    fn said(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// Ready after a silence.
+    async fn silence(&mut self) {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.every)));
+        loop {
+            timer.as_mut().await;
+            let now = Instant::now();
+            let is_due = self.last + self.every <= now;
+            if is_due {
+                self.last = now;
+            }
+            timer.as_mut().reset(self.last + self.every);
+            if is_due {
+                return;
+            }
+        }
+    }
+}
+
+/// Dropped while the stream is not over, its reader has left, and that is counted.
+struct Leaving {
+    abandoned: Counter,
+    is_there: bool,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if self.is_there {
+            self.abandoned.inc();
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Streaming replies: the three ways to write them, their endings, slow readers and readers that leave.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_core::{App, Failure, Stage, StreamPipeline, StreamStage};
+use callboard_http::HttpConfig;
+use futures_util::stream;
+use serde_json::json;
+use tokio::net::TcpSocket;
+
+use crate::support::{Answer, Raw, Server, config};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// `/count` gives the numbers below its input, and an error behind 3; a negative input is refused.
+fn counting() -> App {
+    let check = Stage::each("check", |n: &i64| match n {
+        0.. => Ok(*n),
+        _ => Err(Failure::invalid_input("count upward")),
+    });
+    let count = StreamStage::each("count", |below: Arc<i64>| {
+        let items = (0..*below).map(|n| if n < 3 { Ok(n) } else { Err(Failure::new("beyond three").with_status(418)) });
+        stream::iter(items.collect::<Vec<_>>())
+    });
+    let pipeline = callboard_core::Pipeline::from(check).then_stream(count);
+    let pipeline = pipeline.map("shown", |n| Ok(Value::from(Map::from_iter([("n", *n)]))));
+    App::new().route_streaming("/count", pipeline)
+}
+
+async fn counted(below: i64, accept: &str) -> Answer {
+    let server = Server::of_app(counting(), HttpConfig::default()).await;
+    let answer = server.connect().await.post("/count", &[JSON, ("accept", accept)], below.to_string()).await;
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    assert_eq!(server.metric("callboard_http_abandoned_requests_total").await, Some(0.0));
+    answer
+}
+
+#[tokio::test]
+async fn events_have_an_index_and_an_end() {
+    for accept in ["text/event-stream", "*/*"] {
+        let answer = counted(2, accept).await;
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/event-stream")));
+        assert!(answer.header("server-timing").unwrap().starts_with("first;dur="), "{answer:?}");
+        let expected = "id: 0\ndata: {\"n\":0}\n\nid: 1\ndata: {\"n\":1}\n\nevent: end\ndata: {\"items\":2}\n\n";
+        assert_eq!(answer.text(), expected);
+    }
+    assert_eq!(counted(0, "text/event-stream").await.text(), "event: end\ndata: {\"items\":0}\n\n");
+}
+
+#[tokio::test]
+async fn an_error_behind_the_first_event_is_the_last_event() {
+    let answer = counted(5, "text/event-stream").await;
+    assert_eq!(answer.status, 200);
+    let (items, error) = answer.text().split_once("event: error\ndata: ").unwrap();
+    assert_eq!(items.matches("\n\n").count(), 3);
+    let problem: serde_json::Value = serde_json::from_str(error.strip_suffix("\n\n").unwrap()).unwrap();
+    assert_eq!(
+        (&problem["kind"], &problem["status"], &problem["message"]),
+        (&json!("failed"), &json!(418), &json!("beyond three"))
+    );
+    assert_eq!(problem["request_id"], answer.header("x-request-id").unwrap());
+}
+
+#[tokio::test]
+async fn lines_are_documents_and_the_last_may_be_an_error() {
+    let answer = counted(2, "application/x-ndjson").await;
+    assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
+    assert_eq!(answer.text(), "{\"n\":0}\n{\"n\":1}\n");
+    let answer = counted(4, "application/x-ndjson").await;
+    let lines: Vec<serde_json::Value> = answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines.len(), &lines[3]["error"]["kind"]), (4, &json!("failed")));
+}
+
+#[tokio::test]
+async fn envelopes_come_in_frames() {
+    let answer = counted(4, "application/vnd.callboard.envelope-stream").await;
+    let mut frames = frames(&answer.body);
+    let (kind, problem) = frames.pop().unwrap();
+    assert_eq!((kind, problem.get("kind")), (1, Some(&Value::from("failed"))));
+    let item = |n: i64| (0, Value::from(Map::from_iter([("n", n)])));
+    assert_eq!(frames, [item(0), item(1), item(2)]);
+    let ended = counted(1, "application/vnd.callboard.envelope-stream").await;
+    assert_eq!(ended.body[ended.body.len() - 8..], [2, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+/// Kind and value of each frame; the end has none.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, Value)> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(8) {
+        let length = u32::from_le_bytes(head[4..].try_into().unwrap()) as usize;
+        let envelope = rest[..length].to_vec().into();
+        frames.push((head[0], Value::decode(Format::Envelope, &envelope, &DecodeLimits::default()).unwrap()));
+        bytes = &rest[length..];
+    }
+    frames
+}
+
+#[tokio::test]
+async fn an_error_before_the_first_item_is_a_status() {
+    let refused = counted(-1, "text/event-stream").await;
+    assert_eq!((refused.status, refused.problem()["message"].as_str()), (400, Some("count upward")));
+    let unacceptable = counted(1, "application/json").await;
+    assert_eq!(unacceptable.status, 406);
+    assert!(unacceptable.problem()["message"].as_str().unwrap().contains("text/event-stream, application/x-ndjson"));
+}
+
+#[tokio::test]
+async fn a_stream_that_says_nothing_has_a_heartbeat() {
+    let silent = StreamStage::each("silent", |_: Arc<i64>| stream::pending::<Result<i64, Failure>>());
+    let limits = config(|c| c.stream_heartbeat = Duration::from_millis(20));
+    let server = Server::of_app(App::new().route_streaming("/silent", silent), limits).await;
+    let mut client = server.connect().await;
+    begin(&mut client, "/silent", 1).await;
+    client.hears("HTTP/1.1 200 OK\r\n").await;
+    for _ in 0..3 {
+        client.hears("3\r\n:\n\n\r\n").await;
+    }
+}
+
+/// Asks for a stream without waiting for it.
+async fn begin(client: &mut Raw, route: &str, input: i64) {
+    let body = input.to_string();
+    let length = body.len();
+    let head = format!(
+        "POST {route} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    client.send([head, body].concat()).await;
+}
+
+/// `/endless` gives texts of 256 KiB without end. Counts those made for the input 1, and notes that its work was dropped.
+fn endless(made: &Arc<AtomicU64>, dropped: &Arc<AtomicBool>) -> App {
+    let (made, dropped) = (Arc::clone(made), Arc::clone(dropped));
+    let stage = StreamStage::each("endless", move |who: Arc<i64>| {
+        let made = (*who == 1).then(|| Arc::clone(&made));
+        let leaving = (*who == 1).then(|| Dropped(Arc::clone(&dropped)));
+        stream::repeat_with(move || {
+            let _ = &leaving;
+            if let Some(made) = &made {
+                made.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok("x".repeat(256 * 1024))
+        })
+    });
+    App::new().route_streaming("/endless", StreamPipeline::from(stage))
+}
+
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_slows_only_its_own_stream() {
+    let (made, dropped) = (Arc::default(), Arc::default());
+    let server = Server::of_app(endless(&made, &dropped), HttpConfig::default()).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut slow = Raw::of(socket.connect(server.address).await.unwrap());
+    begin(&mut slow, "/endless", 1).await;
+    slow.hears("id: 0\n").await;
+
+    let mut quick = server.connect().await;
+    begin(&mut quick, "/endless", 2).await;
+    for n in [10, 50, 100] {
+        quick.hears(&format!("id: {n}\n")).await;
+    }
+    // The credit of 16, and what the buffers of hyper and the kernel take: a few megabytes.
+    let ahead = made.load(Ordering::SeqCst);
+    assert!(ahead < 80, "{ahead} items were made for a reader that does not read");
+    for n in [1, 3] {
+        slow.hears(&format!("id: {n}\n")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_cancels_its_stream() {
+    let (made, dropped) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+    let server = Server::of_app(endless(&made, &dropped), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    begin(&mut client, "/endless", 1).await;
+    client.hears("id: 2\n").await;
+    drop(client);
+    server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    server.metric_becomes("callboard_requests_total{route=\"/endless\",outcome=\"cancelled\"}", 1.0).await;
+    let told = async {
+        while !dropped.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(crate::support::PATIENCE, told).await.expect("the worker is told");
+}
