@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use clap::builder::{EnumValueParser, PossibleValue};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 
+use super::bench::BenchArgs;
+use super::commands::call::CallArgs;
 use crate::config::{Flags, SETTINGS, SettingName};
 
 /// The command line, split into words.
@@ -22,7 +24,7 @@ pub(crate) struct LowArgs {
 }
 
 /// The commands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verb {
     /// Start and answer until told to stop.
     Serve,
@@ -35,6 +37,10 @@ pub(crate) enum Verb {
     },
     /// Print the resolved plan instead of doing anything.
     Explain(Form),
+    /// Put load on a server.
+    Bench(Box<BenchArgs>),
+    /// Send one request to a server.
+    Call(Box<CallArgs>),
 }
 
 /// In which form a plan is printed.
@@ -81,10 +87,13 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
     let verb = match (name, explain) {
         (_, Some(form)) => Verb::Explain(*form),
         ("check", None) => Verb::Check,
+        ("bench", None) => Verb::Bench(Box::new(BenchArgs::of(matches)?)),
+        ("call", None) => Verb::Call(Box::new(CallArgs::of(matches))),
         ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => Verb::Serve,
     };
-    Ok(LowArgs { verb, target: matches.get_one::<PathBuf>("target").cloned(), flags: flags(matches) })
+    let target = matches.try_get_one::<PathBuf>("target").ok().flatten().cloned();
+    Ok(LowArgs { verb, target, flags: flags(matches) })
 }
 
 /// What clap has against the words, on one line: its complaint and what it thinks was meant. `None` for what is an answer.
@@ -140,10 +149,12 @@ pub(crate) fn command(program: Program) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi].map(with_settings))
+        .subcommands([CallArgs::command(), BenchArgs::command()])
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 all went well; 1 it could not be done; 2 the command line, the environment or the file is wrong.
+Exit codes: 0 all went well; 1 it could not be done; 2 the command line, the environment or the file is wrong;
+of `call` also 3, 4 and 5 for an answer of 3xx, 4xx, 5xx.
 Settings come from flags, else CALLBOARD_* variables, else the file, else defaults; --explain tells which.";
 
 fn target(program: Program) -> Arg {

@@ -12,6 +12,17 @@ pub(crate) enum CliError {
     /// Command line, environment or file are wrong: exit code 2. Nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// As [`Config`](Self::Config), of commands that have none.
+    #[error("{0}")]
+    Usage(String),
+    /// A server answered with another status than 2xx: exit code 3 for 3xx, 4 for 4xx, 5 for 5xx.
+    #[error("{message}")]
+    Answered {
+        /// The status.
+        status: u16,
+        /// What the answer said.
+        message: String,
+    },
     /// What was asked for could not be done: exit code 1. The message is the whole story.
     #[error("{0}")]
     Failed(String),
@@ -34,14 +45,15 @@ impl CliError {
     /// The code that the process ends with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) => ExitCode::from(2),
+            Self::Config(_) | Self::Usage(_) => ExitCode::from(2),
+            Self::Answered { status, .. } => ExitCode::from(u8::try_from(status / 100).unwrap_or(1)),
             Self::Failed(_) => ExitCode::from(1),
         }
     }
 }
 
 /// An error's message and those of its causes.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut message = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

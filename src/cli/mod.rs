@@ -1,4 +1,4 @@
-//! The command line: `serve`, `check`, `openapi`, for the `callboard` binary and for programs with an app of their own.
+//! The command line: `serve`, `check`, `openapi`, `call`, `bench`, for the `callboard` binary and for programs with an app of their own.
 //!
 //! A run has three steps, each in its own place: the words are split (`args`), resolved into a plan without side effects
 //! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is one line on stderr and an
@@ -7,10 +7,15 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | all went well; a broken pipe on stdout counts as well |
-//! | 1 | it could not be done: a model that does not load, a port in use, a failed example, an end by a second signal |
+//! | 1 | it could not be done: a model that does not load, a port in use, a failed example or assertion, no answer, an end by a second signal |
 //! | 2 | command line, environment or file are wrong; nothing was started |
+//! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
+//!
+//! `call` and `bench` are clients: they know no plan and no settings, only a URL.
 
 mod args;
+mod bench;
+mod client;
 mod commands;
 mod error;
 mod example;
@@ -28,7 +33,7 @@ use callboard_http::ApiInfo;
 
 use self::run::Own;
 
-/// Gives a program with its own app the commands of the `callboard` binary: `serve`, `check`, `openapi`.
+/// Gives a program with its own app the commands of the `callboard` binary: `serve`, `check`, `openapi`, `call`, `bench`.
 ///
 /// Settings come from flags, `CALLBOARD_*` variables, and a file of settings if one is named. Where nobody sets a limit,
 /// the app's own holds. Call it from `main`, outside any runtime; it starts its own.

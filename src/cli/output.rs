@@ -18,6 +18,28 @@ pub(crate) fn file(path: &Path, text: impl Display) -> Result<(), CliError> {
     written(path.display(), std::fs::write(path, format!("{text}\n")))
 }
 
+/// Whether anybody still reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    There,
+    Gone,
+}
+
+impl Reader {
+    pub(crate) fn is_gone(self) -> bool {
+        self == Self::Gone
+    }
+}
+
+/// Writes a piece of a result that comes in pieces, and lets go of it at once.
+pub(crate) fn piece(place: &mut impl Write, bytes: &[u8]) -> Result<Reader, CliError> {
+    match place.write_all(bytes).and_then(|()| place.flush()) {
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(CliError::because("could not write the reply", &error)),
+    }
+}
+
 /// Tells the person at the terminal something. If nobody can hear it, that is no reason to stop.
 pub(crate) fn note(text: impl Display) {
     let _ = write_to(&mut io::stderr().lock(), &text);

@@ -41,6 +41,7 @@ pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};
 pub use source::{Source, Sourced};
 pub use stage::{CostUnit, OwnKey, StagePlan};
+pub(crate) use units::parse_duration;
 
 #[cfg(test)]
 mod tests;

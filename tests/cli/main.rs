@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod bench;
+mod call;
 mod check;
 mod digits;
 mod graph;

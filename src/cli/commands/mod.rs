@@ -1,5 +1,7 @@
 //! The commands, one verb per file.
 
+pub(crate) mod bench;
+pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod explain;
 pub(crate) mod openapi;

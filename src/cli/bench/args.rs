@@ -1,0 +1,242 @@
+//! The words of `callboard bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use callboard_http::client::{Origin, Protocol};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::assertion::Assertion;
+use super::load::Load;
+use super::schedule::{RATES, Schedule};
+use crate::cli::client::RequestArgs;
+use crate::cli::client::args::{duration, one, origin};
+use crate::config::parse_duration;
+
+/// What to measure, and what to make of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BenchArgs {
+    pub(crate) request: RequestArgs,
+    /// The second target.
+    pub(crate) versus: Option<Origin>,
+    /// How often two targets take turns.
+    pub(crate) rounds: usize,
+    pub(crate) json: bool,
+    pub(crate) plot: Option<PathBuf>,
+    pub(crate) assertions: Vec<Assertion>,
+    /// Measure although the first answer is no success.
+    pub(crate) anyway: bool,
+    connections: usize,
+    streams: usize,
+    threads: usize,
+    schedule: Option<Schedule>,
+    requests: Option<u64>,
+    duration: Duration,
+    warm_up: Duration,
+}
+
+impl BenchArgs {
+    /// The grammar.
+    pub(crate) fn command() -> Command {
+        let command = Command::new("bench").about("Put load on a route, and tell what came of it").after_help(HELP);
+        RequestArgs::declare(command).args(load_args()).args(report_args())
+    }
+
+    /// From what clap found.
+    pub(crate) fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let assertions = matches.get_many::<Assertion>("assert").into_iter().flatten().cloned().collect();
+        let args = Self {
+            request: RequestArgs::of(matches),
+            versus: matches.get_one::<Origin>("vs").cloned(),
+            rounds: one::<u16>(matches, "rounds").into(),
+            json: one::<String>(matches, "format") == "json",
+            plot: matches.get_one::<PathBuf>("plot").cloned(),
+            assertions,
+            anyway: matches.get_flag("anyway"),
+            connections: one::<u16>(matches, "connections").into(),
+            streams: one::<u16>(matches, "streams").into(),
+            threads: matches.get_one::<u16>("threads").map_or_else(cores, |threads| usize::from(*threads)),
+            schedule: matches.get_one::<Schedule>("rate").copied(),
+            requests: matches.get_one::<u64>("requests").copied(),
+            duration: one(matches, "duration"),
+            warm_up: one(matches, "warm-up"),
+        };
+        args.consistent().map_err(|problem| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, problem))?;
+        Ok(args)
+    }
+
+    fn consistent(&self) -> Result<(), String> {
+        if self.streams > 1 && self.request.protocol == Protocol::Http1 {
+            return Err("--streams needs --http2: HTTP/1.1 has one request at a time".to_owned());
+        }
+        if let Some(assertion) =
+            self.assertions.iter().find(|assertion| assertion.is_about_two() && self.versus.is_none())
+        {
+            return Err(format!("--assert {assertion} needs --vs: a ratio is between two targets"));
+        }
+        Ok(())
+    }
+
+    /// The load of one round. Two targets share the duration between their rounds, each with a warm-up of its own.
+    pub(crate) fn load(&self) -> Load {
+        let rounds = if self.versus.is_some() { self.rounds } else { 1 };
+        let share = u32::try_from(rounds).unwrap_or(1);
+        Load {
+            connections: self.connections,
+            streams: self.streams,
+            threads: self.threads.min(self.connections),
+            schedule: self.schedule,
+            warm_up: self.warm_up / share,
+            duration: self.duration / share,
+            requests: self.requests.map_or(u64::MAX, |requests| requests.div_ceil(rounds as u64)),
+            timeout: self.request.timeout,
+            protocol: self.request.protocol,
+        }
+    }
+}
+
+const HELP: &str = "\
+A closed loop unless --rate is given. Latencies of an open loop count from when a request was due, so that time in which no
+connection was free for it is part of them.
+An assertion bounds p50 … p99.99, mean, min, max (us, ms, s), rps, ok, errors (%) or, with --vs, ratio (of rps): --assert 'p99<20ms'
+Exit codes: 0 measured, and all assertions hold; 1 an assertion fails, or nothing could be measured; 2 the command line is wrong.";
+
+fn load_args() -> Vec<Arg> {
+    let number = |name: &'static str, value_name: &'static str| {
+        Arg::new(name).long(name).value_name(value_name).help_heading("Load")
+    };
+    vec![
+        number("connections", "NUMBER")
+            .short('c')
+            .default_value("64")
+            .value_parser(value_parser!(u16).range(1..))
+            .help("Connections at a time; each costs a file descriptor"),
+        number("streams", "NUMBER")
+            .default_value("1")
+            .value_parser(value_parser!(u16).range(1..=1024))
+            .help("Requests at a time on each connection, with --http2"),
+        number("rate", "PER_SECOND")
+            .short('r')
+            .value_parser(rate)
+            .help("Open loop: so many requests per second, whatever comes back"),
+        number("duration", "DURATION")
+            .short('d')
+            .default_value("10s")
+            .value_parser(duration)
+            .help("How long to measure"),
+        number("requests", "NUMBER")
+            .short('n')
+            .value_parser(value_parser!(u64).range(1..))
+            .help("End after so many requests, if that is sooner"),
+        number("warm-up", "DURATION")
+            .default_value("1s")
+            .value_parser(warm_up)
+            .help("Load before anything is counted; 0s for none"),
+        number("threads", "NUMBER")
+            .value_parser(value_parser!(u16).range(1..=1024))
+            .help("Threads that send [default: as many as there are cores]"),
+        Arg::new("anyway")
+            .long("anyway")
+            .action(ArgAction::SetTrue)
+            .help_heading("Load")
+            .help("Measure although the first answer is no success"),
+    ]
+}
+
+fn report_args() -> Vec<Arg> {
+    let arg = |name: &'static str| Arg::new(name).long(name).help_heading("Report");
+    vec![
+        arg("vs")
+            .value_name("URL")
+            .value_parser(origin)
+            .help("A second target: the two take turns, and the ratio is told"),
+        arg("rounds")
+            .value_name("NUMBER")
+            .default_value("5")
+            .requires("vs")
+            .value_parser(value_parser!(u16).range(1..=100))
+            .help("How often the two take turns"),
+        arg("assert")
+            .value_name("BOUND")
+            .action(ArgAction::Append)
+            .value_parser(|text: &str| text.parse::<Assertion>())
+            .help("Fail with code 1 unless this holds, such as 'p99<20ms'; may come several times"),
+        arg("format")
+            .value_name("FORM")
+            .default_value("table")
+            .value_parser(["table", "json"])
+            .help("What goes to stdout"),
+        arg("plot")
+            .value_name("FILE.svg | FILE.html")
+            .value_parser(plot)
+            .help("Draw the latencies and the course over time"),
+    ]
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn rate(text: &str) -> Result<Schedule, String> {
+    let rate = text.parse().ok().and_then(Schedule::at);
+    rate.ok_or_else(|| {
+        format!("expected requests per second from {} to {}, found `{text}`", RATES.start(), RATES.end())
+    })
+}
+
+fn warm_up(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Some(Duration::ZERO) => Ok(Duration::ZERO),
+        _ => duration(text),
+    }
+}
+
+fn plot(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let is_known = path.extension().is_some_and(|extension| extension == "svg" || extension == "html");
+    if is_known { Ok(path) } else { Err(format!("expected a file that ends in .svg or .html, found `{text}`")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<BenchArgs, String> {
+        let matches = BenchArgs::command().try_get_matches_from(line.split_whitespace());
+        matches.and_then(|matches| BenchArgs::of(&matches)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_grammar_holds_together() {
+        BenchArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn two_targets_share_the_time_between_their_rounds() {
+        let args =
+            parse("bench http://a /x --vs http://b --rounds 4 -d 8s --warm-up 2s -n 10 -c 3 --threads 8").unwrap();
+        let load = args.load();
+        assert_eq!((load.duration, load.warm_up), (Duration::from_secs(2), Duration::from_millis(500)));
+        assert_eq!((load.requests, load.connections, load.threads), (3, 3, 3));
+        assert_eq!(parse("bench a /x -d 8s").unwrap().load().duration, Duration::from_secs(8));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_its_reason() {
+        for (line, part) in [
+            ("bench a /x --streams 2", "--streams needs --http2"),
+            ("bench a /x --assert ratio>1", "needs --vs"),
+            ("bench a /x --rounds 3", "--vs"),
+            ("bench a /x --rate 0", "requests per second from"),
+            ("bench a /x --plot picture.png", "ends in .svg or .html"),
+            ("bench a x", "a route begins with `/`"),
+            ("bench a /x --json {", "this is no JSON"),
+            ("bench a /x --json {} --file y", "cannot be used with"),
+            ("bench a /x -d 0s", "from 1ms to 1h"),
+            ("bench ftp://a /x", "http is spoken here"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! What is counted while requests come and go. One per thread, without a lock; added up at the end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// How many pieces the measured time of a round is cut into for the course over time.
+pub(crate) const SLICES: usize = 30;
+
+/// Three digits: an error of a thousandth.
+const DIGITS: u8 = 3;
+
+/// The course over time is looked at, not compared: two digits, so that all of its histograms stay small.
+const SLICE_DIGITS: u8 = 2;
+
+/// Longer latencies are counted as this one.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// More kinds of errors than any server has; what comes beyond is counted under one word.
+const MAX_ERROR_KINDS: usize = 64;
+
+/// What became of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// An answer, with the length of its body.
+    Answered {
+        /// Its status.
+        status: u16,
+        /// Of its problem document, where the status is no success.
+        kind: Option<String>,
+        /// Of its body.
+        bytes: u64,
+    },
+    /// The time for one request was over.
+    TimedOut,
+    /// No answer, or half of one: the client's word for it.
+    Broken(&'static str),
+}
+
+/// When something happened, from the begin of what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// When it should have been sent. In a closed loop that is when it was.
+    pub(crate) due: Duration,
+    /// When it was sent.
+    pub(crate) sent: Duration,
+    /// When the outcome was there.
+    pub(crate) done: Duration,
+}
+
+/// Counts and distributions of one target.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    /// Nanoseconds from due to done, of answers with 2xx, of timeouts, and of what was never sent (its least).
+    pub(crate) latency: Histogram<u64>,
+    /// Nanoseconds from sent to done, of answers with 2xx.
+    pub(crate) service: Histogram<u64>,
+    /// Answers by status.
+    pub(crate) statuses: BTreeMap<u16, u64>,
+    /// Failures by kind: that of the problem document, or the client's word.
+    pub(crate) errors: BTreeMap<String, u64>,
+    /// Answers with 2xx.
+    pub(crate) ok: u64,
+    /// Of those, the ones that were there before the measured time was over.
+    pub(crate) ok_in_time: u64,
+    /// All the others, without the unsent.
+    pub(crate) failed: u64,
+    /// Requests of an open loop that were due and could not be sent before the end.
+    pub(crate) unsent: u64,
+    /// Of bodies of answers.
+    pub(crate) received_bytes: u64,
+    /// How long was measured.
+    pub(crate) measured: Duration,
+    /// The course over time.
+    pub(crate) slices: Vec<Slice>,
+    slice_width: Duration,
+}
+
+/// A piece of the measured time, by when outcomes were there.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    /// As [`Tally::latency`].
+    pub(crate) latency: Histogram<u64>,
+    /// Answers with 2xx.
+    pub(crate) ok: u64,
+    /// All the others.
+    pub(crate) failed: u64,
+    /// How long it is.
+    pub(crate) width: Duration,
+}
+
+impl Tally {
+    /// Nothing yet, for a round of this length.
+    pub(crate) fn new(measured: Duration) -> Self {
+        let slice_width = measured / SLICES as u32;
+        Self {
+            latency: histogram(DIGITS),
+            service: histogram(DIGITS),
+            statuses: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            ok: 0,
+            ok_in_time: 0,
+            failed: 0,
+            unsent: 0,
+            received_bytes: 0,
+            measured,
+            slices: (0..SLICES).map(|_| Slice::new(slice_width)).collect(),
+            slice_width,
+        }
+    }
+
+    /// All requests that were sent.
+    pub(crate) fn requests(&self) -> u64 {
+        self.ok + self.failed
+    }
+
+    /// The part of what was asked for that did not succeed: failures and unsent ones, of all.
+    pub(crate) fn error_rate(&self) -> f64 {
+        let all = self.requests() + self.unsent;
+        if all == 0 { 0.0 } else { (self.failed + self.unsent) as f64 / all as f64 }
+    }
+
+    /// Answers with 2xx per second of the measured time.
+    pub(crate) fn requests_per_second(&self) -> f64 {
+        let seconds = self.measured.as_secs_f64();
+        if seconds == 0.0 { 0.0 } else { self.ok_in_time as f64 / seconds }
+    }
+
+    /// Counts one request.
+    pub(crate) fn record(&mut self, times: Times, outcome: &Outcome) {
+        let latency = nanos(times.done.saturating_sub(times.due));
+        let (is_ok, is_felt) = match outcome {
+            Outcome::Answered { status, kind, bytes } => {
+                *self.statuses.entry(*status).or_default() += 1;
+                self.received_bytes += bytes;
+                let is_ok = (200..300).contains(status);
+                if let Some(kind) = kind.as_deref().filter(|_| !is_ok) {
+                    self.count_error(kind);
+                }
+                (is_ok, is_ok)
+            }
+            Outcome::TimedOut => {
+                self.count_error("timeout");
+                (false, true)
+            }
+            Outcome::Broken(word) => {
+                self.count_error(word);
+                (false, false)
+            }
+        };
+        if is_ok {
+            self.ok += 1;
+            self.ok_in_time += u64::from(times.done <= self.measured);
+            self.service.saturating_record(nanos(times.done.saturating_sub(times.sent)));
+        } else {
+            self.failed += 1;
+        }
+        let slice = self.slice(times.done);
+        if is_felt {
+            slice.latency.saturating_record(latency);
+        }
+        slice.ok += u64::from(is_ok);
+        slice.failed += u64::from(!is_ok);
+        if is_felt {
+            self.latency.saturating_record(latency);
+        }
+    }
+
+    /// Counts so many requests that were due and never sent, each with the least latency that it can have had.
+    pub(crate) fn record_unsent(&mut self, least: Duration, count: u64) {
+        self.unsent += count;
+        self.latency.saturating_record_n(nanos(least), count);
+    }
+
+    /// Adds what another thread counted in the same time.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.add_counts(&other);
+        for (slice, other) in self.slices.iter_mut().zip(other.slices) {
+            slice.latency.add(&other.latency).expect("the same bounds");
+            slice.ok += other.ok;
+            slice.failed += other.failed;
+        }
+    }
+
+    /// Adds what was counted in a later round.
+    pub(crate) fn follow(&mut self, other: Self) {
+        self.add_counts(&other);
+        self.measured += other.measured;
+        self.slices.extend(other.slices);
+    }
+
+    /// The round ended early: this is how long it was.
+    pub(crate) fn cut(&mut self, measured: Duration) {
+        self.measured = measured;
+        let whole = measured.as_nanos().div_ceil(self.slice_width.as_nanos().max(1));
+        self.slices.truncate(usize::try_from(whole).unwrap_or(usize::MAX).max(1));
+    }
+
+    fn add_counts(&mut self, other: &Self) {
+        self.latency.add(&other.latency).expect("the same bounds");
+        self.service.add(&other.service).expect("the same bounds");
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        for (kind, count) in &other.errors {
+            *self.errors.entry(kind.clone()).or_default() += count;
+        }
+        self.ok += other.ok;
+        self.ok_in_time += other.ok_in_time;
+        self.failed += other.failed;
+        self.unsent += other.unsent;
+        self.received_bytes += other.received_bytes;
+    }
+
+    fn count_error(&mut self, kind: &str) {
+        if let Some(count) = self.errors.get_mut(kind) {
+            *count += 1;
+            return;
+        }
+        // The words come from outside, and this is a table for people.
+        let kind = if self.errors.len() < MAX_ERROR_KINDS { kind } else { "others" };
+        *self.errors.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    /// What comes after the end belongs to the last piece.
+    fn slice(&mut self, done: Duration) -> &mut Slice {
+        let index = done.as_nanos() / self.slice_width.as_nanos().max(1);
+        let last = self.slices.len() - 1;
+        &mut self.slices[usize::try_from(index).unwrap_or(last).min(last)]
+    }
+}
+
+impl Slice {
+    fn new(width: Duration) -> Self {
+        Self { latency: histogram(SLICE_DIGITS), ok: 0, failed: 0, width }
+    }
+}
+
+fn histogram(digits: u8) -> Histogram<u64> {
+    // Told apart to a tenth of a microsecond: below that the clock itself is the larger part.
+    Histogram::new_with_bounds(100, nanos(LONGEST), digits).expect("bounds that hold")
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ok() -> Outcome {
+        Outcome::Answered { status: 200, kind: None, bytes: 7 }
+    }
+
+    fn times(due: u64, sent: u64, done: u64) -> Times {
+        Times { due: Duration::from_millis(due), sent: Duration::from_millis(sent), done: Duration::from_millis(done) }
+    }
+
+    fn millis(histogram: &Histogram<u64>, quantile: f64) -> u64 {
+        histogram.value_at_quantile(quantile) / 1_000_000
+    }
+
+    #[test]
+    fn latency_counts_from_when_a_request_was_due_and_service_from_when_it_was_sent() {
+        let mut tally = Tally::new(SECOND);
+        tally.record(times(100, 300, 350), &ok());
+        assert_eq!((millis(&tally.latency, 1.0), millis(&tally.service, 1.0)), (250, 50));
+    }
+
+    #[test]
+    fn a_quick_refusal_makes_no_latency_better_and_a_timeout_none_vanish() {
+        let mut tally = Tally::new(SECOND);
+        tally.record(times(0, 0, 100), &ok());
+        let refusal = Outcome::Answered { status: 429, kind: Some("overloaded".to_owned()), bytes: 0 };
+        tally.record(times(0, 0, 1), &refusal);
+        tally.record(times(0, 0, 1), &Outcome::Broken("closed"));
+        tally.record(times(0, 0, 900), &Outcome::TimedOut);
+        assert_eq!((tally.latency.len(), millis(&tally.latency, 0.5), millis(&tally.latency, 1.0)), (2, 100, 900));
+        assert_eq!((tally.ok, tally.failed, tally.error_rate()), (1, 3, 0.75));
+        let errors: Vec<_> = tally.errors.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+        assert_eq!(errors, [("closed", 1), ("overloaded", 1), ("timeout", 1)]);
+        assert_eq!(tally.statuses, BTreeMap::from([(200, 1), (429, 1)]));
+    }
+
+    #[test]
+    fn what_was_never_sent_weighs_on_latency_and_errors() {
+        let mut tally = Tally::new(SECOND);
+        tally.record(times(0, 0, 1), &ok());
+        tally.record_unsent(Duration::from_millis(500), 3);
+        assert_eq!((tally.unsent, tally.error_rate(), millis(&tally.latency, 0.5)), (3, 0.75, 500));
+        assert_eq!(tally.requests_per_second(), 1.0);
+    }
+
+    #[test]
+    fn an_answer_after_the_end_counts_for_latency_and_not_for_throughput() {
+        let mut tally = Tally::new(SECOND);
+        tally.record(times(900, 900, 1500), &ok());
+        assert_eq!((tally.ok, tally.requests_per_second(), millis(&tally.latency, 1.0)), (1, 0.0, 600));
+    }
+
+    #[test]
+    fn a_cut_round_is_as_long_as_it_was() {
+        let mut tally = Tally::new(SECOND);
+        tally.record(times(0, 0, 40), &ok());
+        tally.cut(Duration::from_millis(50));
+        assert_eq!((tally.requests_per_second(), tally.slices.len()), (20.0, 2));
+    }
+
+    #[test]
+    fn words_from_outside_fill_no_table_without_end() {
+        let mut tally = Tally::new(SECOND);
+        for number in 0..1000 {
+            let outcome = Outcome::Answered { status: 500, kind: Some(number.to_string()), bytes: 0 };
+            tally.record(times(0, 0, 1), &outcome);
+        }
+        assert_eq!((tally.errors.len(), tally.errors["others"]), (MAX_ERROR_KINDS + 1, 936));
+    }
+
+    fn outcome() -> impl Strategy<Value = Outcome> {
+        let answered = (100_u16..600, proptest::option::of("[a-z]{1,3}"), 0_u64..9);
+        prop_oneof![
+            answered.prop_map(|(status, kind, bytes)| Outcome::Answered { status, kind, bytes }),
+            Just(Outcome::TimedOut),
+            Just(Outcome::Broken("closed")),
+        ]
+    }
+
+    proptest! {
+        // A tally has megabytes of histograms, and each case makes several.
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn threads_together_count_what_one_would_have_counted(
+            requests in proptest::collection::vec((0_u64..2000, 0_u64..2000, outcome(), 0_usize..3), 0..60),
+        ) {
+            let mut one = Tally::new(SECOND);
+            let mut threads = [(); 3].map(|()| Tally::new(SECOND));
+            for (due, took, outcome, thread) in &requests {
+                let times = times(*due, *due, due + took);
+                one.record(times, outcome);
+                threads[*thread].record(times, outcome);
+            }
+            let [mut together, second, third] = threads;
+            together.join(second);
+            together.join(third);
+            prop_assert_eq!(&together.latency, &one.latency);
+            prop_assert_eq!(&together.service, &one.service);
+            prop_assert_eq!(&together.statuses, &one.statuses);
+            prop_assert_eq!(&together.errors, &one.errors);
+            prop_assert_eq!(together.ok + together.failed, requests.len() as u64);
+            let of_slices = |tally: &Tally| tally.slices.iter().map(|slice| (slice.ok, slice.failed)).collect::<Vec<_>>();
+            prop_assert_eq!(of_slices(&together), of_slices(&one));
+            prop_assert_eq!(of_slices(&one).iter().map(|(ok, failed)| ok + failed).sum::<u64>(), requests.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The words that say which request is meant: the same for all commands that send one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use callboard_codec::Format;
+use callboard_http::client::{Call, Origin, Protocol};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::form::FormPart;
+use super::payload::{Payload, Source};
+use super::tensor::TensorSpec;
+use crate::cli::error::CliError;
+use crate::config::parse_duration;
+
+/// One request, as it was typed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RequestArgs {
+    pub(crate) origin: Origin,
+    pub(crate) route: String,
+    pub(crate) source: Source,
+    pub(crate) protocol: Protocol,
+    pub(crate) timeout: Duration,
+    method: Option<String>,
+    headers: Vec<(String, String)>,
+}
+
+impl RequestArgs {
+    /// Adds the words to a command.
+    pub(crate) fn declare(command: Command) -> Command {
+        command
+            .args([
+                Arg::new("url")
+                    .value_name("URL")
+                    .required(true)
+                    .value_parser(origin)
+                    .help("Where it is served, such as http://127.0.0.1:8000"),
+                Arg::new("route")
+                    .value_name("ROUTE")
+                    .required(true)
+                    .value_parser(route)
+                    .help("The route's path, such as /digits"),
+                Arg::new("json").long("json").value_name("TEXT").value_parser(json).help("Send this JSON"),
+                Arg::new("file")
+                    .long("file")
+                    .value_name("PATH")
+                    .action(ArgAction::Append)
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Send the content of this file (`-`: stdin), as what its extension says"),
+                Arg::new("form")
+                    .short('F')
+                    .long("form")
+                    .value_name("NAME=VALUE | NAME=@PATH")
+                    .action(ArgAction::Append)
+                    .value_parser(|text: &str| text.parse::<FormPart>())
+                    .help("Send a form with this field or file; may come several times"),
+                Arg::new("random-tensor")
+                    .long("random-tensor")
+                    .value_name("DTYPE:SHAPE")
+                    .value_parser(|text: &str| text.parse::<TensorSpec>())
+                    .help("Send a generated tensor, such as f32:1x3x224x224"),
+                Arg::new("as")
+                    .long("as")
+                    .value_name("FORMAT")
+                    .requires("random-tensor")
+                    .default_value("npy")
+                    .value_parser(format)
+                    .help("The format of a generated tensor: json, msgpack, envelope, npy"),
+                Arg::new("seed")
+                    .long("seed")
+                    .value_name("NUMBER")
+                    .requires("random-tensor")
+                    .default_value("0")
+                    .value_parser(value_parser!(u64))
+                    .help("Another one generates another tensor"),
+                Arg::new("content-type")
+                    .long("content-type")
+                    .value_name("TYPE")
+                    .help("The media type of what is sent, if not the obvious one"),
+                Arg::new("header")
+                    .short('H')
+                    .long("header")
+                    .value_name("NAME: VALUE")
+                    .action(ArgAction::Append)
+                    .value_parser(header)
+                    .help("Send this header, too; may come several times"),
+                Arg::new("method")
+                    .long("method")
+                    .value_name("METHOD")
+                    .help("[default: POST with something to send, else GET]"),
+                Arg::new("http2").long("http2").action(ArgAction::SetTrue).help("Speak HTTP/2, with prior knowledge"),
+                Arg::new("timeout")
+                    .long("timeout")
+                    .value_name("DURATION")
+                    .default_value("30s")
+                    .value_parser(duration)
+                    .help("How long one request may take"),
+            ])
+            .group(clap::ArgGroup::new("source").args(["json", "file", "form", "random-tensor"]))
+    }
+
+    /// From what clap found.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        Self {
+            origin: one(matches, "url"),
+            route: one(matches, "route"),
+            source: source(matches),
+            protocol: if matches.get_flag("http2") { Protocol::Http2 } else { Protocol::Http1 },
+            timeout: one(matches, "timeout"),
+            method: matches.get_one::<String>("method").cloned(),
+            headers: headers(matches),
+        }
+    }
+
+    /// The call with this body.
+    pub(crate) fn call(&self, payload: &Payload) -> Call {
+        let method = match (&self.method, &payload.media_type) {
+            (Some(method), _) => method.clone(),
+            (None, Some(_)) => "POST".to_owned(),
+            (None, None) => "GET".to_owned(),
+        };
+        let mut headers = self.headers.clone();
+        let is_said = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        if let Some(media_type) = payload.media_type.clone().filter(|_| !is_said) {
+            headers.push(("content-type".to_owned(), media_type));
+        }
+        Call { method, route: self.route.clone(), headers, body: payload.body.clone() }
+    }
+
+    /// All calls that are meant, with what they send in words.
+    pub(crate) fn calls(&self) -> Result<(Vec<Call>, String), CliError> {
+        let payloads = self.source.payloads()?;
+        let words = match payloads.as_slice() {
+            [Payload { media_type: None, .. }] => "nothing sent".to_owned(),
+            [payload] => format!("{} bytes of {} sent", payload.body.len(), kind(payload)),
+            several => format!("{} bodies sent in turns", several.len()),
+        };
+        Ok((payloads.iter().map(|payload| self.call(payload)).collect(), words))
+    }
+}
+
+/// The media type without its parameters.
+fn kind(payload: &Payload) -> &str {
+    payload.media_type.as_deref().and_then(|media_type| media_type.split(';').next()).unwrap_or_default()
+}
+
+fn source(matches: &ArgMatches) -> Source {
+    let many = |name: &str| matches.get_many::<PathBuf>(name).map(|values| values.cloned().collect::<Vec<_>>());
+    if let Some(json) = matches.get_one::<String>("json") {
+        Source::Json(json.clone())
+    } else if let Some(paths) = many("file") {
+        Source::Files(paths)
+    } else if let Some(parts) = matches.get_many::<FormPart>("form") {
+        Source::Form(parts.cloned().collect())
+    } else if let Some(spec) = matches.get_one::<TensorSpec>("random-tensor") {
+        Source::Tensor(spec.clone(), one(matches, "as"), one(matches, "seed"))
+    } else {
+        Source::Nothing
+    }
+}
+
+fn headers(matches: &ArgMatches) -> Vec<(String, String)> {
+    let typed = matches.get_many::<(String, String)>("header").into_iter().flatten().cloned();
+    let content_type = matches.get_one::<String>("content-type");
+    typed.chain(content_type.map(|value| ("content-type".to_owned(), value.clone()))).collect()
+}
+
+/// What clap has a default for, or requires.
+pub(crate) fn one<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> T {
+    matches.get_one::<T>(name).unwrap_or_else(|| panic!("clap has no value for {name}")).clone()
+}
+
+/// A duration above zero, as settings have it.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text).filter(|duration| (MIN..=MAX).contains(duration));
+    duration.ok_or_else(|| format!("expected a duration from 1ms to 1h, such as `250ms` or `30s`, found `{text}`"))
+}
+
+const MIN: Duration = Duration::from_millis(1);
+const MAX: Duration = Duration::from_secs(3600);
+
+pub(crate) fn origin(text: &str) -> Result<Origin, String> {
+    text.parse::<Origin>().map_err(|error| error.to_string())
+}
+
+fn route(text: &str) -> Result<String, String> {
+    text.starts_with('/').then(|| text.to_owned()).ok_or_else(|| format!("a route begins with `/`, as in `/{text}`"))
+}
+
+/// Sent as it is typed; that it is JSON at all is seen here, where the mistake was made.
+fn json(text: &str) -> Result<String, String> {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| format!("this is no JSON: {error}"))?;
+    Ok(text.to_owned())
+}
+
+fn format(text: &str) -> Result<Format, String> {
+    let known = [Format::Json, Format::Msgpack, Format::Envelope, Format::Npy];
+    let found = known.into_iter().find(|format| format.name() == text);
+    found.ok_or_else(|| format!("`{text}` is no format of one tensor; known: {}", known.map(Format::name).join(", ")))
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or_else(|| format!("expected `name: value`, found `{text}`"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}

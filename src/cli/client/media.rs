@@ -1,0 +1,44 @@
+//! The media type that a file's name promises.
+
+use std::path::Path;
+
+/// Extensions and what they stand for. What is not here is bytes.
+const TYPES: [(&str, &str); 16] = [
+    ("json", "application/json"),
+    ("msgpack", "application/msgpack"),
+    ("npy", "application/x-npy"),
+    ("npz", "application/x-npz"),
+    ("arrow", "application/vnd.apache.arrow.file"),
+    ("feather", "application/vnd.apache.arrow.file"),
+    ("arrows", "application/vnd.apache.arrow.stream"),
+    ("png", "image/png"),
+    ("jpg", "image/jpeg"),
+    ("jpeg", "image/jpeg"),
+    ("gif", "image/gif"),
+    ("bmp", "image/bmp"),
+    ("webp", "image/webp"),
+    ("txt", "text/plain"),
+    ("csv", "text/csv"),
+    ("wav", "audio/wav"),
+];
+
+/// Bytes of which nothing is known.
+pub(crate) const BYTES: &str = "application/octet-stream";
+
+/// By the extension of the file's name.
+pub(crate) fn of_file(path: &Path) -> &'static str {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    let known = TYPES.iter().find(|(name, _)| extension.as_deref() == Some(*name));
+    known.map_or(BYTES, |(_, media_type)| media_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_decides() {
+        let types = ["a/seven.PNG", "x.tar.npy", "noname", ".json"].map(|name| of_file(Path::new(name)));
+        assert_eq!(types, ["image/png", "application/x-npy", BYTES, BYTES]);
+    }
+}

@@ -1,0 +1,77 @@
+//! The bodies that are sent: made before anything is opened, so that a file that is missing is told first.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use callboard_codec::Format;
+
+use super::form::{self, FormPart};
+use super::media;
+use super::tensor::TensorSpec;
+use crate::cli::error::CliError;
+
+/// Where bodies come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Nothing was said.
+    Nothing,
+    /// This JSON.
+    Json(String),
+    /// These files, each as one body; `-` is stdin.
+    Files(Vec<PathBuf>),
+    /// A form of these parts.
+    Form(Vec<FormPart>),
+    /// A generated tensor in a format.
+    Tensor(TensorSpec, Format, u64),
+}
+
+/// One body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Payload {
+    /// Its bytes.
+    pub(crate) body: Bytes,
+    /// What they are; none where there are none.
+    pub(crate) media_type: Option<String>,
+}
+
+/// Unlikely in any file: 64 characters that nobody writes by chance.
+const BOUNDARY: &str = "callboard-7c1b4f0e9a3d5826-7c1b4f0e9a3d5826";
+
+impl Source {
+    /// Reads or makes them all; at least one.
+    pub(crate) fn payloads(&self) -> Result<Vec<Payload>, CliError> {
+        let one = |body: Bytes, media_type: &str| vec![Payload { body, media_type: Some(media_type.to_owned()) }];
+        Ok(match self {
+            Self::Nothing => vec![Payload { body: Bytes::new(), media_type: None }],
+            Self::Json(text) => one(Bytes::from(text.clone()), Format::Json.media_type()),
+            Self::Files(paths) => {
+                let payload = |path: &PathBuf| {
+                    let media_type = Some(media::of_file(path).to_owned());
+                    Ok::<_, CliError>(Payload { body: read(path)?.into(), media_type })
+                };
+                paths.iter().map(payload).collect::<Result<_, _>>()?
+            }
+            Self::Form(parts) => {
+                let (body, media_type) = form::body(parts, BOUNDARY, read)?;
+                one(body.into(), &media_type)
+            }
+            Self::Tensor(spec, format, seed) => {
+                let body = spec.generate(*seed).encode(*format);
+                let body =
+                    body.map_err(|error| CliError::because(format_args!("{spec} as {}", format.name()), &error))?;
+                one(body, format.media_type())
+            }
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    let mut bytes = Vec::new();
+    let outcome = match path.to_str() {
+        Some("-") => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes),
+        _ => fs::read(path),
+    };
+    outcome.map_err(|error| CliError::Usage(format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,202 @@
+//! `callboard bench`: measures one target, or two in turns, and reports.
+//!
+//! One request goes first and has to succeed: a load of refusals is a measurement of something that nobody meant. The first
+//! interrupt ends the load and leaves the report of what was measured; the second ends at once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use callboard_http::client::{Call, Connection, Origin};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use super::super::bench::{Aim, BenchArgs, Load, LoadShown, Named, Progress, Report, Round, Tally, ours_first, round};
+use super::super::error::{CliError, chain};
+use super::super::output;
+use super::super::signals::Signals;
+use super::block_on;
+
+/// How often the progress is drawn.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Of an answer that is no success, what is read for its message.
+const MAX_PROBLEM_BYTES: usize = 64 * 1024;
+
+/// Measures, prints, and fails where an assertion does.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
+    let (calls, words) = args.request.calls()?;
+    let load = args.load();
+    let report = block_on(async {
+        let mut targets = vec![Target::new(&args.request.origin, &calls, &load)?];
+        if let Some(versus) = &args.versus {
+            targets.push(Target::new(versus, &calls, &load)?);
+        }
+        for target in &targets {
+            target.try_once(&load, args.anyway).await?;
+        }
+        measure(args, &load, targets, words).await
+    })?;
+    if let Some(path) = &args.plot {
+        let is_page = path.extension().is_some_and(|extension| extension == "html");
+        output::file(path, if is_page { report.html() } else { report.svg() }.trim_end())?;
+    }
+    output::result(if args.json { report.json() } else { report.table().trim_end().to_owned() })?;
+    verdict(&report)
+}
+
+fn verdict(report: &Report) -> Result<(), CliError> {
+    if report.is_empty() {
+        return Err(CliError::Failed("nothing was measured".to_owned()));
+    }
+    match report.failed_assertions() {
+        0 => Ok(()),
+        1 => Err(CliError::Failed("1 assertion fails".to_owned())),
+        failed => Err(CliError::Failed(format!("{failed} assertions fail"))),
+    }
+}
+
+/// One target, ready to be asked.
+struct Target {
+    aim: Aim,
+    named: Named,
+}
+
+impl Target {
+    fn new(origin: &Origin, calls: &[Call], load: &Load) -> Result<Self, CliError> {
+        let prepare = |call: &Call| call.prepare(origin, load.protocol);
+        let requests: Result<Arc<[_]>, _> = calls.iter().map(prepare).collect();
+        let requests = requests.map_err(|error| CliError::Usage(chain(&error)))?;
+        let (method, route) = (calls[0].method.clone(), &calls[0].route);
+        let named = Named { method, url: format!("http://{}{}", origin.authority(), origin.path_of(route)) };
+        Ok(Self { aim: Aim { origin: origin.clone(), requests }, named })
+    }
+
+    /// One request, whose failure would make all figures those of something else.
+    async fn try_once(&self, load: &Load, anyway: bool) -> Result<(), CliError> {
+        let asked = async {
+            let mut connection = Connection::open(&self.aim.origin, load.protocol).await?;
+            let answer = connection.send(&self.aim.requests[0]).await?;
+            let (status, reason) = (answer.status(), answer.reason());
+            Ok((status, reason, answer.bytes(MAX_PROBLEM_BYTES).await))
+        };
+        let outcome = tokio::time::timeout(load.timeout, asked).await;
+        let outcome: Result<_, callboard_http::client::ClientError> = outcome
+            .map_err(|_| CliError::Failed(format!("{}: no answer within {:?}", self.named.url, load.timeout)))?;
+        let (status, reason, body) = outcome.map_err(|error| CliError::because(&self.named.url, &error))?;
+        if (200..300).contains(&status) || anyway {
+            return Ok(());
+        }
+        let problem: Option<serde_json::Value> = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
+        let said = problem.as_ref().and_then(|problem| problem["message"].as_str()).unwrap_or_default();
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        Err(CliError::Failed(format!(
+            "{} answered {status} {reason}{said}; --anyway measures that, too",
+            self.named.url
+        )))
+    }
+}
+
+async fn measure(args: &BenchArgs, load: &Load, targets: Vec<Target>, words: String) -> Result<Report, CliError> {
+    let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
+    let (stop, stopped) = watch::channel(false);
+    let rounds = if targets.len() == 2 { args.rounds } else { 1 };
+    let watch = Watch::new(load, rounds * targets.len());
+    let shown = LoadShown::new(load, words);
+    let (aims, named): (Vec<Aim>, Vec<Named>) = targets.into_iter().map(|target| (target.aim, target.named)).unzip();
+
+    let measuring = all_rounds(aims, load.clone(), rounds, Arc::clone(&watch.progress), stopped);
+    tokio::pin!(measuring);
+    let mut interrupted = false;
+    let tallies = loop {
+        tokio::select! {
+            biased;
+            measured = &mut measuring => break measured?,
+            signal = signals.next() => {
+                if interrupted {
+                    return Err(CliError::Failed(format!("{signal} again: ended at once")));
+                }
+                interrupted = true;
+                stop.send_replace(true);
+            }
+            () = tokio::time::sleep(TICK) => watch.draw(),
+        }
+    };
+    watch.clear();
+    let mut report = match <[Named; 2]>::try_from(named) {
+        Ok(two) => Report::of_two(shown, two, pairs(tallies), &args.assertions),
+        Err(mut one) => {
+            let tally = tallies.into_iter().next().unwrap_or_else(|| Tally::new(Duration::ZERO));
+            Report::of_one(shown, one.remove(0), tally, &args.assertions)
+        }
+    };
+    report.interrupted = interrupted;
+    Ok(report)
+}
+
+/// One tally per target and round: of two targets the first one's before the second one's.
+async fn all_rounds(
+    aims: Vec<Aim>,
+    load: Load,
+    rounds: usize,
+    progress: Arc<Progress>,
+    stop: watch::Receiver<bool>,
+) -> Result<Vec<Tally>, CliError> {
+    let rounds = spawn_blocking(move || {
+        let mut tallies = Vec::new();
+        for index in 0..rounds {
+            let mut order: Vec<usize> = (0..aims.len()).collect();
+            if !ours_first(index) {
+                order.reverse();
+            }
+            let mut measured: Vec<Option<Tally>> = aims.iter().map(|_| None).collect();
+            for target in order {
+                if *stop.borrow() {
+                    // A pair of which one half is missing says nothing.
+                    return Ok(tallies);
+                }
+                measured[target] = Some(round(&aims[target], &load, &progress, &stop)?);
+            }
+            tallies.extend(measured.into_iter().flatten());
+        }
+        Ok::<_, std::io::Error>(tallies)
+    });
+    let tallies = rounds.await.map_err(|panic| CliError::because("the load ended", &panic))?;
+    tallies.map_err(|error| CliError::because("could not put load on it", &error))
+}
+
+fn pairs(tallies: Vec<Tally>) -> Vec<Round> {
+    let mut tallies = tallies.into_iter();
+    std::iter::from_fn(|| Some(Round { ours: tallies.next()?, theirs: tallies.next()? })).collect()
+}
+
+/// The bar on the terminal; nothing where stderr is none.
+struct Watch {
+    bar: ProgressBar,
+    progress: Arc<Progress>,
+    begun: Instant,
+}
+
+impl Watch {
+    fn new(load: &Load, rounds: usize) -> Self {
+        let length = (load.warm_up + load.duration) * u32::try_from(rounds).unwrap_or(1);
+        let bar = ProgressBar::new(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
+        let style = ProgressStyle::with_template("{bar:40} {elapsed_precise}  {msg}").expect("a template that parses");
+        bar.set_style(style);
+        Self { bar, progress: Arc::default(), begun: Instant::now() }
+    }
+
+    fn draw(&self) {
+        let elapsed = self.begun.elapsed();
+        let ok = self.progress.ok.load(Ordering::Relaxed);
+        let failed = self.progress.failed.load(Ordering::Relaxed);
+        self.bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        let rate = ok as f64 / elapsed.as_secs_f64().max(0.001);
+        self.bar.set_message(format!("{ok} answers, {rate:.0}/s, {failed} failed"));
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}

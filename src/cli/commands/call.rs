@@ -1,0 +1,186 @@
+//! `callboard call`: one request; the reply goes to stdout, what went wrong to stderr.
+//!
+//! The reply is handed on as it comes, so that a stream can be watched. Bytes that are no text are kept from a terminal, which
+//! they would only confuse. An error is told as its problem document tells it: its message last and on one line, before it
+//! the places that do not fit and the id by which the server's log knows the request.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
+
+use callboard_http::client::{Answer, Connection};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::super::client::RequestArgs;
+use super::super::error::{CliError, chain};
+use super::super::output;
+use super::block_on;
+
+/// Of an answer that is no success, what is read.
+const MAX_PROBLEM_BYTES: usize = 1 << 20;
+
+/// What to send, and what to do with the reply.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CallArgs {
+    request: RequestArgs,
+    accept: Option<String>,
+    include: bool,
+    output: Option<PathBuf>,
+}
+
+impl CallArgs {
+    /// The grammar.
+    pub(crate) fn command() -> Command {
+        let command = Command::new("call").about("Send one request to a route, and print the reply").after_help(
+            "Exit codes: 0 the answer is a success; 1 there is none, or only half of it; 2 the command line is wrong;\n\
+                 3, 4, 5 the status of the answer is 3xx, 4xx, 5xx.",
+        );
+        RequestArgs::declare(command).args([
+            Arg::new("accept").long("accept").value_name("TYPE").help("The media type to answer with"),
+            Arg::new("include")
+                .short('i')
+                .long("include")
+                .action(ArgAction::SetTrue)
+                .help("Print status and headers of the answer to stderr, too"),
+            Arg::new("output")
+                .short('o')
+                .long("output")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Write the reply to this file instead of stdout"),
+        ])
+    }
+
+    /// From what clap found.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        Self {
+            request: RequestArgs::of(matches),
+            accept: matches.get_one::<String>("accept").cloned(),
+            include: matches.get_flag("include"),
+            output: matches.get_one::<PathBuf>("output").cloned(),
+        }
+    }
+}
+
+/// Sends it; prints what comes.
+pub(crate) fn run(args: &CallArgs) -> Result<(), CliError> {
+    let (calls, _) = args.request.calls()?;
+    let [mut call] = <[_; 1]>::try_from(calls)
+        .map_err(|calls| CliError::Usage(format!("one request has one body; --file came {} times", calls.len())))?;
+    call.headers.extend(args.accept.iter().map(|accept| ("accept".to_owned(), accept.clone())));
+    let request = call.prepare(&args.request.origin, args.request.protocol);
+    let request = request.map_err(|error| CliError::Usage(chain(&error)))?;
+    let what = format!("http://{}{}", args.request.origin.authority(), args.request.origin.path_of(&call.route));
+    let failed = |error| CliError::because(&what, &error);
+    block_on(async {
+        let exchange = async {
+            let mut connection = Connection::open(&args.request.origin, args.request.protocol).await.map_err(failed)?;
+            let answer = connection.send(&request).await.map_err(failed)?;
+            if args.include {
+                output::note(head(&answer));
+            }
+            match answer.status() {
+                200..=299 => print(answer, args, &what).await,
+                _ => Err(refusal(answer).await),
+            }
+        };
+        let outcome = tokio::time::timeout(args.request.timeout, exchange).await;
+        outcome.map_err(|_| CliError::Failed(format!("{what}: no whole answer within {:?}", args.request.timeout)))?
+    })
+}
+
+fn head(answer: &Answer) -> String {
+    let headers: Vec<String> = answer.headers().map(|(name, value)| format!("\n{name}: {value}")).collect();
+    format!("{} {}{}", answer.status(), answer.reason(), headers.concat())
+}
+
+/// Hands the reply on, piece by piece.
+async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), CliError> {
+    let media_type = answer.header("content-type").unwrap_or_default().to_owned();
+    let to_stdout = args.output.is_none();
+    if to_stdout && io::stdout().is_terminal() && !is_text(&media_type) {
+        return Err(CliError::Failed(format!("the reply is {media_type}, which is no text; --output FILE keeps it")));
+    }
+    let mut place = open(args)?;
+    let mut last = None;
+    while let Some(chunk) = answer.chunk().await.map_err(|error| CliError::because(what, &error))? {
+        last = chunk.last().copied().or(last);
+        if output::piece(&mut place, &chunk)?.is_gone() {
+            return Ok(());
+        }
+    }
+    // What a terminal shows next begins on a line of its own.
+    if to_stdout && is_text(&media_type) && last.is_some_and(|last| last != b'\n') {
+        output::piece(&mut place, b"\n")?;
+    }
+    Ok(())
+}
+
+fn open(args: &CallArgs) -> Result<Box<dyn Write>, CliError> {
+    Ok(match &args.output {
+        None => Box::new(io::stdout()),
+        Some(path) => Box::new(
+            File::create(path)
+                .map_err(|error| CliError::because(format_args!("could not write to {}", path.display()), &error))?,
+        ),
+    })
+}
+
+fn is_text(media_type: &str) -> bool {
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    essence.starts_with("text/") || essence.ends_with("json") || essence.ends_with("xml")
+}
+
+/// What an answer that is no success says.
+async fn refusal(answer: Answer) -> CliError {
+    let (status, reason) = (answer.status(), answer.reason());
+    let retry_after = answer.header("retry-after").map(str::to_owned);
+    let location = answer.header("location").map(str::to_owned);
+    let body = answer.bytes(MAX_PROBLEM_BYTES).await.unwrap_or_default();
+    let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let text = |member: &str| problem[member].as_str().map(str::to_owned);
+    for field in problem["details"]["fields"].as_array().into_iter().flatten() {
+        let part = |member: &str| field[member].as_str().unwrap_or_default().to_owned();
+        output::note(format_args!("  {}: {}", part("path"), part("message")));
+    }
+    let lines = [
+        ("stage", text("stage")),
+        ("error type", text("error_type")),
+        ("remote trace", text("remote_trace")),
+        ("request id", text("request_id")),
+        ("retry after", retry_after.map(|seconds| format!("{seconds} s"))),
+        ("location", location),
+    ];
+    for (label, value) in lines {
+        if let Some(value) = value {
+            output::note(format_args!("  {label}: {value}"));
+        }
+    }
+    // Under `/v2` errors are `{"error": …}`, and what is between may answer in any words.
+    let said = text("message").or_else(|| text("error")).unwrap_or_else(|| first_line(&body));
+    let kind = text("kind").map(|kind| format!("{kind}: ")).unwrap_or_default();
+    let message = format!("{status} {reason}: {kind}{said}");
+    CliError::Answered { status, message: message.trim_end_matches([' ', ':']).to_owned() }
+}
+
+/// Enough of a page to know it again.
+fn first_line(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).lines().next().unwrap_or_default().chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_holds_together() {
+        CallArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn only_text_is_for_terminals() {
+        let texts = ["application/json", "text/event-stream; charset=utf-8", "application/problem+json"].map(is_text);
+        let others = ["application/msgpack", "image/png", ""].map(is_text);
+        assert_eq!((texts, others), ([true; 3], [false; 3]));
+    }
+}

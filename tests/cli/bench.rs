@@ -1,0 +1,155 @@
+//! `callboard bench` against a real server: what is counted is what happened, and the exit code is the verdict.
+
+use std::fs;
+use std::io::Read as _;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, Server, callboard, directory, failure};
+
+/// A measurement of `/livez` with these words behind it.
+fn bench(server: &Server, words: &[&str]) -> Command {
+    let url = format!("http://{}", server.address);
+    callboard(["bench", &url, "/livez", "--warm-up", "0s"].iter().chain(words))
+}
+
+/// Answers with 200 that the server has counted before this question.
+fn answers(server: &Server) -> f64 {
+    let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
+    let sample = "callboard_http_responses_total{status=\"200\"} ";
+    let count = metrics.lines().find_map(|line| line.strip_prefix(sample));
+    count.map_or(0.0, |count| count.parse().unwrap())
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn a_closed_loop_counts_every_request_once() {
+    let server = Server::digits(&[]);
+    let words = ["-n", "200", "-c", "4", "-d", "60s", "--format", "json"];
+    let output = bench(&server, &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = report(&output);
+    let target = &report["target"];
+    assert_eq!(target["requests"], 200, "{report}");
+    assert_eq!(target["statuses"], json!({ "200": 200 }), "{report}");
+    assert_eq!(target["latency_ms"]["count"], 200, "{report}");
+    assert_eq!((&target["failed"], &target["unsent"], &report["interrupted"]), (&json!(0), &json!(0), &json!(false)));
+    // The server counted the same, and the one that went first.
+    assert_eq!(answers(&server), 201.0);
+}
+
+#[test]
+fn an_open_loop_sends_what_falls_due() {
+    let server = Server::digits(&[]);
+    let words = ["--rate", "100", "-c", "8", "-d", "1s", "--format", "json"];
+    let output = bench(&server, &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = report(&output);
+    let (sent, unsent) = (&report["target"]["requests"], &report["target"]["unsent"]);
+    assert_eq!(sent.as_u64().unwrap() + unsent.as_u64().unwrap(), 100, "{report}");
+    assert_eq!(report["load"]["rate"], 100.0, "{report}");
+}
+
+/// The picture goes through a model on two cores at most: a million of them in a second it cannot.
+#[test]
+fn what_an_overloaded_target_keeps_from_being_sent_is_counted_with_its_waiting() {
+    let server = Server::digits(&[]);
+    let url = format!("http://{}", server.address);
+    let words =
+        ["--rate", "1000000", "-c", "1", "-d", "1s", "--warm-up", "0s", "--format", "json", "--assert", "p50<100ms"];
+    let picture = ["-F", "image=@examples/digits/seven.png"];
+    let output = callboard(["bench", &url, "/digits"].iter().chain(&words).chain(&picture)).output().unwrap();
+    let report = report(&output);
+    let target = &report["target"];
+    assert!(target["unsent"].as_u64().unwrap() > 500_000, "{report}");
+    // Half of the slots were due in the first half second, so their latency is at least what was left of it.
+    assert!(target["latency_ms"]["p50"].as_f64().unwrap() >= 400.0, "{report}");
+    assert!(target["error_rate"].as_f64().unwrap() > 0.5, "{report}");
+    assert_eq!(report["assertions"][0]["holds"], false, "{report}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn assertions_decide_the_exit_code() {
+    let server = Server::digits(&[]);
+    let (line, code) = failure(bench(&server, &["--assert", "p99<1h"]));
+    assert_eq!(code, 2, "an hour is no unit of a latency: {line}");
+    let output =
+        bench(&server, &["-n", "50", "-c", "2", "--assert", "errors<1%", "--assert", "ok>=50"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("holds: errors<1% (measured 0.000%)"), "{text}");
+    let output = bench(&server, &["-n", "50", "-c", "2", "--assert", "ok>50"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("FAILS: ok>50 (measured 50)"), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "callboard: 1 assertion fails\n");
+}
+
+#[test]
+fn failures_are_counted_by_status_and_kind() {
+    let server = Server::digits(&[]);
+    let url = format!("http://{}", server.address);
+    let words = ["--json", "{}", "-n", "20", "-c", "2", "--warm-up", "0s", "--format", "json"];
+    let refused = callboard(["bench", &url, "/digits"].iter().chain(&words));
+    let (line, code) = failure(refused);
+    assert_eq!(code, 1);
+    assert!(line.contains("/digits answered 422") && line.contains("--anyway"), "{line}");
+
+    let output = callboard(["bench", &url, "/digits", "--anyway"].iter().chain(&words)).output().unwrap();
+    let report = report(&output);
+    assert_eq!(report["target"]["statuses"], json!({ "422": 20 }), "{report}");
+    assert_eq!(report["target"]["errors"], json!({ "invalid_input": 20 }), "{report}");
+    assert_eq!((&report["target"]["error_rate"], &report["target"]["requests_per_second"]), (&json!(1.0), &json!(0.0)));
+}
+
+#[test]
+fn two_targets_take_turns_on_both_protocols_and_their_ratio_is_drawn_and_told() {
+    let (one, two) = (Server::digits(&[]), Server::digits(&[]));
+    let picture = directory().join("ratio.html");
+    let versus = format!("http://{}", two.address);
+    for protocol in [&["-c", "4"][..], &["-c", "2", "--http2", "--streams", "2"]] {
+        let words = ["--vs", &versus, "--rounds", "2", "-d", "400ms", "--assert", "ratio>0", "--plot"];
+        let output = bench(&one, &[&words[..], &[picture.to_str().unwrap()], protocol].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("first over second, median of 2 rounds"), "{text}");
+        let page = fs::read_to_string(&picture).unwrap();
+        assert!(page.contains("<svg") && page.contains(&one.address) && page.contains(&two.address), "{page}");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_with_the_report_so_far() {
+    let server = Server::digits(&[]);
+    let mut child = bench(&server, &["-c", "2", "-d", "1h", "--format", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Once the server has answered some, the load runs.
+    let begun = std::time::Instant::now();
+    while answers(&server) < 50.0 {
+        assert!(begun.elapsed() < PATIENCE, "the load does not begin");
+    }
+    let script = format!("kill -INT {}", child.id());
+    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!(report["interrupted"], true);
+    assert!(report["target"]["ok"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["target"]["seconds"].as_f64().unwrap() < 3600.0, "{report}");
+}
+
+#[test]
+fn who_does_not_listen_is_one_line() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (line, code) = failure(callboard(["bench", &nobody.to_string(), "/livez"]));
+    assert_eq!(code, 1);
+    assert!(line.contains(&format!("could not connect to {nobody}")), "{line}");
+}

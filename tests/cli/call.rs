@@ -1,0 +1,107 @@
+//! `callboard call`: the reply on stdout, what went wrong on stderr, and whose fault it was in the exit code.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Server, callboard, directory};
+
+fn call(server: &Server, words: &[&str]) -> Output {
+    let url = format!("http://{}", server.address);
+    callboard(["call", &url].iter().chain(words)).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn sends_forms_files_json_and_stdin_and_prints_the_reply() {
+    let server = Server::digits(&[]);
+    let check = |output: Output| {
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+        assert!(output.stdout.ends_with(b"}\n"), "a line of its own: {output:?}");
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["label"], "7", "{reply}");
+    };
+    check(call(&server, &["/digits", "-F", "image=@examples/digits/seven.png"]));
+    check(call(&server, &["/digits", "--file", "examples/digits/seven.png"]));
+    check(call(&server, &["/digits", "--http2", "--file", "examples/digits/seven.png"]));
+
+    let heldout = fs::read_to_string("examples/digits/heldout.jsonl").unwrap();
+    let seven =
+        heldout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).find(|row| row["prediction"] == 7);
+    let json = serde_json::json!({ "image": seven.unwrap()["png"] }).to_string();
+    check(call(&server, &["/digits", "--json", &json]));
+
+    let url = format!("http://{}", server.address);
+    let mut child = callboard(["call", &url, "/digits", "--file", "-", "--content-type", "application/json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(json.as_bytes()).unwrap();
+    check(child.wait_with_output().unwrap());
+}
+
+#[test]
+fn a_generated_tensor_fits_a_model_and_its_reply_goes_to_a_file() {
+    let server = Server::start(callboard(["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0"]));
+    let file = directory().join("reply.json");
+    let words = ["/digits", "--random-tensor", "f32:1x8x8", "--as", "msgpack", "-o", file.to_str().unwrap(), "-i"];
+    let output = call(&server, &words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stdout.is_empty());
+    let head = stderr(&output);
+    assert!(head.starts_with("200 OK\n") && head.contains("x-request-id: "), "{head}");
+    assert!(serde_json::from_slice::<Value>(&fs::read(file).unwrap()).is_ok());
+}
+
+#[test]
+fn a_problem_is_told_with_its_places_and_its_id() {
+    let server = Server::digits(&[]);
+    let output = call(&server, &["/digits", "--json", "{}", "-H", "x-request-id: my-own-1"]);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(output.stdout.is_empty());
+    let told = stderr(&output);
+    assert!(told.contains("\n  request id: my-own-1\n") && told.contains("  $.image: "), "{told}");
+    let last = told.lines().last().unwrap();
+    assert!(last.starts_with("callboard: 422 Unprocessable Entity: invalid_input: "), "{told}");
+
+    let output = call(&server, &["/nope"]);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(stderr(&output).contains("404 Not Found: not_found: there is no route"), "{output:?}");
+    let output = call(&server, &["/docs"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(stderr(&output).contains("  location: "), "{output:?}");
+}
+
+#[test]
+fn whose_fault_it_was_is_in_the_exit_code() {
+    let server = Server::digits(&[]);
+    let late = call(&server, &["/digits", "--file", "examples/digits/seven.png", "-H", "x-request-timeout-ms: 1"]);
+    // A millisecond is not always too short: then there is a reply.
+    assert!(matches!(late.status.code(), Some(0 | 5)), "{late:?}");
+
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = callboard(["call", &nobody, "/digits", "--json", "{}"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&format!("could not connect to {nobody}")), "{output:?}");
+
+    for words in [
+        &["/digits", "--json", "{"][..],
+        &["digits", "--json", "{}"],
+        &["/digits", "--file", "no/such/file"],
+        &["/digits", "--file", "Cargo.toml", "--file", "Cargo.toml"],
+        &["/digits", "-H", "no colon"],
+        &["/digits", "-H", "a b: c"],
+        &["/digits", "-F", "image"],
+    ] {
+        let output = call(&server, words);
+        assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(2), 1), "{words:?}: {output:?}");
+    }
+}
