@@ -6,7 +6,7 @@
 //! ```text
 //!  Client ── permit ──► Gateway      counts calls and bytes, knows what is in flight
 //!    │   ── pick ────► Router        a snapshot: route → pipeline
-//!    │   ── Submit ──► Batcher       one message; the bounded queue of one stage
+//!    │   ── inbox ───► Batcher       one message for a burst; the bounded queue of one stage
 //!    │                   │  Run      one message per batch, when a worker is free
 //!    │                 Worker        user code: one outcome per item
 //!    ◄─── one-shot reply ┘           straight to the caller

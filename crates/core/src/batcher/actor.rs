@@ -24,6 +24,8 @@ pub(crate) struct BatcherArgs {
 
 pub(crate) struct BatcherState {
     pool: Arc<Pool>,
+    /// What was taken from the inbox; empty between two messages.
+    arrived: Vec<Entry>,
     queue: Lanes<Box<Entry>>,
     /// Halves of batches that killed their worker. Each runs alone, before anything else.
     suspects: VecDeque<Vec<Entry>>,
@@ -56,6 +58,7 @@ impl Actor for BatcherActor {
         Ok(BatcherState {
             queue: Lanes::new(args.pool.policy().ageing),
             pool: args.pool,
+            arrived: Vec::new(),
             suspects: VecDeque::new(),
             workers: Vec::new(),
             last_batch: 0,
@@ -75,8 +78,9 @@ impl Actor for BatcherActor {
         message: BatcherMessage,
         state: &mut BatcherState,
     ) -> Result<(), ActorProcessingErr> {
+        state.admit_arrived();
         match message {
-            BatcherMessage::Submit(entry) => state.admit(entry),
+            BatcherMessage::Submitted => {}
             BatcherMessage::Abandon(key) => {
                 if let Some(entry) = state.remove(key) {
                     state.pool.discard(entry, clock::now(), Place::Queue);
@@ -117,16 +121,27 @@ impl Actor for BatcherActor {
 }
 
 impl BatcherState {
+    /// Queues what callers have put down since the last look.
+    fn admit_arrived(&mut self) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        self.pool.inbox.take(&mut arrived);
+        for entry in arrived.drain(..) {
+            self.admit(entry);
+        }
+        self.arrived = arrived;
+    }
+
     /// Queues an entry, or answers it at once when it would wait for nothing.
-    fn admit(&mut self, entry: Box<Entry>) {
+    fn admit(&mut self, entry: Entry) {
         match self.pool.refusal(&entry, &self.queue, self.last_cost) {
             None => self.push(entry),
             Some(error) => entry.refuse(error),
         }
     }
 
-    fn push(&mut self, entry: Box<Entry>) {
-        self.queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, entry);
+    fn push(&mut self, entry: Entry) {
+        // Boxed: the queue moves what it holds as it grows.
+        self.queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, Box::new(entry));
     }
 
     /// The replicas have changed: each session waits for one that is up.
@@ -244,8 +259,9 @@ impl BatcherState {
         let (max, max_cost) = self.pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
         let mut cost = 0;
+        self.queue.age(replica, now);
         while entries.len() < max {
-            let Some(head) = self.queue.head(replica, now) else { break };
+            let Some(head) = self.queue.head(replica) else { break };
             cost += head.cost();
             if cost > max_cost && !entries.is_empty() {
                 break;
@@ -279,7 +295,7 @@ impl BatcherState {
     /// Puts entries back in line that nobody has begun.
     fn take_back(&mut self, entries: Vec<Entry>) {
         for entry in self.keep_wanted(entries) {
-            self.push(Box::new(entry));
+            self.push(entry);
         }
     }
 
@@ -322,5 +338,12 @@ impl BatcherState {
         while let Some(entry) = self.queue.pop_any() {
             entry.refuse(self.pool.unavailable());
         }
+    }
+}
+
+impl Drop for BatcherState {
+    /// The actor is over, whatever ended it: nobody will look again.
+    fn drop(&mut self) {
+        self.pool.inbox.close();
     }
 }

@@ -29,7 +29,8 @@ impl Queue {
 
     /// Takes the next.
     pub fn pop(&mut self) -> Option<u64> {
-        let head = self.queue.head(self.now)?;
+        self.queue.age(self.now);
+        let head = self.queue.head()?;
         Some(self.queue.take(head))
     }
 

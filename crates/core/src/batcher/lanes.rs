@@ -78,13 +78,21 @@ impl<T> Lanes<T> {
         self.own_load = self.own_load.plus(Load::of(1, cost));
     }
 
-    /// What is next in order for this replica.
-    pub(crate) fn head(&mut self, replica: usize, now: Instant) -> Option<LaneHead> {
-        let common = self.common.head(now).map(|head| LaneHead { head, own: None });
+    /// Lets what this replica may take gain the classes for which it has waited.
+    pub(crate) fn age(&mut self, replica: usize, now: Instant) {
+        self.common.age(now);
+        if let Some(own) = self.own.get_mut(&replica) {
+            own.age(now);
+        }
+    }
+
+    /// What is next in order for this replica, as the classes stand since [`age`](Self::age).
+    pub(crate) fn head(&self, replica: usize) -> Option<LaneHead> {
+        let common = self.common.head().map(|head| LaneHead { head, own: None });
         if self.own.is_empty() {
             return common;
         }
-        let own = self.own.get_mut(&replica).and_then(|lane| lane.head(now));
+        let own = self.own.get(&replica).and_then(BatchQueue::head);
         let own = own.map(|head| LaneHead { head, own: Some(replica) });
         [common, own].into_iter().flatten().min_by_key(|lane| lane.head)
     }
@@ -236,7 +244,8 @@ mod tests {
                         let may = |session: Option<SessionKey>| session.is_none_or(|session| home(session, &replicas) == replica);
                         let first = model.iter().position(|(_, session)| may(*session));
                         let expected = first.map(|position| model.remove(position).0);
-                        let head = lanes.head(replica, now);
+                        lanes.age(replica, now);
+                        let head = lanes.head(replica);
                         prop_assert_eq!(head.map(|head| lanes.take(head)), expected);
                     }
                     Operation::Remove { nth } => if nth < model.len() {

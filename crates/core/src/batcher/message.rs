@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::entry::{Entry, EntryKey};
 use crate::worker::WorkerSlot;
 
-/// Messages to one batcher. Every `Submit` holds a place in the bounded queue, and the others are at most a few per place
-/// or replica, so the mailbox is bounded although its type is not.
+/// Messages to one batcher. There are at most a few for each place in the bounded queue and for each replica, so the mailbox
+/// is bounded although its type is not. Entries come by the [`Inbox`](super::inbox::Inbox).
 #[derive(Debug)]
 pub(crate) enum BatcherMessage {
-    /// Queue this entry. From a caller that holds a place.
-    Submit(Box<Entry>),
+    /// There are entries in the inbox. From the caller that put down the first of them.
+    Submitted,
     /// The caller of this entry has gone. From the caller's guard.
     Abandon(EntryKey),
     /// A replica is ready for batches. From the new worker.

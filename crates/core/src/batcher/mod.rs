@@ -13,6 +13,7 @@ mod admission;
 pub mod bench;
 mod cost;
 mod entry;
+mod inbox;
 mod lanes;
 mod message;
 mod parts;

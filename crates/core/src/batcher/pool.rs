@@ -12,6 +12,7 @@ use ractor::{ActorId, ActorRef};
 
 use super::cost::{Load, SharedCost};
 use super::entry::Entry;
+use super::inbox::Inbox;
 use super::message::BatcherMessage;
 use super::places::{Place as QueuePlace, Places};
 use super::policy::{BatchPolicy, ReleaseReason};
@@ -47,6 +48,7 @@ pub(crate) struct Pool {
     /// Whether `submit` may queue: true in Ready, Degraded and, for calls admitted before, Draining.
     pub(super) open: AtomicBool,
     pub(super) batcher: OnceLock<ActorRef<BatcherMessage>>,
+    pub(super) inbox: Inbox,
     pub(super) workers: Mutex<Vec<Arc<WorkerSlot>>>,
     /// The last restarts, the newest last.
     restarts: Mutex<VecDeque<Restart>>,
@@ -76,6 +78,7 @@ impl Pool {
             lifecycle: Mutex::default(),
             open: AtomicBool::new(false),
             batcher: OnceLock::new(),
+            inbox: Inbox::default(),
             workers: Mutex::default(),
             restarts: Mutex::default(),
             replicas: AtomicUsize::new(spec.settings().replicas().get()),

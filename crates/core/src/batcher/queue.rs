@@ -93,9 +93,8 @@ impl<T> BatchQueue<T> {
         self.load = self.load.plus(Load::of(1, cost));
     }
 
-    /// The entry that is next in order at this time.
-    pub(crate) fn head(&mut self, now: Instant) -> Option<Head> {
-        self.age(now);
+    /// The entry that is next in order, as the classes stand since [`age`](Self::age).
+    pub(crate) fn head(&self) -> Option<Head> {
         self.classes.iter().enumerate().find_map(|(class, root)| {
             let id = self.arena.first(*root)?;
             Some(Head { class, key: self.arena.key(id), cost: self.arena.cost(id), id })
@@ -110,7 +109,8 @@ impl<T> BatchQueue<T> {
     /// Takes the entry that is next in order.
     #[cfg(test)]
     pub(crate) fn pop(&mut self, now: Instant) -> Option<T> {
-        let head = self.head(now)?;
+        self.age(now);
+        let head = self.head()?;
         Some(self.take(head))
     }
 
@@ -159,7 +159,7 @@ impl<T> BatchQueue<T> {
     }
 
     /// Lets every entry gain the classes for which it has waited.
-    fn age(&mut self, now: Instant) {
+    pub(crate) fn age(&mut self, now: Instant) {
         // From the last class up, so that one that has waited long enough gains both at once.
         for (origin, gained) in [(2u8, 0u8), (2, 1), (1, 0)] {
             let line = line_of(origin, gained);
@@ -334,7 +334,8 @@ mod tests {
                     Operation::Wait { ms } => now += Duration::from_millis(ms),
                 }
                 // Asked first: it is what lets the entries age.
-                let head = queue.head(now).map(|head| head.cost());
+                queue.age(now);
+                let head = queue.head().map(|head| head.cost());
                 prop_assert_eq!(head, model.iter().min_by_key(|entry| entry.place(now)).map(|entry| entry.cost));
                 let load = Load::of(model.len(), model.iter().map(|entry| entry.cost).sum());
                 prop_assert_eq!(queue.load(), load);

@@ -121,8 +121,7 @@ impl Pool {
     ) -> Result<Enqueued<'a>, CallError> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let (reply, outcome) = ReplyPort::pair();
-        // Boxed: it changes hands a dozen times before a batch takes it.
-        let entry = Box::new(Entry {
+        let entry = Entry {
             sequence,
             cost,
             payload: Some(payload),
@@ -131,9 +130,14 @@ impl Pool {
             reply,
             outputs,
             place: Some(place),
-        });
-        let sent = self.check_open()?.send_message(BatcherMessage::Submit(entry));
-        if sent.is_err() {
+        };
+        let batcher = self.check_open()?;
+        let sent = match self.inbox.put(entry) {
+            Ok(true) => batcher.send_message(BatcherMessage::Submitted).is_ok(),
+            Ok(false) => true,
+            Err(_unqueued) => false,
+        };
+        if !sent {
             return Err(self.unavailable());
         }
         Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })

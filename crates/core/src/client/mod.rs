@@ -13,8 +13,11 @@ pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 
 use std::any::Any;
 use std::sync::Arc;
+use std::task::Context;
 
 use callboard_codec::{Data, Payload};
+use futures_util::future::lazy;
+use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
@@ -61,22 +64,20 @@ impl Client {
     /// # Errors
     ///
     /// See [`ErrorKind`].
-    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
     pub fn call_with<In: Data, Out: Data + Clone>(
         &self,
         route: &str,
         input: In,
         options: CallOptions,
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
-        async move {
-            let flying = {
-                let payload = Payload::new(input);
-                let route = self.hold(route)?;
-                let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
-                self.submit_at(admission.admitted_at(), admission, payload, options)
-            };
-            read_output::<Out>(flying.await?.payload)
-        }
+        // What the call is made of ends where its flight begins; an `async` block would keep it in every waiting call.
+        let begin = move |_: &mut Context<'_>| {
+            let payload = Payload::new(input);
+            let route = self.hold(route)?;
+            let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
+            Ok(self.submit_at(admission.admitted_at(), admission, payload, options))
+        };
+        lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
     }
 
     /// The route of this name, if it is being served.

@@ -48,7 +48,9 @@ impl Graph<Arc<Pool>> {
             let mut total = Micros::default();
             // A later step that refuses does so after user code ran: the caller must not take it for a refusal at the door.
             let mut started = false;
-            for (position, step) in steps.iter().enumerate() {
+            // Counted by hand: an iterator is three times as much to keep in every waiting call.
+            let mut position = 0;
+            while let Some(step) = steps.get(position) {
                 let now = if position == 0 { now } else { clock::now() };
                 let timing;
                 (payload, timing) = match step {
@@ -70,6 +72,7 @@ impl Graph<Arc<Pool>> {
                     }
                 };
                 total.add(timing);
+                position += 1;
             }
             Ok(Reply { payload, timing: total.into() })
         }

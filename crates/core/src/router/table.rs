@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use ractor::ActorRef;
+use rustc_hash::FxHashMap;
 
 use super::change::{Change, ChangeError};
 use super::route::{Route, RouteParts};
@@ -45,7 +46,8 @@ impl DeployedStage {
 pub(crate) struct Table {
     revision: u64,
     next_index: usize,
-    by_name: HashMap<RouteName, Arc<Route>>,
+    /// Hashed quickly rather than safely: callers choose the names that are looked up, but not those that are in it.
+    by_name: FxHashMap<RouteName, Arc<Route>>,
     /// In the order of declaration, for listings.
     routes: Vec<Arc<Route>>,
     retiring: Vec<Arc<Route>>,

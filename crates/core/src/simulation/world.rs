@@ -440,8 +440,9 @@ impl World {
         let (max, max_cost) = self.script.policy.bounds();
         let (now, replica) = (self.instant(), self.lives[&life].index);
         let (mut batch, mut taken, mut cost) = (Vec::new(), Vec::new(), 0);
+        self.lanes.age(replica, now);
         while batch.len() < max {
-            let Some(head) = self.lanes.head(replica, now) else { break };
+            let Some(head) = self.lanes.head(replica) else { break };
             cost += head.cost();
             if cost > max_cost && !batch.is_empty() {
                 break;
