@@ -7,6 +7,7 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use super::entry::{Entry, EntryKey};
+use super::inbox;
 use super::lanes::Lanes;
 use super::message::BatcherMessage;
 use super::policy::{Release, ReleaseReason, Waiting};
@@ -128,7 +129,7 @@ impl BatcherState {
         for entry in arrived.drain(..) {
             self.admit(entry);
         }
-        self.arrived = arrived;
+        self.arrived = inbox::worth_keeping(arrived);
     }
 
     /// Queues an entry, or answers it at once when it would wait for nothing.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::entry::Entry;
 
-/// A list of up to this many entries is kept for the next ones.
+/// The largest list that is kept for the next entries.
 const KEPT_CAPACITY: usize = 256;
 
 /// Entries on their way to one batcher.
@@ -41,9 +41,6 @@ impl Inbox {
 
     /// Takes all that is there, in the order in which it came. `taken` is empty, and what it can hold is used again.
     pub(super) fn take(&self, taken: &mut Vec<Entry>) {
-        if taken.capacity() > KEPT_CAPACITY {
-            *taken = Vec::new();
-        }
         std::mem::swap(&mut self.0.lock().entries, taken);
     }
 
@@ -57,4 +54,9 @@ impl Inbox {
         // Without the lock: their callers are told.
         drop(dropped);
     }
+}
+
+/// An emptied list, unless a crowd has made it large: it would be memory that the crowd's calls pay for as they wait.
+pub(super) fn worth_keeping(emptied: Vec<Entry>) -> Vec<Entry> {
+    if emptied.capacity() > KEPT_CAPACITY { Vec::new() } else { emptied }
 }
