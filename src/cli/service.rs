@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use callboard_core::{App, Limits, Node};
-use callboard_http::{ApiInfo, HttpConfig, TlsConfig};
+use callboard_http::{ApiInfo, ApiKeys, HttpConfig, TlsConfig};
 
 use super::error::CliError;
-use super::target::FILE_NAME;
-use crate::config::{ExamplePlan, Plan, Settings, Source, Sourced, Target};
+use super::target::{self, FILE_NAME};
+use crate::config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
 
 /// An app and its settings.
 #[derive(Debug)]
@@ -72,7 +72,11 @@ fn set_or<T: Clone>(setting: &Sourced<T>, own: T) -> T {
 }
 
 /// The limits of the HTTP edge.
-pub(crate) fn http_config(plan: &Plan) -> HttpConfig {
+///
+/// # Errors
+///
+/// Keys that cannot be read.
+pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     let settings = &plan.settings;
     let mut config = HttpConfig::default();
     let certificate = file_of(plan, &settings.tls_certificate).zip(file_of(plan, &settings.tls_key));
@@ -81,16 +85,44 @@ pub(crate) fn http_config(plan: &Plan) -> HttpConfig {
     config.max_body_bytes = settings.max_body_bytes.value;
     config.max_connections = settings.max_connections.value;
     config.body_timeout = settings.body_timeout.value;
-    config
+    let own = plan.routes.iter().filter(|route| route.max_body_bytes.value != settings.max_body_bytes.value);
+    config.max_body_bytes_by_route = own.map(|route| (route.path.value.clone(), route.max_body_bytes.value)).collect();
+    config.api_keys = api_keys(plan)?;
+    config.rate_limit = settings.rate_limit.value;
+    config.cors = settings.cors.value.clone();
+    Ok(config)
+}
+
+/// The keys that let requests in. What goes wrong is told without repeating anything that may be a key.
+fn api_keys(plan: &Plan) -> Result<Option<ApiKeys>, CliError> {
+    let setting = &plan.settings.api_keys;
+    let Some(source) = &setting.value else { return Ok(None) };
+    let (place, text) = match source {
+        SecretSource::File(path) => {
+            let path = seen_from_here(plan, &setting.source, path);
+            let text = target::read(path.clone()).map_err(|error| CliError::because("the api keys", &error))?;
+            (path.display().to_string(), text)
+        }
+        SecretSource::Variable(name) => {
+            let text = std::env::var(name)
+                .map_err(|error| CliError::because(format_args!("the api keys: the variable {name}"), &error))?;
+            (format!("the variable {name}"), text)
+        }
+    };
+    let keys = ApiKeys::parse(&text);
+    keys.map(Some).map_err(|error| CliError::because(format_args!("the api keys: {place}"), &error))
 }
 
 /// A setting's file as it is reached from the current directory: what a configuration file names starts from that file.
 fn file_of(plan: &Plan, setting: &Sourced<Option<PathBuf>>) -> Option<PathBuf> {
-    let path = setting.value.as_ref()?;
-    Some(match setting.source {
+    Some(seen_from_here(plan, &setting.source, setting.value.as_ref()?))
+}
+
+fn seen_from_here(plan: &Plan, source: &Source, path: &Path) -> PathBuf {
+    match source {
         Source::File { .. } => plan.target.base().join(path),
-        Source::Flag(_) | Source::Env(_) | Source::Target | Source::Default => path.clone(),
-    })
+        Source::Flag(_) | Source::Env(_) | Source::Target | Source::Default => path.to_owned(),
+    }
 }
 
 /// What the OpenAPI document says about the whole: what is set, else what a program's author says, else the name of what is
@@ -108,6 +140,7 @@ pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
         }
         info
     });
+    info.needs_key |= plan.settings.api_keys.value.is_some();
     if let Some(title) = &plan.settings.api_title.value {
         info.title.clone_from(title);
     }
@@ -141,7 +174,7 @@ mod tests {
         let target = Target::Program { file: Some(("etc/callboard.toml".into(), text.to_owned())) };
         let flags: Flags = vec![("tls-key", "key.pem".to_owned())];
         let plan = Plan::resolve(target, &flags, &Environment::default()).unwrap();
-        assert_eq!(http_config(&plan).tls, Some(TlsConfig::new("etc/tls/chain.pem", "key.pem")));
+        assert_eq!(http_config(&plan).unwrap().tls, Some(TlsConfig::new("etc/tls/chain.pem", "key.pem")));
     }
 
     #[test]

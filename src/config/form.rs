@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use callboard_http::{Cors, RateLimit};
 use toml::de::DeValue;
 
 use super::units;
@@ -270,6 +271,99 @@ impl Form for FilePath {
 
     fn show(&self, value: &Option<PathBuf>) -> String {
         value.as_ref().map_or_else(|| NONE.to_owned(), |path| path.display().to_string())
+    }
+}
+
+/// Where API keys are: a file, `env:NAME` for a variable of the environment, or `none`. A key itself has no place on a
+/// command line, which every process of the machine can read.
+#[derive(Clone, Debug)]
+pub(crate) struct KeysFrom;
+
+/// Where secrets are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretSource {
+    /// A file.
+    File(PathBuf),
+    /// A variable of the environment.
+    Variable(String),
+}
+
+const VARIABLE: &str = "env:";
+
+impl Form for KeysFrom {
+    type Value = Option<SecretSource>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<SecretSource>> {
+        let text = raw.text()?;
+        match text.strip_prefix(VARIABLE) {
+            Some("") => None,
+            Some(name) => Some(Some(SecretSource::Variable(name.to_owned()))),
+            None => Some(FilePath.read(Raw::Text(text))?.map(SecretSource::File)),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("the path of a file, \"{VARIABLE}NAME\" for a variable of the environment, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<SecretSource>) -> String {
+        match value {
+            None => NONE.to_owned(),
+            Some(SecretSource::File(path)) => path.display().to_string(),
+            Some(SecretSource::Variable(name)) => format!("{VARIABLE}{name}"),
+        }
+    }
+}
+
+/// A number of requests in a time, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct Rate;
+
+impl Form for Rate {
+    type Value = Option<RateLimit>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<RateLimit>> {
+        match raw.text()? {
+            NONE => Some(None),
+            text => RateLimit::parse(text).ok().map(Some),
+        }
+    }
+
+    fn expected(&self) -> String {
+        let most = RateLimit::MAX_REQUESTS;
+        format!("1 to {most} requests in a time, such as \"20/s\", \"600/m\" or \"5000/h\", or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<RateLimit>) -> String {
+        value.map_or_else(|| NONE.to_owned(), |limit| limit.to_string())
+    }
+}
+
+/// Origins of web pages: a list in the file, words between commas elsewhere, `*` for all, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pages;
+
+impl Form for Pages {
+    type Value = Option<Cors>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<Cors>> {
+        if let Some(text) = raw.text() {
+            return match text {
+                NONE => Some(None),
+                text => Cors::parse(text.split(',').map(str::trim)).ok().map(Some),
+            };
+        }
+        let Raw::Toml(value) = raw else { return None };
+        let origins: Option<Vec<&str>> = value.as_array()?.iter().map(|origin| origin.get_ref().as_str()).collect();
+        Cors::parse(origins?).ok().map(Some)
+    }
+
+    fn expected(&self) -> String {
+        format!("origins such as \"https://app.example.org\", \"*\" for all, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<Cors>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)
     }
 }
 

@@ -8,16 +8,19 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use callboard_http::{Cors, RateLimit};
+
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
-use super::form::Form;
+use super::form::{Form, SecretSource};
 use super::graph::{Shown, StepPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
-    ALL, API_TITLE, API_VERSION, BODY_TIMEOUT, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS,
-    MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, Setting, TLS_CERTIFICATE, TLS_KEY,
+    ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, RATE_LIMIT, Setting,
+    TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -82,6 +85,12 @@ pub struct Settings {
     pub tls_certificate: Sourced<Option<PathBuf>>,
     /// Its private key.
     pub tls_key: Sourced<Option<PathBuf>>,
+    /// Where the keys are that let requests in.
+    pub api_keys: Sourced<Option<SecretSource>>,
+    /// How often each of them may be used.
+    pub rate_limit: Sourced<Option<RateLimit>>,
+    /// The web pages that may read answers.
+    pub cors: Sourced<Option<Cors>>,
     /// The title of the OpenAPI document, where one is set.
     pub api_title: Sourced<Option<String>>,
     /// The version in the OpenAPI document, where one is set.
@@ -176,6 +185,9 @@ impl Settings {
             max_connections_per_address: layers.resolve(&MAX_CONNECTIONS_PER_ADDRESS)?,
             tls_certificate: layers.resolve(&TLS_CERTIFICATE)?,
             tls_key: layers.resolve(&TLS_KEY)?,
+            api_keys: layers.resolve(&API_KEYS)?,
+            rate_limit: layers.resolve(&RATE_LIMIT)?,
+            cors: layers.resolve(&CORS)?,
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
@@ -205,6 +217,12 @@ impl Settings {
                 why: "HTTPS needs both",
             });
         }
+        if self.rate_limit.value.is_some() && self.api_keys.value.is_none() {
+            return Err(ConfigError::NotHere {
+                what: described(&RATE_LIMIT, &self.rate_limit),
+                why: "it is a limit of each key, and http.api_keys is not set",
+            });
+        }
         Ok(())
     }
 
@@ -229,6 +247,9 @@ impl Settings {
             row(&MAX_CONNECTIONS_PER_ADDRESS, &self.max_connections_per_address),
             row(&TLS_CERTIFICATE, &self.tls_certificate),
             row(&TLS_KEY, &self.tls_key),
+            row(&API_KEYS, &self.api_keys),
+            row(&RATE_LIMIT, &self.rate_limit),
+            row(&CORS, &self.cors),
             row(&API_TITLE, &self.api_title),
             row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),
@@ -271,7 +292,7 @@ fn read_pipelines(root: &Section<'_>, settings: &Settings) -> Result<(Vec<StageP
     if stages.is_empty() {
         return Err(root.missing("stage", "at least one [[stage]]"));
     }
-    let routes = route::read_all(root, &stages, &settings.default_timeout)?;
+    let routes = route::read_all(root, &stages, settings)?;
     if routes.is_empty() {
         return Err(root.missing("route", "at least one [[route]]"));
     }
@@ -289,7 +310,7 @@ fn model_pipeline(path: &Path, settings: &Settings) -> Result<(Vec<StagePlan>, V
     let route = RoutePlan::new(
         Sourced::new(name_of_route, Source::Target),
         Sourced::new(StepPlan::Stage(0), Source::Target),
-        settings.default_timeout.clone(),
+        settings,
     );
     Ok((vec![stage], vec![route]))
 }

@@ -12,7 +12,11 @@ use toml::de::{DeValue, ValueDeserializer};
 use super::document::{Entry, Section, one_line};
 use super::error::ConfigError;
 use super::graph::{self, StepPlan};
-use super::setting::route::{MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT, timeout_form};
+use super::plan::Settings;
+use super::setting::route::{
+    MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT, max_body_bytes_form,
+    timeout_form,
+};
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
 
@@ -29,6 +33,8 @@ pub struct RoutePlan {
     pub timeout: Sourced<Duration>,
     /// The class in which calls wait that bring none.
     pub priority: Sourced<Priority>,
+    /// The largest request body.
+    pub max_body_bytes: Sourced<u64>,
     /// One line for people.
     pub summary: Option<String>,
     /// Inputs that work: shown in the documentation, tried by `callboard check`.
@@ -44,35 +50,36 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 7] = ["path", "stages", "summary", "examples", MAX_IN_FLIGHT, TIMEOUT, PRIORITY];
+const KEYS: [&str; 8] = ["path", "stages", "summary", "examples", MAX_IN_FLIGHT, TIMEOUT, PRIORITY, MAX_BODY_BYTES];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
 const EXAMPLE: &str = "tables such as { file = \"seven.png\" } or { json = { text = \"hello\" } }";
 
 impl RoutePlan {
-    /// A route that nobody has said more about. `timeout` is that of all routes.
-    pub(crate) fn new(path: Sourced<String>, steps: Sourced<StepPlan>, timeout: Sourced<Duration>) -> Self {
+    /// A route that nobody has said more about: the settings of all routes hold.
+    pub(crate) fn new(path: Sourced<String>, steps: Sourced<StepPlan>, settings: &Settings) -> Self {
         Self {
             path,
             steps,
             max_in_flight: Sourced::new(None, Source::Default),
-            timeout,
+            timeout: settings.default_timeout.clone(),
             priority: Sourced::new(Priority::default(), Source::Default),
+            max_body_bytes: settings.max_body_bytes.clone(),
             summary: None,
             examples: Vec::new(),
         }
     }
 }
 
-/// Reads every `[[route]]`, which may name the stages in `stages`. `timeout` is what a route gets that does not say.
+/// Reads every `[[route]]`, which may name the stages in `stages`. `settings` are what a route gets that does not say.
 pub(crate) fn read_all(
     root: &Section<'_>,
     stages: &[StagePlan],
-    timeout: &Sourced<Duration>,
+    settings: &Settings,
 ) -> Result<Vec<RoutePlan>, ConfigError> {
     let mut routes: Vec<RoutePlan> = Vec::new();
     for section in root.sections("route")? {
-        let route = read(section.clone(), stages, timeout)?;
+        let route = read(section.clone(), stages, settings)?;
         if let Some(first) = routes.iter().find(|first| first.path.value == route.path.value) {
             return Err(section.duplicate("route", "path", &first.path));
         }
@@ -81,7 +88,7 @@ pub(crate) fn read_all(
     Ok(routes)
 }
 
-fn read(section: Section<'_>, stages: &[StagePlan], timeout: &Sourced<Duration>) -> Result<RoutePlan, ConfigError> {
+fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Result<RoutePlan, ConfigError> {
     const PATH: &str = "a path such as \"/digits\"";
     section.deny_unknown(&KEYS)?;
     let path = section.require_text("path", PATH)?;
@@ -95,10 +102,16 @@ fn read(section: Section<'_>, stages: &[StagePlan], timeout: &Sourced<Duration>)
         Some(entry) => entry.elements(EXAMPLE)?.iter().map(example).collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
-    let mut route = RoutePlan::new(path, read_steps(&section, stages)?, timeout.clone());
+    let mut route = RoutePlan::new(path, read_steps(&section, stages)?, settings);
     route.max_in_flight = section.read(MAX_IN_FLIGHT, &MAX_IN_FLIGHT_FORM)?.unwrap_or(route.max_in_flight);
     route.timeout = section.read(TIMEOUT, timeout_form())?.unwrap_or(route.timeout);
     route.priority = section.read(PRIORITY, &PRIORITY_FORM)?.unwrap_or(route.priority);
+    route.max_body_bytes = section.read(MAX_BODY_BYTES, max_body_bytes_form())?.unwrap_or(route.max_body_bytes);
+    if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
+        let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());
+        let message = "it is above limits.max_in_flight_bytes, so that such a body could never be let in";
+        return Err(ConfigError::Rejected { place, message: message.to_owned() });
+    }
     Ok(RoutePlan { summary: summary.map(|summary| summary.value), examples, ..route })
 }
 

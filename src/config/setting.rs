@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::form::{Bytes, Count, FilePath, Label, Listen, LogFilter, Span};
+use super::form::{Bytes, Count, FilePath, KeysFrom, Label, Listen, LogFilter, Pages, Rate, Span};
 
 /// What a setting is called in the places where it can be set.
 #[derive(Debug)]
@@ -146,6 +146,42 @@ pub(crate) static TLS_KEY: Setting<FilePath> = Setting {
     form: FilePath,
 };
 
+pub(crate) static API_KEYS: Setting<KeysFrom> = Setting {
+    name: Name {
+        key: "http.api_keys",
+        flag: "api-keys",
+        env: "CALLBOARD_API_KEYS",
+        placeholder: "FILE",
+        help: "Ask for a key: the file with the keys that let requests in, or env:NAME for a variable that has them",
+        default: "none",
+    },
+    form: KeysFrom,
+};
+
+pub(crate) static RATE_LIMIT: Setting<Rate> = Setting {
+    name: Name {
+        key: "http.rate_limit",
+        flag: "rate-limit",
+        env: "CALLBOARD_RATE_LIMIT",
+        placeholder: "RATE",
+        help: "How often each key may be used that has no limit of its own, such as 20/s",
+        default: "none",
+    },
+    form: Rate,
+};
+
+pub(crate) static CORS: Setting<Pages> = Setting {
+    name: Name {
+        key: "http.cors",
+        flag: "cors",
+        env: "CALLBOARD_CORS",
+        placeholder: "ORIGINS",
+        help: "The origins of web pages that may read answers, such as https://app.example.org; * is all",
+        default: "none",
+    },
+    form: Pages,
+};
+
 /// A second at least, for the slowest of honest lines; an hour at most, as any call.
 pub(crate) static BODY_TIMEOUT: Setting<Span> = Setting {
     name: Name {
@@ -245,7 +281,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 15] = [
+pub static ALL: [&Name; 18] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -253,6 +289,9 @@ pub static ALL: [&Name; 15] = [
     &MAX_CONNECTIONS_PER_ADDRESS.name,
     &TLS_CERTIFICATE.name,
     &TLS_KEY.name,
+    &API_KEYS.name,
+    &RATE_LIMIT.name,
+    &CORS.name,
     &API_TITLE.name,
     &API_VERSION.name,
     &LOG.name,
@@ -311,15 +350,21 @@ pub(crate) mod route {
     use callboard_core::Priority;
 
     use super::super::form::{Maybe, OneOf};
-    use super::{Count, DEFAULT_TIMEOUT, Span};
+    use super::{Bytes, Count, DEFAULT_TIMEOUT, Span};
 
     pub(crate) const MAX_IN_FLIGHT: &str = "max_in_flight";
     pub(crate) const TIMEOUT: &str = "timeout";
     pub(crate) const PRIORITY: &str = "priority";
+    pub(crate) const MAX_BODY_BYTES: &str = "max_body_bytes";
 
     pub(crate) static MAX_IN_FLIGHT_FORM: Maybe<Count> = Maybe(Count(1..=1_000_000));
     pub(crate) static PRIORITY_FORM: OneOf<Priority> =
         OneOf(&[("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)]);
+
+    /// What holds for all bodies, for those of this route.
+    pub(crate) fn max_body_bytes_form() -> &'static Bytes {
+        &super::MAX_BODY_BYTES.form
+    }
 
     /// What holds for all routes, for this one.
     pub(crate) fn timeout_form() -> &'static Span {
@@ -346,6 +391,9 @@ mod tests {
         reads_its_default(&MAX_CONNECTIONS_PER_ADDRESS);
         reads_its_default(&TLS_CERTIFICATE);
         reads_its_default(&TLS_KEY);
+        reads_its_default(&API_KEYS);
+        reads_its_default(&RATE_LIMIT);
+        reads_its_default(&CORS);
         reads_its_default(&BODY_TIMEOUT);
         reads_its_default(&API_TITLE);
         reads_its_default(&API_VERSION);

@@ -414,11 +414,13 @@ fn the_knobs_of_a_stage_are_read_and_explained_with_their_lines() {
 
 #[test]
 fn the_limits_of_a_route_are_read_and_explained_with_their_lines() {
-    let limits = format!("{STAGES_LINE}\nmax_in_flight = 3\ntimeout = \"2s\"\npriority = \"low\"");
+    let limits =
+        format!("{STAGES_LINE}\nmax_in_flight = 3\ntimeout = \"2s\"\npriority = \"low\"\nmax_body_bytes = \"1MiB\"");
     let plan = plan(&DIGITS.replacen(STAGES_LINE, &limits, 1)).unwrap();
     let text = Explanation(&plan).to_string();
     let route = text.split("\n\n").find(|part| part.starts_with("route /digits")).unwrap();
-    for row in ["max_in_flight 3 line 18", "timeout 2s line 19", "priority low line 20"] {
+    for row in ["max_in_flight 3 line 18", "timeout 2s line 19", "priority low line 20", "max_body_bytes 1MiB line 21"]
+    {
         let is_there = route.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
         assert!(is_there, "{row} is not in {route}");
     }

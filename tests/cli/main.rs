@@ -10,6 +10,7 @@ mod digits;
 mod graph;
 mod mistakes;
 mod openapi;
+mod safety;
 mod serve;
 mod shutdown;
 mod support;

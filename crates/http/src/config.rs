@@ -1,11 +1,13 @@
 //! The edge's limits: every one bounds something that a client decides, and says what a client could do without it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use callboard_codec::DecodeLimits;
 use callboard_core::Deadline;
 use thiserror::Error;
 
+use crate::access::{ApiKeys, Cors, RateLimit};
 use crate::request::pace::PaceLimits;
 use crate::tls::TlsConfig;
 
@@ -70,6 +72,29 @@ pub struct HttpConfig {
     ///
     /// *Threat*: memory. The node's own byte budget holds for all bodies together; this keeps one client from taking it all.
     pub max_body_bytes: u64,
+
+    /// The same for single routes, by their names; larger or smaller. Default none.
+    ///
+    /// *Threat*: as above, where one route takes pictures and another a line of text. A larger one has to fit into the
+    /// node's `max_in_flight_bytes`, or it could never be let in.
+    pub max_body_bytes_by_route: BTreeMap<String, u64>,
+
+    /// The keys that let requests in. Default none: everybody may call. Answered with 401.
+    ///
+    /// *Threat*: strangers. Only hashes are kept, and every key is compared to its end. Health (`/livez`, `/readyz`,
+    /// `/v2/health`), `/`, `/docs` and `/openapi.json` answer without a key. Without [`tls`](Self::tls), whoever is on the
+    /// way reads the keys.
+    pub api_keys: Option<ApiKeys>,
+
+    /// How often each key may be used that has no limit of its own. Default no limit. Answered with 429 and `retry-after`.
+    ///
+    /// *Threat*: one client that takes what all share. The node's own permits protect the node; this protects the others.
+    pub rate_limit: Option<RateLimit>,
+
+    /// The web pages that may read answers. Default none but our own.
+    ///
+    /// *Threat*: a page somewhere that calls a service which only its visitor can reach. `*` opens it to every page.
+    pub cors: Option<Cors>,
 
     /// The time in which a client has to move on within a request body: [`min_bytes_per_second`](Self::min_bytes_per_second)
     /// is measured over it. Default 10 s, answered with 408.
@@ -153,7 +178,7 @@ impl HttpConfig {
     ///
     /// Names the first field that is out of range, and the range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let above_zero: [(&'static str, bool); 10] = [
+        let above_zero: [(&'static str, bool); 11] = [
             ("max_connections", self.max_connections > 0),
             ("max_connections_per_address", self.max_connections_per_address > 0),
             ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
@@ -164,6 +189,7 @@ impl HttpConfig {
             ("write_progress_timeout", !self.write_progress_timeout.is_zero()),
             ("stream_heartbeat", !self.stream_heartbeat.is_zero()),
             ("max_concurrent_streams", self.max_concurrent_streams > 0),
+            ("max_body_bytes_by_route", self.max_body_bytes_by_route.values().all(|bytes| *bytes > 0)),
         ];
         if let Some((field, _)) = above_zero.into_iter().find(|(_, holds)| !holds) {
             return Err(ConfigError::Zero { field });
@@ -174,7 +200,21 @@ impl HttpConfig {
         if self.max_header_bytes < LEAST_HEADER_BYTES {
             return Err(ConfigError::TooSmall { field: "max_header_bytes", least: LEAST_HEADER_BYTES });
         }
+        if self.rate_limit.is_some() && self.api_keys.is_none() {
+            return Err(ConfigError::Without { field: "rate_limit", other: "api_keys" });
+        }
         Ok(())
+    }
+
+    /// The largest body of this route.
+    pub(crate) fn max_body_bytes_of(&self, route: &str) -> u64 {
+        // As a rule there is none, and nothing is looked up.
+        self.max_body_bytes_by_route.get(route).copied().unwrap_or(self.max_body_bytes)
+    }
+
+    /// The largest body of any route.
+    pub(crate) fn largest_body_bytes(&self) -> u64 {
+        self.max_body_bytes_by_route.values().copied().fold(self.max_body_bytes, u64::max)
     }
 
     /// What bounds the time of a body whose request has this deadline.
@@ -204,6 +244,10 @@ impl Default for HttpConfig {
             header_read_timeout: Duration::from_secs(30),
             max_header_bytes: 64 * 1024,
             max_body_bytes: 64 * 1024 * 1024,
+            max_body_bytes_by_route: BTreeMap::new(),
+            api_keys: None,
+            rate_limit: None,
+            cors: None,
             body_progress_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
             min_bytes_per_second: 1024,
@@ -236,6 +280,14 @@ pub enum ConfigError {
         field: &'static str,
         /// The least value that works.
         least: usize,
+    },
+    /// Set the other one, too, or neither.
+    #[error("`{field}` has no effect without `{other}`")]
+    Without {
+        /// The field of [`HttpConfig`].
+        field: &'static str,
+        /// The field that it needs.
+        other: &'static str,
     },
     /// More cannot be counted.
     #[error("`{field}` must be at most {most}")]

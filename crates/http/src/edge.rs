@@ -23,6 +23,7 @@ use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
 use crate::accept::{AcceptMetrics, Origin, Respond};
+use crate::access::Gate;
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
@@ -47,6 +48,8 @@ struct Inner {
     ids: RequestIds,
     metrics: Arc<EdgeMetrics>,
     tls: Option<Tls>,
+    /// Not there where everybody may ask.
+    gate: Option<Gate>,
     /// Not there while the node is starting.
     serving: OnceLock<Serving>,
 }
@@ -76,12 +79,14 @@ impl Edge {
     /// # Errors
     ///
     /// A limit that cannot work, or a certificate that cannot be used.
-    pub fn starting(mut config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+    pub fn starting(mut config: HttpConfig, mut info: ApiInfo) -> Result<Self, ServeError> {
         config.validate()?;
-        config.decode.max_bytes = usize::try_from(config.max_body_bytes).unwrap_or(usize::MAX);
+        config.decode.max_bytes = usize::try_from(config.largest_body_bytes()).unwrap_or(usize::MAX);
+        info.needs_key |= config.api_keys.is_some();
+        let gate = Gate::new(&config);
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
-        let inner = Inner { config, info: Arc::new(info), ids, metrics, tls, serving: OnceLock::new() };
+        let inner = Inner { config, info: Arc::new(info), ids, metrics, tls, gate, serving: OnceLock::new() };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -135,10 +140,14 @@ impl Edge {
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
             let version = request.version();
             let mut unread = Unread::default();
+            let sharing = inner.gate.as_ref().and_then(|gate| gate.sharing(&request));
 
             let route = inner.serving.get().and_then(|serving| serving.route(request.uri().path()));
             let outcome = match (inner.serving.get(), &route) {
-                _ if request.extensions().get::<NoHost>().is_some() => Ok(Err(ApiError::no_host())),
+                _ if let Some(early) = inner.early(&request) => {
+                    unread = Unread::of(request.body());
+                    Ok(early)
+                }
                 (Some(serving), Some(route)) => {
                     let outcome = {
                         let around =
@@ -171,6 +180,9 @@ impl Edge {
             let is_error = response.status().is_client_error() || response.status().is_server_error();
             let headers = response.headers_mut();
             headers.insert(X_REQUEST_ID, id.into_header());
+            if let Some(gate) = &inner.gate {
+                gate.mark(sharing, headers);
+            }
             if is_error {
                 headers.insert(SERVER_TIMING, total(begun.elapsed()));
                 if unread.ends_the_connection(version) {
@@ -232,6 +244,18 @@ impl Serving {
 }
 
 impl Inner {
+    /// The answer to a request that goes no further than its head.
+    fn early<B>(&self, request: &Request<B>) -> Option<Result<Response, ApiError>> {
+        if request.extensions().get::<NoHost>().is_some() {
+            return Some(Err(ApiError::no_host()));
+        }
+        let gate = self.gate.as_ref()?;
+        if let Some(permission) = gate.preflight(request) {
+            return Some(Ok(permission));
+        }
+        gate.admit(request).err().map(Err)
+    }
+
     fn panicked(&self, id: &RequestId, route: Option<&str>) -> Response {
         self.metrics.panics.inc();
         tracing::error!(request_id = id.as_str(), route, "a request panicked in the http edge");

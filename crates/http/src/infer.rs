@@ -57,13 +57,14 @@ where
 
     // The length by the message's framing, which is what Content-Length says where there is one.
     let announced = request.body().size_hint().exact();
-    if announced.is_some_and(|bytes| bytes > config.max_body_bytes) {
-        return Err(ApiError::body_too_large(config.max_body_bytes));
+    let max_bytes = config.max_body_bytes_of(route.name());
+    if announced.is_some_and(|bytes| bytes > max_bytes) {
+        return Err(ApiError::body_too_large(max_bytes));
     }
     let admission = body::admit(client, route, announced)?;
     let deadline = admission.deadline(head.timeout);
 
-    let limits = BodyLimits { max_bytes: config.max_body_bytes, pace: config.pace(deadline) };
+    let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
     let options = CallOptions::new().with_deadline(deadline);
     let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
     let body = Incoming::new(request.body_mut(), announced, &admission, limits);

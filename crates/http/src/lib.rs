@@ -85,6 +85,7 @@
 //! taken as a body arrives: what a client announces and does not send costs the others nothing.
 
 mod accept;
+mod access;
 mod ascii;
 mod catch_panic;
 #[cfg(feature = "client")]
@@ -105,6 +106,7 @@ mod server;
 mod server_timing;
 mod tls;
 
+pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, RateLimit, RateLimitError};
 pub use config::{ConfigError, HttpConfig};
 pub use curl::curl;
 pub use edge::Edge;

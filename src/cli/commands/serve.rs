@@ -28,11 +28,11 @@ pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), Cli
 async fn serve(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
+    let config = http_config(&plan)?;
     // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
     // process should hear that it lives.
     let listener = bind(plan.settings.http.value).await?;
-    let door =
-        Door::open(listener, http_config(&plan), info).map_err(|error| CliError::because("not started", &error))?;
+    let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
         started = start(door, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),

@@ -10,13 +10,14 @@ mod problem;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue};
+use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, Map, Value};
 use callboard_core::{CallError, ErrorKind};
 
 use self::mapping::status_of;
+use crate::access::RateLimit;
 
 pub(crate) use self::problem::{PROBLEM_JSON, Unheard};
 
@@ -98,6 +99,25 @@ impl ApiError {
     /// 400: a request of HTTP/1.1 that does not say whom it is for, or says it twice.
     pub(crate) fn no_host() -> Self {
         Self::bad_header("host", "given once")
+    }
+
+    /// 401, saying how to show a key. Whether one was shown is all that it tells.
+    pub(crate) fn unauthenticated(was_shown: bool) -> Self {
+        let (message, challenge) = match was_shown {
+            true => ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\""),
+            false => ("send a key, as `authorization: Bearer …` or as `x-api-key`", "Bearer realm=\"callboard\""),
+        };
+        let mut error = Self::of_kind(ErrorKind::Unauthenticated, message);
+        error.0.error_type = Some(if was_shown { "invalid_key" } else { "no_key" }.into());
+        error.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
+    }
+
+    /// 429: this key has asked more often than it may.
+    pub(crate) fn rate_limited(key: &str, limit: RateLimit, wait: Duration) -> Self {
+        let mut error = Self::of_kind(ErrorKind::Overloaded, format!("key `{key}` is over its limit of {limit}"));
+        error.0.error_type = Some("rate_limited".into());
+        error.0.retry_after = Some(wait);
+        error
     }
 
     /// 503 on everything but `/livez` until the node is there.

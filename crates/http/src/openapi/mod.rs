@@ -7,6 +7,7 @@
 mod operation;
 mod sample;
 mod schema;
+mod security;
 
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub struct ApiInfo {
     pub version: String,
     /// What it is for, as CommonMark. Default empty.
     pub description: String,
+    /// Whether callers need a key. Default no; an edge with [`api_keys`](crate::HttpConfig::api_keys) says yes by itself.
+    pub needs_key: bool,
 }
 
 impl Default for ApiInfo {
@@ -36,6 +39,7 @@ impl Default for ApiInfo {
             title: "Callboard".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             description: String::new(),
+            needs_key: false,
         }
     }
 }
@@ -55,7 +59,7 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
         })
         .collect();
     paths.extend(fixed_pages());
-    json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": info_object(info),
         // Relative to the document, so that it also holds behind a proxy that puts the edge under a path of its own.
@@ -71,7 +75,11 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
             "headers": operation::headers(),
             "parameters": operation::parameters(),
         },
-    })
+    });
+    if info.needs_key {
+        security::secure(&mut document);
+    }
+    document
 }
 
 fn info_object(info: &ApiInfo) -> Value {

@@ -177,16 +177,21 @@ const ERRORS: [(&str, &str, &str); 13] = [
 /// The problem documents of all errors.
 pub(super) fn error_responses() -> Value {
     let response = |(_, name, description): (&str, &str, &str)| {
-        let mut response = json!({
-            "description": description,
-            "content": { PROBLEM_JSON: { "schema": { "$ref": "#/components/schemas/Problem" } } },
-        });
+        let mut response = problem_response(description);
         if name == "Overloaded" {
             response["headers"] = json!({ RETRY_AFTER: { "$ref": format!("#/components/headers/{RETRY_AFTER}") } });
         }
         (name.to_owned(), response)
     };
     Value::Object(ERRORS.into_iter().map(response).collect())
+}
+
+/// A response that is a problem document.
+pub(super) fn problem_response(description: &str) -> Value {
+    json!({
+        "description": description,
+        "content": { PROBLEM_JSON: { "schema": { "$ref": "#/components/schemas/Problem" } } },
+    })
 }
 
 const HEADERS: [(&str, &str); 3] = [

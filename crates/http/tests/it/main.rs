@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod accept;
+mod access;
 mod calls;
 #[cfg(feature = "client")]
 mod client;

@@ -1,0 +1,144 @@
+//! Who may ask, how often, and from which web pages: decided by a request's head alone, before anything else is looked at.
+//!
+//! Everything here is opt-in. Where [`api_keys`](crate::HttpConfig::api_keys) are set, a request without a valid one is 401
+//! and costs one hash; the pages that only describe the service stay open. A key **over its limit** is 429 with
+//! `retry-after`, and its request counts for nothing.
+
+mod cors;
+mod keys;
+mod rate;
+
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::response::Response;
+
+use self::rate::Limiter;
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+
+pub use self::cors::{Cors, CorsError};
+pub use self::keys::{ApiKeys, ApiKeysError};
+pub use self::rate::{RateLimit, RateLimitError};
+
+/// A key, where a client cannot set `authorization`.
+pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// What is answered without a key: health, which orchestrators ask, and the description of the service, which a person has to
+/// read before there is a place to enter a key.
+const OPEN: [&str; 5] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health"];
+
+/// What an edge checks before it answers.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    keys: Option<(ApiKeys, Box<[Option<Limiter>]>)>,
+    cors: Option<Cors>,
+}
+
+/// The name of the key that a request came with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller(usize);
+
+impl Gate {
+    /// `None` where nothing is to be checked.
+    pub(crate) fn new(config: &HttpConfig) -> Option<Self> {
+        let keys = config.api_keys.clone().map(|keys| {
+            let limiters = keys.limits().map(|own| own.or(config.rate_limit).map(Limiter::new)).collect();
+            (keys, limiters)
+        });
+        let cors = config.cors.clone();
+        (keys.is_some() || cors.is_some()).then_some(Self { keys, cors })
+    }
+
+    /// Whose request this is, or why it goes no further.
+    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<Caller>, ApiError> {
+        let Some((keys, limiters)) = &self.keys else { return Ok(None) };
+        if is_open(request.uri().path()) {
+            return Ok(None);
+        }
+        let shown = key_of(request.headers());
+        let found = shown.and_then(|key| keys.find(key));
+        let index = found.ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
+        if let Some(limiter) = limiters.get(index).and_then(Option::as_ref) {
+            limiter.take().map_err(|wait| ApiError::rate_limited(keys.name(index), limiter.limit(), wait))?;
+        }
+        Ok(Some(Caller(index)))
+    }
+
+    /// The answer to a browser that asks whether it may ask.
+    pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response> {
+        if request.method() != Method::OPTIONS || !cors::is_preflight(request.headers()) {
+            return None;
+        }
+        let cors = self.cors.as_ref()?;
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        cors.permit(request.headers(), response.headers_mut());
+        Some(response)
+    }
+
+    /// What the answer to this request says to a browser. Asked before the request is gone.
+    pub(crate) fn sharing<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+        self.cors.as_ref()?.allowed(request.headers())
+    }
+
+    /// Whether answers differ by the page that asks, which caches have to know.
+    pub(crate) fn mark(&self, sharing: Option<HeaderValue>, headers: &mut HeaderMap) {
+        if let Some(cors) = &self.cors {
+            cors.mark(sharing, headers);
+        }
+    }
+
+    /// For the access log; the key itself is not known here.
+    #[expect(dead_code, reason = "for the access log")]
+    pub(crate) fn name(&self, caller: Caller) -> &str {
+        self.keys.as_ref().map_or("", |(keys, _)| keys.name(caller.0))
+    }
+}
+
+/// Whether this path is answered without a key.
+pub(crate) fn is_open(path: &str) -> bool {
+    let is_below = |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    path == "/" || OPEN.into_iter().any(is_below)
+}
+
+/// The key that a request shows: a bearer token, else `x-api-key`.
+fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.as_bytes().split_at_checked(BEARER.len())?;
+        scheme.eq_ignore_ascii_case(BEARER).then(|| token.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(X_API_KEY).map(HeaderValue::as_bytes))
+}
+
+const BEARER: &[u8] = b"bearer ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_describes_the_service_is_open_and_what_serves_is_not() {
+        for open in ["/", "/livez", "/docs", "/docs/swagger-ui.css", "/openapi.json", "/v2/health/ready"] {
+            assert!(is_open(open), "{open}");
+        }
+        for closed in ["/digits", "/metrics", "/v2", "/v2/models/x", "/v1/call/x", "/livezx", "//livez", ""] {
+            assert!(!is_open(closed), "{closed}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_a_bearer_token_or_has_a_header_of_its_own() {
+        let key = |lines: &[(HeaderName, &'static str)]| {
+            let headers: HeaderMap =
+                lines.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
+            key_of(&headers).map(|key| String::from_utf8(key.to_vec()).unwrap())
+        };
+        assert_eq!(key(&[(AUTHORIZATION, "Bearer abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "bearer  abc ")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(X_API_KEY, "abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA=="), (X_API_KEY, "abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA==")]), None);
+        assert_eq!(key(&[]), None);
+    }
+}

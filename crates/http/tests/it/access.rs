@@ -1,0 +1,208 @@
+//! Who may ask: keys, limits of keys, pages of other origins, bodies per route.
+
+use std::sync::{Arc, Mutex};
+
+use callboard_http::{ApiKeys, Cors, HttpConfig, RateLimit};
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+use crate::support::app::app;
+use crate::support::{Answer, Server, config};
+
+const KEY: &str = "a-key-that-nobody-guesses";
+const OTHER: &str = "another-key-nobody-guesses";
+
+fn with_keys(change: impl FnOnce(&mut HttpConfig)) -> HttpConfig {
+    config(|c| {
+        c.api_keys = Some(ApiKeys::parse(&format!("web {KEY}\nslow {OTHER} 2/h")).unwrap());
+        change(c);
+    })
+}
+
+async fn mirror(server: &Server, headers: &[(&str, &str)]) -> Answer {
+    let headers = [&[("content-type", "application/json")], headers].concat();
+    server.connect().await.post("/mirror", &headers, "1").await
+}
+
+#[tokio::test]
+async fn a_call_without_a_valid_key_is_401() {
+    let server = Server::of_app(app(), with_keys(|_| {})).await;
+    let answer = mirror(&server, &[]).await;
+    assert_eq!((answer.status, answer.problem()["kind"].as_str()), (401, Some("unauthenticated")));
+    assert_eq!(answer.problem()["error_type"], "no_key");
+    assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"callboard\""));
+
+    let answer = mirror(&server, &[("authorization", "Bearer a-key-that-nobody-guesseS")]).await;
+    assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (401, Some("invalid_key")));
+    assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"callboard\", error=\"invalid_token\""));
+
+    let bearer = format!("Bearer {KEY}");
+    assert_eq!(mirror(&server, &[("authorization", &bearer)]).await.status, 200);
+    assert_eq!(mirror(&server, &[("x-api-key", KEY)]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stranger_learns_how_the_service_does_and_is_called_but_not_what_it_counts() {
+    let server = Server::of_app(app(), with_keys(|_| {})).await;
+    for open in ["/", "/livez", "/readyz", "/openapi.json", "/docs/"] {
+        assert_eq!(server.get(open).await.status, 200, "{open}");
+    }
+    for closed in ["/metrics", "/mirror", "/no-such-route"] {
+        assert_eq!(server.get(closed).await.status, 401, "{closed}");
+    }
+}
+
+#[tokio::test]
+async fn the_document_says_that_a_key_is_needed() {
+    let document = Server::of_app(app(), with_keys(|_| {})).await.get("/openapi.json").await.json();
+    assert_eq!(document["components"]["securitySchemes"]["header"]["name"], "x-api-key");
+    assert_eq!(document["security"].as_array().unwrap().len(), 2);
+    let responses = &document["paths"]["/mirror"]["post"]["responses"];
+    assert_eq!(responses["401"]["$ref"], "#/components/responses/Unauthenticated");
+    assert_eq!(document["paths"]["/livez"]["get"]["security"], serde_json::json!([]));
+
+    let document = Server::of_app(app(), HttpConfig::default()).await.get("/openapi.json").await.json();
+    assert!(document.get("security").is_none() && document["paths"]["/mirror"]["post"]["responses"]["401"].is_null());
+}
+
+#[tokio::test]
+async fn a_key_over_its_limit_is_429_and_others_are_served() {
+    let server = Server::of_app(app(), with_keys(|c| c.rate_limit = Some(RateLimit::parse("1000/s").unwrap()))).await;
+    for _ in 0..2 {
+        assert_eq!(mirror(&server, &[("x-api-key", OTHER)]).await.status, 200);
+    }
+    let refused = mirror(&server, &[("x-api-key", OTHER)]).await;
+    assert_eq!((refused.status, refused.problem()["error_type"].as_str()), (429, Some("rate_limited")));
+    assert_eq!(refused.problem()["message"], "key `slow` is over its limit of 2/h");
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=1800).contains(&seconds), "{seconds}");
+    assert_eq!(mirror(&server, &[("x-api-key", KEY)]).await.status, 200);
+}
+
+#[tokio::test]
+async fn limits_without_keys_cannot_work() {
+    let limited = config(|c| c.rate_limit = Some(RateLimit::parse("1/s").unwrap()));
+    assert_eq!(limited.validate().unwrap_err().to_string(), "`rate_limit` has no effect without `api_keys`");
+}
+
+#[tokio::test]
+async fn a_listed_page_may_ask_and_read_and_another_may_not() {
+    let cors = Cors::parse(["https://app.example.org"]).unwrap();
+    let server = Server::of_app(app(), with_keys(|c| c.cors = Some(cors))).await;
+    let preflight = |origin: &'static str| {
+        let server = &server;
+        async move {
+            let mut client = server.connect().await;
+            let head = "OPTIONS /mirror HTTP/1.1\r\nhost: test\r\naccess-control-request-method: POST\r\n";
+            client.send(format!("{head}access-control-request-headers: x-api-key\r\norigin: {origin}\r\n\r\n")).await;
+            client.answer().await
+        }
+    };
+    // A browser asks without the key, before it sends it.
+    let allowed = preflight("https://app.example.org").await;
+    assert_eq!((allowed.status, allowed.header("access-control-allow-origin")), (204, Some("https://app.example.org")));
+    assert!(allowed.header("access-control-allow-methods").unwrap().contains("POST"));
+    assert!(allowed.header("access-control-allow-headers").unwrap().contains("x-api-key"));
+    let refused = preflight("https://other.example.org").await;
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (204, None));
+    assert_eq!(refused.header("access-control-allow-methods"), None);
+
+    let page = ("origin", "https://app.example.org");
+    let read = mirror(&server, &[page, ("x-api-key", KEY)]).await;
+    assert_eq!((read.status, read.header("access-control-allow-origin")), (200, Some("https://app.example.org")));
+    assert!(read.header("access-control-expose-headers").unwrap().contains("server-timing"));
+    assert_eq!(read.header("vary"), Some("origin"));
+    let error = mirror(&server, &[page]).await;
+    assert_eq!(error.status, 401);
+    assert!(error.header("access-control-allow-origin").is_some(), "a page may read why it was refused");
+    let unread = mirror(&server, &[("origin", "https://other.example.org"), ("x-api-key", KEY)]).await;
+    assert_eq!((unread.status, unread.header("access-control-allow-origin")), (200, None));
+    assert_eq!(unread.header("vary"), Some("origin"));
+}
+
+#[tokio::test]
+async fn without_cors_a_preflight_is_a_wrong_method() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client
+        .send("OPTIONS /mirror HTTP/1.1\r\nhost: test\r\naccess-control-request-method: POST\r\norigin: https://a\r\n\r\n")
+        .await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (405, None));
+}
+
+#[tokio::test]
+async fn a_route_has_its_own_limit_for_bodies() {
+    let server = Server::of_app(
+        app(),
+        config(|c| {
+            c.max_body_bytes = 100;
+            c.max_body_bytes_by_route = [("/mirror".to_owned(), 10), ("/size".to_owned(), 1000)].into();
+        }),
+    )
+    .await;
+    let json = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+    assert_eq!(server.post_json("/mirror", &json(10)).await.status, 200);
+    let refused = server.post_json("/mirror", &json(11)).await;
+    assert_eq!(
+        (refused.status, refused.problem()["message"].as_str()),
+        (413, Some("the body exceeds the limit of 10 bytes"))
+    );
+    let large = server.connect().await.post("/size", &[("content-type", "image/png")], vec![0; 1000]).await;
+    assert_eq!(large.status, 200, "{large:?}");
+    assert_eq!(server.post_json("/greet", &json(101)).await.status, 413);
+}
+
+/// Keeps every word of every event and span.
+#[derive(Clone, Default)]
+struct Words(Arc<Mutex<String>>);
+
+impl tracing::Subscriber for Words {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &span::Attributes<'_>) -> span::Id {
+        span.record(&mut self.clone());
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, values: &span::Record<'_>) {
+        values.record(&mut self.clone());
+    }
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+impl Visit for Words {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push_str(&format!("{field}={value:?}\n"));
+    }
+}
+
+/// On one thread, whose every log line goes to the test.
+#[tokio::test]
+async fn no_key_gets_into_a_log_at_any_level() {
+    let words = Words::default();
+    let _here = tracing::subscriber::set_default(words.clone());
+    let server = Server::of_app(app(), with_keys(|_| {})).await;
+    let wrong = "Bearer a-wrong-key-somebody-mistyped";
+    assert_eq!(mirror(&server, &[("authorization", wrong)]).await.status, 401);
+    assert_eq!(mirror(&server, &[("x-api-key", KEY), ("cookie", "session=a-cookie")]).await.status, 200);
+    for _ in 0..3 {
+        mirror(&server, &[("authorization", &format!("Bearer {OTHER}"))]).await;
+    }
+    let words = words.0.lock().unwrap();
+    assert!(words.contains("request_id"), "the log is heard");
+    for secret in [KEY, OTHER, "a-wrong-key-somebody-mistyped", "a-cookie"] {
+        assert!(!words.contains(secret), "`{secret}` is in the log");
+    }
+}
