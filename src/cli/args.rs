@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use callboard_http::Language;
 use clap::builder::{EnumValueParser, PossibleValue};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 
@@ -35,6 +36,8 @@ pub(crate) enum Verb {
         /// Where to.
         output: Option<PathBuf>,
     },
+    /// Print programs that call the routes.
+    Examples(Language),
     /// Print the resolved plan instead of doing anything.
     Explain(Form),
     /// Put load on a server.
@@ -89,6 +92,11 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         ("check", None) => Verb::Check,
         ("bench", None) => Verb::Bench(Box::new(BenchArgs::of(matches)?)),
         ("call", None) => Verb::Call(Box::new(CallArgs::of(matches))),
+        ("examples", None) => {
+            let typed = matches.get_one::<String>("lang").expect("clap requires a language");
+            let found = LANGUAGES.into_iter().find(|(name, _)| name == typed);
+            Verb::Examples(found.expect("clap knows the languages").1)
+        }
         ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => Verb::Serve,
     };
@@ -104,7 +112,13 @@ pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
     }
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let complaint = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let mut complaint = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    if complaint.ends_with(':') {
+        // A list follows, such as of what is missing.
+        let is_list = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("tip: ");
+        let missing: Vec<&str> = lines.clone().take_while(is_list).collect();
+        complaint = format!("{complaint} {}", missing.join(", "));
+    }
     // How to pass it as a value is not what anybody meant who mistyped a flag.
     let tip = lines.filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
     Some(match tip {
@@ -135,6 +149,14 @@ pub(crate) fn command(program: Program) -> Command {
             .value_parser(value_parser!(PathBuf))
             .help("Write to this file instead of stdout"),
     );
+    let examples = Command::new("examples").about("Print a program that calls every route, and works as it is").arg(
+        Arg::new("lang")
+            .long("lang")
+            .value_name("LANGUAGE")
+            .required(true)
+            .value_parser(LANGUAGES.map(|(name, _)| name))
+            .help("What it is written in"),
+    );
     let is_here = |name: &&SettingName| program == Program::Callboard || name.is_for_programs();
     let settings = SETTINGS.into_iter().filter(is_here).map(setting);
     let with_settings = |command: Command| command.arg(target(program)).args(settings.clone());
@@ -148,9 +170,13 @@ pub(crate) fn command(program: Program) -> Command {
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([serve, check, openapi].map(with_settings))
+        .subcommands([serve, check, openapi, examples].map(with_settings))
         .subcommands([CallArgs::command(), BenchArgs::command()])
 }
+
+/// What `examples` can write.
+const LANGUAGES: [(&str, Language); 3] =
+    [("curl", Language::Curl), ("python", Language::Python), ("rust", Language::Rust)];
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 all went well; 1 it could not be done; 2 the command line, the environment or the file is wrong;
@@ -257,6 +283,10 @@ mod tests {
         assert_eq!(
             complaint_of("callboard serve --zzz").unwrap(),
             "unexpected argument '--zzz' found; --help tells what there is"
+        );
+        assert_eq!(
+            complaint_of("callboard call").unwrap(),
+            "the following required arguments were not provided: <URL>, <ROUTE>; --help tells what there is"
         );
         assert_eq!(complaint_of("callboard --help"), None);
     }

@@ -11,8 +11,7 @@ use crate::config::Plan;
 
 /// The first lines of a server.
 pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: Duration) -> String {
-    let scheme = if plan.settings.tls_certificate.value.is_some() { "https" } else { "http" };
-    let base = base_url(scheme, address);
+    let base = base_of(plan, address);
     let mut text = format!(
         "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
         env!("CARGO_PKG_VERSION"),
@@ -36,6 +35,12 @@ pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: D
         let _ = write!(text, "\n  stage {} is used by no route and was not started", stage.name.value);
     }
     text
+}
+
+/// How a client reaches what is served under this plan at this address.
+pub(crate) fn base_of(plan: &Plan, address: SocketAddr) -> String {
+    let scheme = if plan.settings.tls_certificate.value.is_some() { "https" } else { "http" };
+    base_url(scheme, address)
 }
 
 /// A listener on all interfaces is reached on loopback.

@@ -1,4 +1,4 @@
-//! The command line: `serve`, `check`, `openapi`, `call`, `bench`, for the `callboard` binary and for programs with an app of their own.
+//! The command line: `serve`, `check`, `openapi`, `examples`, `call`, `bench`, for the `callboard` binary and for programs with an app of their own.
 //!
 //! A run has three steps, each in its own place: the words are split (`args`), resolved into a plan without side effects
 //! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is one line on stderr and an
@@ -33,7 +33,7 @@ use callboard_http::ApiInfo;
 
 use self::run::Own;
 
-/// Gives a program with its own app the commands of the `callboard` binary: `serve`, `check`, `openapi`, `call`, `bench`.
+/// Gives a program with its own app the commands of the `callboard` binary: `serve`, `check`, `openapi`, `examples`, `call`, `bench`.
 ///
 /// Settings come from flags, `CALLBOARD_*` variables, and a file of settings if one is named. Where nobody sets a limit,
 /// the app's own holds. Call it from `main`, outside any runtime; it starts its own.

@@ -7,6 +7,7 @@ mod bench;
 mod call;
 mod check;
 mod digits;
+mod examples;
 mod graph;
 mod mistakes;
 mod openapi;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::media;
+use callboard_http::media_type_of;
 
 /// One part, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) fn body<E>(
             Content::Text(text) => text.clone().into_bytes(),
             Content::File(path) => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                head.push_str(&format!("; filename=\"{}\"\r\ncontent-type: {}", quoted(&name), media::of_file(path)));
+                head.push_str(&format!("; filename=\"{}\"\r\ncontent-type: {}", quoted(&name), media_type_of(path)));
                 read(path)?
             }
         };

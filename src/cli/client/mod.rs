@@ -2,7 +2,6 @@
 
 pub(crate) mod args;
 mod form;
-mod media;
 pub(crate) mod payload;
 mod tensor;
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use callboard_codec::Format;
+use callboard_http::media_type_of;
 
 use super::form::{self, FormPart};
-use super::media;
 use super::tensor::TensorSpec;
 use crate::cli::error::CliError;
 
@@ -48,7 +48,7 @@ impl Source {
             Self::Json(text) => one(Bytes::from(text.clone()), Format::Json.media_type()),
             Self::Files(paths) => {
                 let payload = |path: &PathBuf| {
-                    let media_type = Some(media::of_file(path).to_owned());
+                    let media_type = Some(media_type_of(path).to_owned());
                     Ok::<_, CliError>(Payload { body: read(path)?.into(), media_type })
                 };
                 paths.iter().map(payload).collect::<Result<_, _>>()?

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod call;
 pub(crate) mod check;
+pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod openapi;
 pub(crate) mod serve;

@@ -34,6 +34,17 @@ impl Prepared {
 }
 
 impl Call {
+    /// A `POST` of a body of this media type.
+    #[must_use]
+    pub fn post(route: &str, media_type: &str, body: impl Into<Bytes>) -> Self {
+        Self {
+            method: "POST".to_owned(),
+            route: route.to_owned(),
+            headers: vec![("content-type".to_owned(), media_type.to_owned())],
+            body: body.into(),
+        }
+    }
+
     /// Checks it, and writes it in the form of this protocol.
     ///
     /// # Errors

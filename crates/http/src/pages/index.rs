@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use super::Sources;
 use crate::accept::Origin;
-use crate::curl::curl;
 use crate::request::head::joined;
 use crate::request::media::accepted;
+use crate::snippet::curl;
 
 #[derive(Serialize)]
 struct Index<'a> {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use callboard_core::Route;
 
+use super::{Body, Example, NOTHING, accept};
 use crate::openapi::example_of;
 
 /// Longer lines are not pasted by anybody.
@@ -29,6 +30,25 @@ pub fn curl(route: &Route, base: &str, file: Option<&Path>) -> Option<String> {
                 .then(|| format!("curl {url} -H 'content-type: application/json' -d {}", quoted(&json)))
         }
     }
+}
+
+/// A line for each route, with its title above it.
+pub(super) fn script(examples: &[Example], base: &str) -> String {
+    let lines: Vec<String> = examples.iter().map(|example| line(example, base)).collect();
+    lines.join("\n")
+}
+
+fn line(example: &Example, base: &str) -> String {
+    let body = match &example.body {
+        Body::Nothing => return format!("# {} {NOTHING}\n", example.route),
+        Body::Json(json) => format!("-H 'content-type: application/json' -d {}", quoted(&json.to_string())),
+        Body::File { path, field: Some(field), .. } => format!("-F {}=@{}", quoted(field), quoted(path)),
+        Body::File { path, media_type, field: None } => {
+            format!("-H 'content-type: {media_type}' --data-binary @{}", quoted(path))
+        }
+    };
+    let stream = if example.streams { format!("-N -H 'accept: {}' ", accept(true)) } else { String::new() };
+    format!("# {}\ncurl {base}{} {stream}{body}\n", example.title(), quoted(&example.route))
 }
 
 /// As one word of a POSIX shell.

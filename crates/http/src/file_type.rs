@@ -23,10 +23,11 @@ const TYPES: [(&str, &str); 16] = [
 ];
 
 /// Bytes of which nothing is known.
-pub(crate) const BYTES: &str = "application/octet-stream";
+const BYTES: &str = "application/octet-stream";
 
-/// By the extension of the file's name.
-pub(crate) fn of_file(path: &Path) -> &'static str {
+/// The media type that a file's name promises by its extension; `application/octet-stream` where it promises nothing.
+#[must_use]
+pub fn media_type_of(path: &Path) -> &'static str {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     let known = TYPES.iter().find(|(name, _)| extension.as_deref() == Some(*name));
     known.map_or(BYTES, |(_, media_type)| media_type)
@@ -38,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_extension_decides() {
-        let types = ["a/seven.PNG", "x.tar.npy", "noname", ".json"].map(|name| of_file(Path::new(name)));
+        let types = ["a/seven.PNG", "x.tar.npy", "noname", ".json"].map(|name| media_type_of(Path::new(name)));
         assert_eq!(types, ["image/png", "application/x-npy", BYTES, BYTES]);
     }
 }

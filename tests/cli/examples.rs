@@ -1,0 +1,37 @@
+//! `callboard examples`: what is printed is a program. That it runs is shown in `tests/external/`.
+
+use std::fs;
+
+use crate::support::{callboard, failure, run};
+
+/// The file is an example target of this package, so it compiles; `.ci/run` runs it.
+#[test]
+fn the_program_in_rust_is_the_one_that_is_compiled_here() {
+    let output = run(&["examples", "examples/digits", "--lang", "rust"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let compiled = fs::read_to_string("examples/digits/client.rs").unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), compiled);
+}
+
+#[test]
+fn every_route_is_called_where_it_would_be_served() {
+    for (language, call) in
+        [("curl", "\ncurl http://127.0.0.1:9"), ("python", "print(call("), ("rust", "call(&origin, ")]
+    {
+        let output = run(&["examples", "examples/graph", "--lang", language, "--http", "0.0.0.0:9"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let program = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(format!("\n{program}").matches(call).count(), 4, "{program}");
+        assert!(program.contains("http://127.0.0.1:9") && program.contains("../digits/seven.png"), "{program}");
+    }
+}
+
+#[test]
+fn a_language_that_nobody_speaks_here_is_told() {
+    let (line, code) = failure(callboard(["examples", "examples/digits", "--lang", "cobol"]));
+    assert_eq!(code, 2);
+    assert!(line.contains("cobol"), "{line}");
+    let (line, code) = failure(callboard(["examples", "examples/digits"]));
+    assert_eq!(code, 2);
+    assert!(line.contains("--lang"), "{line}");
+}

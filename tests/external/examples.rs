@@ -1,0 +1,59 @@
+//! The programs that `callboard examples` prints, run as they are printed against what they were printed for.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::process;
+use crate::support::{PATIENCE, Server, callboard, directory};
+use crate::tool::{CURL, PYTHON, Tool};
+
+/// What is served, and how many replies its examples get.
+const SERVED: [(&str, usize); 3] = [("examples/digits", 1), ("examples/graph", 4), ("examples/digits/digits.onnx", 1)];
+
+/// The program for a running server, in a file.
+fn program(served: &str, language: &str, server: &Server) -> PathBuf {
+    let output = callboard(["examples", served, "--lang", language, "--http", &server.address]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let file = directory().join("program");
+    std::fs::write(&file, output.stdout).unwrap();
+    file
+}
+
+/// Runs the programs of a language; gives all that they printed.
+fn run_all(language: &str, interpreter: &[&str]) -> Vec<String> {
+    let run = |(served, _)| {
+        let server = Server::start(callboard(["serve", served, "--http", "127.0.0.1:0"]));
+        let mut command = Command::new(interpreter[0]);
+        command.args(&interpreter[1..]).arg(program(served, language, &server)).current_dir(env!("CARGO_MANIFEST_DIR"));
+        process::run(&mut command, PATIENCE).unwrap_or_else(|error| panic!("{served}: {error}"))
+    };
+    SERVED.into_iter().map(run).collect()
+}
+
+fn is_there(tool: Tool, program: &str) -> bool {
+    tool.or_skip(process::run(Command::new(program).arg("--version"), PATIENCE)).is_some()
+}
+
+#[test]
+fn the_lines_for_curl_run() {
+    if !is_there(CURL, "curl") {
+        return;
+    }
+    // What curl itself does not take for a failure, an error's status, is one here.
+    let shell = r#"curl() { command curl --silent --show-error --fail "$@" && echo; }; . "$0""#;
+    for (printed, (served, replies)) in run_all("curl", &["sh", "-e", "-c", shell]).iter().zip(SERVED) {
+        assert_eq!(printed.lines().count(), replies, "{served}: {printed}");
+        assert!(served.ends_with("onnx") || printed.contains("\"7\""), "{served}: {printed}");
+    }
+}
+
+#[test]
+fn the_programs_for_python_run() {
+    if !is_there(PYTHON, "python3") {
+        return;
+    }
+    for (printed, (served, replies)) in run_all("python", &["python3", "-B"]).iter().zip(SERVED) {
+        assert_eq!(printed.lines().count(), replies, "{served}: {printed}");
+        assert!(served.ends_with("onnx") || printed.contains("'7'"), "{served}: {printed}");
+    }
+}
