@@ -55,6 +55,18 @@ impl SessionKey {
         Self(NonZeroU64::new(mix(hash)).unwrap_or(NonZeroU64::MIN))
     }
 
+    /// The key that another node knows by this number; none for 0.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// What crosses the wire instead of the name.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+
     /// How well this session and a replica agree: the highest wins.
     pub(crate) fn affinity(self, replica: usize) -> u64 {
         mix(self.0.get() ^ mix(replica as u64))
@@ -109,7 +121,9 @@ impl CallOptions {
         self
     }
 
-    pub(crate) fn first_item_timeout(&self) -> Option<Duration> {
+    /// How long the first output may take, where that is asked for.
+    #[must_use]
+    pub fn first_item_timeout(&self) -> Option<Duration> {
         self.first_item_timeout
     }
 
@@ -120,7 +134,9 @@ impl CallOptions {
         self
     }
 
-    pub(crate) fn deadline(&self) -> Option<Deadline> {
+    /// When its caller gives up, where that is asked for.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Deadline> {
         self.deadline
     }
 
@@ -142,11 +158,15 @@ impl CallOptions {
         self
     }
 
-    pub(crate) fn priority(&self) -> Option<Priority> {
+    /// The class that is asked for.
+    #[must_use]
+    pub fn priority(&self) -> Option<Priority> {
         self.priority
     }
 
-    pub(crate) fn session(&self) -> Option<SessionKey> {
+    /// The session that it belongs to.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionKey> {
         self.session
     }
 }

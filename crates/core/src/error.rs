@@ -86,6 +86,12 @@ impl ErrorKind {
         }
     }
 
+    /// The kind of this word.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     /// Whether the same request may succeed if it is sent again unchanged.
     ///
     /// `Overloaded` and `Unavailable` say that the stage which answers so has started nothing; whether an earlier one has is
@@ -107,27 +113,36 @@ impl fmt::Display for ErrorKind {
 ///
 /// Boxed inside, so that a `Result` with it stays small on the path where nothing goes wrong.
 #[derive(Clone)]
-pub struct CallError(Box<Inner>);
+pub struct CallError(Box<ErrorParts>);
 
+/// All that an error says, for doors that carry it elsewhere and make it again there.
 #[derive(Clone, Debug)]
-struct Inner {
-    kind: ErrorKind,
-    message: String,
-    error_type: Option<String>,
-    status: Option<u16>,
-    details: Option<Value>,
-    retry_after: Option<Duration>,
-    remote_trace: Option<String>,
-    stage: Option<StageName>,
-    /// User code of another step ran before.
-    started: bool,
+pub struct ErrorParts {
+    /// See [`CallError::kind`].
+    pub kind: ErrorKind,
+    /// See [`CallError::message`].
+    pub message: String,
+    /// See [`CallError::error_type`].
+    pub error_type: Option<String>,
+    /// See [`CallError::status`].
+    pub status: Option<u16>,
+    /// See [`CallError::details`].
+    pub details: Option<Value>,
+    /// See [`CallError::retry_after`].
+    pub retry_after: Option<Duration>,
+    /// See [`CallError::remote_trace`].
+    pub remote_trace: Option<String>,
+    /// See [`CallError::stage`].
+    pub stage: Option<StageName>,
+    /// See [`CallError::was_started`].
+    pub started: bool,
 }
 
-impl CallError {
-    /// An error of this kind with a message for its reader: lowercase, no full stop, naming field and limit.
+impl ErrorParts {
+    /// An error of this kind that says nothing else, before any user code.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
+        Self {
             kind,
             message: message.into(),
             error_type: None,
@@ -137,7 +152,27 @@ impl CallError {
             remote_trace: None,
             stage: None,
             started: false,
-        }))
+        }
+    }
+}
+
+impl From<ErrorParts> for CallError {
+    fn from(parts: ErrorParts) -> Self {
+        Self(Box::new(parts))
+    }
+}
+
+impl CallError {
+    /// An error of this kind with a message for its reader: lowercase, no full stop, naming field and limit.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(ErrorParts::new(kind, message)))
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn into_parts(self) -> ErrorParts {
+        *self.0
     }
 
     pub(crate) fn overloaded(message: impl Into<String>, retry_after: Duration) -> Self {

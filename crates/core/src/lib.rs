@@ -71,12 +71,12 @@ pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
-    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Client, FunctionCall, NO_ARGS,
+    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, Client, FunctionCall, NO_ARGS,
     PayloadReplies, Prepare, Preprocess, Replies,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
-pub use error::{CallError, ErrorKind};
+pub use error::{CallError, ErrorKind, ErrorParts};
 pub use failure::Failure;
 pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use id::{FlightId, RouteName, StageName};

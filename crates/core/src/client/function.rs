@@ -161,6 +161,18 @@ impl FunctionCall {
         values.map(|value| value.resident_bytes() as u64).sum()
     }
 
+    /// What `route` is given: the arguments as they are where it is a function, else its input.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when the arguments are not what the route takes.
+    pub fn into_payload(self, route: &Route) -> Result<Payload, CallError> {
+        match route.is_function() {
+            true => Ok(Payload::new(self)),
+            false => Ok(route.input().from_value(self.into_input(route)?)?),
+        }
+    }
+
     /// What a route that is no function gets of these arguments: the only positional one, or the keywords as a map.
     fn into_input(mut self, route: &Route) -> Result<Value, CallError> {
         match (self.args.len(), self.kwargs.len()) {
@@ -240,10 +252,7 @@ impl Client {
     pub async fn send_with(&self, name: &str, call: FunctionCall, options: CallOptions) -> Result<Value, CallError> {
         let route = self.find_function(name)?;
         let bytes = call.resident_bytes();
-        let payload = match route.is_function() {
-            true => Payload::new(call),
-            false => route.input().from_value(call.into_input(&route)?)?,
-        };
+        let payload = call.into_payload(&route)?;
         let admission = self.admit(&route, bytes)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;
@@ -253,7 +262,12 @@ impl Client {
         }
     }
 
-    fn find_function(&self, name: &str) -> Result<std::sync::Arc<Route>, CallError> {
+    /// The route that is called by this name, with or without its leading `/`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is none.
+    pub fn find_function(&self, name: &str) -> Result<std::sync::Arc<Route>, CallError> {
         let route = match name.starts_with('/') {
             true => self.route(name),
             false => self.route(&format!("/{name}")),

@@ -1,12 +1,14 @@
 //! The door for callers in this process, and the one that edges use: admit, submit, wait.
 
 mod blocking;
+mod caller;
 mod cast;
 mod function;
 mod replies;
 mod stream;
 
 pub use blocking::{BlockingClient, BlockingStream};
+pub use caller::Caller;
 pub use function::{FunctionCall, NO_ARGS};
 pub use replies::{PayloadReplies, Replies};
 pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};

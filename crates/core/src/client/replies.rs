@@ -53,7 +53,7 @@ impl Client {
         let payload = Payload::new(input);
         let route = self.hold(route)?;
         let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
-        Ok(Replies { payloads: Some(self.submit_streaming(admission, payload, options)), types: PhantomData })
+        Ok(Replies::new(self.submit_streaming(admission, payload, options)))
     }
 
     /// Runs an admitted call and reads its outputs one by one: for edges.
@@ -75,6 +75,11 @@ pub struct Replies<Out> {
 }
 
 impl<Out: Data + Clone> Replies<Out> {
+    /// Reads the payloads of another door as `Out`.
+    pub fn new(payloads: PayloadReplies) -> Self {
+        Self { payloads: Some(payloads), types: PhantomData }
+    }
+
     /// The next output. `None` after the last one, and after an error.
     pub async fn next(&mut self) -> Option<Result<Out, CallError>> {
         StreamExt::next(self).await
@@ -103,6 +108,13 @@ impl<Out> fmt::Debug for Replies<Out> {
 /// The outputs of one call, as they are.
 #[must_use = "a call runs as its replies are read"]
 pub struct PayloadReplies(Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>);
+
+impl PayloadReplies {
+    /// The outputs that another door brings. After an error nothing more is asked of them.
+    pub fn new(outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static) -> Self {
+        Self(outputs.boxed())
+    }
+}
 
 impl Stream for PayloadReplies {
     type Item = Result<Payload, CallError>;

@@ -1,0 +1,172 @@
+//! One call on a stream of its own, driven by its caller's future: dropped, it resets the stream, and with that the call.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, ResetCode, frame_head};
+use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
+use callboard_core::{CallError, ErrorKind, ErrorParts};
+
+use super::error::CONNECTION_LOST;
+use super::link::Link;
+use crate::convert;
+use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
+
+/// A successful outcome, its body received and not yet read.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) done: Done,
+    pub(super) body: EnvelopeDecoder,
+}
+
+/// Both halves of a call's stream.
+#[derive(Debug)]
+pub(super) struct Talk {
+    pub(super) outgoing: Outgoing,
+    pub(super) incoming: Incoming,
+    limits: DecodeLimits,
+    /// Keeps the connection while the call is on it, although newer calls may go elsewhere.
+    _link: Arc<Link>,
+}
+
+impl Talk {
+    /// Opens a stream; waits while the node has no room for one more.
+    pub(super) async fn open(link: &Arc<Link>, frames: &FrameLimits, limits: &DecodeLimits) -> Result<Self, CallError> {
+        let opened = link.connection().open_bi().await;
+        let (send, receive) = opened.map_err(|error| not_started(format!("no stream could be opened: {error}")))?;
+        let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, frames.clone()));
+        Ok(Self { outgoing, incoming, limits: limits.clone(), _link: Arc::clone(link) })
+    }
+
+    /// Makes the call, whole, and waits for its outcome.
+    pub(super) async fn call(mut self, call: &Call, envelope: Envelope) -> Result<Answer, CallError> {
+        let early = self.send(call, envelope, true).await?;
+        let head = match early {
+            Some(head) => head,
+            None => self.next_head().await?,
+        };
+        self.answer(&head).await
+    }
+
+    /// Sends the call. The node may answer before it has all of it: that it will not take it.
+    pub(super) async fn send(
+        &mut self,
+        call: &Call,
+        envelope: Envelope,
+        last: bool,
+    ) -> Result<Option<FrameHead>, CallError> {
+        let head = frame_head(FrameKind::Call, 0, call, envelope.len());
+        let head = head.map_err(|error| CallError::new(ErrorKind::InvalidInput, error.to_string()))?;
+        let mut pieces: Vec<Bytes> = std::iter::once(head).chain(envelope.into_parts()).collect();
+        let written = tokio::select! {
+            biased;
+            written = self.outgoing.write(&mut pieces) => written,
+            head = self.incoming.next_head() => return early(head).map(Some),
+        };
+        match written {
+            Ok(()) => {
+                if last {
+                    self.outgoing.finish();
+                }
+                Ok(None)
+            }
+            Err(WriteFault::Stopped(_)) => early(self.incoming.next_head().await).map(Some),
+            // The node starts nothing whose body it has not read to its end.
+            Err(WriteFault::Lost(error)) => Err(not_started(format!("the connection was lost: {error}"))),
+        }
+    }
+
+    pub(super) async fn next_head(&mut self) -> Result<FrameHead, CallError> {
+        match self.incoming.next_head().await {
+            Ok(Some(head)) => Ok(head),
+            Ok(None) => Err(unknown("the stream ended without an outcome")),
+            Err(fault) => Err(read_fault(fault)),
+        }
+    }
+
+    pub(super) async fn answer(&mut self, head: &FrameHead) -> Result<Answer, CallError> {
+        match head.kind {
+            FrameKind::Done => {
+                let done = head.header::<Done>().map_err(|error| read_fault(error.into()))?;
+                let body = self.body(head).await?;
+                Ok(Answer { done, body })
+            }
+            FrameKind::Fail => Err(self.fail(head).await),
+            kind => Err(unknown(&format!("a frame of the kind {kind} came instead of an outcome"))),
+        }
+    }
+
+    /// The body behind a head, in a decoder that shares or fills its segments as they come.
+    pub(super) async fn body(&mut self, head: &FrameHead) -> Result<EnvelopeDecoder, CallError> {
+        let mut decoder = EnvelopeDecoder::new(&self.limits);
+        let mut left = head.body_bytes;
+        while left > 0 {
+            match self.incoming.next_part().await {
+                Ok(Some(FramePart::Body { bytes, .. })) => {
+                    left -= bytes.len();
+                    decoder.push(bytes).map_err(unreadable)?;
+                }
+                Ok(_) => return Err(read_fault(ReadFault::Ended)),
+                Err(fault) => return Err(read_fault(fault)),
+            }
+        }
+        Ok(decoder)
+    }
+
+    pub(super) async fn fail(&mut self, head: &FrameHead) -> CallError {
+        if head.body_bytes > convert::max_details_bytes() {
+            return unknown("an error came with more details than fit");
+        }
+        let fail = match head.header::<Fail>() {
+            Ok(fail) => fail,
+            Err(error) => return read_fault(error.into()),
+        };
+        match self.incoming.short_body(head).await {
+            Ok(details) => convert::error(fail, &details),
+            // What happened is known; what was attached is not.
+            Err(_) => convert::error(fail, &Bytes::new()),
+        }
+    }
+}
+
+/// What came before the call was sent to its end.
+fn early(head: Result<Option<FrameHead>, ReadFault>) -> Result<FrameHead, CallError> {
+    match head {
+        Ok(Some(head)) => Ok(head),
+        Ok(None) => Err(not_started("the node ended the stream before it had the whole call".to_owned())),
+        Err(ReadFault::Reset(Some(ResetCode::Protocol | ResetCode::TooLarge))) => {
+            Err(CallError::new(ErrorKind::InvalidInput, "the node refused the call as malformed or too large"))
+        }
+        Err(fault) => Err(not_started(fault.to_string())),
+    }
+}
+
+/// What a fault says of a call that was sent to its end.
+fn read_fault(fault: ReadFault) -> CallError {
+    match fault {
+        ReadFault::Reset(Some(code)) if code.says_not_started() => not_started("the node had no room".to_owned()),
+        ReadFault::Lost(error) => unknown(&format!("the connection was lost: {error}")),
+        // What came is beyond our limits, or none of ours.
+        ReadFault::Wire(error) => unreadable(error),
+        fault => unknown(&fault.to_string()),
+    }
+}
+
+/// An output that is beyond our own limits or none at all: the call itself has succeeded.
+pub(super) fn unreadable(error: impl std::fmt::Display) -> CallError {
+    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, format!("the output cannot be read: {error}"));
+    parts.started = true;
+    parts.into()
+}
+
+pub(super) fn not_started(reason: String) -> CallError {
+    CallError::new(ErrorKind::Unavailable, format!("the call was not started: {reason}"))
+}
+
+fn unknown(reason: &str) -> CallError {
+    let message = format!("the call was sent, and may have run: {reason}");
+    let mut parts = ErrorParts::new(ErrorKind::Unavailable, message);
+    parts.started = true;
+    parts.error_type = Some(CONNECTION_LOST.to_owned());
+    parts.into()
+}

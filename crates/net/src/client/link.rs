@@ -1,0 +1,246 @@
+//! One connection to a node, greeted; and the choice of the next one when it is gone.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use callboard_codec::wire::{FrameKind, FrameLimits, Hello, ResetCode, VERSION, Welcome, frame_head};
+use quinn::{Connection, ConnectionError};
+use tokio::net::UdpSocket;
+use tokio::sync::Mutex;
+
+use crate::endpoint::{ConnectFault, Transport};
+use crate::stream::{Incoming, Outgoing};
+
+/// A list of offers is short.
+const MAX_OFFERS_BYTES: usize = 4 << 20;
+
+/// A connection that may carry calls.
+#[derive(Debug)]
+pub(crate) struct Link {
+    connection: Connection,
+    welcome: Welcome,
+    going_away: AtomicBool,
+    /// The stream of the greeting, open for as long as the connection is wanted.
+    _control: (Outgoing, Incoming),
+}
+
+/// Why there is no link to an address.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkFault {
+    /// Nobody is there: it may come.
+    #[error("{address}: {reason}")]
+    Absent { address: SocketAddr, reason: String },
+    /// Somebody is there and says no: it will not change by waiting.
+    #[error("{address} refused: {reason}")]
+    Refused { address: SocketAddr, reason: String },
+}
+
+impl Link {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(crate) fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// Whether new calls may go on it.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.going_away.load(Ordering::Acquire) && self.connection.close_reason().is_none()
+    }
+
+    /// Connects and greets.
+    pub(crate) async fn open(
+        transport: &Transport,
+        address: SocketAddr,
+        node: &str,
+        limit: Duration,
+    ) -> Result<Arc<Self>, LinkFault> {
+        let absent = |reason: String| LinkFault::Absent { address, reason };
+        let connecting = transport.connect(address).map_err(|fault| match fault {
+            ConnectFault::Identity(error) => LinkFault::Refused { address, reason: error.to_string() },
+            ConnectFault::Connect(error) => absent(error.to_string()),
+        })?;
+        let greeting = async {
+            let connection = connecting.await.map_err(|error| connection_fault(address, &error))?;
+            Self::greet(transport, connection, address, node).await
+        };
+        tokio::select! {
+            biased;
+            linked = greeting => linked,
+            error = port_refuses(address) => Err(absent(error.to_string())),
+            () = tokio::time::sleep(limit) => Err(absent(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    async fn greet(
+        transport: &Transport,
+        connection: Connection,
+        address: SocketAddr,
+        node: &str,
+    ) -> Result<Arc<Self>, LinkFault> {
+        let lost = |connection: &Connection, reason: &str| match connection.close_reason() {
+            Some(error) => connection_fault(address, &error),
+            None => LinkFault::Absent { address, reason: reason.to_owned() },
+        };
+        let (send, receive) = connection.open_bi().await.map_err(|error| connection_fault(address, &error))?;
+        let limits = FrameLimits { max_body_bytes: MAX_OFFERS_BYTES, ..FrameLimits::default() };
+        let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, limits));
+        let hello = Hello {
+            min_version: 1,
+            max_version: VERSION,
+            cluster: transport.identity().cluster().to_owned(),
+            node: node.to_owned(),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Hello::default()
+        };
+        let refused = |reason: String| LinkFault::Refused { address, reason };
+        let head = frame_head(FrameKind::Hello, 0, &hello, 0).map_err(|error| refused(error.to_string()))?;
+        if outgoing.write(&mut [head]).await.is_err() {
+            return Err(lost(&connection, "left during the greeting"));
+        }
+        let head = match incoming.next_head().await {
+            Ok(Some(head)) if head.kind == FrameKind::Welcome => head,
+            Ok(_) => return Err(refused("no welcome".to_owned())),
+            Err(_) => return Err(lost(&connection, "left during the greeting")),
+        };
+        let welcome: Welcome = head.header().map_err(|error| refused(error.to_string()))?;
+        if incoming.short_body(&head).await.is_err() {
+            return Err(lost(&connection, "left during the greeting"));
+        }
+        let going_away = AtomicBool::new(welcome.draining);
+        let link = Arc::new(Self { connection, welcome, going_away, _control: (outgoing, incoming) });
+        transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
+        Ok(link)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.connection.close(crate::endpoint::code(ResetCode::Done), b"");
+    }
+}
+
+/// Takes what the node says without being asked.
+async fn hear(link: std::sync::Weak<Link>, connection: Connection) {
+    while let Ok(stream) = connection.accept_uni().await {
+        let mut incoming = Incoming::new(stream, FrameLimits { max_body_bytes: 0, ..FrameLimits::default() });
+        let Ok(Some(head)) = incoming.next_head().await else { continue };
+        let Some(link) = link.upgrade() else { return };
+        if head.kind == FrameKind::Goaway {
+            link.going_away.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
+    let refused = |reason: String| LinkFault::Refused { address, reason };
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            let reason = String::from_utf8_lossy(&close.reason).into_owned();
+            match ResetCode::from_number(close.error_code.into_inner()) {
+                Some(ResetCode::Refused) => refused(reason),
+                _ => LinkFault::Absent { address, reason: format!("closed: {reason}") },
+            }
+        }
+        // TLS says no: a certificate that is not of the cluster, or too old.
+        ConnectionError::TransportError(error) if (0x100..0x200).contains(&u64::from(error.code)) => {
+            refused(error.to_string())
+        }
+        error => LinkFault::Absent { address, reason: error.to_string() },
+    }
+}
+
+/// Resolves when the system says that nobody has the port, which QUIC itself would only notice by silence.
+async fn port_refuses(address: SocketAddr) -> io::Error {
+    match ask_port(address).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
+        // Somebody has it, or nothing is known.
+        _ => std::future::pending().await,
+    }
+}
+
+async fn ask_port(address: SocketAddr) -> io::Result<()> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(address).await?;
+    // Too short to be a packet: an endpoint drops it.
+    socket.send(&[0]).await?;
+    socket.recv(&mut [0; 1]).await.map(|_| ())
+}
+
+/// The link of the moment to one of several addresses.
+#[derive(Debug)]
+pub(crate) struct Links {
+    transport: Transport,
+    addresses: Vec<SocketAddr>,
+    node: String,
+    connect_timeout: Duration,
+    current: ArcSwapOption<Link>,
+    next: AtomicUsize,
+    dialling: Mutex<()>,
+}
+
+impl Links {
+    pub(crate) fn new(
+        transport: Transport,
+        addresses: Vec<SocketAddr>,
+        node: String,
+        connect_timeout: Duration,
+    ) -> Self {
+        let (current, next) = (ArcSwapOption::empty(), AtomicUsize::new(0));
+        Self { transport, addresses, node, connect_timeout, current, next, dialling: Mutex::default() }
+    }
+
+    /// A link that may be used: the one there is, or a new one to the first address that answers.
+    ///
+    /// # Cancellation
+    ///
+    /// Whoever waits next goes on.
+    pub(crate) async fn link(&self) -> Result<Arc<Link>, LinkFault> {
+        if let Some(link) = self.usable() {
+            return Ok(link);
+        }
+        let _turn = self.dialling.lock().await;
+        if let Some(link) = self.usable() {
+            return Ok(link);
+        }
+        let mut fault = None;
+        for _ in 0..self.addresses.len() {
+            let address = self.addresses[self.next.load(Ordering::Relaxed) % self.addresses.len()];
+            match Link::open(&self.transport, address, &self.node, self.connect_timeout).await {
+                Ok(link) => {
+                    self.current.store(Some(Arc::clone(&link)));
+                    // A node that is about to leave is good enough only when there is no other.
+                    if link.is_usable() {
+                        return Ok(link);
+                    }
+                    fault = Some(LinkFault::Absent { address, reason: "the node is draining".to_owned() });
+                }
+                Err(error) => fault = Some(error),
+            }
+            self.next.fetch_add(1, Ordering::Relaxed);
+        }
+        // There is at least one address, so there was at least one try.
+        Err(fault.expect("an address was tried"))
+    }
+
+    /// Prefers another address the next time.
+    pub(crate) fn turn_away_from(&self, link: &Arc<Link>) {
+        if self.addresses.len() > 1 {
+            link.going_away.store(true, Ordering::Release);
+            self.next.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn usable(&self) -> Option<Arc<Link>> {
+        self.current.load_full().filter(|link| link.is_usable())
+    }
+}

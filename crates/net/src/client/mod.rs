@@ -1,0 +1,327 @@
+//! Calls to nodes over QUIC: the same calls as in process, with the same errors.
+//!
+//! A client holds one connection to one of its nodes, and makes a new one when it is gone. A call that was not started is made again, a
+//! few times, with pauses, within its deadline; one that may have run is not, whatever became of it. Dropping a call cancels it where it
+//! runs.
+
+mod address;
+mod call;
+mod error;
+mod link;
+mod replies;
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::wire::{Call, FrameLimits};
+use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
+use callboard_core::{CallError, CallOptions, Caller, Deadline, ErrorKind, FunctionCall, Instant, Replies, Timing};
+
+pub use self::address::QuicUrl;
+use self::call::{Answer, Talk, not_started, unreadable};
+pub use self::error::{ConnectError, Trouble};
+use self::link::{Link, LinkFault, Links};
+use crate::convert;
+use crate::endpoint::{Transport, Tuning};
+use crate::identity::Identity;
+
+/// How a client connects and calls. Made by [`Client::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct ClientBuilder {
+    identity: Option<Identity>,
+    start_up_wait: Duration,
+    connect_timeout: Duration,
+    attempts: u32,
+    credit: u32,
+    frames: FrameLimits,
+    decode: DecodeLimits,
+    tuning: Tuning,
+}
+
+/// Long enough for a node that loads a model, short enough for whoever mistyped a port.
+const DEFAULT_START_UP_WAIT: Duration = Duration::from_secs(10);
+/// Many round trips, even around the world.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// One lost connection and one node that drains are got over.
+const DEFAULT_ATTEMPTS: u32 = 3;
+/// Outputs on their way to a reader: hides a round trip, holds little.
+const DEFAULT_CREDIT: u32 = 16;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+impl ClientBuilder {
+    /// Shows this identity. Default: the development identity, which is good for this machine only.
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Waits so long for a node that is not there yet. Default 10 s; zero tries each address once. A host without an address, and a
+    /// node that refuses, are not waited for.
+    pub fn start_up_wait(mut self, wait: Duration) -> Self {
+        self.start_up_wait = wait;
+        self
+    }
+
+    /// Gives up one handshake after so long. Default 2 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Makes a call at most so many times, as long as it was not started. Default 3, at least 1.
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts.max(1);
+        self
+    }
+
+    /// Lets so many outputs of a stream be on their way at once. Default 16, at least 1. What is beyond waits at the worker.
+    pub fn credit(mut self, outputs: u32) -> Self {
+        self.credit = outputs.max(1);
+        self
+    }
+
+    /// What decoding a reply may cost.
+    pub fn decode_limits(mut self, limits: DecodeLimits) -> Self {
+        self.frames.max_body_bytes = limits.max_bytes;
+        self.decode = limits;
+        self
+    }
+
+    /// How QUIC is tuned.
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// Connects to the first node that answers.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConnectError`].
+    pub async fn connect(self, url: &str) -> Result<Client, ConnectError> {
+        let addresses = QuicUrl::from_str(url)?.resolve().await?;
+        let first = *addresses.first().ok_or(ConnectError::Nowhere)?;
+        let identity = match self.identity {
+            Some(identity) => identity,
+            None => {
+                let identity = Identity::development()?;
+                addresses.iter().try_for_each(|address| identity.check_address(*address))?;
+                identity
+            }
+        };
+        let transport = Transport::reaching(first, identity, &self.tuning)?;
+        let links = Links::new(transport, addresses, String::new(), self.connect_timeout);
+        wait_for(&links, self.start_up_wait).await?;
+        let Self { attempts, credit, frames, decode, .. } = self;
+        Ok(Client { inner: Arc::new(Inner { links, attempts, credit, frames, decode }) })
+    }
+}
+
+/// Tries until somebody answers, or the wait is over, or it is of no use.
+async fn wait_for(links: &Links, wait: Duration) -> Result<Arc<Link>, ConnectError> {
+    let until = Instant::now() + wait;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let fault = match links.link().await {
+            Ok(link) => return Ok(link),
+            Err(fault) => fault,
+        };
+        match fault {
+            LinkFault::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
+            fault if Instant::now() + pause > until => {
+                return Err(ConnectError::NobodyThere { waited: wait, last: fault.to_string() });
+            }
+            LinkFault::Absent { .. } => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// A handle on nodes somewhere else. Cloning it is cheap; the connection is closed with the last one.
+///
+/// It is a [`Caller`], as is the client of a node in the same process.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    links: Links,
+    attempts: u32,
+    credit: u32,
+    frames: FrameLimits,
+    decode: DecodeLimits,
+}
+
+/// An input that is encoded already, so that a caller can make the next one ready while it waits. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    call: Call,
+    envelope: Envelope,
+}
+
+/// An outcome with what the node says of it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Returned<Out> {
+    /// The output.
+    pub output: Out,
+    /// Where the time went, on the node.
+    pub timing: Timing,
+}
+
+impl Client {
+    /// Connects to a node at `quic://host:port`, or to the first that answers of `quic://a:1,b:2`, with the development identity.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConnectError`].
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder().connect(url).await
+    }
+
+    /// A client with an identity, limits or patience of its own.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder {
+            identity: None,
+            start_up_wait: DEFAULT_START_UP_WAIT,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            attempts: DEFAULT_ATTEMPTS,
+            credit: DEFAULT_CREDIT,
+            frames: FrameLimits::default(),
+            decode: DecodeLimits::default(),
+            tuning: Tuning::default(),
+        }
+    }
+
+    /// Encodes a call's input.
+    ///
+    /// # Errors
+    ///
+    /// When the type's own `Serialize` fails.
+    pub fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Prepared, CallError> {
+        let envelope = Payload::new(input)
+            .to_envelope()
+            .map_err(|error| CallError::new(ErrorKind::InvalidInput, format!("the input cannot be sent: {error}")))?;
+        Ok(Prepared { call: Call { route: route.to_owned(), ..Call::default() }, envelope })
+    }
+
+    /// Makes a call that was [prepared](Self::prepare).
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`]; [`Trouble::of`] tells what it means for the caller.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future resets the call's stream, which cancels it on the node.
+    pub async fn call_prepared<Out: Data>(
+        &self,
+        prepared: Prepared,
+        options: CallOptions,
+    ) -> Result<Returned<Out>, CallError> {
+        let Answer { done, body } = self.run(prepared, &options).await?;
+        let output = body.finish_as::<Out>().map_err(unreadable)?;
+        Ok(Returned { output, timing: convert::timing(done.times) })
+    }
+
+    /// The name of the node that it is connected to, and its build. `None` while there is no connection.
+    ///
+    /// # Errors
+    ///
+    /// When no node answers.
+    pub async fn node(&self) -> Result<(String, String), CallError> {
+        let link = self.link().await?;
+        Ok((link.welcome().node.clone(), link.welcome().build.clone()))
+    }
+
+    /// Makes a call until it was started, or it is of no use.
+    async fn run(&self, prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1.. {
+            let error = match within(options.deadline(), self.attempt(prepared.clone(), options)).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !error.is_retryable() || attempt >= self.inner.attempts {
+                return Err(error);
+            }
+            // All at once would come again all at once.
+            let jittered = pause.mul_f64(0.5 + fastrand::f64());
+            let wait = error.retry_after().map_or(jittered, |after| after.max(jittered));
+            if options.deadline().is_some_and(|deadline| deadline.is_expired(Instant::now() + wait)) {
+                return Err(error);
+            }
+            tokio::time::sleep(wait).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    async fn attempt(&self, prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
+        let link = self.link().await?;
+        let talk = Talk::open(&link, &self.inner.frames, &self.inner.decode).await?;
+        let Prepared { mut call, envelope } = prepared;
+        convert::put_options(&mut call, options, Instant::now());
+        let outcome = talk.call(&call, envelope).await;
+        if outcome.as_ref().is_err_and(CallError::is_retryable) {
+            self.inner.links.turn_away_from(&link);
+        }
+        outcome
+    }
+
+    async fn link(&self) -> Result<Arc<Link>, CallError> {
+        self.inner.links.link().await.map_err(|fault| match fault {
+            LinkFault::Absent { .. } => not_started(format!("no node answers: {fault}")),
+            LinkFault::Refused { .. } => CallError::new(ErrorKind::PermissionDenied, fault.to_string()),
+        })
+    }
+}
+
+/// Waits for an outcome no longer than the call may take.
+async fn within<T>(
+    deadline: Option<Deadline>,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let Some(deadline) = deadline else { return call.await };
+    tokio::select! {
+        biased;
+        outcome = call => outcome,
+        () = tokio::time::sleep_until(deadline.instant()) => {
+            Err(CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the outcome was there"))
+        }
+    }
+}
+
+impl Caller for Client {
+    async fn call_with<In: Data, Out: Data + Clone>(
+        &self,
+        route: &str,
+        input: In,
+        options: CallOptions,
+    ) -> Result<Out, CallError> {
+        let prepared = self.prepare(route, input)?;
+        self.call_prepared(prepared, options).await.map(|returned| returned.output)
+    }
+
+    async fn send_with(&self, name: &str, call: FunctionCall, options: CallOptions) -> Result<Value, CallError> {
+        let mut prepared = self.prepare(name, call)?;
+        prepared.call.function = true;
+        self.call_prepared(prepared, options).await.map(|returned| returned.output)
+    }
+
+    fn replies_with<In: Data, Out: Data + Clone>(
+        &self,
+        route: &str,
+        input: In,
+        options: CallOptions,
+    ) -> Result<Replies<Out>, CallError> {
+        let prepared = self.prepare(route, input)?;
+        Ok(Replies::new(replies::read::<Out>(self.clone(), prepared, options)))
+    }
+}

@@ -1,0 +1,91 @@
+//! A streaming call's outputs, read at the pace of whoever asks for them.
+//!
+//! The node is told how many outputs there is room for, and more when half of them are read: a reader that pauses lets the worker
+//! wait, without a byte on the wire.
+
+use callboard_codec::wire::{Credit, FrameKind, frame_head};
+use callboard_codec::{Data, Payload};
+use callboard_core::{CallError, CallOptions, ErrorKind, Instant, PayloadReplies};
+use futures_util::stream;
+
+use super::call::{Talk, not_started, unreadable};
+use super::{Client, Prepared, within};
+use crate::convert;
+
+/// Begins when the first output is asked for.
+pub(super) fn read<Out: Data>(client: Client, prepared: Prepared, options: CallOptions) -> PayloadReplies {
+    let reading = Reading { client, options, phase: Phase::Begin(Box::new(prepared)) };
+    PayloadReplies::new(stream::unfold(reading, Reading::next::<Out>))
+}
+
+struct Reading {
+    client: Client,
+    options: CallOptions,
+    phase: Phase,
+}
+
+enum Phase {
+    Begin(Box<Prepared>),
+    Open { talk: Box<Talk>, read: u32 },
+    Over,
+}
+
+impl Reading {
+    async fn next<Out: Data>(mut self) -> Option<(Result<Payload, CallError>, Self)> {
+        if matches!(self.phase, Phase::Over) {
+            return None;
+        }
+        let deadline = self.options.deadline();
+        match within(deadline, self.advance::<Out>()).await {
+            Ok(Some(payload)) => Some((Ok(payload), self)),
+            Ok(None) => None,
+            Err(error) => {
+                // Dropping the stream resets it.
+                self.phase = Phase::Over;
+                Some((Err(error), self))
+            }
+        }
+    }
+
+    async fn advance<Out: Data>(&mut self) -> Result<Option<Payload>, CallError> {
+        if let Phase::Begin(prepared) = &self.phase {
+            let talk = self.begin(Prepared::clone(prepared)).await?;
+            self.phase = Phase::Open { talk: Box::new(talk), read: 0 };
+        }
+        let credit = self.client.inner.credit;
+        let Phase::Open { talk, read } = &mut self.phase else { return Ok(None) };
+        let head = talk.next_head().await?;
+        if head.kind != FrameKind::Item {
+            talk.answer(&head).await?;
+            talk.outgoing.finish();
+            self.phase = Phase::Over;
+            return Ok(None);
+        }
+        let output = talk.body(&head).await?.finish_as::<Out>().map_err(unreadable)?;
+        *read += 1;
+        // Half of what there is room for, so that the node need not wait for the word.
+        if *read * 2 >= credit {
+            let more = Credit { items: std::mem::take(read) };
+            let head = frame_head(FrameKind::Credit, 0, &more, 0);
+            let head = head.map_err(|error| CallError::new(ErrorKind::Internal, error.to_string()))?;
+            // Who has answered to the end reads no more; what was answered is still to be read.
+            let _ = talk.outgoing.write(&mut [head]).await;
+        }
+        Ok(Some(Payload::new(output)))
+    }
+
+    /// Sends the call. Not tried again here: a stream is seldom small, and its reader knows better.
+    async fn begin(&self, prepared: Prepared) -> Result<Talk, CallError> {
+        let inner = &self.client.inner;
+        let link = self.client.link().await?;
+        let mut talk = Talk::open(&link, &inner.frames, &inner.decode).await?;
+        let Prepared { mut call, envelope } = prepared;
+        convert::put_options(&mut call, &self.options, Instant::now());
+        call.credit = inner.credit;
+        match talk.send(&call, envelope, false).await? {
+            None => Ok(talk),
+            Some(head) if head.kind == FrameKind::Fail => Err(talk.fail(&head).await),
+            Some(_) => Err(not_started("the node answered before it had the whole call".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Between the words of core and those of the wire: options, outcomes, errors. The one place where they meet.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::wire::{Call, Fail, Load, Times};
+use callboard_codec::{DecodeLimits, Envelope, Format, Value};
+use callboard_core::{
+    CallError, CallOptions, Deadline, ErrorKind, ErrorParts, Instant, Priority, SessionKey, StageName, Timing,
+};
+
+/// What user code attached is for programs; beyond this it is a reply of its own.
+const MAX_DETAILS_BYTES: usize = 1 << 20;
+
+/// Longest text of an error that crosses; a header has room for a message and a trace of this length.
+const MAX_TEXT_BYTES: usize = 16 * 1024;
+
+/// What a caller's options say in a call's header, with the time that is left now.
+pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) {
+    if let Some(deadline) = options.deadline() {
+        // 0 would say "as you like": what is left of a last millisecond is one.
+        call.millis_left = millis(deadline.remaining(now)).max(1);
+    }
+    call.priority = match options.priority() {
+        None => 0,
+        Some(Priority::High) => 1,
+        Some(Priority::Normal) => 2,
+        Some(Priority::Low) => 3,
+    };
+    call.session = options.session().map_or(0, SessionKey::number);
+    call.first_item_millis = options.first_item_timeout().map_or(0, millis);
+}
+
+/// The options that a call's header asks for, counted from its arrival. A class that this version does not know is the route's own.
+pub(crate) fn options(call: &Call, now: Instant) -> CallOptions {
+    let mut options = CallOptions::new();
+    if call.millis_left > 0 {
+        options = options.with_deadline(Deadline::after(now, Duration::from_millis(call.millis_left)));
+    }
+    let priority = match call.priority {
+        1 => Some(Priority::High),
+        2 => Some(Priority::Normal),
+        3 => Some(Priority::Low),
+        _ => None,
+    };
+    options = priority.into_iter().fold(options, CallOptions::with_priority);
+    if let Some(session) = SessionKey::from_number(call.session) {
+        options = options.with_session_key(session);
+    }
+    if call.first_item_millis > 0 {
+        options = options.with_first_item_timeout(Duration::from_millis(call.first_item_millis));
+    }
+    options
+}
+
+pub(crate) fn times(timing: Timing) -> Times {
+    let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    Times { queue: micros(timing.queue), batch: micros(timing.batch), compute: micros(timing.compute) }
+}
+
+pub(crate) fn timing(times: Times) -> Timing {
+    let [queue, batch, compute] = [times.queue, times.batch, times.compute].map(Duration::from_micros);
+    Timing { queue, batch, compute }
+}
+
+/// An error as it is sent, and what user code attached.
+pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
+    let parts = error.into_parts();
+    let details = parts.details.and_then(|details| details.to_envelope().ok());
+    let fail = Fail {
+        kind: parts.kind.as_str().to_owned(),
+        message: shortened(parts.message),
+        started: parts.started || says_started(parts.kind),
+        error_type: parts.error_type.map(shortened),
+        status: parts.status.unwrap_or(0),
+        retry_after_millis: parts.retry_after.map_or(0, millis),
+        remote_trace: parts.remote_trace.map(shortened),
+        stage: parts.stage.map(|stage| stage.as_str().to_owned()),
+        load,
+    };
+    (fail, details.filter(|details| details.len() <= MAX_DETAILS_BYTES))
+}
+
+/// Kinds that user code, or the loss of it, is the reason of: nothing of theirs may be run elsewhere as if it had not begun.
+fn says_started(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Failed | ErrorKind::WorkerFailed | ErrorKind::DeadlineExceeded | ErrorKind::Internal)
+}
+
+/// The error that a peer sent. A kind that this version does not know is a defect of the peer as far as we can tell.
+pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
+    let limits = DecodeLimits { max_bytes: MAX_DETAILS_BYTES, ..DecodeLimits::default() };
+    let details = match details.is_empty() {
+        true => None,
+        false => Value::decode(Format::Envelope, details, &limits).ok(),
+    };
+    let kind = ErrorKind::from_name(&fail.kind);
+    let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);
+    parts.started = fail.started;
+    parts.error_type = fail.error_type;
+    parts.status = (fail.status > 0).then_some(fail.status);
+    parts.details = details;
+    parts.retry_after = (fail.retry_after_millis > 0).then(|| Duration::from_millis(fail.retry_after_millis));
+    parts.remote_trace = fail.remote_trace;
+    parts.stage = fail.stage.as_deref().map(StageName::new);
+    parts.into()
+}
+
+/// The largest body of a fail frame.
+pub(crate) const fn max_details_bytes() -> usize {
+    MAX_DETAILS_BYTES
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_TEXT_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
+        text.push('…');
+    }
+    text
+}

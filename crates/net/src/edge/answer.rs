@@ -1,0 +1,57 @@
+//! What goes back for one call: its outcome as frames.
+
+use bytes::Bytes;
+use callboard_codec::Payload;
+use callboard_codec::wire::{Done, FrameKind, Item, Load, WireError, frame_head};
+use callboard_core::{CallError, ErrorKind, Reply};
+
+use crate::convert;
+
+/// Appends the frame of an outcome. An output that cannot be encoded is an error of this node's.
+pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<Reply, CallError>, load: Load) {
+    let encoded = outcome.and_then(|reply| Ok((reply.payload.to_envelope()?, reply.timing)));
+    let put = match encoded {
+        Ok((envelope, timing)) => {
+            let done = Done { times: convert::times(timing), load };
+            put_frame(pieces, FrameKind::Done, entry, &done, envelope.into_parts())
+        }
+        Err(error) => put_error(pieces, entry, error, load),
+    };
+    // Only an error whose texts do not fit into a header at all comes here.
+    if put.is_err() {
+        let error = CallError::new(ErrorKind::Internal, "the outcome could not be written");
+        let _ = put_error(pieces, entry, error, load);
+    }
+}
+
+/// Appends the frame of one output of a stream.
+pub(super) fn put_item(pieces: &mut Vec<Bytes>, entry: u16, payload: &Payload) -> Result<(), CallError> {
+    let envelope = payload.to_envelope()?;
+    put_frame(pieces, FrameKind::Item, entry, &Item {}, envelope.into_parts())
+        .map_err(|error| CallError::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// Appends the frame that ends a stream of outputs.
+pub(super) fn put_end(pieces: &mut Vec<Bytes>, entry: u16, load: Load) {
+    let done = Done { load, ..Done::default() };
+    let _ = put_frame(pieces, FrameKind::Done, entry, &done, Vec::new());
+}
+
+fn put_error(pieces: &mut Vec<Bytes>, entry: u16, error: CallError, load: Load) -> Result<(), WireError> {
+    let (fail, details) = convert::fail(error, load);
+    let details = details.map(callboard_codec::Envelope::into_parts).unwrap_or_default();
+    put_frame(pieces, FrameKind::Fail, entry, &fail, details)
+}
+
+fn put_frame<H: serde::Serialize>(
+    pieces: &mut Vec<Bytes>,
+    kind: FrameKind,
+    entry: u16,
+    header: &H,
+    body: Vec<Bytes>,
+) -> Result<(), WireError> {
+    let bytes = body.iter().map(Bytes::len).sum();
+    pieces.push(frame_head(kind, entry, header, bytes)?);
+    pieces.extend(body);
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! One stream: its calls as they arrive, their outcomes as they come about, in any order.
+//!
+//! Everything happens in one task, so that its end is the end of all of it: when the stream is reset, its task is dropped, and with
+//! it every call that it runs. A call is admitted before its body is read, and run when the last byte of it is there.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::EnvelopeDecoder;
+use callboard_codec::wire::{Call, FrameHead, FrameKind, FramePart, Load, ResetCode, WireError};
+use callboard_core::{
+    Admission, CallError, CallOptions, Client, Deadline, ErrorKind, FunctionCall, Instant, Reply, Route,
+};
+use futures_util::future::{AbortHandle, Aborted, abortable};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::answer::put_outcome;
+use super::{Serving, StreamGuard, streaming};
+use crate::convert;
+use crate::stream::{Incoming, Outgoing, ReadFault};
+
+/// Calls of one stream that may be under way at once.
+pub(crate) const MAX_PACK_ENTRIES: usize = 32;
+
+/// How long the last acknowledgement may take while the node drains.
+const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(1);
+
+type Outcome = (u16, Result<Reply, CallError>);
+type Running = Pin<Box<dyn Future<Output = Result<Outcome, Aborted>> + Send>>;
+
+/// Why a stream was not answered to its end.
+pub(super) enum Fault {
+    /// Its caller gave it up, or is gone.
+    Left,
+    /// It is not of this protocol.
+    Refused(&'static str),
+}
+
+/// Answers all calls of a stream.
+pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incoming: Incoming) {
+    let serving = Arc::clone(&guard.0);
+    let mut exchange = Exchange {
+        serving: &serving,
+        outgoing,
+        incoming,
+        receiving: Receiving::Nothing,
+        running: FuturesUnordered::new(),
+        aborts: Vec::new(),
+        ready: Vec::new(),
+    };
+    match exchange.run().await {
+        Ok(()) => {}
+        Err(Fault::Left) => _ = serving.metrics.cancelled.inc(),
+        Err(Fault::Refused(reason)) => {
+            serving.metrics.refuse_stream(reason);
+            exchange.outgoing.on_drop(ResetCode::Protocol);
+            exchange.incoming.on_drop(ResetCode::Protocol);
+        }
+    }
+}
+
+struct Exchange<'a> {
+    serving: &'a Arc<Serving>,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    receiving: Receiving,
+    running: FuturesUnordered<Running>,
+    aborts: Vec<(u16, AbortHandle)>,
+    /// Outcomes that need no running: refusals.
+    ready: Vec<Outcome>,
+}
+
+/// What the bytes of a body are for.
+enum Receiving {
+    Nothing,
+    Body(Box<Body>),
+    /// Of a call that was refused, or is of no frame that has one.
+    Discarded,
+}
+
+/// An admitted call whose body is on its way.
+struct Body {
+    entry: u16,
+    function: bool,
+    credit: u32,
+    route: Arc<Route>,
+    node: Arc<Client>,
+    admission: Admission,
+    options: CallOptions,
+    due: Deadline,
+    decoder: EnvelopeDecoder,
+}
+
+impl Exchange<'_> {
+    async fn run(&mut self) -> Result<(), Fault> {
+        let stopped = self.outgoing.stopped();
+        tokio::pin!(stopped);
+        let mut ended = false;
+        while !(ended && self.running.is_empty()) {
+            let due = self.due();
+            tokio::select! {
+                biased;
+                Some(outcome) = self.running.next(), if !self.running.is_empty() => {
+                    self.finished(outcome);
+                    self.write_ready().await?;
+                }
+                part = self.incoming.next_part(), if !ended => match part {
+                    Ok(Some(part)) => {
+                        if let Some(call) = self.take(part)? {
+                            return streaming::answer(self.serving, call, &mut self.outgoing, &mut self.incoming).await;
+                        }
+                        if !self.ready.is_empty() {
+                            self.write_ready().await?;
+                        }
+                    }
+                    Ok(None) if matches!(self.receiving, Receiving::Nothing) => ended = true,
+                    Ok(None) | Err(ReadFault::Ended) => return Err(Fault::Refused("truncated")),
+                    Err(ReadFault::Wire(error)) => return Err(Fault::Refused(error.as_str())),
+                    Err(ReadFault::Reset(_) | ReadFault::Lost(_)) => return Err(Fault::Left),
+                },
+                _ = &mut stopped => return Err(Fault::Left),
+                () = tokio::time::sleep_until(due), if !ended => {
+                    if self.running.is_empty() {
+                        return Err(Fault::Refused("silent"));
+                    }
+                    if let Receiving::Body(_) = self.receiving {
+                        return Err(Fault::Refused("slow_body"));
+                    }
+                }
+            }
+        }
+        self.outgoing.finish();
+        if self.serving.is_draining() {
+            // Closing the endpoint would throw away what is not acknowledged.
+            let _ = tokio::time::timeout(LAST_ACKNOWLEDGEMENT, stopped).await;
+        }
+        Ok(())
+    }
+
+    /// Until when the next bytes have to be there.
+    fn due(&self) -> Instant {
+        match &self.receiving {
+            Receiving::Body(body) => body.due.instant(),
+            Receiving::Nothing | Receiving::Discarded => Instant::now() + self.serving.config.head_timeout,
+        }
+    }
+
+    /// Takes the next piece; gives a streaming call that is complete, which has the rest of the stream to itself.
+    fn take(&mut self, part: FramePart) -> Result<Option<streaming::StreamingCall>, Fault> {
+        match part {
+            FramePart::Head(head) => match head.kind {
+                FrameKind::Call => self.begin(&head).map(|()| None),
+                FrameKind::Cancel => {
+                    self.cancel(head.entry);
+                    Ok(None)
+                }
+                _ => Err(Fault::Refused("unexpected_kind")),
+            },
+            FramePart::Body { bytes, last } => self.receive(bytes, last),
+        }
+    }
+
+    fn begin(&mut self, head: &FrameHead) -> Result<(), Fault> {
+        let call: Call = head.header().map_err(|error: WireError| Fault::Refused(error.as_str()))?;
+        if self.running.len() >= MAX_PACK_ENTRIES {
+            return Err(Fault::Refused("too_many_entries"));
+        }
+        if self.aborts.iter().any(|(entry, _)| *entry == head.entry) {
+            return Err(Fault::Refused("entry_twice"));
+        }
+        if call.credit > 0 && !self.running.is_empty() {
+            return Err(Fault::Refused("streaming_in_a_pack"));
+        }
+        let has_body = head.body_bytes > 0;
+        self.receiving = match self.admit(head, call) {
+            Ok(body) if has_body => Receiving::Body(Box::new(body)),
+            Ok(body) => {
+                let error = CallError::new(ErrorKind::InvalidInput, "the call has no body: send an envelope");
+                self.ready.push((body.entry, Err(error)));
+                Receiving::Nothing
+            }
+            Err(error) => {
+                self.ready.push((head.entry, Err(error)));
+                if has_body { Receiving::Discarded } else { Receiving::Nothing }
+            }
+        };
+        Ok(())
+    }
+
+    /// The permits for a call, before its body is read.
+    fn admit(&self, head: &FrameHead, call: Call) -> Result<Body, CallError> {
+        let now = Instant::now();
+        let Some(node) = self.serving.node() else {
+            return Err(CallError::new(ErrorKind::Unavailable, "the node is starting"));
+        };
+        if self.serving.is_draining() {
+            return Err(CallError::new(ErrorKind::Unavailable, "the node is draining"));
+        }
+        if !call.stages.is_empty() {
+            return Err(CallError::new(ErrorKind::NotFound, "this node offers no stages to peers"));
+        }
+        let route = match call.function {
+            true => node.find_function(&call.route)?,
+            false => node
+                .route(&call.route)
+                .ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))?,
+        };
+        let admission = node.admit(&route, head.body_bytes as u64)?;
+        let options = convert::options(&call, now);
+        let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
+        Ok(Body {
+            entry: head.entry,
+            function: call.function,
+            credit: call.credit,
+            // The newest revision of that name.
+            route: Arc::clone(admission.route()),
+            node,
+            admission,
+            options,
+            due,
+            decoder: EnvelopeDecoder::new(&self.serving.config.decode),
+        })
+    }
+
+    fn receive(&mut self, bytes: Bytes, last: bool) -> Result<Option<streaming::StreamingCall>, Fault> {
+        if let Receiving::Body(body) = &mut self.receiving
+            && let Err(error) = body.decoder.push(bytes)
+        {
+            self.ready.push((body.entry, Err(error.into())));
+            self.receiving = Receiving::Discarded;
+        }
+        if !last {
+            return Ok(None);
+        }
+        let Receiving::Body(body) = std::mem::replace(&mut self.receiving, Receiving::Nothing) else { return Ok(None) };
+        let Body { entry, function, credit, route, node, admission, options, due: _, decoder } = *body;
+        let payload = match function {
+            true => {
+                decoder.finish_as::<FunctionCall>().map_err(CallError::from).and_then(|call| call.into_payload(&route))
+            }
+            false => route.input().finish(decoder).map_err(CallError::from),
+        };
+        match payload {
+            Err(error) => self.ready.push((entry, Err(error))),
+            Ok(payload) if credit > 0 => {
+                let replies = node.submit_streaming(admission, payload, options);
+                return Ok(Some(streaming::StreamingCall { entry, credit, replies }));
+            }
+            Ok(payload) => {
+                let calling = async move { (entry, node.submit(admission, payload, options).await) };
+                let (calling, abort) = abortable(calling);
+                self.aborts.push((entry, abort));
+                self.running.push(Box::pin(calling));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives up one call. One that is not known has ended, or never began.
+    fn cancel(&mut self, entry: u16) {
+        if let Receiving::Body(body) = &self.receiving
+            && body.entry == entry
+        {
+            self.receiving = Receiving::Discarded;
+        }
+        if let Some(at) = self.aborts.iter().position(|(running, _)| *running == entry) {
+            self.aborts.swap_remove(at).1.abort();
+        }
+    }
+
+    fn finished(&mut self, outcome: Result<Outcome, Aborted>) {
+        // Nobody waits for the answer of one that was given up.
+        let Ok((entry, outcome)) = outcome else { return };
+        self.aborts.retain(|(running, _)| *running != entry);
+        self.ready.push((entry, outcome));
+    }
+
+    /// Writes every outcome that is there, in one go.
+    async fn write_ready(&mut self) -> Result<(), Fault> {
+        while let Some(Some(outcome)) = futures_util::FutureExt::now_or_never(self.running.next()) {
+            self.finished(outcome);
+        }
+        let load = load(self.serving);
+        let mut pieces = Vec::with_capacity(self.ready.len() * 2);
+        for (entry, outcome) in self.ready.drain(..) {
+            put_outcome(&mut pieces, entry, outcome, load);
+        }
+        self.outgoing.write(&mut pieces).await.map_err(|_| Fault::Left)
+    }
+}
+
+/// How the node does.
+pub(super) fn load(_serving: &Serving) -> Load {
+    Load::default()
+}

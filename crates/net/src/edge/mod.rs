@@ -1,0 +1,215 @@
+//! The door for callers by QUIC: clients and peers.
+//!
+//! What may be refused is refused as early as it can be told: a wrong certificate in the handshake, another cluster or version in
+//! the hello, a call that the node has no permit for before its body is read. A call that is refused was not started, and says so.
+//! Streams are answered on the node's runtime, connections kept alive on the endpoint's own thread.
+//!
+//! When the node is full, calls are answered `overloaded`; when a peer has more streams open than it may, it waits on its own side;
+//! when a stream is reset, its calls are cancelled where they are.
+
+mod answer;
+mod connection;
+mod exchange;
+mod metrics;
+mod streaming;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use callboard_codec::DecodeLimits;
+use callboard_codec::wire::{FrameLimits, ResetCode};
+use callboard_core::Client;
+use parking_lot::Mutex;
+use quinn::Connection;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use self::metrics::EdgeMetrics;
+use crate::endpoint::{BindError, Transport, Tuning, code};
+use crate::identity::Identity;
+
+/// What the edge takes, and for how long it waits.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NetConfig {
+    /// The name under which the node is known to its peers. Default: empty, a node without a name.
+    pub node: String,
+    /// Connections at once. Default 1,024. Threat: memory; an idle one takes some tens of KiB. What is beyond is refused in the
+    /// handshake.
+    pub max_connections: usize,
+    /// How long a handshake and the hello behind it may take. Default 5 s. Threat: connections that say nothing.
+    pub hello_timeout: Duration,
+    /// How long a stream may be open without a call that is being received or run. Default 10 s. Threat: streams that are opened and
+    /// never written.
+    pub head_timeout: Duration,
+    /// What frames may cost. Default: headers of 64 KiB, bodies of 64 MiB.
+    pub frames: FrameLimits,
+    /// What decoding a body may cost.
+    pub decode: DecodeLimits,
+    /// How QUIC is tuned.
+    pub tuning: Tuning,
+}
+
+impl Default for NetConfig {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            max_connections: 1024,
+            hello_timeout: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(10),
+            frames: FrameLimits::default(),
+            decode: DecodeLimits::default(),
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+/// A node's QUIC edge on its socket. Cloning shares it; when the last one is dropped, every connection is closed.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    serving: Arc<Serving>,
+    transport: Arc<Transport>,
+    address: SocketAddr,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Serving {
+    config: NetConfig,
+    /// The node, once it has started.
+    node: ArcSwapOption<Client>,
+    /// Where streams are answered.
+    runtime: Handle,
+    /// When this incarnation of the node began, in milliseconds since 1970: the highest is the living one.
+    generation: u64,
+    cluster: String,
+    draining: AtomicBool,
+    connections: Mutex<Vec<Connection>>,
+    streams: AtomicUsize,
+    quiet: Notify,
+    metrics: EdgeMetrics,
+}
+
+impl Edge {
+    /// Takes the socket and answers on it: that the node is starting, until [`open`](Self::open) brings the node. Port 0 takes a
+    /// free one.
+    ///
+    /// # Errors
+    ///
+    /// An address that cannot be bound, or at which the identity may not be used.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn bind(address: SocketAddr, identity: Identity, config: NetConfig) -> Result<Self, BindError> {
+        let cluster = identity.cluster().to_owned();
+        let transport = Transport::serving(address, identity, &config.tuning)?;
+        let local = transport.endpoint().local_addr();
+        let address = local.map_err(|source| BindError::Address { address, source })?;
+        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let serving = Arc::new(Serving {
+            config,
+            node: ArcSwapOption::empty(),
+            runtime: Handle::current(),
+            generation: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            cluster,
+            draining: AtomicBool::new(false),
+            connections: Mutex::default(),
+            streams: AtomicUsize::new(0),
+            quiet: Notify::new(),
+            metrics: EdgeMetrics::new(),
+        });
+        let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&serving));
+        transport.runtime().spawn(accepting);
+        Ok(Self { serving, transport: Arc::new(transport), address })
+    }
+
+    /// Serves the node's routes from now on.
+    pub fn open(&self, node: Client) {
+        self.serving.node.store(Some(Arc::new(node)));
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it has counted, in the text format of OpenMetrics, without the end mark.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.serving.metrics.encode()
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.serving.connections.lock().len()
+    }
+
+    /// Streams that are being answered.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.serving.streams.load(Ordering::Acquire)
+    }
+
+    /// Tells every caller to go elsewhere. What is in hand is finished; what comes all the same is refused as not started.
+    pub fn drain(&self) {
+        if !self.serving.draining.swap(true, Ordering::AcqRel) {
+            let connections = self.serving.connections.lock().clone();
+            for connection in connections {
+                self.serving.runtime.spawn(connection::say_goaway(connection, "draining"));
+            }
+        }
+    }
+
+    /// Ends in good order: [drains](Self::drain), waits until the last stream is answered, at most `grace`, and closes. What is left
+    /// then is cut.
+    pub async fn shutdown(self, grace: Duration) {
+        self.drain();
+        let _ = tokio::time::timeout(grace, self.serving.wait_quiet()).await;
+        self.transport.endpoint().close(code(ResetCode::Done), b"shut down");
+    }
+}
+
+impl Serving {
+    /// The node, if it has started and takes calls on this door.
+    fn node(&self) -> Option<Arc<Client>> {
+        self.node.load_full()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    async fn wait_quiet(&self) {
+        loop {
+            let quiet = self.quiet.notified();
+            if self.streams.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            quiet.await;
+        }
+    }
+}
+
+/// Counts one stream for as long as it is answered.
+struct StreamGuard(Arc<Serving>);
+
+impl StreamGuard {
+    fn new(serving: &Arc<Serving>) -> Self {
+        serving.streams.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(serving))
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        if self.0.streams.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.quiet.notify_waiters();
+        }
+    }
+}

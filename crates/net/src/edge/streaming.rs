@@ -1,0 +1,81 @@
+//! A streaming call: outputs at the pace of their reader, who says how many it has room for.
+//!
+//! Without credit nothing is asked of the call, so its worker waits; the reader of a slow network or program is the one who decides.
+
+use std::sync::Arc;
+
+use callboard_codec::wire::{Credit, FrameKind, FramePart};
+use callboard_core::PayloadReplies;
+use futures_util::StreamExt;
+
+use super::Serving;
+use super::answer::{put_end, put_item, put_outcome};
+use super::exchange::{Fault, load};
+use crate::stream::{Incoming, Outgoing, ReadFault};
+
+/// A call that answers with a stream, ready to be run.
+pub(super) struct StreamingCall {
+    pub(super) entry: u16,
+    pub(super) credit: u32,
+    pub(super) replies: PayloadReplies,
+}
+
+pub(super) async fn answer(
+    serving: &Arc<Serving>,
+    call: StreamingCall,
+    outgoing: &mut Outgoing,
+    incoming: &mut Incoming,
+) -> Result<(), Fault> {
+    let StreamingCall { entry, mut credit, mut replies } = call;
+    let stopped = outgoing.stopped();
+    tokio::pin!(stopped);
+    let mut ended = false;
+    loop {
+        let mut pieces = Vec::new();
+        let over = tokio::select! {
+            biased;
+            part = incoming.next_part(), if !ended => {
+                match part {
+                    Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Credit && head.entry == entry => {
+                        let more: Credit = head.header().map_err(|error| Fault::Refused(error.as_str()))?;
+                        credit = credit.saturating_add(more.items);
+                    }
+                    Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Cancel => return Err(Fault::Left),
+                    Ok(Some(_)) => return Err(Fault::Refused("unexpected_kind")),
+                    Ok(None) => ended = true,
+                    Err(ReadFault::Wire(error)) => return Err(Fault::Refused(error.as_str())),
+                    Err(ReadFault::Ended | ReadFault::Reset(_) | ReadFault::Lost(_)) => return Err(Fault::Left),
+                }
+                continue;
+            }
+            _ = &mut stopped => return Err(Fault::Left),
+            item = replies.next(), if credit > 0 => match item {
+                Some(Ok(payload)) => {
+                    credit -= 1;
+                    match put_item(&mut pieces, entry, &payload) {
+                        Ok(()) => false,
+                        Err(error) => {
+                            put_outcome(&mut pieces, entry, Err(error), load(serving));
+                            true
+                        }
+                    }
+                }
+                Some(Err(error)) => {
+                    put_outcome(&mut pieces, entry, Err(error), load(serving));
+                    true
+                }
+                None => {
+                    put_end(&mut pieces, entry, load(serving));
+                    true
+                }
+            },
+            // Nobody can give credit any more.
+            else => return Err(Fault::Left),
+        };
+        outgoing.write(&mut pieces).await.map_err(|_| Fault::Left)?;
+        if over {
+            outgoing.finish();
+            return Ok(());
+        }
+    }
+}

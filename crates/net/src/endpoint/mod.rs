@@ -1,0 +1,146 @@
+//! One UDP socket with QUIC on it, on a thread of its own: workers that take all cores cannot make it miss its timers.
+//!
+//! What is read and written on streams runs wherever its caller does; packets, acknowledgements and timers are the thread's.
+
+mod thread;
+mod tuning;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use callboard_codec::wire::ResetCode;
+use quinn::{ClientConfig, Endpoint, EndpointConfig, Runtime, ServerConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
+
+use self::thread::OwnThread;
+pub use self::tuning::Tuning;
+use crate::identity::{Identity, IdentityError};
+
+/// Datagrams wait in it while the thread is busy; the system's default of 208 KiB is a few milliseconds of a large body.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+/// Why there is no endpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The address could not be bound: it is in use, or not this machine's.
+    #[error("could not listen on {address}")]
+    Address {
+        /// Which one.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The identity cannot be used, or not there.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The thread could not be started.
+    #[error("could not start the transport's thread")]
+    Thread(#[source] io::Error),
+}
+
+/// An endpoint with its thread. Dropping it closes every connection.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    endpoint: Endpoint,
+    client: ClientConfig,
+    identity: Identity,
+    thread: OwnThread,
+}
+
+impl Transport {
+    /// Binds a socket that answers peers as well as it reaches them.
+    pub(crate) fn serving(address: SocketAddr, identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
+        identity.check_address(address)?;
+        let mut server = ServerConfig::with_crypto(Arc::new(identity.server_config()?));
+        server.transport_config(tuning.transport());
+        // Nodes do not move, and who pretends to is refused more cheaply so.
+        server.migration(false);
+        server.max_incoming(tuning.max_half_open);
+        server.incoming_buffer_size_total(8 << 20);
+        Self::bind(address, identity, tuning, Some(server))
+    }
+
+    /// Binds a socket that only reaches peers at addresses like this one.
+    pub(crate) fn reaching(peer: SocketAddr, identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
+        let any: IpAddr = match (peer.ip(), peer.ip().is_loopback()) {
+            (IpAddr::V4(_), true) => Ipv4Addr::LOCALHOST.into(),
+            (IpAddr::V4(_), false) => Ipv4Addr::UNSPECIFIED.into(),
+            (IpAddr::V6(_), true) => Ipv6Addr::LOCALHOST.into(),
+            (IpAddr::V6(_), false) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        Self::bind(SocketAddr::new(any, 0), identity, tuning, None)
+    }
+
+    fn bind(
+        address: SocketAddr,
+        identity: Identity,
+        tuning: &Tuning,
+        server: Option<ServerConfig>,
+    ) -> Result<Self, BindError> {
+        let mut client = ClientConfig::new(Arc::new(identity.client_config()?));
+        client.transport_config(tuning.transport());
+        let failed = |source| BindError::Address { address, source };
+        let socket = socket(address).map_err(failed)?;
+        let thread = OwnThread::spawn().map_err(BindError::Thread)?;
+        // Both keys survive a restart: who comes back at the same address can tell its peers that their connections are gone.
+        let mut config = EndpointConfig::new(Arc::new(identity.derived_key("stateless reset")));
+        let number = identity.derived_number("connection ids");
+        config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(number)));
+        config.min_reset_interval(std::time::Duration::from_millis(1));
+        let runtime: Arc<dyn Runtime> = Arc::new(thread.runtime());
+        let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
+        Ok(Self { endpoint, client, identity, thread })
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Where tasks run that keep connections alive.
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        self.thread.handle()
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Begins a handshake with a peer.
+    pub(crate) fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, ConnectFault> {
+        self.identity.check_address(peer)?;
+        Ok(self.endpoint.connect_with(self.client.clone(), peer, crate::identity::SERVER_NAME)?)
+    }
+}
+
+/// Why a handshake was not even begun.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectFault {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Connect(#[from] quinn::ConnectError),
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.endpoint.close(code(ResetCode::Done), b"");
+        self.thread.stop_after(self.endpoint.clone());
+    }
+}
+
+/// A reset code as QUIC has it.
+pub(crate) fn code(code: ResetCode) -> VarInt {
+    VarInt::from_u32(code.number())
+}
+
+fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(address)?;
+    let options = socket2::SockRef::from(&socket);
+    // The system may give less than is asked for, and says nothing; it works with less.
+    let _ = options.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    let _ = options.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    Ok(socket)
+}

@@ -1,0 +1,79 @@
+//! The thread of an endpoint, with a runtime of its own, and quinn's view of that runtime.
+
+use std::io;
+use std::net::UdpSocket;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, TokioRuntime};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// How long the last packets of a closed endpoint may take to leave.
+const LAST_PACKETS: Duration = Duration::from_millis(250);
+
+/// A thread that runs tasks until its handle is gone.
+#[derive(Debug)]
+pub(super) struct OwnThread {
+    handle: Handle,
+    stop: Option<oneshot::Sender<Option<Endpoint>>>,
+}
+
+impl OwnThread {
+    pub(super) fn spawn() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<Option<Endpoint>>();
+        thread::Builder::new().name("callboard-quic".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                if let Ok(Some(endpoint)) = stopped.await {
+                    let _ = tokio::time::timeout(LAST_PACKETS, endpoint.wait_idle()).await;
+                }
+            });
+        })?;
+        Ok(Self { handle, stop: Some(stop) })
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(super) fn runtime(&self) -> OnThread {
+        OnThread { handle: self.handle.clone() }
+    }
+
+    /// Ends the thread when the endpoint has said its last, without waiting for it here.
+    pub(super) fn stop_after(&mut self, endpoint: Endpoint) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(Some(endpoint));
+        }
+    }
+}
+
+/// quinn's runtime: whoever connects or accepts, the connection's own work is done on the thread.
+#[derive(Debug)]
+pub(super) struct OnThread {
+    handle: Handle,
+}
+
+impl Runtime for OnThread {
+    fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        let _entered = self.handle.enter();
+        TokioRuntime.new_timer(at)
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.handle.spawn(future);
+    }
+
+    fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        let _entered = self.handle.enter();
+        TokioRuntime.wrap_udp_socket(socket)
+    }
+
+    fn now(&self) -> Instant {
+        TokioRuntime.now()
+    }
+}

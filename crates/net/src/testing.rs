@@ -1,0 +1,109 @@
+//! A peer that says whatever it is told to: for tests of what a node makes of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, Hello, ResetCode, frame_head};
+use quinn::{Connection, ConnectionError};
+
+use crate::endpoint::{Transport, Tuning};
+use crate::identity::Identity;
+use crate::stream::{Incoming, Outgoing, ReadFault};
+
+/// A connection on which nothing is said by itself.
+#[derive(Debug)]
+pub struct RawPeer {
+    connection: Connection,
+    _transport: Arc<Transport>,
+}
+
+/// A stream that is open, and neither read nor written.
+#[derive(Debug)]
+pub struct RawStream(#[expect(dead_code, reason = "kept open")] (Outgoing, Incoming));
+
+/// Frames with their bodies.
+pub type Frames = Vec<(FrameHead, Bytes)>;
+
+impl RawPeer {
+    /// Connects, and says nothing.
+    ///
+    /// # Errors
+    ///
+    /// What became of the handshake, for people.
+    pub async fn connect(address: SocketAddr, identity: &Identity) -> Result<Self, String> {
+        let transport = Transport::reaching(address, identity.clone(), &Tuning::default());
+        let transport = transport.map_err(|error| error.to_string())?;
+        let connecting = transport.connect(address).map_err(|error| error.to_string())?;
+        let connection = connecting.await.map_err(|error| error.to_string())?;
+        Ok(Self { connection, _transport: Arc::new(transport) })
+    }
+
+    /// Says hello, and waits for the welcome.
+    ///
+    /// # Errors
+    ///
+    /// The code and the words with which the connection was closed.
+    pub async fn greet(&self, hello: &Hello) -> Result<FrameHead, (Option<ResetCode>, String)> {
+        let head = frame_head(FrameKind::Hello, 0, hello, 0).map_err(|error| (None, error.to_string()))?;
+        let greeted = async {
+            let (send, receive) = self.connection.open_bi().await.ok()?;
+            let mut outgoing = Outgoing::new(send);
+            outgoing.write(&mut [head]).await.ok()?;
+            let mut incoming = Incoming::new(receive, FrameLimits::default());
+            incoming.next_head().await.ok().flatten()
+        };
+        match greeted.await {
+            Some(welcome) => Ok(welcome),
+            None => Err(closed(&self.connection.closed().await)),
+        }
+    }
+
+    /// Writes these bytes on a new stream, ends it, and reads what comes back.
+    ///
+    /// # Errors
+    ///
+    /// The code with which the stream was reset.
+    pub async fn exchange(&self, mut pieces: Vec<Bytes>) -> Result<Frames, Option<ResetCode>> {
+        let (send, receive) = self.connection.open_bi().await.map_err(|_| None)?;
+        let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, FrameLimits::default()));
+        // Whoever is refused in the middle of it reads why.
+        if outgoing.write(&mut pieces).await.is_ok() {
+            outgoing.finish();
+        }
+        let mut frames = Vec::new();
+        loop {
+            match incoming.next_head().await {
+                Ok(Some(head)) => {
+                    let body = incoming.short_body(&head).await.map_err(|_| None)?;
+                    frames.push((head, body));
+                }
+                Ok(None) => return Ok(frames),
+                Err(ReadFault::Reset(code)) => return Err(code),
+                Err(_) => return Err(None),
+            }
+        }
+    }
+
+    /// Writes these bytes on a new stream, and leaves it open.
+    ///
+    /// # Panics
+    ///
+    /// When the connection is gone.
+    pub async fn begin(&self, mut pieces: Vec<Bytes>) -> RawStream {
+        let (send, receive) = self.connection.open_bi().await.expect("the connection is there");
+        let mut outgoing = Outgoing::new(send);
+        outgoing.write(&mut pieces).await.expect("the connection is there");
+        RawStream((outgoing, Incoming::new(receive, FrameLimits::default())))
+    }
+}
+
+fn closed(error: &ConnectionError) -> (Option<ResetCode>, String) {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            let code = ResetCode::from_number(close.error_code.into_inner());
+            (code, String::from_utf8_lossy(&close.reason).into_owned())
+        }
+        error => (None, error.to_string()),
+    }
+}

@@ -1,0 +1,170 @@
+//! One call, one outcome: values, errors, deadlines, cancellation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_codec::{Map, Tensor, Value};
+use callboard_core::{
+    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Instant, Limits, NO_ARGS, Priority, Stage,
+};
+use callboard_net::Trouble;
+use futures_util::StreamExt;
+use tokio::sync::Semaphore;
+
+use crate::common::{LONG, Served, until};
+
+fn app() -> App {
+    let shout = Stage::each("shout", |text: &String| match text.as_str() {
+        "" => Err(Failure::invalid_input("nothing to shout")),
+        "tea" => Err(Failure::new("a teapot").with_status(418).with_type("Teapot").with_details(Value::from(7))),
+        "die" => panic!("last words"),
+        text => Ok(text.to_uppercase()),
+    });
+    let echo = Stage::each("echo", |value: &Value| Ok(value.clone()));
+    let scale = Stage::each("scale", |call: &FunctionCall| {
+        let (x, factor): (f64, f64) = (call.arg(0, "x")?, call.optional_arg(1, "factor")?.unwrap_or(2.0));
+        Ok(x * factor)
+    });
+    App::new().route("/shout", shout).route("/echo", echo).route("/scale", scale)
+}
+
+/// The same code for a client of either kind.
+async fn gets_what_it_asks_for(caller: &impl Caller) {
+    assert_eq!(caller.call::<_, String>("/shout", "ada".to_owned()).await.unwrap(), "ADA");
+    assert_eq!(caller.send("scale", [3.0], Map::new()).await.unwrap(), Value::Float(6.0));
+    let keyword = FunctionCall::default().with_arg(3.0).with_kwarg("factor", 3.0);
+    assert_eq!(caller.send_with("/scale", keyword, CallOptions::new()).await.unwrap(), Value::Float(9.0));
+    assert_eq!(caller.send("shout", ["hey"], Map::new()).await.unwrap(), Value::from("HEY"));
+
+    let error = caller.call::<_, String>("/shout", "tea".to_owned()).await.unwrap_err();
+    assert_eq!((error.kind(), error.message(), error.status()), (ErrorKind::Failed, "a teapot", Some(418)));
+    assert_eq!((error.error_type(), error.stage()), (Some("Teapot"), Some("shout")));
+    assert_eq!(error.details(), Some(&Value::from(7)));
+    assert_eq!(Trouble::of(&error), Trouble::Function);
+
+    let error = caller.call::<_, String>("/shout", "die".to_owned()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+    assert!(error.remote_trace().is_some_and(|trace| trace.contains("last words")), "{error:?}");
+
+    let error = caller.call::<_, String>("/shout", 7).await.unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::InvalidInput, Trouble::Request));
+    let error = caller.call::<_, String>("/nowhere", 7).await.unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::NotFound, Trouble::NoSuchRoute));
+    let error = caller.send("scale", NO_ARGS, Map::new()).await.unwrap_err();
+    assert_eq!(error.message(), "argument `x` is missing: give it as positional argument 1 or by name");
+    let error = caller.call::<_, u64>("/shout", "ada".to_owned()).await.unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::InvalidInput, true), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_over_quic_gets_what_one_in_process_gets() {
+    let served = Served::start(app()).await;
+    gets_what_it_asks_for(&served.node.client()).await;
+    gets_what_it_asks_for(&served.client().await).await;
+    served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_of_every_size_come_back_as_they_were() {
+    let served = Served::start(app()).await;
+    let client = served.client().await;
+    for elements in [0, 1, 100, 5_000, 300_000] {
+        let tensor = Tensor::from_vec(&[elements], vec![0.5_f32; elements]).unwrap();
+        let value = Value::from(Map::from_iter([("x", Value::from(tensor)), ("y", Value::from("z"))]));
+        assert_eq!(client.call::<_, Value>("/echo", value.clone()).await.unwrap(), value, "{elements}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_at_once_get_their_own_answers() {
+    let served = Served::start(app()).await;
+    let client = served.client().await;
+    let inputs = futures_util::stream::iter((0..2_000_i64).map(Value::from));
+    let outputs: Vec<Result<i64, CallError>> = client.in_order("/echo", inputs, 64).collect().await;
+    let outputs: Vec<i64> = outputs.into_iter().map(Result::unwrap).collect();
+    assert_eq!(outputs, (0..2_000).collect::<Vec<_>>());
+    served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prepared_call_can_be_made_again_and_says_where_the_time_went() {
+    let served = Served::start(app()).await;
+    let client = served.client().await;
+    let prepared = client.prepare("/shout", "ada".to_owned()).unwrap();
+    for _ in 0..2 {
+        let returned = client.call_prepared::<String>(prepared.clone(), CallOptions::new()).await.unwrap();
+        assert_eq!(returned.output, "ADA");
+        assert!(returned.timing.total() > Duration::ZERO);
+    }
+}
+
+/// A stage whose calls wait until they are let go, and count who came and who was given up.
+fn gate(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> App {
+    let (gate, begun) = (Arc::clone(gate), Arc::clone(begun));
+    let held = Stage::each_async("held", move |n: Arc<i64>| {
+        let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+        async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            gate.acquire().await.unwrap().forget();
+            Ok(*n)
+        }
+    });
+    App::new().route("/held", held.concurrency(64))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_call_is_cancelled_where_it_runs() {
+    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let served = Served::start(gate(&open, &begun)).await;
+    let client = served.client().await;
+    let calls: Vec<_> = (0..8_i64)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, i64>("/held", n).await })
+        })
+        .collect();
+    until(|| begun.load(Ordering::SeqCst) == 8).await;
+    for call in &calls {
+        call.abort();
+    }
+    // Nobody opens the gate: they end because they were given up.
+    served.comes_to_rest().await;
+    let metrics = served.node.client().metrics();
+    let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",why=\"cancelled\"} 8";
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_crosses_and_ends_the_call_at_both_ends() {
+    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let served = Served::start(gate(&open, &begun)).await;
+    let client = served.client().await;
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(100));
+    let error = client.call_with::<_, i64>("/held", 1, options.with_priority(Priority::High)).await.unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::DeadlineExceeded, Trouble::Deadline));
+    served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_node_says_so_and_the_call_is_made_again() {
+    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let app = gate(&open, &begun).limits(Limits { max_in_flight: 1, ..Limits::default() });
+    let served = Served::start(app).await;
+    let client = served.client().await;
+    let first = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<_, i64>("/held", 1).await }
+    });
+    until(|| begun.load(Ordering::SeqCst) == 1).await;
+
+    let once = crate::common::builder().attempts(1).connect(&served.url()).await.unwrap();
+    let error = once.call::<_, i64>("/held", 2).await.unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Overloaded, Trouble::NeverStarted));
+    assert!(error.retry_after().is_some());
+
+    let patient = tokio::spawn(async move { client.call::<_, i64>("/held", 3).await });
+    open.add_permits(2);
+    assert_eq!(first.await.unwrap().unwrap(), 1);
+    assert_eq!(tokio::time::timeout(LONG, patient).await.unwrap().unwrap().unwrap(), 3);
+}

@@ -1,0 +1,153 @@
+//! Peers that do not keep to the protocol: refused by name, counted, and nobody else notices.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_codec::wire::{Call, FrameKind, Hello, ResetCode, VERSION, cancel_frame, frame_head};
+use callboard_core::{App, Caller, Stage};
+use callboard_net::testing::RawPeer;
+
+use crate::common::{IDENTITY, Served, patient, until};
+
+fn app() -> App {
+    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+}
+
+fn hello() -> Hello {
+    let cluster = IDENTITY.cluster().to_owned();
+    Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }
+}
+
+fn call(bytes: usize) -> Bytes {
+    frame_head(FrameKind::Call, 0, &Call { route: "/shout".to_owned(), ..Call::default() }, bytes).unwrap()
+}
+
+/// The counter of a refusal, as the metrics have it.
+fn counted(served: &Served, name: &str, reason: &str) -> bool {
+    served.edge.metrics().contains(&format!("callboard_net_{name}_total{{reason=\"{reason}\"}}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
+    let served = Served::start(app()).await;
+    let wrong = [
+        (Hello { cluster: "another".to_owned(), ..hello() }, "other_cluster"),
+        (Hello { min_version: VERSION + 1, max_version: VERSION + 2, ..hello() }, "no_common_version"),
+        (Hello { max_version: 0, ..hello() }, "no_common_version"),
+    ];
+    for (hello, reason) in wrong {
+        let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+        let (code, said) = peer.greet(&hello).await.unwrap_err();
+        assert_eq!((code, said.as_str()), (Some(ResetCode::Refused), reason));
+        assert!(counted(&served, "connections_refused", reason), "{}", served.edge.metrics());
+    }
+    assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+}
+
+/// What is written on a stream, and the word under which it is counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
+    let mut config = patient();
+    config.frames.max_body_bytes = 1 << 20;
+    let served = Served::start_with(app(), config).await;
+    let body = Value::from("x").to_envelope().unwrap().into_bytes();
+    let with = |byte: usize, value: u8| {
+        let mut head = call(0).to_vec();
+        head[byte] = value;
+        vec![Bytes::from(head)]
+    };
+    let mut bomb = call(0).to_vec();
+    bomb.truncate(20);
+    bomb[8..12].copy_from_slice(&40_000_u32.to_le_bytes());
+    bomb.extend(vec![0x91; 40_000]);
+    let wrong = [
+        (vec![Bytes::from_static(&[0; 64])], "not_a_frame"),
+        (with(3, 9), "version"),
+        (with(4, 77), "kind"),
+        (with(5, 1), "flags"),
+        (with(11, 0xff), "header_too_large"),
+        (with(19, 0xff), "body_too_large"),
+        (vec![bomb.into()], "header"),
+        (vec![call(body.len() + 1), body.clone()], "truncated"),
+        (vec![frame_head(FrameKind::Done, 0, &Value::Null, 0).unwrap()], "unexpected_kind"),
+        (vec![frame_head(FrameKind::Hello, 0, &hello(), 0).unwrap()], "unexpected_kind"),
+    ];
+    let client = served.client().await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    for (pieces, reason) in wrong {
+        assert_eq!(peer.exchange(pieces).await.unwrap_err(), Some(ResetCode::Protocol), "{reason}");
+        until(|| counted(&served, "streams_refused", reason)).await;
+        assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    }
+    // The connection itself is none the worse for it.
+    let answer = peer.exchange(vec![call(body.len()), body.clone()]).await.unwrap();
+    assert_eq!(answer.len(), 1);
+    assert_eq!(answer[0].0.kind, FrameKind::Done);
+    // And giving up what never was, or is over, is no fault.
+    let answer = peer.exchange(vec![cancel_frame(7), call(body.len()), body, cancel_frame(7)]).await.unwrap();
+    assert_eq!(answer.len(), 1);
+    served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_no_envelope_is_that_callers_error() {
+    let served = Served::start(app()).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    let answer = peer.exchange(vec![call(30), Bytes::from_static(&[7; 30])]).await.unwrap();
+    let fail: callboard_codec::wire::Fail = answer[0].0.header().unwrap();
+    assert_eq!((fail.kind.as_str(), fail.started), ("invalid_input", false));
+    assert!(fail.message.contains("envelope"), "{}", fail.message);
+}
+
+/// Streams that are opened with a byte and then forgotten, and one that holds a permit with half a body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_fall_silent_are_closed() {
+    let mut config = patient();
+    config.head_timeout = Duration::from_millis(100);
+    let served = Served::start_with(app(), config).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..50 {
+        held.push(peer.begin(vec![Bytes::from_static(b"C")]).await);
+    }
+    let soon = Call { route: "/shout".to_owned(), millis_left: 100, ..Call::default() };
+    let head = frame_head(FrameKind::Call, 0, &soon, 1000).unwrap();
+    held.push(peer.begin(vec![head, Bytes::from_static(&[0x89])]).await);
+    until(|| counted(&served, "streams_refused", "silent")).await;
+    served.comes_to_rest().await;
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_no_hello_is_let_go() {
+    let mut config = patient();
+    config.hello_timeout = Duration::from_millis(100);
+    let served = Served::start_with(app(), config).await;
+    let _peer = RawPeer::connect(served.edge.address(), &IDENTITY).await;
+    until(|| counted(&served, "connections_refused", "hello_timeout")).await;
+    assert_eq!(served.edge.connections(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn datagrams_of_garbage_disturb_nobody() {
+    let served = Served::start(app()).await;
+    let client = served.client().await;
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut noise = 1_u64;
+    for length in (0..20_000).map(|n| n % 1400) {
+        let garbage: Vec<u8> = std::iter::repeat_with(|| {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (noise >> 56) as u8
+        })
+        .take(length)
+        .collect();
+        let _ = socket.send_to(&garbage, served.edge.address());
+    }
+    assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    served.comes_to_rest().await;
+}

@@ -1,0 +1,64 @@
+//! Who may talk to whom: the development authority, and everybody who is not of it.
+
+use std::fs;
+
+use callboard_core::{App, Caller, Stage};
+use callboard_net::{BindError, ConnectError, Edge, Identity, IdentityError, NetConfig};
+
+use crate::common::{self, IDENTITY, Served, builder, until};
+
+fn app() -> App {
+    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+}
+
+#[test]
+fn an_authority_is_made_once_and_found_again() {
+    let directory = common::directory("found-again");
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let making: Vec<_> = (0..8).map(|_| scope.spawn(|| Identity::development_in(&directory).unwrap())).collect();
+        making.into_iter().map(|made| made.join().unwrap().cluster().to_owned()).collect()
+    });
+    assert!(made.iter().all(|cluster| *cluster == made[0]), "{made:?}");
+    assert_eq!(Identity::development_in(&directory).unwrap().cluster(), made[0]);
+    assert_ne!(common::identity("another").cluster(), made[0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_key_is_for_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = common::directory("private");
+    Identity::development_in(&directory).unwrap();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&directory), 0o700);
+    assert_eq!(mode(&directory.join("authority.key")), 0o600);
+}
+
+#[test]
+fn a_damaged_authority_says_which_file_and_what_to_do() {
+    let directory = common::directory("damaged");
+    Identity::development_in(&directory).unwrap();
+    fs::write(directory.join("authority.key"), "nonsense").unwrap();
+    let error = Identity::development_in(&directory).unwrap_err();
+    assert!(matches!(error, IdentityError::Damaged { .. }), "{error:?}");
+    assert!(error.to_string().contains("authority.key") && error.to_string().contains("remove"), "{error}");
+}
+
+#[tokio::test]
+async fn the_development_identity_is_refused_beyond_loopback() {
+    let address = "0.0.0.0:0".parse().unwrap();
+    let error = Edge::bind(address, IDENTITY.clone(), NetConfig::default()).unwrap_err();
+    assert!(matches!(error, BindError::Identity(IdentityError::LoopbackOnly { .. })), "{error:?}");
+    let error = builder().connect("quic://192.0.2.1:4433").await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. } | ConnectError::Identity(_)), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_another_authority_is_refused_and_counted_and_does_not_wait() {
+    let served = Served::start(app()).await;
+    let stranger = builder().identity(common::identity("stranger"));
+    let error = stranger.connect(&served.url()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    until(|| served.edge.metrics().contains("callboard_net_connections_refused_total{reason=")).await;
+    assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+}

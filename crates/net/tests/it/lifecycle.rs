@@ -1,0 +1,139 @@
+//! Starts, restarts, drains and losses, as a client sees them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{App, Caller, ErrorKind, Stage};
+use callboard_net::{ConnectError, Edge, Trouble};
+use tokio::sync::Semaphore;
+
+use crate::common::{IDENTITY, LONG, Served, builder, loopback, patient, until};
+
+fn app() -> App {
+    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+}
+
+async fn shouts(client: &impl Caller) -> Result<String, callboard_core::CallError> {
+    client.call("/shout", "a".to_owned()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_waits_for_a_node_that_is_not_there_yet() {
+    let address = std::net::UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
+    let mut connecting = tokio::spawn(async move { builder().connect(&format!("quic://{address}")).await });
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
+    assert!(early.is_err(), "there is nobody to connect to: {early:?}");
+    let edge = Edge::bind(address, IDENTITY.clone(), patient()).unwrap();
+    let node = app().start().await.unwrap();
+    edge.open(node.client());
+    let client = connecting.await.unwrap().unwrap();
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+}
+
+#[tokio::test]
+async fn the_start_up_wait_has_an_end_and_says_what_it_saw() {
+    let address = std::net::UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
+    let error = builder().start_up_wait(Duration::from_millis(50)).connect(&format!("quic://{address}")).await;
+    let error = error.unwrap_err();
+    let ConnectError::NobodyThere { last, .. } = &error else { panic!("{error:?}") };
+    assert!(last.contains("refused"), "{last}");
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_exist_is_not_waited_for() {
+    let error = builder().connect("quic://nowhere.invalid:4433").await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unresolved { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_starting_says_so_and_is_waited_for() {
+    let edge = Edge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
+    let url = format!("quic://{}", edge.address());
+    let error = shouts(&builder().attempts(1).connect(&url).await.unwrap()).await.unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Unavailable, Trouble::NeverStarted));
+    assert!(error.message().contains("starting"), "{error}");
+    let client = builder().attempts(1_000).connect(&url).await.unwrap();
+    let calling = tokio::spawn(async move { shouts(&client).await });
+    let node = app().start().await.unwrap();
+    edge.open(node.client());
+    assert_eq!(calling.await.unwrap().unwrap(), "A");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewhere() {
+    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let held = Stage::each_async("held", {
+        let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+        move |n: Arc<i64>| {
+            let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+            async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                open.acquire().await.unwrap().forget();
+                Ok(*n)
+            }
+        }
+    });
+    let first = Served::start(app().route("/held", held)).await;
+    let second = Served::start(app()).await;
+    let both = format!("{},{}", first.url(), second.edge.address());
+    let client = builder().connect(&both).await.unwrap();
+    let in_hand = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<_, i64>("/held", 5).await }
+    });
+    until(|| begun.load(Ordering::SeqCst) == 1).await;
+
+    first.edge.drain();
+    let calls = |served: &Served| served.node.describe().admitted;
+    let (before, elsewhere) = (calls(&first), calls(&second));
+    for _ in 0..20 {
+        assert_eq!(shouts(&client).await.unwrap(), "A");
+    }
+    assert_eq!((calls(&first) - before, calls(&second) - elsewhere), (0, 20));
+    open.add_permits(1);
+    assert_eq!(in_hand.await.unwrap().unwrap(), 5);
+    first.edge.shutdown(LONG).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let held = Stage::each_async("held", {
+        let begun = Arc::clone(&begun);
+        move |n: Arc<i64>| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            async move {
+                std::future::pending::<()>().await;
+                Ok(*n)
+            }
+        }
+    });
+    let served = Served::start(App::new().route("/held", held)).await;
+    let client = served.client().await;
+    let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
+    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    served.edge.shutdown(Duration::ZERO).await;
+    let error = calling.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Unavailable, Trouble::ConnectionLost), "{error}");
+    assert!(error.was_started() && !error.is_retryable());
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_comes_back_at_its_address_is_found_again() {
+    let served = Served::start(app()).await;
+    let (client, address) = (served.client().await, served.edge.address());
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+    served.edge.shutdown(LONG).await;
+    let edge = loop {
+        // The socket is closed with the last task of the old endpoint.
+        match Edge::bind(address, IDENTITY.clone(), patient()) {
+            Ok(edge) => break edge,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    let node = app().start().await.unwrap();
+    edge.open(node.client());
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+}

@@ -1,0 +1,10 @@
+//! The QUIC edge and its client over real sockets on loopback, with real certificates.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where something is wrong")]
+
+mod calls;
+mod common;
+mod hostile;
+mod identity;
+mod lifecycle;
+mod streams;

@@ -1,0 +1,68 @@
+//! Streaming routes over the network: order, credit, and what becomes of a stream that nobody reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use callboard_core::{App, Caller, ErrorKind, Failure, StreamStage};
+use futures_util::{StreamExt, stream};
+
+use crate::common::{Served, builder, until};
+
+const NEVER: u64 = u64::MAX;
+
+/// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
+fn counting(taken: &Arc<AtomicUsize>) -> App {
+    let taken = Arc::clone(taken);
+    let count = StreamStage::each("count", move |n: Arc<u64>| {
+        let (n, taken) = (*n, Arc::clone(&taken));
+        stream::iter(0..=n).map(move |k| {
+            taken.fetch_add(1, Ordering::SeqCst);
+            if k == n && n % 2 == 1 && n != NEVER { Err(Failure::new("odd")) } else { Ok(k) }
+        })
+    });
+    App::new().route_streaming("/count", count.credit(1))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_come_in_order_and_an_error_is_the_last() {
+    let served = Served::start(counting(&Arc::default())).await;
+    let client = served.client().await;
+    let all: Vec<_> = client.replies::<u64, u64>("/count", 1_000).unwrap().map(Result::unwrap).collect().await;
+    assert_eq!(all, (0..=1_000).collect::<Vec<_>>());
+
+    let mut replies = client.replies::<u64, u64>("/count", 3).unwrap();
+    for expected in 0..3 {
+        assert_eq!(replies.next().await.unwrap().unwrap(), expected);
+    }
+    let error = replies.next().await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Failed, "odd"));
+    assert!(replies.next().await.is_none());
+
+    let error = client.replies::<u64, u64>("/nowhere", 3).unwrap().next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    served.comes_to_rest().await;
+}
+
+/// The reader has room for 4, the node for 2 more on their way; who does not read gets no more than that out of a worker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_pauses_lets_the_worker_wait() {
+    let taken = Arc::default();
+    let served = Served::start(counting(&taken)).await;
+    let client = builder().credit(4).connect(&served.url()).await.unwrap();
+    let mut replies = client.replies::<u64, u64>("/count", NEVER).unwrap();
+    assert_eq!(replies.next().await.unwrap().unwrap(), 0);
+    // What it may take it does take, so there is something to wait for; another call shows that the node had its turns.
+    until(|| taken.load(Ordering::SeqCst) >= 4).await;
+    for _ in 0..20 {
+        let all: Vec<_> = client.replies::<u64, u64>("/count", 0).unwrap().collect().await;
+        assert_eq!(all.len(), 1);
+    }
+    let while_paused = taken.load(Ordering::SeqCst) - 20;
+    assert!(while_paused <= 4 + 4, "{while_paused} outputs for a reader with room for 4");
+    for expected in 1..50 {
+        assert_eq!(replies.next().await.unwrap().unwrap(), expected);
+    }
+    // Dropped in the middle: the call ends on the node, although it would never end by itself.
+    drop(replies);
+    served.comes_to_rest().await;
+}
