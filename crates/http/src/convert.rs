@@ -12,6 +12,7 @@ use callboard_core::{ErrorKind, Route};
 use tokio::task::spawn_blocking;
 
 use crate::error::ApiError;
+use crate::functions;
 
 /// About a millisecond of JSON.
 const LARGE_BYTES: usize = 256 * 1024;
@@ -28,6 +29,20 @@ pub(crate) async fn decode(
     }
     let (route, limits) = (Arc::clone(route), limits.clone());
     Ok(off_thread(move || route.input().decode(format, &bytes, &limits)).await??)
+}
+
+/// The payload that arguments in these bytes are to `route`.
+pub(crate) async fn decode_call(
+    route: &Arc<Route>,
+    format: Format,
+    bytes: Bytes,
+    limits: &DecodeLimits,
+) -> Result<Payload, ApiError> {
+    if bytes.len() < LARGE_BYTES {
+        return functions::decode(route, format, &bytes, limits);
+    }
+    let (route, limits) = (Arc::clone(route), limits.clone());
+    off_thread(move || functions::decode(&route, format, &bytes, &limits)).await?
 }
 
 /// The value that these bytes mean, whatever it is for: one part of a form.

@@ -27,6 +27,7 @@ use crate::access::Gate;
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::functions::{self, Way};
 use crate::infer::{self, Around};
 use crate::metrics::EdgeMetrics;
 use crate::openapi::ApiInfo;
@@ -142,21 +143,33 @@ impl Edge {
             let mut unread = Unread::default();
             let sharing = inner.gate.as_ref().and_then(|gate| gate.sharing(&request));
 
-            let route = inner.serving.get().and_then(|serving| serving.route(request.uri().path()));
+            let path = request.uri().path();
+            let (route, way) = match inner.serving.get() {
+                None => (None, Way::Route),
+                Some(serving) => match serving.route(path) {
+                    Some(route) => (Some(route), Way::Route),
+                    None => (serving.function(path), Way::Function),
+                },
+            };
             let outcome = match (inner.serving.get(), &route) {
                 _ if let Some(early) = inner.early(&request) => {
                     unread = Unread::of(request.body());
                     Ok(early)
                 }
                 (Some(serving), Some(route)) => {
-                    let outcome = {
-                        let around =
-                            Around { client: &serving.client, config: &inner.config, metrics: &inner.metrics, id: &id };
-                        let call = pin!(infer::call(around, route, &mut request));
-                        catch_panic(call).await
-                    };
-                    unread = Unread::of(request.body());
-                    outcome
+                    let around =
+                        Around { client: &serving.client, config: &inner.config, metrics: &inner.metrics, id: &id };
+                    if way == Way::Function && functions::is_stream(request.headers()) {
+                        unread = Unread::of(request.body());
+                        Ok(functions::stream::answer(around, route, request.map(Body::new)))
+                    } else {
+                        let outcome = {
+                            let call = pin!(infer::call(around, route, way, &mut request));
+                            catch_panic(call).await
+                        };
+                        unread = Unread::of(request.body());
+                        outcome
+                    }
                 }
                 (Some(serving), None) => {
                     unread = Unread::of(request.body());
@@ -221,6 +234,11 @@ impl Serving {
     /// The user's route at this path. One that was added later and takes a path of the edge's own does not hide the page.
     fn route(&self, path: &str) -> Option<Arc<Route>> {
         self.client.route(path).filter(|route| !pages::is_reserved(route.name()))
+    }
+
+    /// The route that this path calls as a function.
+    fn function(&self, path: &str) -> Option<Arc<Route>> {
+        self.route(functions::name_of(path)?)
     }
 
     /// Boxed for [`Edge::answer`]'s sake.

@@ -18,6 +18,7 @@ use tower::BoxError;
 use crate::config::HttpConfig;
 use crate::convert;
 use crate::error::ApiError;
+use crate::functions::{self, Way};
 use crate::metrics::EdgeMetrics;
 use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
@@ -41,6 +42,7 @@ pub(crate) struct Around<'a> {
 pub(crate) async fn call<B>(
     around: Around<'_>,
     route: &Arc<Route>,
+    way: Way,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError>
 where
@@ -52,8 +54,9 @@ where
         return Err(ApiError::method_not_allowed(request.method(), "POST"));
     }
     let head = Head::read(request.headers())?;
-    let form = BodyForm::of(head.content_type, route.input())?;
-    let wanted = Wanted::of(head.accept.as_ref(), route)?;
+    let input = if way == Way::Function { functions::arguments() } else { route.input() };
+    let form = BodyForm::of(head.content_type, input)?;
+    let wanted = Wanted::of(head.accept.as_ref(), route, way, &form)?;
 
     // The length by the message's framing, which is what Content-Length says where there is one.
     let announced = request.body().size_hint().exact();
@@ -68,7 +71,10 @@ where
     let options = CallOptions::new().with_deadline(deadline);
     let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
     let body = Incoming::new(request.body_mut(), announced, &admission, limits);
-    let payload = read_payload(route, form, body, config).await?;
+    let payload = match way {
+        Way::Route => read_payload(route, form, body, config).await?,
+        Way::Function => Box::pin(read_arguments(route, form, body, config)).await?,
+    };
     match wanted {
         Wanted::Whole(accepted) => {
             let reply = client.submit(admission, payload, options).await?;
@@ -96,10 +102,20 @@ pub(crate) enum Wanted {
 
 impl Wanted {
     /// What `accept` allows of what the route gives, or a 406 that lists that.
-    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>, route: &Route) -> Result<Self, ApiError> {
-        match route.streams() {
-            true => StreamForm::of(accept).map(Self::Stream),
-            false => Accepted::of(accept, route.output()).map(Self::Whole),
+    ///
+    /// A function is answered in the format of its arguments where `accept` does not decide: whoever sends envelopes reads them.
+    fn of(
+        accept: Option<&Cow<'_, HeaderValue>>,
+        route: &Route,
+        way: Way,
+        form: &BodyForm<'_>,
+    ) -> Result<Self, ApiError> {
+        match (route.streams(), way, form) {
+            (true, ..) => StreamForm::of(accept).map(Self::Stream),
+            (false, Way::Function, BodyForm::Encoded(format)) if accept.is_none_or(|accept| **accept == "*/*") => {
+                Ok(Self::Whole(Accepted::only(*format)))
+            }
+            (false, ..) => Accepted::of(accept, route.output()).map(Self::Whole),
         }
     }
 }
@@ -138,6 +154,25 @@ where
         BodyForm::Bytes => Value::Bytes(body.collect().await?),
     };
     convert::from_value(route, value).await
+}
+
+async fn read_arguments<B>(
+    route: &Arc<Route>,
+    form: BodyForm<'_>,
+    body: Incoming<'_, B>,
+    config: &HttpConfig,
+) -> Result<Payload, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    match form {
+        BodyForm::Encoded(format) => convert::decode_call(route, format, body.collect().await?, &config.decode).await,
+        BodyForm::Multipart(boundary) => {
+            functions::from_form(route, multipart::read(body, boundary, &config.decode).await?)
+        }
+        BodyForm::Raw(_) | BodyForm::Text | BodyForm::Bytes => Err(ApiError::bad_multipart("arguments have names")),
+    }
 }
 
 fn raw_value(field: &str, bytes: Bytes) -> Value {

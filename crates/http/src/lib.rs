@@ -61,6 +61,9 @@
 //! `application/vnd.callboard.envelope-stream`: an event, line or frame for each outcome, as it comes. A slow reader slows only its
 //! own stream, and one that leaves cancels it.
 //!
+//! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an envelope, or with a
+//! stream of them that is answered in order.
+//!
 //! `x-request-timeout-ms` and `x-request-priority` may come once; a second one is answered 400. Every answer of the edge has
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
 //! error with the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
@@ -95,6 +98,7 @@ mod convert;
 mod edge;
 mod error;
 mod file_type;
+mod functions;
 mod infer;
 mod metrics;
 mod openapi;

@@ -173,8 +173,12 @@ impl FunctionCall {
         }
     }
 
-    /// What a route that is no function gets of these arguments: the only positional one, or the keywords as a map.
-    fn into_input(mut self, route: &Route) -> Result<Value, CallError> {
+    /// What a route that is no function gets of these arguments, for edges: the only positional one, or the keywords as a map.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when they are neither.
+    pub fn into_input(mut self, route: &Route) -> Result<Value, CallError> {
         match (self.args.len(), self.kwargs.len()) {
             (1, 0) => Ok(self.args.swap_remove(0)),
             (0, keywords) if keywords > 0 => Ok(Value::Map(self.kwargs)),

@@ -14,7 +14,7 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, Map, Value};
-use callboard_core::{CallError, ErrorKind};
+use callboard_core::{CallError, ErrorKind, Failure};
 
 use self::mapping::status_of;
 use crate::access::RateLimit;
@@ -132,6 +132,17 @@ impl ApiError {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)
     }
 
+    /// 400: a stream of calls is no row of frames.
+    pub(crate) fn bad_frame(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::edge(StatusCode::BAD_REQUEST, "bad_frame", what)
+    }
+
+    /// 400: each call of a stream has one outcome, which a route that streams has not.
+    pub(crate) fn no_calls_of_streams(route: &str) -> Self {
+        let message = format!("`{route}` answers one call with a stream; call it once with each request");
+        Self::edge(StatusCode::BAD_REQUEST, "streaming_route", message)
+    }
+
     /// 400: a text that is none.
     pub(crate) fn bad_text(offset: usize) -> Self {
         let message = format!("the body is text but not UTF-8 (byte {offset})");
@@ -223,6 +234,14 @@ impl ApiError {
     /// 500 for a panic of ours or of a codec of the user's.
     pub(crate) fn panicked() -> Self {
         Self::of_kind(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
+    }
+
+    /// The same as what a call's input is refused with.
+    pub(crate) fn into_failure(self) -> Failure {
+        let Inner { status, message, error_type, details, .. } = *self.0;
+        let failure = Failure::invalid_input(message).with_status(status.as_u16());
+        let failure = error_type.into_iter().fold(failure, |failure, name| failure.with_type(name));
+        details.into_iter().fold(failure, Failure::with_details)
     }
 
     pub(crate) fn status(&self) -> StatusCode {

@@ -44,8 +44,8 @@ impl Default for ApiInfo {
     }
 }
 
-/// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each body form it takes, both forms
-/// of answers, and every error that can happen.
+/// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each form of body and answer, and every
+/// error that can happen; and the way to call each of them as a function.
 #[must_use]
 pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
     let mut components = Components::default();
@@ -58,6 +58,7 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
             (route.name().to_owned(), json!({ "post": operation }))
         })
         .collect();
+    paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::of_calls(&mut components) }));
     paths.extend(fixed_pages());
     let mut document = json!({
         "openapi": "3.1.0",

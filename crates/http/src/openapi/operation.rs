@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::sample::sample;
 use super::schema::Components;
 use crate::error::PROBLEM_JSON;
+use crate::functions;
 use crate::request::media::{MULTIPART, plain_types};
 use crate::respond::offers;
 use crate::respond::stream::{STREAM_FORMS, StreamForm};
@@ -26,6 +27,35 @@ pub(super) fn of_route(route: &Route, operation_id: String, components: &mut Com
         operation["summary"] = json!(route.summary());
     }
     operation
+}
+
+/// The `POST` that calls any route as a function.
+pub(super) fn of_calls(components: &mut Components) -> Value {
+    let arguments = components.insert("FunctionCall", functions::arguments().schema().clone());
+    let formats = functions::arguments().formats().into_iter().map(Format::media_type);
+    let arguments =
+        formats.map(|media_type| (media_type.to_owned(), json!({ "schema": schema_in(media_type, &arguments) })));
+    let mut content: Map<String, Value> = arguments.collect();
+    content[Format::Json.media_type()]["example"] = json!({ "args": [], "kwargs": {} });
+    let frames = StreamForm::Envelopes.media_type();
+    content.insert(frames.to_owned(), json!({ "schema": binary() }));
+    let name = json!({
+        "name": "name", "in": "path", "required": true, "schema": { "type": "string" },
+        "description": "A route, without its first `/`.",
+    });
+    let mut parameters = vec![name];
+    parameters.extend(PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })));
+    // Whatever the route gives: the forms of any value, and those of streams.
+    let mut outcomes = whole_content(&DataType::value(), &json!({}));
+    outcomes.extend(stream_content(&json!({})));
+    json!({
+        "tags": ["routes"],
+        "operationId": "call",
+        "summary": "Calls a route as a function, with positional and keyword arguments",
+        "parameters": parameters,
+        "requestBody": { "required": true, "content": content },
+        "responses": responses_with("What the function gives.", outcomes),
+    })
 }
 
 /// The ids of one document: programs that generate clients make functions of them, so no two may be equal.
@@ -120,6 +150,10 @@ fn responses(route: &Route, components: &mut Components) -> Value {
         }
         false => ("The outcome.", whole_content(output, &reference)),
     };
+    responses_with(description, content)
+}
+
+fn responses_with(description: &str, content: Map<String, Value>) -> Value {
     let mut responses = Map::new();
     responses.insert(
         "200".to_owned(),

@@ -20,7 +20,7 @@ use crate::error::ApiError;
 use crate::metrics::{EdgeMetrics, OPENMETRICS};
 use crate::openapi::ApiInfo;
 
-/// Paths that no user route may take, with everything below them. `/v1` and `/v2` are kept for protocols to come.
+/// Paths that no user route may take, with everything below them. `/v1` is for function calls, `/v2` for the Open Inference Protocol.
 const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
 
 /// Whether a route of this name would hide a page of the edge: its own paths and everything below them.
@@ -28,9 +28,10 @@ const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "
 /// [`Edge::open`](crate::Edge::open) refuses such a route; whoever makes routes can ask before.
 #[must_use]
 pub fn is_reserved(route: &str) -> bool {
-    RESERVED
-        .iter()
-        .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    route == "/"
+        || RESERVED
+            .iter()
+            .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// What pages are made of.
@@ -95,7 +96,9 @@ mod tests {
 
     #[test]
     fn reserves_its_own_paths_and_what_is_below_them() {
-        for reserved in ["/metrics", "/docs", "/docs/mine", "/v1/call/x", "/v2"] {
+        for reserved in
+            ["/", "/livez", "/readyz", "/openapi.json", "/metrics", "/docs", "/docs/mine", "/v1/call/x", "/v2"]
+        {
             assert!(is_reserved(reserved), "{reserved}");
         }
         for free in ["/digits", "/metrics2", "/docsearch", "/v10", "/my/docs"] {

@@ -50,6 +50,11 @@ impl Gathering {
         }
     }
 
+    /// Bytes so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received as u64
+    }
+
     /// All of it.
     pub(crate) fn finish(mut self) -> Bytes {
         if let Some(buffer) = self.buffer {

@@ -64,7 +64,12 @@ pub(crate) struct Accepted {
 
 impl Accepted {
     /// JSON, and nothing else.
-    pub(crate) const JSON: Self = Self { best: ReplyForm::Encoded(Format::Json), others: Vec::new() };
+    pub(crate) const JSON: Self = Self::only(Format::Json);
+
+    /// This format, and nothing else.
+    pub(crate) const fn only(format: Format) -> Self {
+        Self { best: ReplyForm::Encoded(format), others: Vec::new() }
+    }
 
     /// What `accept` allows of what `output` can be, or a 406 that lists that.
     pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {

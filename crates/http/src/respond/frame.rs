@@ -10,7 +10,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use callboard_codec::{EncodeError, Envelope};
+use callboard_codec::{DecodeLimits, EncodeError, Envelope, Format, Value};
+
+use crate::error::ApiError;
 
 /// The bytes before each envelope.
 pub(crate) const HEAD_BYTES: usize = 8;
@@ -19,7 +21,7 @@ pub(crate) const HEAD_BYTES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A value: an outcome, or the arguments of a call.
+    /// An outcome, or the arguments of a call.
     Value = 0,
     /// A problem document.
     Error = 1,
@@ -46,6 +48,14 @@ impl Frame {
             return Err(serde::ser::Error::custom("an outcome beyond the 32-bit length of a frame"));
         }
         Ok(Self { kind, envelope: Some(envelope) })
+    }
+
+    /// An error as its problem document.
+    pub(crate) fn of_problem(error: &ApiError, request_id: &str) -> Self {
+        let problem = Bytes::from(error.to_problem(request_id));
+        let value = Value::decode(Format::Json, &problem, &DecodeLimits::default()).unwrap_or(Value::Null);
+        // What was a document of JSON has a form here, too.
+        value.to_envelope().and_then(|envelope| Self::of(Kind::Error, envelope)).unwrap_or(Self::END)
     }
 
     /// Appends the frame's pieces; those of the envelope share its memory.

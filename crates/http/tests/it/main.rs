@@ -10,6 +10,7 @@ mod calls;
 mod client;
 mod floods;
 mod formats;
+mod functions;
 mod hostile;
 mod http2;
 mod pages;

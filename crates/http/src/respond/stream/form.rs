@@ -9,7 +9,7 @@ use std::io::Write as _;
 
 use axum::http::header::HeaderValue;
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, EncodeError, Format, MediaType, Payload, Value};
+use callboard_codec::{EncodeError, Format, MediaType, Payload};
 
 use crate::error::ApiError;
 use crate::respond::frame::{Frame, Kind};
@@ -86,11 +86,11 @@ impl Writer {
 
     /// The error that ends the stream.
     pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut VecDeque<Bytes>) {
-        let problem = error.to_problem(request_id);
+        let problem = || error.to_problem(request_id);
         match self.form {
-            StreamForm::Events => out.push_back(event(format_args!("event: error\n"), &problem)),
-            StreamForm::Lines => out.push_back(line(&[b"{\"error\":", &problem, b"}"])),
-            StreamForm::Envelopes => Frame::of_problem(&problem).write(out),
+            StreamForm::Events => out.push_back(event(format_args!("event: error\n"), &problem())),
+            StreamForm::Lines => out.push_back(line(&[b"{\"error\":", &problem(), b"}"])),
+            StreamForm::Envelopes => Frame::of_problem(error, request_id).write(out),
         }
     }
 
@@ -128,14 +128,4 @@ fn line(parts: &[&[u8]]) -> Bytes {
     let mut line = parts.concat();
     line.push(b'\n');
     line.into()
-}
-
-impl Frame {
-    /// A problem document as a frame.
-    fn of_problem(problem: &[u8]) -> Self {
-        let limits = DecodeLimits::default();
-        let value = Value::decode(Format::Json, &Bytes::copy_from_slice(problem), &limits).unwrap_or(Value::Null);
-        // A document that was JSON has a form here, too.
-        value.to_envelope().and_then(|envelope| Self::of(Kind::Error, envelope)).unwrap_or(Self::END)
-    }
 }

@@ -53,13 +53,13 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         unsent: VecDeque::new(),
         is_over: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
-        leaving: Leaving { abandoned: streamed.abandoned, is_there: false },
+        leaving: None,
         id: streamed.id,
         route: streamed.route,
     };
     talk.first().await?;
     // Until here the request has no answer, and whoever leaves is counted by the edge.
-    talk.leaving.is_there = !talk.is_over;
+    talk.leaving = (!talk.is_over).then(|| Leaving::new(streamed.abandoned));
     let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), talk)));
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
@@ -80,7 +80,7 @@ struct Talk {
     unsent: VecDeque<Bytes>,
     is_over: bool,
     heartbeat: Option<Heartbeat>,
-    leaving: Leaving,
+    leaving: Option<Leaving>,
     id: RequestId,
     route: String,
 }
@@ -156,7 +156,7 @@ impl Talk {
 
     fn over(&mut self) {
         self.is_over = true;
-        self.leaving.is_there = false;
+        self.leaving.iter_mut().for_each(Leaving::ended);
     }
 }
 
@@ -196,15 +196,31 @@ impl Heartbeat {
 }
 
 /// Dropped while the stream is not over, its reader has left, and that is counted.
-struct Leaving {
+pub(crate) struct Leaving {
     abandoned: Counter,
-    is_there: bool,
+    ended: bool,
+}
+
+impl Leaving {
+    pub(crate) fn new(abandoned: Counter) -> Self {
+        Self { abandoned, ended: false }
+    }
+
+    /// Has left before the end.
+    pub(crate) fn left(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.abandoned.inc();
+        }
+    }
+
+    /// Whoever leaves from now on has everything.
+    pub(crate) fn ended(&mut self) {
+        self.ended = true;
+    }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if self.is_there {
-            self.abandoned.inc();
-        }
+        self.left();
     }
 }

@@ -110,6 +110,11 @@ impl Raw {
         (length > 0).then_some(chunk)
     }
 
+    /// Reads the next chunk of an answer, or `None` behind the last.
+    pub(crate) async fn next_chunk(&mut self) -> Option<Vec<u8>> {
+        timeout(PATIENCE, self.read_chunk()).await.expect("a chunk in time")
+    }
+
     /// Reads until this was said, and forgets it with all before it.
     pub(crate) async fn hears(&mut self, words: &str) {
         let reading = async {

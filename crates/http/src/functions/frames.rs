@@ -1,0 +1,146 @@
+//! Reads the frames of a stream of calls off a body, one ahead of the calls that are made of them.
+//!
+//! * **Full:** no frame is read while the stream has no room for its call; the connection's own flow control holds the client.
+//! * **Late:** a frame that has begun has the pace of any body (408). Between frames a client may be silent while calls of its
+//!   stream are open, and for `body_timeout` when there are none.
+//! * **Broken:** what is no frame is the end of the stream, told by [`Frames::fault`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use bytes::{Buf, Bytes};
+use callboard_codec::Value;
+use callboard_core::{Admission, Client, Deadline, Instant, MAX_TIMEOUT, Route};
+use futures_util::{Stream, StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+use crate::request::gather::Gathering;
+use crate::request::pace::{Pace, PaceLimits, TooSlow};
+use crate::respond::frame::{HEAD_BYTES, Kind};
+
+/// What is too small to be worth a permit while it is read.
+const SMALL_FRAME: u64 = 16 * 1024;
+
+/// What reader and writer of one stream tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Calls without an answer.
+    pub(super) open: AtomicUsize,
+    /// Why there are no more frames, where it is not their end.
+    pub(super) fault: Mutex<Option<ApiError>>,
+    /// The body was cut: most probably its client has left.
+    pub(super) cut: Notify,
+}
+
+/// A body on its way to being frames.
+pub(super) struct Frames {
+    body: BodyDataStream,
+    /// What was received beyond the last frame.
+    rest: Bytes,
+    client: Client,
+    route: Arc<Route>,
+    max_bytes: u64,
+    idle: Duration,
+    pace: PaceLimits,
+    shared: Arc<Shared>,
+}
+
+impl Frames {
+    pub(super) fn new(body: Body, client: Client, route: Arc<Route>, config: &HttpConfig, shared: Arc<Shared>) -> Self {
+        let pace = config.pace(Deadline::after(Instant::now(), MAX_TIMEOUT));
+        let (max_bytes, idle) = (config.max_body_bytes, config.body_timeout);
+        Self { body: body.into_data_stream(), rest: Bytes::new(), client, route, max_bytes, idle, pace, shared }
+    }
+
+    /// The envelopes of the calls, as bytes. Ends at the end, and at what is no frame.
+    pub(super) fn into_envelopes(self) -> impl Stream<Item = Value> + Send {
+        stream::unfold(self, async |mut frames| match frames.next().await {
+            Ok(Some(envelope)) => {
+                frames.shared.open.fetch_add(1, Ordering::Relaxed);
+                Some((Value::Bytes(envelope), frames))
+            }
+            Ok(None) => None,
+            Err(fault) => {
+                *frames.shared.fault.lock() = Some(fault);
+                None
+            }
+        })
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if !self.begins().await? {
+            return Ok(None);
+        }
+        // Each frame is a body of its own to whoever waits for it.
+        let mut pace = Pace::new(Instant::now());
+        self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
+        let mut head = self.exactly(HEAD_BYTES as u64, &mut pace).await?;
+        let (kind, zeros, length) = (head.get_u8(), head.get_uint(3), u64::from(head.get_u32_le()));
+        match kind {
+            kind if kind == Kind::Value as u8 && zeros == 0 => {}
+            kind if kind == Kind::End as u8 && zeros == 0 && length == 0 => return Ok(None),
+            _ => return Err(ApiError::bad_frame(format!("a frame of kind {kind} is not for calls"))),
+        }
+        if length > self.max_bytes {
+            return Err(ApiError::body_too_large(self.max_bytes));
+        }
+        let _permit = self.permit(length)?;
+        self.exactly(length, &mut pace).await.map(Some)
+    }
+
+    /// Bytes of the node for a frame that is being read; its call takes its own.
+    fn permit(&self, length: u64) -> Result<Option<Admission>, ApiError> {
+        Ok((length > SMALL_FRAME).then(|| self.client.admit(&self.route, length)).transpose()?)
+    }
+
+    /// Waits for the first byte of a frame. `false` at the end of the body.
+    async fn begins(&mut self) -> Result<bool, ApiError> {
+        while self.rest.is_empty() {
+            match timeout_at(Instant::now() + self.idle, self.body.next()).await {
+                Ok(Some(chunk)) => self.rest = self.whole(chunk)?,
+                Ok(None) => return Ok(false),
+                Err(_) if self.shared.open.load(Ordering::Relaxed) > 0 => {}
+                Err(_) => return Err(ApiError::body_stalled(1, self.idle)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// So many bytes, or an error where the body ends before.
+    async fn exactly(&mut self, length: u64, pace: &mut Pace) -> Result<Bytes, ApiError> {
+        let mut gathering = Gathering::new(Some(length), self.take(length));
+        while gathering.received() < length {
+            let (end, why) = pace.end(&self.pace);
+            let chunk = match timeout_at(end, self.body.next()).await {
+                Ok(Some(chunk)) => self.whole(chunk)?,
+                Ok(None) => return Err(ApiError::bad_frame("the body ends within a frame")),
+                Err(_) if why == TooSlow::Stalled => {
+                    return Err(ApiError::body_stalled(self.pace.progress_bytes, self.pace.progress_timeout));
+                }
+                Err(_) => return Err(ApiError::body_out_of_time(self.pace.body_timeout)),
+            };
+            pace.received(Instant::now(), chunk.len() as u64, &self.pace);
+            self.rest = chunk;
+            gathering.push(self.take(length - gathering.received()));
+        }
+        Ok(gathering.finish())
+    }
+
+    fn whole(&self, chunk: Result<Bytes, axum::Error>) -> Result<Bytes, ApiError> {
+        chunk.map_err(|error| {
+            self.shared.cut.notify_one();
+            ApiError::broken_body(&error)
+        })
+    }
+
+    fn take(&mut self, most: u64) -> Bytes {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.rest.split_to(most.min(self.rest.len()))
+    }
+}

@@ -1,0 +1,156 @@
+//! An ordered stream of calls on one request: frames with arguments in, frames with outcomes out, in the same order.
+//!
+//! * **Begun:** the answer begins at once, so that a client may send its first call when it has seen the head.
+//! * **Full:** frames are read as far ahead of the reader as the route's look-ahead allows; then the client waits. One that sends
+//!   without reading is held, and cut when it takes too long.
+//! * **Late:** a result that is not there in time answers its own call with `deadline_exceeded`; the stream goes on.
+//! * **Cancelled:** a client that leaves, or cuts its body, cancels all calls that are open.
+//!
+//! An error answers its own call. What is no frame ends the stream: the error is its last frame, with no end behind it.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{Method, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::{Data, DecodeLimits, Format, Value};
+use callboard_core::{CallError, CallOptions, Failure, FunctionCall, Route};
+use futures_util::{Stream, StreamExt, stream};
+
+use super::frames::{Frames, Shared};
+use crate::error::ApiError;
+use crate::infer::Around;
+use crate::request::head::Head;
+use crate::request_id::RequestId;
+use crate::respond::frame::{Frame, Kind};
+use crate::respond::stream::{Leaving, StreamForm};
+
+/// Answers a stream of calls.
+pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Body>) -> Result<Response, ApiError> {
+    if request.method() != Method::POST {
+        return Err(ApiError::method_not_allowed(request.method(), "POST"));
+    }
+    let head = Head::read(request.headers())?;
+    if let Some(accept) = &head.accept
+        && StreamForm::of(Some(accept))? != StreamForm::Envelopes
+        && **accept != "*/*"
+    {
+        return Err(ApiError::not_acceptable(StreamForm::Envelopes.media_type()));
+    }
+    if route.streams() {
+        return Err(ApiError::no_calls_of_streams(route.name()));
+    }
+    let mut options = CallOptions::new();
+    if let Some(priority) = head.priority {
+        options = options.with_priority(priority);
+    }
+    let timeout = head.timeout;
+    let shared = Arc::default();
+    let frames =
+        Frames::new(request.into_body(), around.client.clone(), Arc::clone(route), around.config, Arc::clone(&shared));
+    let limits = around.config.decode.clone();
+    // Two instances of one talk, because a function takes its arguments as they are and every other route a value.
+    let outcomes = match route.is_function() {
+        true => outcomes(around, route, frames, options, timeout, move |bytes| call_in(bytes, &limits))?,
+        false => {
+            let input = Arc::clone(route);
+            outcomes(around, route, frames, options, timeout, move |bytes| {
+                call_in(bytes, &limits)?.into_input(&input).map_err(|error| Failure::invalid_input(error.message()))
+            })?
+        }
+    };
+    let talk = Talk {
+        outcomes,
+        shared,
+        unsent: VecDeque::new(),
+        is_over: false,
+        id: around.id.clone(),
+        leaving: Leaving::new(around.metrics.abandoned.clone()),
+    };
+    let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|piece| (Ok::<_, Infallible>(piece), talk)));
+    let mut response = Response::new(Body::from_stream(body));
+    let media_type = HeaderValue::from_static(StreamForm::Envelopes.media_type());
+    response.headers_mut().insert(CONTENT_TYPE, media_type);
+    Ok(response)
+}
+
+type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
+
+/// The outcomes of the calls in these frames, in their order.
+fn outcomes<In: Data>(
+    around: Around<'_>,
+    route: &Route,
+    frames: Frames,
+    options: CallOptions,
+    timeout: Option<std::time::Duration>,
+    read: impl Fn(&Bytes) -> Result<In, Failure> + Send + 'static,
+) -> Result<Outcomes, ApiError> {
+    let calls = around.client.stream_from::<_, Value>(route.name(), frames.into_envelopes())?.options(options);
+    let calls = timeout.into_iter().fold(calls, callboard_core::CallStream::timeout);
+    Ok(Box::pin(calls.preprocess(move |frame: &Value| match frame {
+        Value::Bytes(bytes) => read(bytes),
+        _ => Err(Failure::invalid_input("a frame is bytes")),
+    })))
+}
+
+/// The arguments in one frame.
+fn call_in(bytes: &Bytes, limits: &DecodeLimits) -> Result<FunctionCall, Failure> {
+    let read = super::arguments().decode(Format::Envelope, bytes, limits);
+    read.and_then(callboard_codec::Payload::into_inner).map_err(|error| ApiError::from(error).into_failure())
+}
+
+/// One stream of calls on its way to its reader.
+struct Talk {
+    outcomes: Outcomes,
+    shared: Arc<Shared>,
+    unsent: VecDeque<Bytes>,
+    is_over: bool,
+    id: RequestId,
+    leaving: Leaving,
+}
+
+impl Talk {
+    /// The next piece of the body.
+    async fn next(&mut self) -> Option<Bytes> {
+        while self.unsent.is_empty() && !self.is_over {
+            let outcome = tokio::select! {
+                biased;
+                outcome = self.outcomes.next() => outcome,
+                // Nobody is left to read what is still at work.
+                () = self.shared.cut.notified() => {
+                    self.outcomes = Box::pin(stream::empty());
+                    self.leaving.left();
+                    None
+                }
+            };
+            let frame = match outcome {
+                Some(outcome) => {
+                    self.shared.open.fetch_sub(1, Ordering::Relaxed);
+                    self.frame_of(outcome)
+                }
+                None => {
+                    self.is_over = true;
+                    self.leaving.ended();
+                    let fault = self.shared.fault.lock().take();
+                    fault.map_or(Frame::END, |fault| Frame::of_problem(&fault, self.id.as_str()))
+                }
+            };
+            frame.write(&mut self.unsent);
+        }
+        self.unsent.pop_front()
+    }
+
+    fn frame_of(&self, outcome: Result<Value, CallError>) -> Frame {
+        let frame = outcome.map_err(ApiError::from).and_then(|value| {
+            let envelope = value.to_envelope().map_err(ApiError::unencodable)?;
+            Frame::of(Kind::Value, envelope).map_err(ApiError::unencodable)
+        });
+        frame.unwrap_or_else(|error| Frame::of_problem(&error, self.id.as_str()))
+    }
+}

@@ -1,0 +1,303 @@
+//! `/v1/call`: arguments in each form, ordered streams of calls, and the recorded examples of `docs/wire.md`.
+
+use callboard_codec::{DecodeLimits, Format, Map, Tensor, Value};
+use callboard_core::{App, FunctionCall, Stage};
+use callboard_http::HttpConfig;
+use serde_json::json;
+
+use crate::support::app::{Hold, app};
+use crate::support::{Raw, Server, config};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const ENVELOPE: (&str, &str) = ("content-type", "application/vnd.callboard.envelope");
+const FRAMES: &str = "application/vnd.callboard.envelope-stream";
+
+/// What other tests call, and `/scale`: `x` times `factor`, which is 2 unless it is given.
+fn functions() -> App {
+    let scale = Stage::each("scale", |call: &FunctionCall| {
+        call.check_names(&["x", "factor"])?;
+        let x: f64 = call.arg(0, "x")?;
+        Ok(x * call.optional_arg(1, "factor")?.unwrap_or(2.0))
+    });
+    app().route("/math/scale", scale)
+}
+
+async fn server() -> Server {
+    Server::of_app(functions(), HttpConfig::default()).await
+}
+
+fn envelope(value: &Value) -> Vec<u8> {
+    value.encode(Format::Envelope).unwrap().into()
+}
+
+fn read(envelope: &[u8]) -> Value {
+    Value::decode(Format::Envelope, &envelope.to_vec().into(), &DecodeLimits::default()).unwrap()
+}
+
+fn arguments(args: impl IntoIterator<Item = Value>) -> Value {
+    let args = Value::List(args.into_iter().collect());
+    Value::Map(Map::from_iter([("args", args), ("kwargs", Value::Map(Map::new()))]))
+}
+
+#[tokio::test]
+async fn arguments_are_given_by_place_and_by_name() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for (body, expected) in [
+        (r#"{"args": [3.0], "kwargs": {}}"#, "6.0"),
+        (r#"{"args": [3.0], "kwargs": {"factor": 3}}"#, "9.0"),
+        (r#"{"kwargs": {"factor": 0.5, "x": 3.0}}"#, "1.5"),
+    ] {
+        let answer = client.post("/v1/call/math/scale", &[JSON], body).await;
+        assert_eq!((answer.status, answer.text()), (200, expected), "{body}");
+    }
+    for (body, message) in [
+        ("{}", "argument `x` is missing: give it as positional argument 1 or by name"),
+        (r#"{"args": ["a"]}"#, "argument `x`: "),
+        (r#"{"args": [1, 2, 3]}"#, "got 3 positional arguments"),
+        (r#"{"kwargs": {"z": 1}}"#, "unexpected argument `z`: the function takes `x`, `factor`"),
+    ] {
+        let refused = client.post("/v1/call/math/scale", &[JSON], body).await;
+        let problem = refused.problem();
+        assert_eq!((refused.status, problem["kind"].as_str()), (400, Some("invalid_input")), "{body}");
+        assert!(problem["message"].as_str().unwrap().starts_with(message), "{problem}");
+    }
+    let unknown = client.post("/v1/call/math/scale", &[JSON], r#"{"arguments": []}"#).await;
+    assert_eq!(unknown.status, 422);
+}
+
+#[tokio::test]
+async fn any_route_is_a_function_of_its_input() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for body in [r#"{"args": [{"name": "Ada"}]}"#, r#"{"kwargs": {"name": "Ada"}}"#] {
+        assert_eq!(client.post("/v1/call/greet", &[JSON], body).await.json(), json!({ "text": "hello Ada" }));
+    }
+    let wrong = client.post("/v1/call/greet", &[JSON], r#"{"kwargs": {"name": 7}}"#).await;
+    assert_eq!((wrong.status, wrong.problem()["details"]["fields"][0]["path"].as_str()), (422, Some("$.name")));
+    let form = "--xyz\r\nContent-Disposition: form-data; name=\"name\"\r\n\r\nAda\r\n--xyz--\r\n";
+    let form = client.post("/v1/call/greet", &[("content-type", "multipart/form-data; boundary=xyz")], form).await;
+    assert_eq!(form.json(), json!({ "text": "hello Ada" }));
+}
+
+#[tokio::test]
+async fn a_function_answers_in_the_form_of_its_arguments_unless_told_otherwise() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let tensor = Value::from(Tensor::from_vec(&[1000], vec![0.5_f32; 1000]).unwrap());
+    let body = envelope(&arguments([tensor.clone()]));
+    for headers in [&[ENVELOPE][..], &[ENVELOPE, ("accept", "*/*")]] {
+        let answer = client.post("/v1/call/mirror", headers, &body).await;
+        assert_eq!((answer.header("content-type"), read(&answer.body)), (Some(ENVELOPE.1), tensor.clone()));
+    }
+    let answer = client.post("/v1/call/mirror", &[JSON, ("accept", ENVELOPE.1)], r#"{"args": [1]}"#).await;
+    assert_eq!(read(&answer.body), Value::Int(1));
+}
+
+#[tokio::test]
+async fn a_failure_tells_its_kind_type_and_trace() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let failed = client.post("/v1/call/fail", &[ENVELOPE], envelope(&arguments(["plainly".into()]))).await;
+    let problem = failed.problem();
+    assert_eq!((failed.status, &problem["kind"]), (500, &json!("failed")));
+    assert_eq!(problem["error_type"], "core::num::error::ParseIntError");
+    let died = client.post("/v1/call/fail", &[ENVELOPE], envelope(&arguments(["by_panic".into()]))).await.problem();
+    assert_eq!(died["kind"], "worker_failed");
+    assert!(died["remote_trace"].as_str().unwrap().contains("the worker panics"), "{died}");
+
+    let nowhere = client.post("/v1/call/nowhere", &[JSON], "{}").await;
+    assert_eq!((nowhere.status, nowhere.problem()["kind"].as_str()), (404, Some("not_found")));
+    client.send("GET /v1/call/greet HTTP/1.1\r\nhost: test\r\n\r\n").await;
+    assert_eq!(client.answer().await.status, 405);
+    let form = client.post("/v1/call/greet", &[("content-type", "text/plain")], "Ada").await;
+    assert_eq!(form.status, 415);
+}
+
+/// One frame, as a chunk of an HTTP/1 body.
+fn frame(kind: u8, envelope: &[u8]) -> Vec<u8> {
+    let head = [[kind, 0, 0, 0], (envelope.len() as u32).to_le_bytes()].concat();
+    let chunk = [head, envelope.to_vec()].concat();
+    [format!("{:x}\r\n", chunk.len()).as_bytes(), &chunk, b"\r\n"].concat()
+}
+
+fn call(args: impl IntoIterator<Item = Value>) -> Vec<u8> {
+    frame(0, &envelope(&arguments(args)))
+}
+
+/// A stream of calls to this function, without its calls.
+async fn begun(server: &Server, name: &str) -> Raw {
+    let mut client = server.connect().await;
+    let head = format!(
+        "POST /v1/call/{name} HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    client.send(head).await;
+    client
+}
+
+/// Kind and value of each frame; the end has none.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, Option<Value>)> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(8) {
+        let length = u32::from_le_bytes(head[4..].try_into().unwrap()) as usize;
+        frames.push((head[0], (length > 0).then(|| read(&rest[..length]))));
+        bytes = &rest[length..];
+    }
+    frames
+}
+
+#[tokio::test]
+async fn a_stream_of_calls_is_answered_in_order_and_errors_in_their_place() {
+    let server = server().await;
+    let mut client = begun(&server, "math/scale").await;
+    let calls = [call([1.0.into()]), call([]), frame(0, b"no envelope"), call([4.0.into()])];
+    client.send([calls.concat(), frame(2, b""), b"0\r\n\r\n".to_vec()].concat()).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some(FRAMES)));
+    let frames = frames(&answer.body);
+    assert_eq!(frames.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [0, 1, 1, 0, 2]);
+    assert_eq!((&frames[0].1, &frames[3].1), (&Some(Value::Float(2.0)), &Some(Value::Float(8.0))));
+    let problem = |frame: usize, member: &str| frames[frame].1.as_ref().unwrap().get(member).cloned();
+    assert_eq!(problem(1, "kind"), Some("invalid_input".into()));
+    assert_eq!((problem(2, "status"), problem(2, "error_type")), (Some(400.into()), Some("malformed_body".into())));
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    assert_eq!(server.metric("callboard_http_abandoned_requests_total").await, Some(0.0));
+}
+
+#[tokio::test]
+async fn a_call_is_answered_before_the_next_is_sent() {
+    let server = server().await;
+    let mut client = begun(&server, "math/scale").await;
+    client.hears("HTTP/1.1 200 OK\r\n").await;
+    client.hears("\r\n\r\n").await;
+    for n in 1..20 {
+        client.send(call([f64::from(n).into()])).await;
+        let answer = client.next_chunk().await.unwrap();
+        assert_eq!(frames(&answer), [(0, Some(Value::Float(f64::from(2 * n))))]);
+    }
+    client.send("0\r\n\r\n").await;
+    assert_eq!(frames(&client.next_chunk().await.unwrap()), [(2, None)]);
+    assert_eq!(client.next_chunk().await, None);
+}
+
+#[tokio::test]
+async fn what_is_no_frame_ends_the_stream_behind_the_answers_so_far() {
+    let limits = config(|c| c.max_body_bytes = 1000);
+    let server = Server::of_app(functions(), limits).await;
+    let long = [&[0, 0, 0, 0][..], &2000_u32.to_le_bytes()].concat();
+    let cut = [&[0, 0, 0, 0][..], &100_u32.to_le_bytes(), b"too little"].concat();
+    for (what, error_type) in
+        [(&[9; 8][..], "bad_frame"), (&[1; 3], "bad_frame"), (&cut, "bad_frame"), (&long, "body_too_large")]
+    {
+        let mut client = begun(&server, "math/scale").await;
+        let chunk = [format!("{:x}\r\n", what.len()).as_bytes(), what, b"\r\n0\r\n\r\n"].concat();
+        client.send([call([1.0.into()]), chunk].concat()).await;
+        let frames = frames(&client.answer().await.body);
+        assert_eq!((frames.len(), &frames[0]), (2, &(0, Some(Value::Float(2.0)))), "{what:?}");
+        let (kind, problem) = &frames[1];
+        assert_eq!((*kind, problem.as_ref().unwrap().get("error_type")), (1, Some(&error_type.into())), "{what:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_looks_ahead_so_far_and_no_further() {
+    let (app, hold) = Hold::with_queue(200).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let mut client = begun(&server, "hold").await;
+    let calls: Vec<u8> = (0..100).flat_map(|n| call([format!("{n}").into()])).collect();
+    client.send(calls).await;
+    client.send("0\r\n\r\n").await;
+    hold.one_is_held().await;
+    server.metric_becomes("callboard_in_flight", 16.0).await;
+    for _ in 0..100 {
+        hold.release_one();
+    }
+    let frames = frames(&client.answer().await.body);
+    let texts: Vec<_> = frames.into_iter().filter_map(|(_, value)| Some(value?.as_str().unwrap().to_owned())).collect();
+    assert_eq!(texts, (0..100).map(|n| n.to_string()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_its_stream_cancels_its_calls() {
+    let (app, hold) = Hold::with_queue(200).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let mut client = begun(&server, "hold").await;
+    client.send([call(["a".into()]), call(["b".into()])].concat()).await;
+    hold.one_is_held().await;
+    drop(client);
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
+    server.metric_becomes("callboard_requests_total{route=\"/hold\",outcome=\"cancelled\"}", 2.0).await;
+    hold.release_one();
+}
+
+#[tokio::test]
+async fn a_stream_is_refused_where_it_cannot_be_answered() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let refused =
+        client.post("/v1/call/math/scale", &[("content-type", FRAMES), ("accept", "application/json")], "").await;
+    assert_eq!(refused.status, 406);
+    let empty = client.post("/v1/call/math/scale", &[("content-type", FRAMES)], "").await;
+    assert_eq!(frames(&empty.body), [(2, None)]);
+}
+
+/// One recorded exchange of `docs/wire.md`: a request and its answer, bodies as text or as lines of hexadecimal bytes.
+struct Exchange {
+    path: String,
+    content_type: String,
+    body: Vec<u8>,
+    status: u16,
+    answer_type: String,
+    answer: Vec<u8>,
+}
+
+impl Exchange {
+    fn parse(block: &str) -> Self {
+        let (request, answer) = block.split_once("\n---\n").expect("a request, `---`, an answer");
+        let (first, content_type, body) = Self::message(request);
+        let (status, answer_type, answer) = Self::message(answer);
+        let path = first.strip_prefix("POST ").unwrap().to_owned();
+        Self { path, content_type, body, status: status.parse().unwrap(), answer_type, answer }
+    }
+
+    /// The first line, the content type, and the body.
+    fn message(text: &str) -> (String, String, Vec<u8>) {
+        let (head, body) = text.split_once("\n\n").unwrap();
+        let (first, content_type) = head.split_once("\ncontent-type: ").unwrap();
+        let bytes = match content_type.contains("envelope") {
+            true => body.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect(),
+            false => body.trim_end().as_bytes().to_vec(),
+        };
+        (first.to_owned(), content_type.to_owned(), bytes)
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    bytes.chunks(16).map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn the_recorded_examples_are_what_is_said() {
+    let page = include_str!("../../../../docs/wire.md");
+    let exchanges: Vec<Exchange> =
+        page.split("```exchange\n").skip(1).map(|rest| Exchange::parse(rest.split("```").next().unwrap())).collect();
+    assert_eq!(exchanges.len(), 5, "as many as the page has");
+    let server = server().await;
+    let mut client = server.connect().await;
+    for exchange in exchanges {
+        // The id of a problem is that of its request, and is chosen so that it can be recorded.
+        let headers = [("content-type", exchange.content_type.as_str()), ("x-request-id", "wire-1")];
+        let answer = client.post(&exchange.path, &headers, &exchange.body).await;
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (exchange.status, Some(exchange.answer_type.as_str()))
+        );
+        match exchange.answer_type.ends_with("json") {
+            // The page has line breaks where the wire has none.
+            true => assert_eq!(answer.json(), serde_json::from_slice::<serde_json::Value>(&exchange.answer).unwrap()),
+            false => assert_eq!(hexadecimal(&answer.body), hexadecimal(&exchange.answer), "{}", exchange.path),
+        }
+    }
+}
