@@ -54,7 +54,7 @@ pub(super) struct Frames {
 impl Frames {
     pub(super) fn new(body: Body, client: Client, route: Arc<Route>, config: &HttpConfig, shared: Arc<Shared>) -> Self {
         let pace = config.pace(Deadline::after(Instant::now(), MAX_TIMEOUT));
-        let (max_bytes, idle) = (config.max_body_bytes, config.body_timeout);
+        let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
         Self { body: body.into_data_stream(), rest: Bytes::new(), client, route, max_bytes, idle, pace, shared }
     }
 
