@@ -54,7 +54,11 @@ pub(crate) struct GroupState {
     /// To be started, one after the other.
     queue: VecDeque<usize>,
     starting: Option<usize>,
+    /// Another's crash has taken along the one that is starting: it is stopped again once it is there, and these wait for that.
+    outdated: Option<Vec<usize>>,
     started: Option<oneshot::Sender<Result<(), ActorError>>>,
+    /// Why the group did not start: told when nothing of it is left.
+    refused: Option<(oneshot::Sender<Result<(), ActorError>>, ActorError)>,
     /// Actors whose death was ordered.
     expected: Vec<ActorId>,
     /// Actors that died before their start was read: news of a death overtakes ordinary messages.
@@ -67,6 +71,8 @@ struct Life {
     starts: u64,
     actor: Option<ActorCell>,
     over: bool,
+    /// Stops and back-offs that it waits for before it is started again.
+    held_by: u32,
 }
 
 impl Actor for GroupActor {
@@ -90,7 +96,9 @@ impl Actor for GroupActor {
             attempt: 0,
             last_crash: None,
             starting: None,
+            outdated: None,
             started: Some(started),
+            refused: None,
             expected: Vec::new(),
             early_deaths: Vec::new(),
             stopping: false,
@@ -108,6 +116,7 @@ impl Actor for GroupActor {
         match message {
             GroupMessage::Started(index, outcome) => state.has_started(&myself, index, outcome),
             GroupMessage::Restart(indices) if !state.stopping => {
+                state.release(&indices);
                 state.enqueue(indices);
                 state.start_next(&myself);
             }
@@ -160,10 +169,42 @@ impl GroupState {
         &self.group.children[index]
     }
 
+    /// These wait for one more reason to be started. While there is one, nobody starts them, so that of no actor there are two
+    /// lives at once, and nobody comes up beside one that is about to be stopped.
+    fn hold(&mut self, indices: &[usize]) {
+        for index in indices {
+            self.lives[*index].held_by += 1;
+        }
+    }
+
+    fn release(&mut self, indices: &[usize]) {
+        for index in indices {
+            self.lives[*index].held_by -= 1;
+        }
+    }
+
+    /// Starts these, which are held, when `before` is done, unless something else holds them still.
+    fn restart_after(
+        &self,
+        myself: &ActorRef<GroupMessage>,
+        indices: Vec<usize>,
+        before: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let myself = myself.clone();
+        tokio::spawn(async move {
+            before.await;
+            let _ = myself.cast(GroupMessage::Restart(indices));
+        });
+    }
+
     fn enqueue(&mut self, indices: Vec<usize>) {
         let is_missing = |index: &usize| {
             let life = &self.lives[*index];
-            !life.over && life.actor.is_none() && self.starting != Some(*index) && !self.queue.contains(index)
+            !life.over
+                && life.actor.is_none()
+                && life.held_by == 0
+                && self.starting != Some(*index)
+                && !self.queue.contains(index)
         };
         let missing: Vec<usize> = indices.into_iter().filter(is_missing).collect();
         self.queue.extend(missing);
@@ -202,13 +243,22 @@ impl GroupState {
             }
             return;
         }
+        if let Some(waiting) = self.outdated.take() {
+            // What it was started beside is gone. Whether it came up or not, its next start is the one that counts.
+            if let Ok(actor) = &outcome
+                && self.take_early_death(actor.get_id()).is_none()
+            {
+                self.expected.push(actor.get_id());
+            }
+            (self.child(index).set_down)();
+            return self.restart_after(myself, waiting, stop_all(outcome.into_iter().collect()));
+        }
         match outcome {
             Ok(actor) => {
                 let id = actor.get_id();
                 self.child(index).status.enter(ActorState::Up, clock::now(), None);
                 self.lives[index].actor = Some(actor);
-                if let Some(early) = self.early_deaths.iter().position(|(dead, ..)| *dead == id) {
-                    let (_, crashed, why) = self.early_deaths.swap_remove(early);
+                if let Some((_, crashed, why)) = self.take_early_death(id) {
                     self.child_ended(myself, id, crashed, &why);
                 }
             }
@@ -219,6 +269,11 @@ impl GroupState {
             Err(message) => self.crashed(myself, index, &message),
         }
         self.start_next(myself);
+    }
+
+    fn take_early_death(&mut self, who: ActorId) -> Option<(ActorId, bool, String)> {
+        let early = self.early_deaths.iter().position(|(dead, ..)| *dead == who)?;
+        Some(self.early_deaths.swap_remove(early))
     }
 
     fn child_ended(&mut self, myself: &ActorRef<GroupMessage>, who: ActorId, crashed: bool, why: &str) {
@@ -247,6 +302,10 @@ impl GroupState {
             self.end(index, ActorState::Ended, why);
         }
         if !self.stopping && self.lives.iter().all(|life| life.over) {
+            // All were up, if only for a moment.
+            if let Some(started) = self.started.take() {
+                let _ = started.send(Ok(()));
+            }
             self.stop(myself, None);
         }
     }
@@ -293,11 +352,14 @@ impl GroupState {
         self.attempt = if quiet { 0 } else { self.attempt + 1 };
         self.last_crash = Some(now);
         let delay = self.group.backoff.delay(self.attempt, fastrand::f64());
-        let myself = myself.clone();
-        tokio::spawn(async move {
+        if self.starting.is_some_and(|starting| again.contains(&starting)) {
+            self.hold(&again);
+            self.outdated.get_or_insert_default().extend(&again);
+        }
+        self.hold(&again);
+        self.restart_after(myself, again, async move {
             stop_all(stopping).await;
             tokio::time::sleep(delay).await;
-            let _ = myself.cast(GroupMessage::Restart(again));
         });
     }
 
@@ -308,11 +370,11 @@ impl GroupState {
                 self.end(index, ActorState::Failed, reason);
             }
         }
-        self.stopping = true;
-        if let Some(started) = self.started.take() {
-            let message = reason.to_owned();
-            let _ = started.send(Err(ActorError::Start { name: self.group.name.to_string(), message }));
+        if self.started.is_some() {
+            let (name, message) = (self.group.name.to_string(), reason.to_owned());
+            return self.refuse_start(myself, ActorError::Start { name, message });
         }
+        self.stopping = true;
         let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
         // The supervisor stays: what it failed of is told until somebody ends the node.
         let keep = myself.clone();
@@ -323,9 +385,7 @@ impl GroupState {
     }
 
     fn refuse_start(&mut self, myself: &ActorRef<GroupMessage>, error: ActorError) {
-        if let Some(started) = self.started.take() {
-            let _ = started.send(Err(error));
-        }
+        self.refused = self.started.take().map(|started| (started, error));
         self.stop(myself, None);
     }
 
@@ -356,6 +416,9 @@ impl Drop for GroupState {
             child.status.enter(ActorState::Ended, clock::now(), None);
             (child.set_over)();
             self.directory.remove(&child.status);
+        }
+        if let Some((started, error)) = self.refused.take() {
+            let _ = started.send(Err(error));
         }
     }
 }

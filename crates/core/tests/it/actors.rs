@@ -210,6 +210,83 @@ async fn the_strategy_says_who_starts_again() {
     );
 }
 
+/// A [`Tally`] that waits for a permit before it is up.
+struct Slow(Tally, Arc<Semaphore>);
+
+impl Actor for Slow {
+    type Msg = Mail<Say>;
+    type State = u64;
+    type Arguments = u64;
+
+    async fn pre_start(&self, myself: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
+        self.1.acquire().await?.forget();
+        self.0.pre_start(myself, start).await
+    }
+
+    async fn post_stop(&self, myself: ActorRef<Mail<Say>>, sum: &mut u64) -> Result<(), ActorProcessingErr> {
+        self.0.post_stop(myself, sum).await
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_on_its_way_up_is_taken_along_by_a_crash_before_it() {
+    let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (slow_log, slow_gate) = (log.clone(), Arc::clone(&gate));
+    let slow = ActorSpec::new("second", move |context| {
+        (Slow(Tally { name: "second", log: slow_log.clone() }, Arc::clone(&slow_gate)), context.life() * 1000)
+    });
+    let group = ActorGroup::new("group", Strategy::RestForOne).actor(tally("first", &log)).actor(slow);
+    let node = App::new().start().await.unwrap();
+    let handle = node.handle();
+    let spawning = tokio::spawn(async move { handle.spawn_actors(group).await });
+    until("the first is up", || log.0.lock().unwrap().contains(&"first starts".to_owned())).await;
+    node.actor::<Say>("first").unwrap().tell(Say::Panic).unwrap();
+    until("its crash is known", || node.describe().actors[0].state == ActorState::Restarting).await;
+    assert!(!spawning.is_finished(), "the second is not up");
+
+    gate.add_permits(2);
+    spawning.await.unwrap().unwrap();
+    assert_eq!(log.take(), ["first starts", "second starts", "second ends", "first starts", "second starts"]);
+    let _ = node.shutdown(PATIENCE).await;
+}
+
+/// A [`Tally`] that takes its time to end.
+struct Lingering(Tally);
+
+impl Actor for Lingering {
+    type Msg = Mail<Say>;
+    type State = u64;
+    type Arguments = u64;
+
+    async fn pre_start(&self, myself: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
+        self.0.pre_start(myself, start).await
+    }
+
+    async fn post_stop(&self, myself: ActorRef<Mail<Say>>, sum: &mut u64) -> Result<(), ActorProcessingErr> {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        self.0.post_stop(myself, sum).await
+    }
+}
+
+#[tokio::test]
+async fn a_group_whose_start_is_refused_has_freed_its_names_by_then() {
+    let log = Log::default();
+    let whole = || {
+        let log = log.clone();
+        ActorSpec::new("whole", move |_| (Lingering(Tally { name: "whole", log: log.clone() }), 0))
+    };
+    let broken = || ActorSpec::new("broken", |_: &_| -> (Tally, u64) { panic!("no such device") });
+    let node = App::new().start().await.unwrap();
+    for _ in 0..2 {
+        let group = ActorGroup::new("group", Strategy::OneForOne).actor(whole()).actor(broken());
+        let refused = node.spawn_actors(group).await;
+        assert!(matches!(&refused, Err(ActorError::Start { name, .. }) if name == "broken"), "{refused:?}");
+        assert_eq!(log.take(), ["whole starts", "whole ends"]);
+    }
+}
+
 #[tokio::test]
 async fn a_group_that_crashes_too_often_fails_as_a_whole() {
     let log = Log::default();
