@@ -11,15 +11,18 @@ use std::task::{Context, Poll, ready};
 
 use callboard_codec::{Data, Payload};
 use futures_util::{Stream, StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 use super::{AdmittedCall, Client, read_output};
 use crate::batcher::StageOutcome;
-use crate::call::{CallOptions, Reply, Timing};
+use crate::call::{CallOptions, Flight, Reply, Timing};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
 use crate::pipeline::Graph;
+use crate::router::Route;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -61,7 +64,10 @@ impl Client {
     pub fn submit_streaming(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
         let flight = Self::flight_of(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admitted_at() + timeout);
-        let talk = Talk { call: AdmittedCall::new(admission, flight), first_by, phase: Phase::Begin(payload) };
+        let route = Arc::clone(admission.route());
+        let call = Arc::new(Mutex::new(Some(AdmittedCall::new(admission, Arc::clone(&flight)))));
+        let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
+        let talk = Talk { call, end, route, flight, first_by, phase: Phase::Begin(payload) };
         PayloadReplies(stream::unfold(talk, Talk::next).boxed())
     }
 }
@@ -130,9 +136,33 @@ impl fmt::Debug for PayloadReplies {
     }
 }
 
+/// The call until it has its outcome, with its permits.
+type Open = Arc<Mutex<Option<AdmittedCall>>>;
+
+/// Ends a call when its time is up, whether somebody reads it or not: a reader that does not come back keeps no permit.
+async fn end_at_deadline(call: Open, flight: Arc<Flight>) {
+    tokio::time::sleep_until(flight.deadline.instant()).await;
+    flight.expire();
+    close(&call, &Err(late("outcome")));
+}
+
+/// Gives the call its outcome and its permits back, unless it has had one.
+fn close(call: &Open, outcome: &Result<Reply, CallError>) -> bool {
+    let open = call.lock().take();
+    open.map(|mut call| call.close(outcome)).is_some()
+}
+
+fn late(what: &str) -> CallError {
+    CallError::deadline_exceeded(&format!("before the {what} was there"))
+}
+
 /// A call in the middle of its answer.
 struct Talk {
-    call: AdmittedCall,
+    call: Open,
+    /// The task that waits for its deadline.
+    end: AbortHandle,
+    route: Arc<Route>,
+    flight: Arc<Flight>,
     /// When the first output has to be there.
     first_by: Option<Instant>,
     phase: Phase,
@@ -149,19 +179,29 @@ enum Phase {
     Over,
 }
 
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.end.abort();
+        // Not by the task's drop: the runtime comes to that in its own time.
+        drop(self.call.lock().take());
+    }
+}
+
 impl Talk {
     async fn next(mut self) -> Option<(Result<Payload, CallError>, Self)> {
         if matches!(self.phase, Phase::Over) {
             return None;
         }
-        let deadline = self.call.flight.deadline.instant();
+        if self.call.lock().is_none() {
+            return self.end(late("outcome"));
+        }
+        let deadline = self.flight.deadline.instant();
         let due = self.first_by.map_or(deadline, |first_by| first_by.min(deadline));
         let next = tokio::select! {
             biased;
-            next = Self::advance(&self.call, &mut self.phase) => next,
+            next = Self::advance(&self.route, &self.flight, &mut self.phase) => next,
             () = tokio::time::sleep_until(due) => {
-                let what = if self.first_by.is_some() { "first output" } else { "outcome" };
-                Err(CallError::deadline_exceeded(&format!("before the {what} was there")))
+                Err(late(if self.first_by.is_some() { "first output" } else { "outcome" }))
             }
         };
         match next {
@@ -170,31 +210,32 @@ impl Talk {
                 Some((Ok(payload), self))
             }
             Ok(None) => {
-                self.call.close(&Ok(Reply { payload: Payload::new(()), timing: Timing::default() }));
-                None
+                let outcome = Ok(Reply { payload: Payload::new(()), timing: Timing::default() });
+                if close(&self.call, &outcome) { None } else { self.end(late("outcome")) }
             }
-            Err(error) => {
-                let ended = Err(error);
-                self.call.close(&ended);
-                // What still runs is given up with it.
-                self.phase = Phase::Over;
-                ended.err().map(|error| (Err(error), self))
-            }
+            Err(error) => self.end(error),
         }
     }
 
+    /// The error is the last item. What still runs is given up with it.
+    fn end(mut self, error: CallError) -> Option<(Result<Payload, CallError>, Self)> {
+        let ended = Err(error);
+        close(&self.call, &ended);
+        self.phase = Phase::Over;
+        ended.err().map(|error| (Err(error), self))
+    }
+
     /// The next output, or `None` after the last.
-    async fn advance(call: &AdmittedCall, phase: &mut Phase) -> Result<Option<Payload>, CallError> {
-        let route = call.admission.route();
+    async fn advance(route: &Route, flight: &Arc<Flight>, phase: &mut Phase) -> Result<Option<Payload>, CallError> {
         let steps = route.graph().steps();
         // All steps are before it, where none streams.
         let streams_at = route.streams_at().unwrap_or(steps.len());
         if matches!(phase, Phase::Begin(_))
             && let Phase::Begin(payload) = std::mem::replace(phase, Phase::Ending)
         {
-            let head = Graph::run_steps(&steps[..streams_at], payload, &call.flight, clock::now()).await?;
+            let head = Graph::run_steps(&steps[..streams_at], payload, flight, clock::now()).await?;
             let Some(stage) = steps.get(streams_at) else { return Ok(Some(head.payload)) };
-            *phase = Self::begin_streaming(call, stage, head.payload)?;
+            *phase = Self::begin_streaming(flight, stage, head.payload)?;
         }
         let Phase::Streaming { outputs, outcome, ended } = phase else { return Ok(None) };
         let output = loop {
@@ -210,7 +251,7 @@ impl Talk {
         };
         match output {
             Some(output) => {
-                let reply = Graph::run_steps(&steps[streams_at + 1..], output, &call.flight, clock::now()).await;
+                let reply = Graph::run_steps(&steps[streams_at + 1..], output, flight, clock::now()).await;
                 // The stream has begun, and so has its side effect.
                 Ok(Some(reply.map_err(|error| error.after_start(true))?.payload))
             }
@@ -226,7 +267,7 @@ impl Talk {
     }
 
     fn begin_streaming(
-        call: &AdmittedCall,
+        flight: &Arc<Flight>,
         stage: &Graph<Arc<crate::batcher::Pool>>,
         payload: Payload,
     ) -> Result<Phase, CallError> {
@@ -234,7 +275,7 @@ impl Talk {
             return Err(CallError::new(ErrorKind::Internal, "the streaming step is not a stage"));
         };
         let (sender, outputs) = mpsc::channel(pool.settings().credit().get());
-        let (pool, flight) = (Arc::clone(pool), Arc::clone(&call.flight));
+        let (pool, flight) = (Arc::clone(pool), Arc::clone(flight));
         let outcome = Box::pin(async move { pool.submit_streaming(payload, sender, &flight, clock::now()).await });
         Ok(Phase::Streaming { outputs, outcome, ended: None })
     }

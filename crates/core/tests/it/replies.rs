@@ -139,6 +139,27 @@ async fn the_deadline_covers_the_whole_stream_whether_it_is_read_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_that_does_not_come_back_keeps_no_permit_beyond_the_deadline() {
+    let made = Arc::default();
+    let node = App::new().route_streaming("/endless", endless(&made)).start().await.unwrap();
+    let options = || CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(1));
+    let never_read = node.client().replies_with::<u64, u64>("/endless", 0, options()).unwrap();
+    let mut half_read = node.client().replies_with::<u64, u64>("/endless", 0, options()).unwrap();
+    assert_eq!(half_read.next().await.unwrap().unwrap(), 0);
+    assert_eq!(node.describe().in_flight, 2);
+
+    tokio::time::sleep(Duration::from_millis(1001)).await;
+    let description = node.describe();
+    assert_eq!((description.in_flight, description.outcomes), (0, 2));
+    let counted = "callboard_requests_total{route=\"/endless\",outcome=\"deadline_exceeded\"} 2";
+    assert!(node.client().metrics().contains(counted));
+    for replies in [never_read, half_read] {
+        assert_eq!(all(replies).await, (vec![], Some(ErrorKind::DeadlineExceeded)), "and so it is told");
+    }
+    assert_eq!(node.describe().outcomes, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_door_says_what_the_other_is_for() {
     let plain = Stage::each("plain", |n: &u64| Ok(n + 1));
     let node = App::new().route("/plain", plain).route_streaming("/first", first(2)).start().await.unwrap();
