@@ -30,6 +30,7 @@ examples:
 features:
     cargo check --no-default-features
     cargo check --no-default-features --features http
+    cargo check --no-default-features --features net
     cargo check --no-default-features --features onnx
     cargo check --no-default-features --features cli
 

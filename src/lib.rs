@@ -67,6 +67,7 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `http` | yes | the HTTP edge: [`serve`], OpenAPI, health, metrics |
+//! | `net` | yes | the QUIC edge, and the client over a network: `net::Client` |
 //! | `onnx` | yes | ONNX models as stages |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
 //!
@@ -100,6 +101,12 @@ pub use callboard_codec::Value;
 #[cfg(feature = "http")]
 pub mod http {
     pub use callboard_http::*;
+}
+
+/// The QUIC edge, and the client that calls a node over a network.
+#[cfg(feature = "net")]
+pub mod net {
+    pub use callboard_net::*;
 }
 
 /// ONNX models as stages.

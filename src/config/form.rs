@@ -248,6 +248,29 @@ impl Form for Listen {
     }
 }
 
+/// An address to listen on, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct MaybeListen;
+
+impl Form for MaybeListen {
+    type Value = Option<SocketAddr>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<SocketAddr>> {
+        match raw.text()? {
+            NONE => Some(None),
+            _ => Listen.read(raw).map(Some),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("{}, or \"{NONE}\"", Listen.expected())
+    }
+
+    fn show(&self, value: &Option<SocketAddr>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), |address| Listen.show(address))
+    }
+}
+
 /// The path of a file, or `none`. Whether it is there is found out by whoever opens it.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePath;

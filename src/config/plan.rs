@@ -19,8 +19,8 @@ use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
     ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, RATE_LIMIT, Setting,
-    TLS_CERTIFICATE, TLS_KEY,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT,
+    Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -91,6 +91,8 @@ pub struct Settings {
     pub rate_limit: Sourced<Option<RateLimit>>,
     /// The web pages that may read answers.
     pub cors: Sourced<Option<Cors>>,
+    /// Where QUIC is served, if it is.
+    pub quic: Sourced<Option<SocketAddr>>,
     /// The title of the OpenAPI document, where one is set.
     pub api_title: Sourced<Option<String>>,
     /// The version in the OpenAPI document, where one is set.
@@ -188,6 +190,7 @@ impl Settings {
             api_keys: layers.resolve(&API_KEYS)?,
             rate_limit: layers.resolve(&RATE_LIMIT)?,
             cors: layers.resolve(&CORS)?,
+            quic: layers.resolve(&QUIC)?,
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
@@ -250,6 +253,7 @@ impl Settings {
             row(&API_KEYS, &self.api_keys),
             row(&RATE_LIMIT, &self.rate_limit),
             row(&CORS, &self.cors),
+            row(&QUIC, &self.quic),
             row(&API_TITLE, &self.api_title),
             row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),

@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::form::{Bytes, Count, FilePath, KeysFrom, Label, Listen, LogFilter, Pages, Rate, Span};
+use super::form::{Bytes, Count, FilePath, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Rate, Span};
 
 /// What a setting is called in the places where it can be set.
 #[derive(Debug)]
@@ -64,6 +64,19 @@ pub(crate) static HTTP: Setting<Listen> = Setting {
         default: "127.0.0.1:8000",
     },
     form: Listen,
+};
+
+/// Nothing, because an open port that nobody asked for is a surprise.
+pub(crate) static QUIC: Setting<MaybeListen> = Setting {
+    name: Name {
+        key: "quic.listen",
+        flag: "quic",
+        env: "CALLBOARD_QUIC",
+        placeholder: "ADDR",
+        help: "Address and port to serve QUIC on, for clients and other nodes; none for no such port",
+        default: "none",
+    },
+    form: MaybeListen,
 };
 
 /// Warnings and worse: what a server has to say while all is well, its start-up lines have said.
@@ -281,7 +294,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 18] = [
+pub static ALL: [&Name; 19] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -292,6 +305,7 @@ pub static ALL: [&Name; 18] = [
     &API_KEYS.name,
     &RATE_LIMIT.name,
     &CORS.name,
+    &QUIC.name,
     &API_TITLE.name,
     &API_VERSION.name,
     &LOG.name,
@@ -386,6 +400,7 @@ mod tests {
     #[test]
     fn every_default_is_valid_and_shown_as_it_is_written() {
         reads_its_default(&HTTP);
+        reads_its_default(&QUIC);
         reads_its_default(&MAX_BODY_BYTES);
         reads_its_default(&MAX_CONNECTIONS);
         reads_its_default(&MAX_CONNECTIONS_PER_ADDRESS);

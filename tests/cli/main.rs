@@ -11,6 +11,7 @@ mod examples;
 mod graph;
 mod mistakes;
 mod openapi;
+mod quic;
 mod safety;
 mod serve;
 mod shutdown;

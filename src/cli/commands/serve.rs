@@ -5,10 +5,11 @@
 //! signal does not wait for any of that. The exit code says whether everybody got an answer.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::ApiInfo;
+use callboard_net::{Edge, Identity, NetConfig};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -32,6 +33,7 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliErr
     // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
     // process should hear that it lives.
     let listener = bind(plan.settings.http.value).await?;
+    let quic = plan.settings.quic.value.map(open_quic).transpose()?;
     let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
         started = start(door, plan, app) => started?,
@@ -39,13 +41,33 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliErr
     };
     output::note(example::welcome(&plan, &server.client(), server.address(), begun.elapsed()));
 
+    if let Some(quic) = &quic {
+        quic.open(server.client());
+        output::note(format_args!("  listening on quic://{} for this user on this machine", quic.address()));
+    }
+
     let signal = signals.next().await;
     output::note(format_args!("{signal}: finishing what is in hand; another signal ends at once"));
     tokio::select! {
         biased;
         signal = signals.next() => Err(CliError::Failed(format!("{signal} again: ended at once"))),
-        drained = server.shutdown(plan.settings.drain.value) => ended(drained),
+        drained = shut_down(server, quic, plan.settings.drain.value) => ended(drained),
     }
+}
+
+/// The QUIC port, under the identity of this user on this machine.
+fn open_quic(address: SocketAddr) -> Result<Edge, CliError> {
+    let failed = |error: &dyn std::error::Error| CliError::because("could not serve QUIC", error);
+    let identity = Identity::development().map_err(|error| failed(&error))?;
+    Edge::bind(address, identity, NetConfig::default()).map_err(|error| failed(&error))
+}
+
+/// Both doors at once: the node is drained when what came through either of them is done.
+async fn shut_down(server: Server, quic: Option<Edge>, grace: Duration) -> Drained {
+    let Some(quic) = quic else { return server.shutdown(grace).await };
+    quic.drain();
+    let (drained, ()) = tokio::join!(server.shutdown(grace), quic.shutdown(grace));
+    drained
 }
 
 /// Loads what the plan names and starts it behind the door.

@@ -1,0 +1,231 @@
+//! `callboard call quic://…`: one call to a node over QUIC; its outputs go to stdout as JSON, a line each.
+//!
+//! What went wrong is told as by HTTP, and so is whose fault it was: exit code 4 for the caller's, 5 for the function's or the node's, 1
+//! where there is no answer.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_core::{CallError, CallOptions, Caller, FunctionCall, Instant, Replies};
+use callboard_http::media_type_of;
+use callboard_net::{Client, QuicUrl, Trouble};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::super::client::args::{duration, one};
+use super::super::error::CliError;
+use super::super::output;
+use super::block_on;
+
+/// What to call, and with what.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct QuicCallArgs {
+    url: QuicUrl,
+    route: String,
+    input: Input,
+    timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Input {
+    Json(String),
+    File(PathBuf),
+    /// A map of texts and files.
+    Fields(Vec<String>),
+    /// A function's positional and keyword arguments, each JSON.
+    Arguments(Vec<String>),
+}
+
+impl QuicCallArgs {
+    /// Whether these words call by QUIC.
+    pub(crate) fn are_meant(words: &[OsString]) -> bool {
+        let quic = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with("quic://"));
+        words.get(1).is_some_and(|word| word == "call") && words.iter().skip(2).any(quic)
+    }
+
+    /// The grammar.
+    pub(crate) fn command() -> Command {
+        Command::new("call")
+            .about("Make one call to a node over QUIC, and print its outputs")
+            .after_help(
+                "Exit codes: 0 the call succeeded; 1 there is no answer; 2 the command line is wrong; 4 the call was wrong;\n\
+                 5 the function, or the node, failed.",
+            )
+            .args([
+                Arg::new("url")
+                    .value_name("URL")
+                    .required(true)
+                    .value_parser(|text: &str| text.parse::<QuicUrl>().map_err(|error| error.to_string()))
+                    .help("Where it is served: quic://HOST:PORT, or several hosts with commas between"),
+                Arg::new("route").value_name("ROUTE").required(true).help("The route's path or the function's name"),
+                Arg::new("json").long("json").value_name("TEXT").help("Send this JSON"),
+                Arg::new("file")
+                    .long("file")
+                    .value_name("PATH")
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Send the value in this file, read as what its extension says"),
+                Arg::new("form")
+                    .short('F')
+                    .long("form")
+                    .value_name("NAME=VALUE | NAME=@PATH")
+                    .action(ArgAction::Append)
+                    .help("Send a map with this text, or the bytes of this file; may come several times"),
+                Arg::new("arg")
+                    .long("arg")
+                    .value_name("JSON | NAME=JSON")
+                    .action(ArgAction::Append)
+                    .help("Call a function with this argument, by its place or its name; may come several times"),
+                Arg::new("timeout")
+                    .long("timeout")
+                    .value_name("DURATION")
+                    .default_value("30s")
+                    .value_parser(duration)
+                    .help("How long the call may take"),
+            ])
+            .group(clap::ArgGroup::new("input").args(["json", "file", "form", "arg"]))
+    }
+
+    /// From what clap found.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        let many = |name: &str| matches.get_many::<String>(name).map(|texts| texts.cloned().collect::<Vec<_>>());
+        let input = if let Some(json) = matches.get_one::<String>("json") {
+            Input::Json(json.clone())
+        } else if let Some(path) = matches.get_one::<PathBuf>("file") {
+            Input::File(path.clone())
+        } else if let Some(fields) = many("form") {
+            Input::Fields(fields)
+        } else {
+            Input::Arguments(many("arg").unwrap_or_default())
+        };
+        Self { url: one(matches, "url"), route: one(matches, "route"), input, timeout: one(matches, "timeout") }
+    }
+}
+
+/// Makes the call; prints what comes.
+pub(crate) fn run(args: &QuicCallArgs) -> Result<(), CliError> {
+    let sent = args.input.read()?;
+    block_on(async {
+        let (url, wait) = (args.url.to_string(), args.timeout.min(START_UP_WAIT));
+        let client = Client::builder().start_up_wait(wait).connect(&url).await;
+        let client = client.map_err(|error| CliError::because(&args.url, &error))?;
+        let options = CallOptions::new().with_timeout(Instant::now(), args.timeout);
+        let mut replies: Replies<Value> = match sent {
+            Sent::Function(call) => {
+                let output = client.send_with(&args.route, call, options).await.map_err(refusal)?;
+                return print(&output).map(|_| ());
+            }
+            Sent::Value(value) => client.replies_with(&args.route, value, options).map_err(refusal)?,
+        };
+        while let Some(output) = replies.next().await {
+            if print(&output.map_err(refusal)?)?.is_gone() {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Who types a command has started the node before, or is about to.
+const START_UP_WAIT: Duration = Duration::from_secs(3);
+
+enum Sent {
+    Value(Value),
+    Function(FunctionCall),
+}
+
+impl Input {
+    fn read(&self) -> Result<Sent, CliError> {
+        match self {
+            Self::Json(text) => json(text).map(Sent::Value),
+            Self::File(path) => file(path).map(Sent::Value),
+            Self::Fields(fields) => {
+                fields.iter().map(|text| field(text)).collect::<Result<Map, _>>().map(Value::Map).map(Sent::Value)
+            }
+            Self::Arguments(arguments) => {
+                let mut call = FunctionCall::default();
+                for text in arguments {
+                    call = argument(call, text)?;
+                }
+                Ok(Sent::Function(call))
+            }
+        }
+    }
+}
+
+fn json(text: &str) -> Result<Value, CliError> {
+    let decoded = Value::decode(Format::Json, &text.to_owned().into(), &DecodeLimits::default());
+    decoded.map_err(|error| CliError::Usage(format!("this is no JSON: {error}")))
+}
+
+fn file(path: &Path) -> Result<Value, CliError> {
+    let bytes = read(path)?;
+    let Some(format) = Format::from_media_type(media_type_of(path)) else {
+        return Ok(Value::Bytes(bytes.into()));
+    };
+    let decoded = Value::decode(format, &bytes.into(), &DecodeLimits::default());
+    decoded.map_err(|error| CliError::Usage(format!("{} is no {format}: {error}", path.display())))
+}
+
+fn field(text: &str) -> Result<(String, Value), CliError> {
+    let (name, content) = text
+        .split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| CliError::Usage(format!("expected `name=value` or `name=@path`, found `{text}`")))?;
+    let value = match content.strip_prefix('@') {
+        Some(path) => Value::Bytes(read(Path::new(path))?.into()),
+        None => Value::from(content),
+    };
+    Ok((name.to_owned(), value))
+}
+
+/// `3` by its place, `x=3` by its name. What is no JSON is a text.
+fn argument(call: FunctionCall, text: &str) -> Result<FunctionCall, CliError> {
+    let value = |text: &str| json(text).unwrap_or_else(|_| Value::from(text));
+    let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    match text.split_once('=').filter(|(name, _)| is_name(name)) {
+        Some((name, content)) => Ok(call.with_kwarg(name, value(content))),
+        None => Ok(call.with_arg(value(text))),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    std::fs::read(path).map_err(|error| CliError::because(format_args!("could not read {}", path.display()), &error))
+}
+
+fn print(output: &Value) -> Result<output::Reader, CliError> {
+    let encoded = output.encode(Format::Json).map_err(|error| CliError::because("the reply has no JSON", &error))?;
+    let line = [&encoded[..], b"\n"].concat();
+    output::piece(&mut std::io::stdout(), &line)
+}
+
+/// Whose fault it was, as statuses have it.
+fn refusal(error: CallError) -> CliError {
+    let status = match Trouble::of(&error) {
+        Trouble::NoSuchRoute | Trouble::Request => 400,
+        Trouble::NeverStarted | Trouble::ConnectionLost => return CliError::Failed(error.to_string()),
+        _ => 500,
+    };
+    if let Some(trace) = error.remote_trace() {
+        output::note(format_args!("  remote trace: {trace}"));
+    }
+    CliError::Answered { status, message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_holds_together() {
+        QuicCallArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_come_by_place_and_by_name() {
+        let call =
+            ["3", "factor=2.5", "plain text", "flag=true"].into_iter().try_fold(FunctionCall::default(), argument);
+        let expected = FunctionCall::new([Value::from(3), Value::from("plain text")], Map::default());
+        assert_eq!(call.unwrap(), expected.with_kwarg("factor", 2.5).with_kwarg("flag", true));
+    }
+}

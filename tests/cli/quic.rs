@@ -1,0 +1,56 @@
+//! `serve --quic` and `call quic://…`: two processes, a development identity, and no ceremony.
+
+use std::path::Path;
+use std::process::Output;
+
+use crate::support::{Server, callboard, directory, failure};
+
+/// A server of the digits with a QUIC port, and where that is.
+fn serve(state: &Path) -> (Server, String) {
+    let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
+    command.env("XDG_STATE_HOME", state);
+    let mut server = Server::start(command);
+    let said = server.wait_for("listening on quic://");
+    let address = said.split(' ').next().unwrap().to_owned();
+    (server, format!("quic://{address}"))
+}
+
+fn call(state: &Path, url: &str, words: &[&str]) -> Output {
+    let mut command = callboard(["call", url].iter().chain(words));
+    command.env("XDG_STATE_HOME", state).output().unwrap()
+}
+
+#[test]
+fn a_call_over_quic_needs_no_preparation_on_one_machine() {
+    let state = directory();
+    let (mut server, url) = serve(&state);
+    let output = call(&state, &url, &["/digits", "-F", "image=@examples/digits/seven.png"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(reply["label"], "7", "{reply}");
+
+    let wrong = call(&state, &url, &["/nowhere", "--json", "1"]);
+    assert_eq!(wrong.status.code(), Some(4), "{wrong:?}");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no route `/nowhere`"), "{wrong:?}");
+
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0), "{:?}", server.said);
+}
+
+/// Another user, as far as identities go.
+#[test]
+fn a_caller_with_another_identity_is_refused() {
+    let (_server, url) = serve(&directory());
+    let output = call(&directory(), &url, &["/digits", "--json", "1"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("refused"), "{output:?}");
+}
+
+#[test]
+fn the_development_identity_is_not_shown_beyond_loopback() {
+    let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "0.0.0.0:0"]);
+    command.env("XDG_STATE_HOME", directory());
+    let (said, code) = failure(command);
+    assert_eq!(code, 1);
+    assert!(said.contains("for loopback only"), "{said}");
+}
