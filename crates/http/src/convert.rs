@@ -11,6 +11,7 @@ use callboard_codec::{DecodeLimits, EncodeError, Format, Payload, Value};
 use callboard_core::{ErrorKind, Route};
 use tokio::task::spawn_blocking;
 
+use crate::coding::{self, Coding};
 use crate::error::ApiError;
 use crate::functions;
 
@@ -74,6 +75,15 @@ pub(crate) async fn encode(payload: Payload, format: Format) -> Result<Result<By
         return Ok(payload.encode(format));
     }
     off_thread(move || payload.encode(format)).await
+}
+
+/// The same bytes, packed.
+pub(crate) async fn pack(bytes: Bytes, coding: Coding) -> Result<Bytes, ApiError> {
+    let packed = match bytes.len() < LARGE_BYTES {
+        true => coding::pack(coding, &bytes),
+        false => off_thread(move || coding::pack(coding, &bytes)).await?,
+    };
+    packed.map_err(|error| ApiError::of_kind(ErrorKind::Internal, format!("the answer cannot be packed: {error}")))
 }
 
 /// Runs `work` on a thread that serves nobody else. Its panic goes on here, where all panics are counted.

@@ -26,7 +26,7 @@ use crate::request::media::BodyForm;
 use crate::request::multipart;
 use crate::request_id::RequestId;
 use crate::respond::stream::{self, StreamForm, Streamed};
-use crate::respond::{self, Accepted};
+use crate::respond::{self, Accepted, Packing};
 use crate::server_timing::{SERVER_TIMING, first, server_timing};
 
 /// What is around a call: the edge that makes it, and the request that asks for it.
@@ -56,6 +56,7 @@ where
     let head = Head::read(request.headers())?;
     let input = if way == Way::Function { functions::arguments() } else { route.input() };
     let form = BodyForm::of(head.content_type, input)?;
+    let packing = Packing::new(head.accept_encoding.as_deref(), config);
     let wanted = Wanted::of(head.accept.as_ref(), route, way, &form)?;
 
     // The length by the message's framing, which is what Content-Length says where there is one.
@@ -68,9 +69,10 @@ where
     let deadline = admission.deadline(head.timeout);
 
     let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
+    let coding = head.coding;
     let options = CallOptions::new().with_deadline(deadline);
     let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
-    let body = Incoming::new(request.body_mut(), announced, &admission, limits);
+    let body = Incoming::new(request.body_mut(), announced, &admission, limits).unpacked(coding)?;
     let payload = match way {
         Way::Route => read_payload(route, form, body, config).await?,
         Way::Function => Box::pin(read_arguments(route, form, body, config)).await?,
@@ -78,7 +80,7 @@ where
     match wanted {
         Wanted::Whole(accepted) => {
             let reply = client.submit(admission, payload, options).await?;
-            let mut response = respond::whole(reply.payload, accepted).await?;
+            let mut response = respond::whole(reply.payload, accepted, &packing).await?;
             response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
             Ok(response)
         }
@@ -86,7 +88,7 @@ where
         Wanted::Stream(form) => {
             let begun = admission.admitted_at();
             let replies = client.submit_streaming(admission, payload, options);
-            let mut response = Box::pin(stream::begin(replies, around.streamed(form, route))).await?;
+            let mut response = Box::pin(stream::begin(replies, around.streamed(form, route, &packing))).await?;
             response.headers_mut().insert(SERVER_TIMING, first(begun.elapsed()));
             Ok(response)
         }
@@ -122,13 +124,14 @@ impl Wanted {
 
 impl Around<'_> {
     /// What a stream keeps of its request.
-    pub(crate) fn streamed(self, form: StreamForm, route: &Route) -> Streamed {
+    pub(crate) fn streamed(self, form: StreamForm, route: &Route, packing: &Packing) -> Streamed {
         Streamed {
             form,
             id: self.id.clone(),
             route: route.name().to_owned(),
             abandoned: self.metrics.abandoned.clone(),
             heartbeat: self.config.stream_heartbeat,
+            coding: packing.of_stream(),
         }
     }
 }

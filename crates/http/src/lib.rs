@@ -47,6 +47,8 @@
 //! |---|---|
 //! | `content-type` | the body's form: one that the route's type can have (below), `multipart/form-data`, or a media type that the route takes raw; others are answered 415 |
 //! | `accept` | the reply's forms by quality; JSON for `*/*` and none; 406 when nothing that the route gives is allowed |
+//! | `content-encoding` | how the body is packed: `gzip`, `deflate` or `zstd`; others are answered 415 |
+//! | `accept-encoding` | how the reply may be packed, by quality; short replies are not |
 //! | `x-request-timeout-ms` | how long the answer is of use, in whole milliseconds; more than an hour counts as an hour, 0 and words are answered 400 |
 //! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
@@ -93,6 +95,7 @@ mod ascii;
 mod catch_panic;
 #[cfg(feature = "client")]
 pub mod client;
+mod coding;
 mod config;
 mod convert;
 mod edge;

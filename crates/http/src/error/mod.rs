@@ -18,6 +18,7 @@ use callboard_core::{CallError, ErrorKind, Failure};
 
 use self::mapping::status_of;
 use crate::access::RateLimit;
+use crate::coding;
 
 pub(crate) use self::problem::{PROBLEM_JSON, Unheard};
 
@@ -213,11 +214,17 @@ impl ApiError {
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 
-    /// 415 for a body that is compressed.
+    /// 400 for a body that does not unpack.
+    pub(crate) fn bad_coding(name: &str, error: &std::io::Error) -> Self {
+        Self::edge(StatusCode::BAD_REQUEST, "malformed_body", format!("the body cannot be unpacked as {name}: {error}"))
+    }
+
+    /// 415 for a body that is compressed in another way.
     pub(crate) fn unsupported_encoding() -> Self {
-        let message = "compressed bodies are not understood; send the body as it is, without content-encoding";
+        let message =
+            "this content-encoding is not understood; send one of gzip, deflate and zstd, or the body as it is";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
-            .with_header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+            .with_header(ACCEPT_ENCODING, HeaderValue::from_static(coding::NAMES))
     }
 
     /// 504 before anything ran: the deadline passed while the body was still coming.

@@ -2,7 +2,8 @@
 //!
 //! Permits for bytes are taken as they arrive: a body that is announced and not sent holds none. Only what is small enough
 //! to be in the socket's buffer already takes them by its Content-Length ([`FIRST_BYTES`]), in the same step as the
-//! admission. Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline
+//! admission. A packed body is unpacked step
+//! by step, and what it unpacks to counts. Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline
 //! 504, no room 429, broken 400. Dropping the future stops reading.
 
 use std::future::poll_fn;
@@ -18,6 +19,7 @@ use tower::BoxError;
 
 use super::gather::Gathering;
 use super::pace::{Pace, PaceLimits, TooSlow};
+use crate::coding::{Coding, Unpacking};
 use crate::error::ApiError;
 
 /// What an announced body takes at most before it is read. All calls of a node together (16,384) could hold no more than
@@ -51,7 +53,11 @@ pub(crate) struct Incoming<'a, B> {
     body: B,
     admission: &'a Admission,
     limits: BodyLimits,
+    /// What is packed, and was received.
+    unpacking: Option<Box<Unpacking>>,
+    packed: u64,
     announced: Option<u64>,
+    /// What has come of the body as it is meant: unpacked, where it was packed.
     received: u64,
     /// Bytes that permits were taken for.
     granted: u64,
@@ -66,13 +72,23 @@ where
     /// A body whose request was let in by [`admit`] with the same length.
     pub(crate) fn new(body: B, announced: Option<u64>, admission: &'a Admission, limits: BodyLimits) -> Self {
         let granted = announced.unwrap_or(0).min(FIRST_BYTES);
-        Self { body, admission, limits, announced, received: 0, granted, patience: Patience::default() }
+        let (unpacking, packed, received, patience) = (None, 0, 0, Patience::default());
+        Self { body, admission, limits, unpacking, packed, announced, received, granted, patience }
+    }
+
+    /// The same body, to be unpacked as it comes. Its limits and permits are those of what it unpacks to.
+    pub(crate) fn unpacked(mut self, coding: Option<Coding>) -> Result<Self, ApiError> {
+        if let Some(coding) = coding {
+            self.unpacking = Some(Box::new(Unpacking::new(coding)?));
+            self.announced = None;
+        }
+        Ok(self)
     }
 
     /// The whole body. A body that came in one piece is that piece, uncopied.
     pub(crate) async fn collect(mut self) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
-        if self.body.is_end_stream() {
+        if self.unpacking.is_none() && self.body.is_end_stream() {
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
@@ -86,11 +102,50 @@ where
 
     /// The next piece, or `None` at the end.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if self.unpacking.is_some() {
+            return Box::pin(self.unpacked_chunk()).await;
+        }
+        let chunk = self.received_chunk().await?;
+        self.account(chunk.as_ref().map_or(0, |chunk| chunk.len() as u64))?;
+        Ok(chunk)
+    }
+
+    /// The next piece of what a packed body unpacks to.
+    async fn unpacked_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            // A bomb goes off at the speed of memory: others have their turn in between.
+            tokio::task::consume_budget().await;
+            let Some(unpacking) = &mut self.unpacking else { return Ok(None) };
+            let unpacked = match unpacking.step()? {
+                Some(unpacked) => unpacked,
+                None => match self.received_chunk().await? {
+                    Some(chunk) => {
+                        self.packed += chunk.len() as u64;
+                        if self.packed > self.limits.max_bytes {
+                            return Err(ApiError::body_too_large(self.limits.max_bytes));
+                        }
+                        self.unpacking.iter_mut().for_each(|unpacking| unpacking.push(chunk.clone()));
+                        continue;
+                    }
+                    None => match self.unpacking.take() {
+                        Some(mut unpacking) => unpacking.finish()?,
+                        None => return Ok(None),
+                    },
+                },
+            };
+            self.account(unpacked.len() as u64)?;
+            if !unpacked.is_empty() {
+                return Ok(Some(unpacked));
+            }
+        }
+    }
+
+    /// The next piece as it was sent.
+    async fn received_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await? else { return Ok(None) };
             // Trailers have no meaning to us.
             let Ok(chunk) = frame.into_data() else { continue };
-            self.account(chunk.len() as u64)?;
             if !chunk.is_empty() {
                 return Ok(Some(chunk));
             }

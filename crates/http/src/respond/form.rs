@@ -46,6 +46,11 @@ impl ReplyForm {
     pub(crate) const fn is_universal(self) -> bool {
         matches!(self, Self::Encoded(Format::Json | Format::Msgpack | Format::Envelope))
     }
+
+    /// Whether it hardly gets shorter by packing: all but texts.
+    pub(crate) const fn is_dense(self) -> bool {
+        !matches!(self, Self::Encoded(Format::Json) | Self::Text)
+    }
 }
 
 /// The forms in which an outcome of this type can be sent, JSON first.

@@ -7,4 +7,4 @@ pub(crate) mod stream;
 mod whole;
 
 pub(crate) use form::{Accepted, offers};
-pub(crate) use whole::whole;
+pub(crate) use whole::{Packing, whole};

@@ -5,23 +5,50 @@
 //! error of that form, 500, and not silently sent as another.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::{EncodeError, Format, Payload, Value};
+use callboard_codec::{EncodeError, Envelope, Format, Payload, Value};
 
 use super::form::{Accepted, ReplyForm};
 use super::parts;
+use crate::coding::Coding;
+use crate::config::HttpConfig;
 use crate::convert;
 use crate::error::ApiError;
 
+/// How an answer may be packed.
+#[derive(Debug)]
+pub(crate) struct Packing {
+    /// Shared with the request, and looked at only when there is something to pack.
+    accept_encoding: Option<HeaderValue>,
+    /// What is shorter is sent as it is.
+    from_bytes: usize,
+}
+
+impl Packing {
+    pub(crate) fn new(accept_encoding: Option<&HeaderValue>, config: &HttpConfig) -> Self {
+        Self { accept_encoding: accept_encoding.cloned(), from_bytes: config.compress_from_bytes }
+    }
+
+    fn of(&self, form: ReplyForm, bytes: usize) -> Option<Coding> {
+        let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
+        Coding::of_answer(accept_encoding.to_str().ok()?, form.is_dense())
+    }
+
+    /// A stream is packed piece by piece, each by itself hardly worth it: as what is dense.
+    pub(crate) fn of_stream(&self) -> Option<Coding> {
+        Coding::of_answer(self.accept_encoding.as_ref()?.to_str().ok()?, true)
+    }
+}
+
 /// The answer to a call that succeeded.
-pub(crate) async fn whole(payload: Payload, accepted: Accepted) -> Result<Response, ApiError> {
+pub(crate) async fn whole(payload: Payload, accepted: Accepted, packing: &Packing) -> Result<Response, ApiError> {
     let Accepted { mut best, others } = accepted;
     let mut others = others.into_iter();
     loop {
         match encode(&payload, best).await? {
-            Ok(body) => return Ok(response(body, best)),
+            Ok(encoded) => return response(encoded, best, packing).await,
             Err(error) if best.is_universal() => return Err(ApiError::unencodable(error)),
             Err(misfit) => match others.next() {
                 Some(next) => best = next,
@@ -34,20 +61,42 @@ pub(crate) async fn whole(payload: Payload, accepted: Accepted) -> Result<Respon
 /// What does not fit its form.
 type Misfit = EncodeError;
 
-async fn encode(payload: &Payload, form: ReplyForm) -> Result<Result<Body, Misfit>, ApiError> {
+/// An outcome that has its form.
+enum Encoded {
+    Bytes(Bytes),
+    /// In pieces that share the outcome's memory.
+    Envelope(Envelope),
+}
+
+async fn encode(payload: &Payload, form: ReplyForm) -> Result<Result<Encoded, Misfit>, ApiError> {
     Ok(match form {
-        // In pieces that share the outcome's memory.
-        ReplyForm::Encoded(Format::Envelope) => payload.to_envelope().map(parts::body_of),
-        ReplyForm::Encoded(format) => convert::encode(payload.clone(), format).await?.map(Body::from),
-        ReplyForm::Text => text_of(payload).map(Body::from),
-        ReplyForm::Bytes => bytes_of(payload).map(Body::from),
+        ReplyForm::Encoded(Format::Envelope) => payload.to_envelope().map(Encoded::Envelope),
+        ReplyForm::Encoded(format) => convert::encode(payload.clone(), format).await?.map(Encoded::Bytes),
+        ReplyForm::Text => text_of(payload).map(|text| Encoded::Bytes(text.into())),
+        ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
     })
 }
 
-fn response(body: Body, form: ReplyForm) -> Response {
+async fn response(encoded: Encoded, form: ReplyForm, packing: &Packing) -> Result<Response, ApiError> {
+    let length = match &encoded {
+        Encoded::Bytes(bytes) => bytes.len(),
+        Encoded::Envelope(envelope) => envelope.len(),
+    };
+    let coding = packing.of(form, length);
+    let body = match (encoded, coding) {
+        (Encoded::Bytes(bytes), None) => Body::from(bytes),
+        (Encoded::Envelope(envelope), None) => parts::body_of(envelope),
+        (Encoded::Bytes(bytes), Some(coding)) => Body::from(convert::pack(bytes, coding).await?),
+        (Encoded::Envelope(envelope), Some(coding)) => Body::from(convert::pack(envelope.into_bytes(), coding).await?),
+    };
     let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-    response
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
+    if let Some(coding) = coding {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    }
+    Ok(response)
 }
 
 fn text_of(payload: &Payload) -> Result<String, Misfit> {

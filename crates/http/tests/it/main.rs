@@ -8,6 +8,7 @@ mod access;
 mod calls;
 #[cfg(feature = "client")]
 mod client;
+mod compression;
 mod floods;
 mod formats;
 mod functions;

@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Payload;
@@ -28,6 +28,7 @@ use tokio::time::Sleep;
 pub(crate) use self::form::{STREAM_FORMS, StreamForm};
 
 use self::form::Writer;
+use crate::coding::{Coding, Packer};
 use crate::error::ApiError;
 use crate::request_id::RequestId;
 
@@ -42,15 +43,19 @@ pub(crate) struct Streamed {
     pub(crate) abandoned: Counter,
     /// The longest silence of an event stream.
     pub(crate) heartbeat: Duration,
+    pub(crate) coding: Option<Coding>,
 }
 
 /// The answer to a call whose outcomes are read one by one.
 pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result<Response, ApiError> {
     let form = streamed.form;
+    let packer = streamed.coding.and_then(|coding| Packer::new(coding).ok());
+    let coding = streamed.coding.filter(|_| packer.is_some());
     let mut talk = Talk {
         replies,
         writer: Writer::new(form),
         unsent: VecDeque::new(),
+        packer,
         is_over: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
         leaving: None,
@@ -64,6 +69,10 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
+    if let Some(coding) = coding {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // nginx and those that learnt from it would else gather a page of events before they pass any on.
     headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
@@ -78,6 +87,7 @@ struct Talk {
     writer: Writer,
     /// Pieces of what was read already.
     unsent: VecDeque<Bytes>,
+    packer: Option<Packer>,
     is_over: bool,
     heartbeat: Option<Heartbeat>,
     leaving: Option<Leaving>,
@@ -112,10 +122,14 @@ impl Talk {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(piece) = self.unsent.pop_front() {
-                return Some(piece);
+                return Some(match &mut self.packer {
+                    None => piece,
+                    // Packing into memory does not fail.
+                    Some(packer) => packer.piece(&piece).unwrap_or_default(),
+                });
             }
             if self.is_over {
-                return None;
+                return self.packer.take().and_then(|packer| packer.finish().ok());
             }
             let item = match &mut self.heartbeat {
                 None => self.replies.next().await,

@@ -1,0 +1,139 @@
+//! Content codings: which one a body has, and which one an answer gets (RFC 9110 §8.4, §12.5.3).
+//!
+//! A body is unpacked as it comes, within the limits of any body: what it unpacks to counts. An answer is packed where its
+//! client asks for it and it is worth the work: text that is not short, or what a client likes better packed than as it is.
+
+mod pack;
+mod unpack;
+
+use axum::http::header::HeaderValue;
+
+pub(crate) use self::pack::{Packer, pack};
+pub(crate) use self::unpack::Unpacking;
+
+use crate::error::ApiError;
+
+/// A way to make a body shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// RFC 8878, with windows of 8 MiB at most (RFC 9659).
+    Zstd,
+    /// RFC 1952.
+    Gzip,
+    /// RFC 1950; the bare stream of RFC 1951, which some mean by it, is read, too.
+    Deflate,
+}
+
+/// All of them, the one that packs best for its time first.
+const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Gzip, Coding::Deflate];
+
+/// The names of all, for a refusal.
+pub(crate) const NAMES: &str = "gzip, deflate, zstd";
+
+impl Coding {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+        }
+    }
+
+    /// The coding that `content-encoding` names; names have no case. More than one is refused, as is one of others.
+    pub(crate) fn of_body(value: &HeaderValue) -> Result<Option<Self>, ApiError> {
+        let name = value.to_str().map_err(|_| ApiError::unsupported_encoding())?.trim();
+        if name.is_empty() || name.eq_ignore_ascii_case("identity") {
+            return Ok(None);
+        }
+        let known = CODINGS.into_iter().find(|coding| coding.is_called(name));
+        known.map(Some).ok_or_else(ApiError::unsupported_encoding)
+    }
+
+    /// The coding for an answer, if any. `is_dense` is what hardly gets shorter, or comes piece by piece: that is packed only
+    /// where `accept-encoding` puts the coding above leaving it as it is (`zstd, identity;q=0.5`), because clients send
+    /// `gzip` unasked, and numbers packed at 100 MB/s would cost more time than any network.
+    pub(crate) fn of_answer(accept_encoding: &str, is_dense: bool) -> Option<Self> {
+        let mut qualities = [None::<u16>; 3];
+        let (mut identity, mut others) = (None, None);
+        for item in accept_encoding.split(',').take(MAX_CODINGS) {
+            let (name, quality) = item_of(item);
+            match CODINGS.into_iter().position(|coding| coding.is_called(name)) {
+                Some(index) => qualities[index] = Some(quality),
+                None if name == "*" => others = Some(quality),
+                None if name.eq_ignore_ascii_case("identity") => identity = Some(quality),
+                None => {}
+            }
+        }
+        let least = match (identity, is_dense) {
+            (Some(identity), true) => identity + 1,
+            (Some(identity), false) => identity.max(1),
+            (None, true) => FULL + 1,
+            (None, false) => 1,
+        };
+        let rated =
+            CODINGS.into_iter().zip(qualities).map(|(coding, quality)| (quality.or(others).unwrap_or(0), coding));
+        // `max_by_key` keeps the last of equals.
+        let best = rated.rev().max_by_key(|(quality, _)| *quality);
+        best.filter(|(quality, _)| *quality >= least).map(|(_, coding)| coding)
+    }
+
+    fn is_called(self, name: &str) -> bool {
+        name.eq_ignore_ascii_case(self.name()) || self == Self::Gzip && name.eq_ignore_ascii_case("x-gzip")
+    }
+}
+
+/// More than any client sends.
+const MAX_CODINGS: usize = 32;
+const FULL: u16 = 1000;
+
+/// A name and its quality in thousandths; one that cannot be read is none.
+fn item_of(item: &str) -> (&str, u16) {
+    let (name, parameter) = item.split_once(';').unwrap_or((item, ""));
+    let quality = match parameter.split_once('=') {
+        Some((q, value)) if q.trim().eq_ignore_ascii_case("q") => {
+            value.trim().parse::<f32>().map_or(0, |quality| (quality.clamp(0.0, 1.0) * f32::from(FULL)) as u16)
+        }
+        _ => FULL,
+    };
+    (name.trim(), quality)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_packed_as_its_client_likes_it_best() {
+        let text = |accept: &str| Coding::of_answer(accept, false).map(Coding::name);
+        assert_eq!(text("gzip, deflate, br, zstd"), Some("zstd"));
+        assert_eq!(text("gzip, deflate"), Some("gzip"));
+        assert_eq!(text("zstd;q=0.5, deflate;q=0.8"), Some("deflate"));
+        assert_eq!(text("*"), Some("zstd"));
+        assert_eq!(text("*;q=0.3, zstd;q=0"), Some("gzip"));
+        assert_eq!(text("X-GZIP"), Some("gzip"));
+        for none in ["", "br", "identity", "gzip;q=0", "*;q=0", "gzip;q=0.5, identity", "gzip;q=nonsense"] {
+            assert_eq!(text(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn what_is_dense_is_packed_only_where_that_is_clearly_wanted() {
+        let dense = |accept: &str| Coding::of_answer(accept, true).map(Coding::name);
+        for none in ["gzip, deflate, zstd", "*", "gzip, identity"] {
+            assert_eq!(dense(none), None, "{none}");
+        }
+        assert_eq!(dense("gzip, identity;q=0.5"), Some("gzip"));
+        assert_eq!(dense("zstd;q=0.8, identity;q=0"), Some("zstd"));
+    }
+
+    #[test]
+    fn a_body_has_one_coding_that_is_known() {
+        let of_body = |name: &str| Coding::of_body(&name.parse().unwrap()).map_err(|error| error.status().as_u16());
+        assert_eq!(of_body("GZIP"), Ok(Some(Coding::Gzip)));
+        assert_eq!(of_body("Identity"), Ok(None));
+        assert_eq!(of_body(""), Ok(None));
+        for refused in ["br", "gzip, gzip", "compress"] {
+            assert_eq!(of_body(refused), Err(415), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Unpacks a body as it comes, a small step at a time, so that whoever reads it counts what it unpacks to before there is more.
+//!
+//! What is cut, has something behind its end, or is none of its coding is an error that names the coding.
+
+use std::io::{self, Write};
+
+use bytes::{Buf, Bytes};
+use flate2::write::MultiGzDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
+use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder};
+use zstd::stream::zio::Writer;
+
+use super::Coding;
+use crate::error::ApiError;
+
+/// Room for one step of deflate; the other decoders have 32 KiB of their own.
+const STEP_BYTES: usize = 32 * 1024;
+
+/// The largest window that a body may ask for, as a power of two: 8 MiB (RFC 9659). It is allocated.
+const ZSTD_WINDOW_LOG: u32 = 23;
+
+/// A body on its way to being unpacked.
+pub(crate) struct Unpacking {
+    coding: Coding,
+    decoder: Decoder,
+    /// Received and not unpacked.
+    input: Bytes,
+}
+
+enum Decoder {
+    Gzip(MultiGzDecoder<Vec<u8>>),
+    /// Made with the first byte, which tells what is meant by `deflate`.
+    Deflate(Option<Inflate>),
+    Zstd(Writer<Vec<u8>, ZstdDecoder<'static>>),
+}
+
+struct Inflate {
+    state: Decompress,
+    is_over: bool,
+}
+
+impl Unpacking {
+    pub(crate) fn new(coding: Coding) -> Result<Self, ApiError> {
+        let decoder = match coding {
+            Coding::Gzip => Decoder::Gzip(MultiGzDecoder::new(Vec::new())),
+            Coding::Deflate => Decoder::Deflate(None),
+            Coding::Zstd => Decoder::Zstd(zstd_decoder().map_err(|error| malformed(coding, &error))?),
+        };
+        Ok(Self { coding, decoder, input: Bytes::new() })
+    }
+
+    /// Takes what was received. What was received before must be unpacked.
+    pub(crate) fn push(&mut self, input: Bytes) {
+        debug_assert!(self.input.is_empty());
+        self.input = input;
+    }
+
+    /// The next step, or `None` when more has to be received.
+    pub(crate) fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
+        while !self.input.is_empty() {
+            let (taken, unpacked) = match &mut self.decoder {
+                Decoder::Gzip(decoder) => {
+                    decoder.write(&self.input).map(|taken| (taken, std::mem::take(decoder.get_mut())))
+                }
+                Decoder::Deflate(inflate) => inflate.get_or_insert_with(|| Inflate::of(&self.input)).step(&self.input),
+                Decoder::Zstd(decoder) => {
+                    decoder.write(&self.input).map(|taken| (taken, std::mem::take(decoder.writer_mut())))
+                }
+            }
+            .map_err(|error| malformed(self.coding, &error))?;
+            if taken == 0 && unpacked.is_empty() {
+                return Err(malformed(self.coding, &io::Error::other("more input behind its end")));
+            }
+            self.input.advance(taken);
+            if !unpacked.is_empty() {
+                return Ok(Some(unpacked.into()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last step, when all was received.
+    pub(crate) fn finish(&mut self) -> Result<Bytes, ApiError> {
+        let unpacked = match &mut self.decoder {
+            Decoder::Gzip(decoder) => decoder.try_finish().map(|()| std::mem::take(decoder.get_mut())),
+            Decoder::Deflate(Some(Inflate { is_over: true, .. })) => Ok(Vec::new()),
+            Decoder::Deflate(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Decoder::Zstd(decoder) => decoder.finish().map(|()| std::mem::take(decoder.writer_mut())),
+        };
+        unpacked.map(Bytes::from).map_err(|error| malformed(self.coding, &error))
+    }
+}
+
+impl Inflate {
+    /// A header of zlib has its method and a checksum in two bytes (RFC 1950 §2.2); a bare stream hardly ever looks so.
+    fn of(input: &[u8]) -> Self {
+        let is_zlib = match input {
+            [first, second, ..] => first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0,
+            [first] => first & 0x8f == 8,
+            [] => true,
+        };
+        Self { state: Decompress::new(is_zlib), is_over: false }
+    }
+
+    fn step(&mut self, input: &[u8]) -> io::Result<(usize, Vec<u8>)> {
+        if self.is_over {
+            return Ok((0, Vec::new()));
+        }
+        let mut unpacked = Vec::with_capacity(STEP_BYTES);
+        let before = self.state.total_in();
+        let status = self.state.decompress_vec(input, &mut unpacked, FlushDecompress::None)?;
+        self.is_over = status == Status::StreamEnd;
+        Ok(((self.state.total_in() - before) as usize, unpacked))
+    }
+}
+
+fn zstd_decoder() -> io::Result<Writer<Vec<u8>, ZstdDecoder<'static>>> {
+    let mut decoder = ZstdDecoder::new()?;
+    decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG))?;
+    Ok(Writer::new(Vec::new(), decoder))
+}
+
+fn malformed(coding: Coding, error: &io::Error) -> ApiError {
+    ApiError::bad_coding(coding.name(), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coding::pack;
+
+    fn unpack(coding: Coding, packed: &[u8], step: usize) -> Result<Vec<u8>, ApiError> {
+        let mut unpacking = Unpacking::new(coding)?;
+        let mut whole = Vec::new();
+        for chunk in packed.chunks(step) {
+            unpacking.push(Bytes::copy_from_slice(chunk));
+            while let Some(step) = unpacking.step()? {
+                assert!(step.len() <= 4 * STEP_BYTES, "{} bytes in one step", step.len());
+                whole.extend_from_slice(&step);
+            }
+        }
+        whole.extend_from_slice(&unpacking.finish()?);
+        Ok(whole)
+    }
+
+    const ALL: [Coding; 3] = [Coding::Gzip, Coding::Deflate, Coding::Zstd];
+
+    #[test]
+    fn what_was_packed_comes_back_in_chunks_of_any_size() {
+        let text: Vec<u8> = (0..200_000_u32).flat_map(|n| n.to_string().into_bytes()).collect();
+        for coding in ALL {
+            let packed = pack(coding, &text).unwrap();
+            assert!(packed.len() < text.len() / 2, "{coding:?}");
+            for step in [1, 3, 1000, usize::MAX] {
+                assert_eq!(unpack(coding, &packed, step).unwrap(), text, "{coding:?} {step}");
+            }
+            assert_eq!(unpack(coding, &pack(coding, b"").unwrap(), 5).unwrap(), b"");
+        }
+    }
+
+    #[test]
+    fn a_bomb_goes_off_in_small_steps() {
+        let zeros = vec![0; 10 << 20];
+        for coding in ALL {
+            let packed = pack(coding, &zeros).unwrap();
+            assert!(packed.len() < 300_000, "{coding:?} {}", packed.len());
+            assert_eq!(unpack(coding, &packed, usize::MAX).unwrap().len(), zeros.len());
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_goes_on_is_refused() {
+        let text = b"to be or not to be, that is the question, to be or not to be";
+        for coding in ALL {
+            let packed = pack(coding, text).unwrap();
+            for end in 0..packed.len() {
+                assert!(unpack(coding, &packed[..end], 7).is_err(), "{coding:?} cut at {end}");
+            }
+            let more = [&packed[..], b"and so on and so on"].concat();
+            assert!(unpack(coding, &more, usize::MAX).is_err(), "{coding:?}");
+            assert!(unpack(coding, b"no such thing", usize::MAX).is_err(), "{coding:?}");
+        }
+    }
+
+    #[test]
+    fn members_of_gzip_follow_each_other_and_deflate_may_be_bare() {
+        let two = [pack(Coding::Gzip, b"one, ").unwrap(), pack(Coding::Gzip, b"two").unwrap()].concat();
+        assert_eq!(unpack(Coding::Gzip, &two, 4).unwrap(), b"one, two");
+        let mut bare = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        bare.write_all(b"without a header").unwrap();
+        assert_eq!(unpack(Coding::Deflate, &bare.finish().unwrap(), 4).unwrap(), b"without a header");
+    }
+
+    #[test]
+    fn a_window_beyond_the_limit_is_refused() {
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(27).unwrap();
+        encoder.write_all(&vec![7; 1 << 20]).unwrap();
+        encoder.flush().unwrap(); // So that the frame does not know its size, and asks for its whole window.
+        let packed = encoder.finish().unwrap();
+        assert!(unpack(Coding::Zstd, &packed, usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! Packed bodies and packed answers, and a bomb.
+
+use std::io::{Read, Write};
+
+use callboard_core::{App, Limits, StreamPipeline, StreamStage};
+use callboard_http::HttpConfig;
+use flate2::Compression;
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use futures_util::stream;
+
+use crate::support::app::app;
+use crate::support::{Server, config};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+async fn server() -> Server {
+    Server::of_app(app(), HttpConfig::default()).await
+}
+
+fn packed(coding: &str, bytes: &[u8]) -> Vec<u8> {
+    match coding {
+        "gzip" => {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        }
+        "deflate" => {
+            let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        }
+        _ => zstd::stream::encode_all(bytes, 3).unwrap(),
+    }
+}
+
+fn unpacked(coding: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    match coding {
+        "gzip" => MultiGzDecoder::new(bytes).read_to_end(&mut whole).map(|_| ()).unwrap(),
+        "deflate" => ZlibDecoder::new(bytes).read_to_end(&mut whole).map(|_| ()).unwrap(),
+        _ => whole = zstd::stream::decode_all(bytes).unwrap(),
+    }
+    whole
+}
+
+const CODINGS: [&str; 3] = ["gzip", "deflate", "zstd"];
+
+#[tokio::test]
+async fn bodies_and_answers_may_be_packed() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let json = serde_json::to_string(&(0..100_000).collect::<Vec<u32>>()).unwrap();
+    for coding in CODINGS {
+        let headers = [JSON, ("content-encoding", coding), ("accept-encoding", coding)];
+        let answer = client.post("/mirror", &headers, packed(coding, json.as_bytes())).await;
+        assert_eq!((answer.status, answer.header("content-encoding")), (200, Some(coding)), "{answer:?}");
+        assert_eq!(answer.header("vary"), Some("accept-encoding"));
+        assert!(answer.body.len() < json.len() / 2);
+        assert_eq!(unpacked(coding, &answer.body), json.as_bytes(), "{coding}");
+    }
+    let form = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--xyz--\r\n";
+    let headers = [("content-type", "multipart/form-data; boundary=xyz"), ("content-encoding", "gzip")];
+    assert_eq!(client.post("/mirror", &headers, packed("gzip", form.as_bytes())).await.text(), r#"{"a":"1"}"#);
+}
+
+#[tokio::test]
+async fn what_is_short_or_dense_is_sent_as_it_is() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let short = client.post("/mirror", &[JSON, ("accept-encoding", "gzip, zstd")], "[1, 2, 3]").await;
+    assert_eq!((short.header("content-encoding"), short.text()), (None, "[1,2,3]"));
+    let zeros = format!("[{}0]", "0,".repeat(10_000));
+    let mut encoding = async |accept: &str, accept_encoding: &str| {
+        let headers = [JSON, ("accept", accept), ("accept-encoding", accept_encoding)];
+        let answer = client.post("/mirror", &headers, &zeros).await;
+        answer.header("content-encoding").map(str::to_owned)
+    };
+    assert_eq!(encoding("application/msgpack", "gzip, zstd").await, None);
+    assert_eq!(encoding("application/msgpack", "gzip, identity;q=0.5").await.as_deref(), Some("gzip"));
+    assert_eq!(encoding("application/vnd.callboard.envelope", "zstd, identity;q=0").await.as_deref(), Some("zstd"));
+    assert_eq!(encoding("application/json", "gzip;q=0.1, deflate;q=0.9").await.as_deref(), Some("deflate"));
+}
+
+#[tokio::test]
+async fn a_bomb_is_413_at_the_limit_and_leaves_nothing_behind() {
+    let server = Server::of_app(app(), config(|c| c.max_body_bytes = 1 << 20)).await;
+    let zeros = vec![b' '; 30 << 20];
+    for coding in CODINGS {
+        let bomb = packed(coding, &zeros);
+        assert!(bomb.len() < 100_000);
+        let answer = server.connect().await.post("/mirror", &[JSON, ("content-encoding", coding)], bomb).await;
+        assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (413, Some("body_too_large")), "{coding}");
+    }
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
+#[tokio::test]
+async fn what_a_body_unpacks_to_takes_permits_as_any_body() {
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let body = packed("gzip", &[b' '; 4 << 20]);
+    let refused = server.connect().await.post("/mirror", &[JSON, ("content-encoding", "gzip")], body).await;
+    assert_eq!((refused.status, refused.problem()["kind"].as_str()), (429, Some("overloaded")));
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
+#[tokio::test]
+async fn what_does_not_unpack_is_400_and_an_unknown_coding_415() {
+    let server = server().await;
+    for coding in CODINGS {
+        let whole = packed(coding, b"[1, 2, 3]");
+        for body in [&b"no such thing"[..], b"", &whole[..whole.len() - 2], &[&whole, &b"more of it"[..]].concat()] {
+            let answer = server.connect().await.post("/mirror", &[JSON, ("content-encoding", coding)], body).await;
+            assert_eq!(
+                (answer.status, answer.problem()["error_type"].as_str()),
+                (400, Some("malformed_body")),
+                "{coding}"
+            );
+        }
+    }
+    for coding in ["br", "gzip, gzip"] {
+        let answer = server.connect().await.post("/mirror", &[JSON, ("content-encoding", coding)], "1").await;
+        assert_eq!((answer.status, answer.header("accept-encoding")), (415, Some("gzip, deflate, zstd")));
+    }
+}
+
+#[tokio::test]
+async fn each_event_of_a_packed_stream_can_be_read_when_it_is_sent() {
+    // One event, and then nothing: what is not flushed would never come.
+    let stage = StreamStage::each("one", |n: std::sync::Arc<i64>| {
+        futures_util::StreamExt::chain(stream::iter([Ok(*n)]), stream::pending())
+    });
+    let server =
+        Server::of_app(App::new().route_streaming("/one", StreamPipeline::from(stage)), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let headers = "content-type: application/json\r\naccept-encoding: gzip, identity;q=0.5\r\ncontent-length: 1";
+    client.send(format!("POST /one HTTP/1.1\r\nhost: test\r\n{headers}\r\n\r\n7")).await;
+    client.hears("content-encoding: gzip\r\n").await;
+    client.hears("\r\n\r\n").await;
+    let mut heard = Vec::new();
+    let event = b"id: 0\ndata: 7\n\n";
+    loop {
+        heard.extend(client.next_chunk().await.unwrap());
+        let mut said = Vec::new();
+        let _cut = MultiGzDecoder::new(&heard[..]).read_to_end(&mut said);
+        if said == event {
+            return;
+        }
+    }
+}
