@@ -14,4 +14,5 @@ mod python;
 #[allow(dead_code, reason = "the other target uses the rest")]
 mod support;
 mod tool;
+mod triton;
 mod upload;

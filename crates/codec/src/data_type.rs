@@ -14,6 +14,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use crate::error::DecodeError;
 use crate::payload::{self, Data, Payload};
 use crate::tensor::{StrTensor, Tensor};
+use crate::tensor_fields::TensorFields;
 use crate::value::Value;
 use crate::{DecodeLimits, EnvelopeDecoder, Format, envelope, json, msgpack};
 
@@ -48,6 +49,7 @@ struct Description {
     schema: serde_json::Value,
     raw_body: Option<RawBody>,
     formats: fn() -> Vec<Format>,
+    tensors: Option<TensorFields>,
     decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
     finish: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     from_value: fn(Value) -> Result<Payload, DecodeError>,
@@ -71,6 +73,7 @@ impl DataType {
             schema: schema_of::<T>(),
             raw_body: None,
             formats: formats_of::<T>,
+            tensors: None,
             decode: decode::<T>,
             finish: |decoder| decoder.finish_as::<T>().map(Payload::new),
             from_value: |value| payload::from_value::<T>(value).map(Payload::new),
@@ -83,10 +86,20 @@ impl DataType {
         Self::of::<Value>()
     }
 
-    /// Replaces the schema, where something knows better than the Rust type: a model's signature.
+    /// Replaces the schema, where something knows better than the Rust type: a model's signature. What was said of arrays by
+    /// name is forgotten with the old one.
     #[must_use]
     pub fn with_schema(mut self, schema: serde_json::Value) -> Self {
-        Arc::make_mut(&mut self.0).schema = schema;
+        let description = Arc::make_mut(&mut self.0);
+        description.schema = schema;
+        description.tensors = None;
+        self
+    }
+
+    /// Says that this is arrays by name, beside the schema.
+    #[must_use]
+    pub fn with_tensors(mut self, tensors: TensorFields) -> Self {
+        Arc::make_mut(&mut self.0).tensors = Some(tensors);
         self
     }
 
@@ -140,6 +153,12 @@ impl DataType {
     #[must_use]
     pub fn raw_body(&self) -> Option<&RawBody> {
         self.0.raw_body.as_ref()
+    }
+
+    /// The arrays by name, if somebody said that it is such.
+    #[must_use]
+    pub fn tensors(&self) -> Option<&TensorFields> {
+        self.0.tensors.as_ref()
     }
 
     /// Reads bytes into a payload of this type.

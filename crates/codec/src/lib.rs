@@ -66,6 +66,7 @@ pub mod msgpack;
 pub mod npy;
 mod payload;
 mod tensor;
+mod tensor_fields;
 mod value;
 pub mod wire;
 
@@ -80,4 +81,5 @@ pub use matching::Joined;
 pub use media_type::MediaType;
 pub use payload::{Data, Payload};
 pub use tensor::{AlignedBuffer, DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
+pub use tensor_fields::{TensorField, TensorFields};
 pub use value::{Map, MapIntoIter, MapIter, Scalar, Value};

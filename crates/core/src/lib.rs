@@ -80,6 +80,7 @@ pub use error::{CallError, ErrorKind, ErrorParts};
 pub use failure::Failure;
 pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use id::{FlightId, RouteName, StageName};
+pub use metrics::{RouteStatistics, StageStatistics};
 pub use node::{
     ActorDescription, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
     ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,

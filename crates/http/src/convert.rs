@@ -16,7 +16,7 @@ use crate::error::ApiError;
 use crate::functions;
 
 /// About a millisecond of JSON.
-const LARGE_BYTES: usize = 256 * 1024;
+pub(crate) const LARGE_BYTES: usize = 256 * 1024;
 
 /// The payload that these bytes mean to `route`.
 pub(crate) async fn decode(
@@ -87,7 +87,7 @@ pub(crate) async fn pack(bytes: Bytes, coding: Coding) -> Result<Bytes, ApiError
 }
 
 /// Runs `work` on a thread that serves nobody else. Its panic goes on here, where all panics are counted.
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+pub(crate) async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     match spawn_blocking(work).await {
         Ok(done) => Ok(done),
         Err(error) => match error.try_into_panic() {

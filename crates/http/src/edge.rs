@@ -30,6 +30,7 @@ use crate::error::ApiError;
 use crate::functions::{self, Way};
 use crate::infer::{self, Around};
 use crate::metrics::EdgeMetrics;
+use crate::oip;
 use crate::openapi::ApiInfo;
 use crate::pages;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
@@ -60,6 +61,7 @@ struct Inner {
 struct Serving {
     client: Client,
     pages: Router,
+    models: oip::Models,
 }
 
 impl Edge {
@@ -101,7 +103,10 @@ impl Edge {
             return Err(ServeError::ReservedRoute { route: route.name().to_owned() });
         }
         let pages = pages::router(client.clone(), Arc::clone(&self.0.metrics), Arc::clone(&self.0.info));
-        self.0.serving.set(Serving { client, pages }).map_err(|_| ServeError::AlreadyOpen)
+        self.0
+            .serving
+            .set(Serving { client, pages, models: oip::Models::default() })
+            .map_err(|_| ServeError::AlreadyOpen)
     }
 
     pub(crate) fn config(&self) -> &HttpConfig {
@@ -142,6 +147,7 @@ impl Edge {
             let version = request.version();
             let mut unread = Unread::default();
             let sharing = inner.gate.as_ref().and_then(|gate| gate.sharing(&request));
+            let is_oip = oip::owns(request.uri().path());
 
             let path = request.uri().path();
             let (route, way) = match inner.serving.get() {
@@ -171,6 +177,15 @@ impl Edge {
                         outcome
                     }
                 }
+                (Some(serving), None) if is_oip => {
+                    let outcome = {
+                        let answer = oip::answer(&serving.client, &serving.models, &inner.config, &mut request);
+                        // Boxed, because this future is moved with each request, whosever it is.
+                        catch_panic(Box::pin(answer).as_mut()).await
+                    };
+                    unread = Unread::of(request.body());
+                    outcome
+                }
                 (Some(serving), None) => {
                     unread = Unread::of(request.body());
                     catch_panic(pin!(serving.page(request.map(Body::new), origin))).await
@@ -184,9 +199,11 @@ impl Edge {
                 }
                 Ok(Err(error)) => {
                     error.tell(id.as_str(), route.as_ref().map(|route| route.name()));
-                    error.into_answer(id.as_str())
+                    rendered(error, &id, is_oip)
                 }
-                Err(_told_by_the_panic_hook) => inner.panicked(&id, route.as_ref().map(|route| route.name())),
+                Err(_told_by_the_panic_hook) => {
+                    rendered(inner.panicked(&id, route.as_ref().map(|route| route.name())), &id, is_oip)
+                }
             };
             open.answered();
             inner.metrics.responded(response.status());
@@ -274,11 +291,16 @@ impl Inner {
         gate.admit(request).err().map(Err)
     }
 
-    fn panicked(&self, id: &RequestId, route: Option<&str>) -> Response {
+    fn panicked(&self, id: &RequestId, route: Option<&str>) -> ApiError {
         self.metrics.panics.inc();
         tracing::error!(request_id = id.as_str(), route, "a request panicked in the http edge");
-        ApiError::panicked().into_answer(id.as_str())
+        ApiError::panicked()
     }
+}
+
+/// The answer in the words that its client reads.
+fn rendered(error: ApiError, id: &RequestId, is_oip: bool) -> Response {
+    if is_oip { error.into_protocol_answer() } else { error.into_answer(id.as_str()) }
 }
 
 /// HTTP/1.1 without a Host, or with two, is no request (RFC 9112 §3.2).

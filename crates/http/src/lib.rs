@@ -4,7 +4,8 @@
 //! ```text
 //!  socket ─► accept loop ─► Edge ──┬─► a user's route   head → admission → body → payload → call → reply
 //!            timers, cap,   id,    │
-//!            orderly end    panics └─► a fixed page     /  /docs/  /openapi.json  /metrics  /livez  /readyz
+//!            orderly end    panics ├─► /v2              the same routes as models of the Open Inference Protocol
+//!                                  └─► a fixed page     /  /docs/  /openapi.json  /metrics  /livez  /readyz
 //! ```
 //!
 //! What goes in and comes out, performed here without a socket:
@@ -104,6 +105,7 @@ mod file_type;
 mod functions;
 mod infer;
 mod metrics;
+mod oip;
 mod openapi;
 mod pages;
 mod request;
@@ -118,6 +120,9 @@ pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, RateLimit, RateLimitErr
 pub use config::{ConfigError, HttpConfig};
 pub use edge::Edge;
 pub use file_type::media_type_of;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub use oip::fuzz::decode_inference_request;
 pub use openapi::{ApiInfo, openapi};
 pub use pages::is_reserved;
 pub use server::{ServeError, serve, serve_edge, serve_router};

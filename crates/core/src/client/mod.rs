@@ -227,9 +227,11 @@ impl AdmittedCall {
         self.open = false;
         let metrics = self.admission.route().metrics();
         match result {
-            Ok(_) if !COUNTING => {}
+            _ if !COUNTING => {}
             Ok(_) => metrics.succeeded(clock::now().saturating_duration_since(self.admission.admitted_at())),
-            Err(error) => metrics.ended(error.kind()),
+            Err(error) => {
+                metrics.ended(error.kind(), clock::now().saturating_duration_since(self.admission.admitted_at()));
+            }
         }
     }
 }
@@ -237,9 +239,10 @@ impl AdmittedCall {
 impl Drop for AdmittedCall {
     fn drop(&mut self) {
         if self.open {
-            let late = self.flight.is_late(clock::now());
-            let kind = if late { ErrorKind::DeadlineExceeded } else { ErrorKind::Cancelled };
-            self.admission.route().metrics().ended(kind);
+            let now = clock::now();
+            let kind = if self.flight.is_late(now) { ErrorKind::DeadlineExceeded } else { ErrorKind::Cancelled };
+            let total = now.saturating_duration_since(self.admission.admitted_at());
+            self.admission.route().metrics().ended(kind, total);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! kept; labels are route and stage names and small enumerations, never anything that a request brings along.
 
 mod histogram;
+mod statistics;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use self::histogram::PowerHistogram;
+pub use self::statistics::{RouteStatistics, StageStatistics};
 use crate::batcher::ReleaseReason;
 use crate::call::Timing;
 use crate::error::ErrorKind;
@@ -161,6 +163,7 @@ pub(crate) struct NodeMetrics {
     registry: Mutex<Registry>,
     requests: Family<OutcomeLabels, Counter<u64, AtomicU64>>,
     request_seconds: Family<RouteLabel, Seconds, fn() -> Seconds>,
+    failed_seconds: Family<RouteLabel, Counter<f64, AtomicU64>>,
     in_flight: Gauge<i64, AtomicI64>,
     in_flight_bytes: Gauge<i64, AtomicI64>,
     refused: Counter,
@@ -192,6 +195,7 @@ impl NodeMetrics {
             registry: Mutex::new(Registry::with_prefix("callboard")),
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
+            failed_seconds: Family::default(),
             in_flight: Gauge::default(),
             in_flight_bytes: Gauge::default(),
             refused: Counter::default(),
@@ -225,6 +229,7 @@ impl NodeMetrics {
         let mut registry = self.registry.lock();
         registry.register("requests", "Admitted calls by route and outcome", self.requests.clone());
         registry.register("request_duration_seconds", "Admission to outcome, successful calls", self.request_seconds.clone());
+        registry.register("request_failed_seconds", "Admission to outcome, all other calls, in sum", self.failed_seconds.clone());
         registry.register("in_flight", "Admitted calls without an outcome yet", self.in_flight.clone());
         registry.register("in_flight_bytes", "Payload bytes of the calls in flight", self.in_flight_bytes.clone());
         registry.register("refused", "Calls that the gateway refused: too many, too large, or draining", self.refused.clone());
@@ -306,6 +311,7 @@ impl NodeMetrics {
             ok: outcome("ok"),
             errors: ErrorKind::ALL.map(|kind| outcome(kind.as_str())),
             seconds: self.request_seconds.get_or_create_owned(&RouteLabel { route: name.to_string() }),
+            failed_seconds: self.failed_seconds.get_or_create_owned(&RouteLabel { route: name.to_string() }),
         }
     }
 
@@ -344,6 +350,7 @@ impl NodeMetrics {
             self.requests.remove(&OutcomeLabels { route: route.name().to_owned(), outcome: Word(word) });
         }
         self.request_seconds.remove(&RouteLabel { route: route.name().to_owned() });
+        self.failed_seconds.remove(&RouteLabel { route: route.name().to_owned() });
     }
 
     /// The outcomes of routes that are gone.
@@ -379,6 +386,7 @@ pub(crate) struct RouteMetrics {
     ok: Counter,
     errors: [Counter; ErrorKind::ALL.len()],
     seconds: Seconds,
+    failed_seconds: Counter<f64, AtomicU64>,
 }
 
 impl RouteMetrics {
@@ -387,11 +395,12 @@ impl RouteMetrics {
         self.seconds.observe(micros(total));
     }
 
-    pub(crate) fn ended(&self, kind: ErrorKind) {
+    pub(crate) fn ended(&self, kind: ErrorKind, total: Duration) {
         if !COUNTING {
             return;
         }
         self.errors[kind as usize].inc();
+        self.failed_seconds.inc_by(total.as_secs_f64());
     }
 
     pub(crate) fn outcomes(&self) -> u64 {

@@ -6,6 +6,7 @@
 
 mod mapping;
 mod problem;
+mod protocol;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -42,6 +43,8 @@ struct Inner {
     stage: Option<String>,
     details: Option<Value>,
     header: Option<(HeaderName, HeaderValue)>,
+    /// The route that it is about, where that is not known from the path alone.
+    route: Option<String>,
 }
 
 impl ApiError {
@@ -51,6 +54,11 @@ impl ApiError {
         error.0.status = status;
         error.0.error_type = Some(error_type.into());
         error
+    }
+
+    /// An error of a protocol that has its own words and statuses for what a request does wrong.
+    pub(crate) fn of_protocol(status: StatusCode, error_type: &'static str, message: String) -> Self {
+        Self::edge(status, error_type, message)
     }
 
     pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
@@ -65,11 +73,18 @@ impl ApiError {
             stage: None,
             details: None,
             header: None,
+            route: None,
         }))
     }
 
     fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.header = Some((name, value));
+        self
+    }
+
+    /// The same, told in the log to be about this route.
+    pub(crate) fn about(mut self, route: &str) -> Self {
+        self.0.route = Some(route.to_owned());
         self
     }
 
@@ -260,6 +275,7 @@ impl ApiError {
     /// Pages are asked by machines every second, and 503 of `/readyz` is an answer, not an event.
     pub(crate) fn tell(&self, request_id: &str, route: Option<&str>) {
         let Inner { status, kind, message, error_type, stage, .. } = &*self.0;
+        let route = route.or(self.0.route.as_deref());
         let (status, kind) = (status.as_u16(), kind.as_str());
         let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
         if status >= 500 && route.is_some() {

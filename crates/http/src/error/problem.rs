@@ -84,7 +84,7 @@ impl ApiError {
 }
 
 /// Whole seconds, rounded up: a client that comes a little late is served, one that comes a little early is refused again.
-fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
+pub(super) fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
     let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
     headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
 }

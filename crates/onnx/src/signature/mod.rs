@@ -11,7 +11,7 @@ mod schema;
 
 use std::fmt;
 
-use callboard_codec::{DType, DataType};
+use callboard_codec::{DType, DataType, TensorField, TensorFields};
 
 pub use read::SignatureError;
 pub(crate) use read::read;
@@ -123,13 +123,33 @@ impl Signature {
     /// The type of one item: what a route of this stage alone takes.
     #[must_use]
     pub fn input_type(&self) -> DataType {
-        DataType::value().with_name("ModelInput").with_schema(schema::input(self))
+        DataType::value()
+            .with_name("ModelInput")
+            .with_schema(schema::input(self))
+            .with_tensors(self.fields(&self.inputs))
     }
 
     /// The type of what becomes of one item.
     #[must_use]
     pub fn output_type(&self) -> DataType {
-        DataType::value().with_name("ModelOutput").with_schema(schema::output(self))
+        DataType::value()
+            .with_name("ModelOutput")
+            .with_schema(schema::output(self))
+            .with_tensors(self.fields(&self.outputs))
+    }
+
+    fn fields(&self, specs: &[TensorSpec]) -> TensorFields {
+        let length = |axis: &Axis| match axis {
+            Axis::Fixed(length) => Some(*length),
+            Axis::Named(_) | Axis::Any => None,
+        };
+        let field = |spec: &TensorSpec| TensorField {
+            name: spec.name.clone(),
+            dtype: Some(spec.dtype),
+            shape: self.item_axes(spec).map(|axes| axes.iter().map(length).collect()),
+        };
+        let stackable = self.batch_axis != BatchAxis::Absent;
+        TensorFields { fields: specs.iter().map(field).collect(), stackable }
     }
 }
 

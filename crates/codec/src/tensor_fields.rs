@@ -1,0 +1,24 @@
+//! What a route takes or gives when it is arrays by name, as a model's signature says: for edges whose protocol speaks of
+//! tensors and not of schemas.
+
+use crate::tensor::DType;
+
+/// Arrays by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorFields {
+    /// In the order in which they are shown.
+    pub fields: Vec<TensorField>,
+    /// Whether items are independent samples, so that a protocol may take many of them as one array with an axis in front.
+    pub stackable: bool,
+}
+
+/// One array of an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorField {
+    /// The key in the item's map. A single array may also stand without a map around it.
+    pub name: String,
+    /// The element type; `None` for an array of texts.
+    pub dtype: Option<DType>,
+    /// The length of each axis, `None` for one of any length. `None` as a whole: any shape.
+    pub shape: Option<Vec<Option<usize>>>,
+}

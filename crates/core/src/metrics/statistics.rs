@@ -1,0 +1,66 @@
+//! What was counted of one route, as numbers: for protocols that have statistics of their own beside the text for Prometheus.
+
+use std::time::Duration;
+
+use crate::id::StageName;
+use crate::router::Route;
+
+/// What was counted of a route since the start, over all its revisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RouteStatistics {
+    /// Calls that succeeded.
+    pub succeeded: u64,
+    /// Their time from admission to outcome, in sum.
+    pub succeeded_time: Duration,
+    /// Calls that were admitted and did not succeed.
+    pub failed: u64,
+    /// Their time from admission to outcome, in sum.
+    pub failed_time: Duration,
+    /// Each stage behind the route, in order. A stage that several routes share has one count.
+    pub stages: Vec<StageStatistics>,
+}
+
+/// What was counted of a stage since the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StageStatistics {
+    /// Which stage.
+    pub name: StageName,
+    /// Batches that were released.
+    pub batches: u64,
+    /// Entries in them.
+    pub entries: u64,
+    /// How long entries waited in the queue, in sum.
+    pub queue_time: Duration,
+    /// How long they then waited for user code to begin, in sum.
+    pub batch_time: Duration,
+    /// How long user code ran, in sum over the batches.
+    pub compute_time: Duration,
+}
+
+impl Route {
+    /// What was counted of it. Calls go on meanwhile: each number is right by itself.
+    #[must_use]
+    pub fn statistics(&self) -> RouteStatistics {
+        let metrics = self.metrics();
+        let stages = self.graph().stages().into_iter().map(|pool| {
+            let stage = pool.metrics();
+            StageStatistics {
+                name: pool.name().clone(),
+                batches: stage.batches(),
+                entries: stage.released_entries(),
+                queue_time: Duration::from_micros(stage.queue_seconds.sum()),
+                batch_time: Duration::from_micros(stage.batch_seconds.sum()),
+                compute_time: Duration::from_micros(stage.compute_seconds.sum()),
+            }
+        });
+        RouteStatistics {
+            succeeded: metrics.ok.get(),
+            succeeded_time: Duration::from_micros(metrics.seconds.sum()),
+            failed: metrics.errors.iter().map(|kind| kind.get()).sum(),
+            failed_time: Duration::try_from_secs_f64(metrics.failed_seconds.get()).unwrap_or_default(),
+            stages: stages.collect(),
+        }
+    }
+}

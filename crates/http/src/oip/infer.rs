@@ -1,0 +1,195 @@
+//! One inference request, as an outline: what may be refused is refused before the body is read.
+//!
+//! A request for a model whose items are samples may have many of them, with an axis in front of every array. Each is a call of
+//! its own, with its own permit and its own place in the queues, so that they are batched with everybody else's; the answer is
+//! put together of theirs. The first that fails fails the request and cancels the others.
+
+use std::sync::Arc;
+
+use axum::body::HttpBody;
+use axum::http::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::Payload;
+use callboard_core::{Admission, CallOptions, Client, Deadline, ErrorKind, Reply, Route, Timing};
+use futures_util::future::try_join_all;
+use tower::BoxError;
+
+use super::array::Array;
+use super::body::collect;
+use super::error::Refusal;
+use super::model::Model;
+use super::request::{Form, InferRequest};
+use super::response::Written;
+use crate::config::HttpConfig;
+use crate::convert::{self, LARGE_BYTES, off_thread};
+use crate::error::ApiError;
+use crate::request::body::{self, BodyLimits, Incoming};
+use crate::request::head::Head;
+use crate::server_timing::{SERVER_TIMING, server_timing};
+
+/// A model, found and ready to be asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) client: &'a Client,
+    pub(super) config: &'a HttpConfig,
+    pub(super) route: &'a Arc<Route>,
+    pub(super) model: &'a Arc<Model>,
+}
+
+/// Answers `POST …/infer`.
+pub(super) async fn infer<B>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Response, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    if asked.route.streams() {
+        return Err(Refusal::new(format!(
+            "model '{}' answers with a stream: ask it by 'generate_stream'",
+            asked.model.name
+        ))
+        .into());
+    }
+    let form = Form::of(request.headers())?;
+    let body = read_body(asked, form, request).await?;
+    let ReadBody { bytes, admission, options } = body;
+    let InferRequest { id, parameters, inputs, outputs: wanted, rows } = parse(asked, form, bytes).await?;
+    let options = parameters.apply(options);
+    let options = match parameters.timeout() {
+        Some(timeout) => options.with_deadline(Deadline::after(admission.admitted_at(), timeout)),
+        None => options,
+    };
+
+    let (outputs, timing) = run(asked, admission, &options, inputs, rows).await?;
+    asked.model.inferred();
+
+    let is_binary = wanted.iter().any(|wanted| wanted.is_binary);
+    let model = Arc::clone(asked.model);
+    let json_bytes: usize =
+        wanted.iter().filter(|wanted| !wanted.is_binary).map(|wanted| outputs[wanted.index].data.len()).sum();
+    let write = move || Written::of(&model, id.as_deref(), &outputs, &wanted);
+    let written = if json_bytes < LARGE_BYTES { write() } else { off_thread(write).await? }?;
+    let mut response = written.into_response(is_binary);
+    response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
+    Ok(response)
+}
+
+/// A body that was let in and has come.
+pub(super) struct ReadBody {
+    pub(super) bytes: Bytes,
+    pub(super) admission: Admission,
+    pub(super) options: CallOptions,
+}
+
+/// Lets a request in and reads its body.
+pub(super) async fn read_body<B>(asked: Asked<'_>, form: Form, request: &mut Request<B>) -> Result<ReadBody, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let config = asked.config;
+    let head = Head::read(request.headers())?;
+    let announced = request.body().size_hint().exact();
+    if announced.is_some_and(|bytes| bytes > config.max_body_bytes) {
+        return Err(ApiError::body_too_large(config.max_body_bytes));
+    }
+    if let Some(announced) = announced {
+        form.check(announced)?;
+    }
+    let (timeout, priority) = (head.timeout, head.priority);
+    let admission = body::admit(asked.client, asked.route, announced)?;
+    let deadline = admission.deadline(timeout);
+    let limits = BodyLimits { max_bytes: config.max_body_bytes, pace: config.pace(deadline) };
+    let incoming = Incoming::new(request.body_mut(), announced, &admission, limits);
+    let bytes = collect(incoming, announced, form.arrays_at()).await?;
+    let options = CallOptions::new().with_deadline(deadline);
+    let options = priority.into_iter().fold(options, CallOptions::with_priority);
+    Ok(ReadBody { bytes, admission, options })
+}
+
+/// Off the runtime's threads where there is much JSON.
+async fn parse(asked: Asked<'_>, form: Form, bytes: Bytes) -> Result<InferRequest, ApiError> {
+    let json_bytes = match form {
+        Form::Json => bytes.len(),
+        Form::Binary(length) => length,
+        Form::Raw => 0,
+    };
+    let model = Arc::clone(asked.model);
+    let read = move || InferRequest::read(&model, form, &bytes);
+    Ok(if json_bytes < LARGE_BYTES { read()? } else { off_thread(read).await?? })
+}
+
+/// Runs all items of a request. The outputs of the model, and the time of the item that took longest.
+pub(super) async fn run(
+    asked: Asked<'_>,
+    admission: Admission,
+    options: &CallOptions,
+    inputs: Vec<Option<Array>>,
+    rows: usize,
+) -> Result<(Vec<Array>, Timing), ApiError> {
+    if !asked.model.is_batched() {
+        return run_item(asked, admission, options.clone(), inputs).await;
+    }
+    let items = items_of(inputs, rows);
+    let mut admissions = vec![admission];
+    for _ in 1..rows {
+        // The bytes are those of the first.
+        admissions.push(asked.client.admit(asked.route, 0)?);
+    }
+    let runs = items.into_iter().zip(admissions).map(|(item, admission)| {
+        // Boxed, so that many of them are moved by pointer.
+        Box::pin(run_item(asked, admission, options.clone(), item))
+    });
+    let (outcomes, timings): (Vec<_>, Vec<Timing>) = try_join_all(runs).await?.into_iter().unzip();
+    let timing = timings.into_iter().max_by_key(Timing::total).unwrap_or_default();
+    Ok((stacked(asked.model, outcomes)?, timing))
+}
+
+/// Each item's arrays, without the axis in front.
+fn items_of(inputs: Vec<Option<Array>>, rows: usize) -> Vec<Vec<Option<Array>>> {
+    let mut items: Vec<Vec<Option<Array>>> = vec![Vec::with_capacity(inputs.len()); rows];
+    for array in inputs {
+        match array {
+            Some(array) => items.iter_mut().zip(array.rows()).for_each(|(item, row)| item.push(Some(row))),
+            None => items.iter_mut().for_each(|item| item.push(None)),
+        }
+    }
+    items
+}
+
+fn stacked(model: &Model, outcomes: Vec<Vec<Array>>) -> Result<Vec<Array>, ApiError> {
+    let stack = |index: usize| {
+        let rows: Vec<Array> = outcomes.iter().map(|outcome| outcome[index].clone()).collect();
+        Array::stack(&rows).ok_or_else(|| {
+            let name = &model.outputs.fields[index].name;
+            let message = format!("the items' outputs `{name}` differ in shape: ask for one item at a time");
+            ApiError::of_kind(ErrorKind::Internal, message)
+        })
+    };
+    (0..model.outputs.fields.len()).map(stack).collect()
+}
+
+async fn run_item(
+    asked: Asked<'_>,
+    admission: Admission,
+    options: CallOptions,
+    arrays: Vec<Option<Array>>,
+) -> Result<(Vec<Array>, Timing), ApiError> {
+    let value = asked.model.inputs.value(arrays, &asked.config.decode)?;
+    let payload = convert::from_value(asked.route, value).await?;
+    let reply = asked.client.submit(admission, payload, options).await?;
+    let timing = reply.timing;
+    Ok((outputs_of(asked.model, reply)?, timing))
+}
+
+pub(super) fn outputs_of(model: &Model, reply: Reply) -> Result<Vec<Array>, ApiError> {
+    arrays_of(model, &reply.payload)
+}
+
+/// The outputs in what a call gave.
+pub(super) fn arrays_of(model: &Model, payload: &Payload) -> Result<Vec<Array>, ApiError> {
+    let value = payload.to_value().map_err(ApiError::unencodable)?;
+    model.outputs.arrays(&value).map_err(|error| {
+        ApiError::of_kind(ErrorKind::Internal, format!("model '{}' gave what it does not give: {error}", model.name))
+    })
+}

@@ -1,0 +1,113 @@
+//! What is told of the server and of its models: extensions, signatures, configuration, readiness.
+
+use callboard_core::{Client, Health, Route};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::model::Model;
+use super::request::{MAX_ROWS, full_shape};
+use super::signature::{Field, Signature};
+
+/// What clients may use of the protocol beyond its core.
+const EXTENSIONS: [&str; 10] = [
+    "binary_tensor_data",
+    "classification",
+    "generate",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "sequence",
+    "sequence(string_id)",
+    "statistics",
+];
+
+/// Who runs the models.
+const PLATFORM: &str = "callboard";
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    datatype: &'static str,
+    shape: Vec<i64>,
+}
+
+#[derive(Serialize)]
+struct Configured<'a> {
+    name: &'a str,
+    data_type: &'static str,
+    dims: Vec<i64>,
+}
+
+pub(super) fn server() -> Json {
+    json!({ "name": PLATFORM, "version": env!("CARGO_PKG_VERSION"), "extensions": EXTENSIONS })
+}
+
+pub(super) fn model(model: &Model) -> Json {
+    // The outputs have the axis of many items exactly when the inputs do.
+    let tensors = |signature: &Signature| {
+        let tensor = |field: &Field| {
+            let shape = full_shape(model.is_batched(), field);
+            json!(Tensor { name: &field.name, datatype: field.datatype.name(), shape })
+        };
+        signature.fields.iter().map(tensor).collect::<Vec<Json>>()
+    };
+    json!({
+        "name": model.name,
+        "versions": [model.version.to_string()],
+        "platform": PLATFORM,
+        "inputs": tensors(&model.inputs),
+        "outputs": tensors(&model.outputs),
+    })
+}
+
+/// The model's configuration, as far as there is a word for what it has here.
+pub(super) fn config(client: &Client, route: &Route, model: &Model) -> Json {
+    let tensors = |signature: &Signature| {
+        let tensor = |field: &Field| {
+            let dims = full_shape(false, field);
+            json!(Configured { name: &field.name, data_type: field.datatype.config_name(), dims })
+        };
+        signature.fields.iter().map(tensor).collect::<Vec<Json>>()
+    };
+    let description = client.describe();
+    let stages: Vec<_> =
+        description.stages.iter().filter(|stage| route.stages().contains(&stage.health.name)).collect();
+    let instances: Vec<Json> = stages
+        .iter()
+        .map(|stage| json!({ "name": stage.health.name, "kind": "KIND_CPU", "count": stage.replicas.len() }))
+        .collect();
+    let mut config = json!({
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": { "latest": { "num_versions": 1 } },
+        "max_batch_size": if model.is_batched() { MAX_ROWS } else { 0 },
+        "input": tensors(&model.inputs),
+        "output": tensors(&model.outputs),
+        "instance_group": instances,
+        "model_transaction_policy": { "decoupled": route.streams() },
+    });
+    if model.is_batched() {
+        let sizes: Vec<usize> = stages.iter().map(|stage| stage.max_batch_size).collect();
+        config["dynamic_batching"] = json!({ "preferred_batch_size": sizes });
+    }
+    config
+}
+
+/// Why a model does not take calls now, if it does not: a stage of its own, or all of the node.
+pub(super) fn unready(health: &Health, route: &Route) -> Option<String> {
+    if !health.live {
+        return Some("the node has ended".to_owned());
+    }
+    if health.draining {
+        return Some("the node is draining".to_owned());
+    }
+    let stages = route.stages();
+    let unready = health.stages.iter().find(|stage| !stage.ready && stages.contains(&stage.name))?;
+    let state = unready.state.as_str();
+    Some(match &unready.reason {
+        Some(reason) => format!("stage `{}` is {state}: {reason}", unready.name),
+        None => format!("stage `{}` is {state}", unready.name),
+    })
+}

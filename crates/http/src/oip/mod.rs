@@ -1,0 +1,169 @@
+//! The Open Inference Protocol v2 (KServe, Triton) over HTTP, under `/v2`: clients that were written for it call routes as models.
+//!
+//! ```text
+//!  /v2[/health/{live,ready}]                        the server
+//!  /v2/models/{m}[/versions/{v}][/{what}]           ready, config, stats, infer, generate, generate_stream; nothing: metadata
+//!  /v2/models/stats, /v2/repository/index           all models
+//! ```
+//!
+//! Every route is a model; its name is the route's path without the leading slash ([`path`]), its arrays follow from what the
+//! route says of itself ([`signature`]). A body is read by its own headers alone, never by its content type: clients of the
+//! protocol send none, or a wrong one.
+//!
+//! Errors are `{"error": …}` with the status that the edge has for them, but what a body does wrong is always 400. When the node
+//! is full the answer is 429, when it is not ready 503, when the deadline has passed 504.
+//!
+//! The wire follows the protocol's `inference_rest.md` and Triton's extensions for binary tensors, statistics, configuration,
+//! repository, generation, classification, schedule policy and sequences.
+
+mod array;
+mod body;
+mod classes;
+mod data;
+mod datatype;
+mod error;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
+mod generate;
+mod head;
+mod infer;
+mod metadata;
+mod model;
+mod parameters;
+mod path;
+mod repository;
+mod request;
+mod response;
+mod signature;
+mod statistics;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use axum::Json;
+use axum::body::HttpBody;
+use axum::http::{Method, Request};
+use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
+use callboard_core::{Client, ErrorKind};
+use serde_json::json;
+use tower::BoxError;
+
+use self::infer::Asked;
+use self::path::{Action, Endpoint};
+use self::repository::MAX_BODY_BYTES;
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+
+pub(crate) use self::model::Models;
+pub(crate) use self::path::owns;
+
+/// What reads and what acts.
+const READS: &str = "GET, HEAD";
+const ACTS: &str = "POST";
+
+/// Answers one request to a path that the protocol [`owns`].
+pub(crate) async fn answer<B>(
+    client: &Client,
+    models: &Models,
+    config: &HttpConfig,
+    request: &mut Request<B>,
+) -> Result<Response, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let endpoint = Endpoint::parse(request.uri().path());
+    check_method(request.method(), &endpoint)?;
+    match endpoint {
+        Endpoint::Server => Ok(Json(metadata::server()).into_response()),
+        Endpoint::Live => match client.health().live {
+            true => Ok(Json(json!({ "live": true })).into_response()),
+            false => Err(unready("the node has ended".to_owned())),
+        },
+        Endpoint::Ready => match client.health().ready {
+            // The specification's own answer says `live`; its Python client reads `ready`.
+            true => Ok(Json(json!({ "live": true, "ready": true })).into_response()),
+            false => Err(unready("the server is not ready".to_owned())),
+        },
+        Endpoint::AllStatistics => {
+            let all: Vec<_> = models.all(client).iter().map(|(route, model)| statistics::of(route, model)).collect();
+            Ok(Json(json!({ "model_stats": all })).into_response())
+        }
+        Endpoint::Index => {
+            let body = short_body(request, config).await?;
+            Ok(Json(repository::index(client, models, &body)?).into_response())
+        }
+        Endpoint::Control { name, load } => Err(repository::no_control(&name, load).into()),
+        Endpoint::Model { name, version, action } => {
+            let (route, model) = models.find(client, &name, version)?;
+            let asked = Asked { client, config, route: &route, model: &model };
+            ask(asked, action, request).await.map_err(|error| error.about(route.name()))
+        }
+        Endpoint::Unknown => Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")),
+    }
+}
+
+/// Answers one request to a model.
+async fn ask<B>(asked: Asked<'_>, action: Action, request: &mut Request<B>) -> Result<Response, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let Asked { client, route, model, .. } = asked;
+    match action {
+        Action::Metadata => Ok(Json(metadata::model(model)).into_response()),
+        Action::Config => Ok(Json(metadata::config(client, route, model)).into_response()),
+        Action::Ready => match metadata::unready(&client.health(), route) {
+            None => Ok(Json(json!({ "name": model.name, "ready": true })).into_response()),
+            Some(reason) => Err(unready(reason)),
+        },
+        Action::Statistics => Ok(Json(json!({ "model_stats": [statistics::of(route, model)] })).into_response()),
+        Action::Infer => infer::infer(asked, request).await,
+        // Boxed, because they are large and seldom.
+        Action::Generate => Box::pin(generate::generate(asked, request)).await,
+        Action::GenerateStream => Box::pin(generate::generate_stream(asked, request)).await,
+    }
+}
+
+fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
+    use Action::{Generate, GenerateStream, Infer};
+    let allowed = match endpoint {
+        Endpoint::Unknown => return Ok(()),
+        Endpoint::Index
+        | Endpoint::Control { .. }
+        | Endpoint::Model { action: Infer | Generate | GenerateStream, .. } => ACTS,
+        _ => READS,
+    };
+    let is_allowed = match allowed {
+        ACTS => method == Method::POST,
+        _ => method == Method::GET || method == Method::HEAD,
+    };
+    if is_allowed { Ok(()) } else { Err(ApiError::method_not_allowed(method, allowed)) }
+}
+
+fn unready(reason: String) -> ApiError {
+    ApiError::of_kind(ErrorKind::Unavailable, reason)
+}
+
+/// A body of a few words, within its limits of size and time.
+async fn short_body<B>(request: &mut Request<B>, config: &HttpConfig) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let reading = async {
+        let mut whole = BytesMut::new();
+        while let Some(frame) = poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await {
+            let frame = frame.map_err(|error| ApiError::broken_body(&*error.into()))?;
+            let Ok(chunk) = frame.into_data() else { continue };
+            if (whole.len() + chunk.len()) as u64 > MAX_BODY_BYTES {
+                return Err(ApiError::body_too_large(MAX_BODY_BYTES));
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        Ok(whole.freeze())
+    };
+    let limit = config.body_progress_timeout;
+    tokio::time::timeout(limit, reading).await.map_err(|_| ApiError::body_out_of_time(limit))?
+}

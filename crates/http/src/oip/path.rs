@@ -1,0 +1,161 @@
+//! Which endpoint a path under `/v2` means. Pure.
+//!
+//! A model's name is its route's path without the leading slash, percent-decoded, so it may have slashes of its own. The last
+//! segment decides first: `/v2/models/a/ready` asks whether `a` is ready, although there may be a model `a/ready`, whose
+//! slash can then be written `%2F`. Versions are whole numbers.
+
+use std::borrow::Cow;
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    /// `/v2`.
+    Server,
+    /// `/v2/health/live`.
+    Live,
+    /// `/v2/health/ready`.
+    Ready,
+    /// `/v2/models/stats`.
+    AllStatistics,
+    /// `/v2/repository/index`.
+    Index,
+    /// `/v2/repository/models/{name}/load` and `unload`.
+    Control { name: String, load: bool },
+    /// `/v2/models/{name}[/versions/{version}][/{action}]`.
+    Model { name: String, version: Option<u64>, action: Action },
+    /// Nothing that is here.
+    Unknown,
+}
+
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Metadata,
+    Ready,
+    Config,
+    Statistics,
+    Infer,
+    Generate,
+    GenerateStream,
+}
+
+impl Action {
+    fn parse(segment: &str) -> Option<Self> {
+        Some(match segment {
+            "ready" => Self::Ready,
+            "config" => Self::Config,
+            "stats" => Self::Statistics,
+            "infer" => Self::Infer,
+            "generate" => Self::Generate,
+            "generate_stream" => Self::GenerateStream,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether a path is the protocol's: `/v2` and everything below it.
+pub(crate) fn owns(path: &str) -> bool {
+    path.strip_prefix("/v2").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl Endpoint {
+    pub(super) fn parse(path: &str) -> Self {
+        let rest = path.strip_prefix("/v2").unwrap_or_default();
+        let rest = rest.strip_prefix('/').unwrap_or(rest);
+        match rest {
+            "" => Self::Server,
+            "health/live" => Self::Live,
+            "health/ready" => Self::Ready,
+            "models/stats" => Self::AllStatistics,
+            "repository/index" => Self::Index,
+            _ => model(rest).or_else(|| control(rest)).unwrap_or(Self::Unknown),
+        }
+    }
+}
+
+fn model(rest: &str) -> Option<Endpoint> {
+    let rest = rest.strip_prefix("models/")?;
+    let (rest, action) = match rest.rsplit_once('/').map(|(front, last)| (front, Action::parse(last))) {
+        Some((front, Some(action))) => (front, action),
+        _ => (rest, Action::Metadata),
+    };
+    let (name, version) = match rest.rsplit_once("/versions/") {
+        Some((name, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => {
+            (name, Some(version.parse().ok()?))
+        }
+        _ => (rest, None),
+    };
+    Some(Endpoint::Model { name: decoded(name)?, version, action })
+}
+
+fn control(rest: &str) -> Option<Endpoint> {
+    // Of several repositories one may be named; here there is one.
+    let (_, rest) = rest.strip_prefix("repository/")?.split_once("models/")?;
+    let (name, verb) = rest.rsplit_once('/')?;
+    let load = match verb {
+        "load" => true,
+        "unload" => false,
+        _ => return None,
+    };
+    Some(Endpoint::Control { name: decoded(name)?, load })
+}
+
+/// Percent-decoded. `None` where that is no text, or nothing.
+fn decoded(name: &str) -> Option<String> {
+    let name: Cow<'_, str> = percent_encoding::percent_decode_str(name).decode_utf8().ok()?;
+    (!name.is_empty()).then(|| name.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(path: &str) -> (String, Option<u64>, Action) {
+        match Endpoint::parse(path) {
+            Endpoint::Model { name, version, action } => (name, version, action),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_endpoint_is_known_with_and_without_a_version() {
+        let of = |name: &str, version, action| (name.to_owned(), version, action);
+        assert_eq!(model("/v2/models/digits"), of("digits", None, Action::Metadata));
+        assert_eq!(model("/v2/models/digits/versions/3"), of("digits", Some(3), Action::Metadata));
+        assert_eq!(model("/v2/models/digits/versions/3/infer"), of("digits", Some(3), Action::Infer));
+        assert_eq!(model("/v2/models/digits/ready"), of("digits", None, Action::Ready));
+        assert_eq!(model("/v2/models/digits/config"), of("digits", None, Action::Config));
+        assert_eq!(model("/v2/models/digits/stats"), of("digits", None, Action::Statistics));
+        assert_eq!(model("/v2/models/digits/generate"), of("digits", None, Action::Generate));
+        assert_eq!(model("/v2/models/digits/generate_stream"), of("digits", None, Action::GenerateStream));
+        for (path, endpoint) in [
+            ("/v2", Endpoint::Server),
+            ("/v2/", Endpoint::Server),
+            ("/v2/health/live", Endpoint::Live),
+            ("/v2/health/ready", Endpoint::Ready),
+            ("/v2/models/stats", Endpoint::AllStatistics),
+            ("/v2/repository/index", Endpoint::Index),
+            ("/v2/repository/models/m/load", Endpoint::Control { name: "m".to_owned(), load: true }),
+            ("/v2/repository/mine/models/m/unload", Endpoint::Control { name: "m".to_owned(), load: false }),
+        ] {
+            assert_eq!(Endpoint::parse(path), endpoint, "{path}");
+        }
+        for path in ["/v2/nothing", "/v2/models/", "/v2/models/%ff", "/v2/models/m/versions/99999999999999999999"] {
+            assert_eq!(Endpoint::parse(path), Endpoint::Unknown, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_name_may_have_slashes_written_in_either_way() {
+        assert_eq!(model("/v2/models/vision/digits/infer").0, "vision/digits");
+        assert_eq!(model("/v2/models/vision%2Fdigits/infer").0, "vision/digits");
+        assert_eq!(model("/v2/models/a%2Fready"), ("a/ready".to_owned(), None, Action::Metadata));
+        assert_eq!(model("/v2/models/versions/x").0, "versions/x");
+    }
+
+    #[test]
+    fn owns_what_is_below_it_alone() {
+        assert!(owns("/v2") && owns("/v2/") && owns("/v2/models"));
+        assert!(!owns("/v20") && !owns("/") && !owns("/v1"));
+    }
+}
