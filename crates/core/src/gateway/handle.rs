@@ -12,7 +12,7 @@ use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::{FlightId, RouteIndex};
-use crate::metrics::SharedMetrics;
+use crate::metrics::{SharedMetrics, TurnedAway};
 use crate::router::{HeldRoute, Route};
 
 /// HTTP's word for an input that is larger than can be taken.
@@ -94,7 +94,12 @@ impl Gateway {
 
     /// Counts a refusal, and says it in the caller's words.
     pub(crate) fn refuse(&self, refusal: Refusal) -> CallError {
-        self.metrics.refused();
+        self.metrics.refused(match refusal {
+            Refusal::Draining => TurnedAway::Draining,
+            Refusal::TooManyCalls { .. } => TurnedAway::Calls,
+            Refusal::TooManyBytes { .. } => TurnedAway::Bytes,
+            Refusal::RouteFull { .. } => TurnedAway::Route,
+        });
         match refusal {
             Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),
             // It will not fit later either.

@@ -56,6 +56,32 @@ pub(crate) enum Refused {
     Large,
 }
 
+/// Why the gateway did not let a call in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum TurnedAway {
+    /// The node takes nothing new any more.
+    Draining,
+    /// Too many calls were in flight.
+    Calls,
+    /// Too many bytes were in flight.
+    Bytes,
+    /// Too many calls of its route were in flight.
+    Route,
+}
+
+impl TurnedAway {
+    const ALL: [Self; 4] = [Self::Draining, Self::Calls, Self::Bytes, Self::Route];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Draining => "draining",
+            Self::Calls => "calls",
+            Self::Bytes => "bytes",
+            Self::Route => "route",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
     route: String,
@@ -82,6 +108,11 @@ struct ReleaseLabels {
 struct DiscardLabels {
     stage: String,
     place: Word,
+    why: Word,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TurnedAwayLabels {
     why: Word,
 }
 
@@ -166,7 +197,9 @@ pub(crate) struct NodeMetrics {
     failed_seconds: Family<RouteLabel, Counter<f64, AtomicU64>>,
     in_flight: Gauge<i64, AtomicI64>,
     in_flight_bytes: Gauge<i64, AtomicI64>,
-    refused: Counter,
+    refused: Family<TurnedAwayLabels, Counter>,
+    /// Its series, by [`TurnedAway`].
+    turned_away: [Counter; TurnedAway::ALL.len()],
     queue_seconds: Family<StageLabel, Seconds, fn() -> Seconds>,
     batch_seconds: Family<StageLabel, Seconds, fn() -> Seconds>,
     compute_seconds: Family<StageLabel, Seconds, fn() -> Seconds>,
@@ -191,6 +224,9 @@ pub(crate) struct NodeMetrics {
 
 impl NodeMetrics {
     pub(crate) fn new() -> Self {
+        let refused: Family<TurnedAwayLabels, Counter> = Family::default();
+        let turned_away =
+            TurnedAway::ALL.map(|why| refused.get_or_create_owned(&TurnedAwayLabels { why: Word(why.as_str()) }));
         let this = Self {
             registry: Mutex::new(Registry::with_prefix("callboard")),
             requests: Family::default(),
@@ -198,7 +234,8 @@ impl NodeMetrics {
             failed_seconds: Family::default(),
             in_flight: Gauge::default(),
             in_flight_bytes: Gauge::default(),
-            refused: Counter::default(),
+            refused,
+            turned_away,
             queue_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
             batch_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
             compute_seconds: Family::new_with_constructor(seconds as fn() -> Seconds),
@@ -232,7 +269,7 @@ impl NodeMetrics {
         registry.register("request_failed_seconds", "Admission to outcome, all other calls, in sum", self.failed_seconds.clone());
         registry.register("in_flight", "Admitted calls without an outcome yet", self.in_flight.clone());
         registry.register("in_flight_bytes", "Payload bytes of the calls in flight", self.in_flight_bytes.clone());
-        registry.register("refused", "Calls that the gateway refused: too many, too large, or draining", self.refused.clone());
+        registry.register("refused", "Calls that the gateway refused, by reason", self.refused.clone());
         registry.register("stage_queue_seconds", "Arrival at a stage to the forming of its batch", self.queue_seconds.clone());
         registry.register("stage_batch_seconds", "Forming of a batch to the start of user code", self.batch_seconds.clone());
         registry.register("stage_compute_seconds", "User code, per batch", self.compute_seconds.clone());
@@ -359,12 +396,12 @@ impl NodeMetrics {
     }
 
     /// The gateway said no.
-    pub(crate) fn refused(&self) {
-        self.refused.inc();
+    pub(crate) fn refused(&self, why: TurnedAway) {
+        self.turned_away[why as usize].inc();
     }
 
     pub(crate) fn refusals(&self) -> u64 {
-        self.refused.get()
+        self.turned_away.iter().map(Counter::get).sum()
     }
 
     /// The text that Prometheus scrapes.

@@ -258,6 +258,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.handle.shared.gateway.drain();
+        self.handle.shared.end();
         // ractor ends the children of a killed actor with it.
         self.root.kill();
     }

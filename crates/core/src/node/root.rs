@@ -162,8 +162,15 @@ impl RootState {
 impl Drop for RootState {
     /// However the root ended, nothing under it serves any more.
     fn drop(&mut self) {
-        self.shared.alive.store(false, Ordering::Release);
-        for stage in self.shared.router.table().stages() {
+        self.shared.end();
+    }
+}
+
+impl Shared {
+    /// Says that the node is over: whoever is killed with it answers for what it has in hand.
+    pub(super) fn end(&self) {
+        self.alive.store(false, Ordering::Release);
+        for stage in self.router.table().stages() {
             stage.pool.enter(StageState::Stopped, None);
         }
     }

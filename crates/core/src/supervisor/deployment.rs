@@ -407,7 +407,10 @@ impl DeploymentState {
     fn give_up(&mut self, reason: String) {
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.stopping = true;
-        self.scaling = None;
+        if let Some(scaling) = self.scaling.take() {
+            let (stage, message) = (self.pool.name().clone(), reason.clone());
+            let _ = scaling.scaled.send(Err(ChangeError::Stage { stage, message }));
+        }
         self.pool.enter(StageState::Failed, Some(reason));
         self.pool.tell_batcher(BatcherMessage::Close);
         for slot in self.pool.workers() {

@@ -119,6 +119,8 @@ pub struct Outputs<Out> {
     ports: Vec<Port>,
     /// Until when readers without credit are waited for, where the stage has a timeout: they must not look like a hung worker.
     patience: Option<Instant>,
+    /// Waits for credit, also on threads that the worker has started itself.
+    runtime: Handle,
     types: PhantomData<fn(Out)>,
 }
 
@@ -158,7 +160,9 @@ impl<Out: Data> Outputs<Out> {
     ///
     /// # Panics
     ///
-    /// If there is no item at `index`.
+    /// If there is no item at `index`, or if it has to wait inside a `block_on` of the worker's own: a worker that drives
+    /// futures itself uses [`try_emit`](Self::try_emit), or is an asynchronous one
+    /// ([`StreamStage::each`](crate::StreamStage::each)).
     pub fn emit(&mut self, index: usize, output: Out) -> Result<(), NotEmitted<Out>> {
         let port = &mut self.ports[index];
         let Some(outputs) = port.outputs.clone() else { return Err(NotEmitted::Gone(output)) };
@@ -166,7 +170,7 @@ impl<Out: Data> Outputs<Out> {
         let until = self.patience.map_or(deadline, |patience| patience.min(deadline));
         let credit = outputs.try_reserve();
         let waited = match credit {
-            Err(TrySendError::Full(())) => Handle::current().block_on(timeout_at(until, outputs.reserve())),
+            Err(TrySendError::Full(())) => self.runtime.block_on(async { timeout_at(until, outputs.reserve()).await }),
             at_once => Ok(at_once.map_err(|_| SendError(()))),
         };
         let too_slow = match waited {
@@ -238,7 +242,12 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
     fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
         let mut batch = Batch::with_capacity(items.len());
         let patience = self.timeout.map(|timeout| clock::now() + timeout / 2);
-        let mut outputs = Outputs { ports: Vec::with_capacity(items.len()), patience, types: PhantomData };
+        let mut outputs = Outputs {
+            ports: Vec::with_capacity(items.len()),
+            patience,
+            runtime: Handle::current(),
+            types: PhantomData,
+        };
         // The failures of those that are kept out of the batch, and a gap for each that is in it.
         let mut failures = Vec::with_capacity(items.len());
         for item in items.drain(..) {

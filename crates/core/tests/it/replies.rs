@@ -287,3 +287,26 @@ async fn a_reader_hears_of_a_hung_stream_at_once() {
     assert_eq!(heard, (vec![0], Some(ErrorKind::DeadlineExceeded)));
     gate.open();
 }
+
+/// Emits from a thread of its own making, as a worker does whose library calls back from one.
+struct Elsewhere;
+
+impl StreamWorker for Elsewhere {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>, outputs: &mut Outputs<u64>) {
+        std::thread::scope(|scope| {
+            let end = *batch.iter().next().unwrap();
+            scope.spawn(move || (0..end).all(|n| outputs.emit(0, n).is_ok()));
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_worker_may_wait_for_credit_on_a_thread_of_its_own_making() {
+    let stage = StreamStage::worker("elsewhere", |_| Ok(Elsewhere)).credit(1);
+    let node = App::new().route_streaming("/count", stage).start().await.unwrap();
+    let replies = node.client().replies::<u64, u64>("/count", 20).unwrap();
+    assert_eq!(all(replies).await, ((0..20).collect(), None));
+}
