@@ -27,7 +27,8 @@ pub struct Server {
     node: Node,
     address: SocketAddr,
     stop: oneshot::Sender<Duration>,
-    edge: EdgeTask,
+    edge: Edge,
+    serving: EdgeTask,
 }
 
 /// The edge on its socket, answering that the node is starting until [`start`](Self::start) brings the node.
@@ -55,7 +56,7 @@ impl Door {
     pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
         let node = app.start().await?;
         self.edge.open(node.client())?;
-        Ok(Server { node, address: self.address, stop: self.stop, edge: self.serving })
+        Ok(Server { node, address: self.address, stop: self.stop, edge: self.edge, serving: self.serving })
     }
 }
 
@@ -124,21 +125,27 @@ impl Server {
         &self.node
     }
 
+    /// The edge itself, for an admin listener beside it (`http::Admin`).
+    #[must_use]
+    pub fn edge(&self) -> &Edge {
+        &self.edge
+    }
+
     /// Ends in good order within `grace`: readiness says no, the edge finishes the requests in hand and closes, the node
     /// drains and its workers clean up. What is left after `grace` is answered with 503 and cut; when this returns, nothing
     /// is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
-        let Self { node, address: _, stop, mut edge } = self;
+        let Self { node, address: _, stop, edge: _, mut serving } = self;
         let end = Instant::now() + grace;
         node.withdraw();
         // The node is asked first what was unfinished: the edge's own limit comes after that.
         let _ = stop.send(grace + LAST_WORDS);
-        edge.ends_by(end).await;
+        serving.ends_by(end).await;
         let drained = node.shutdown(end.saturating_duration_since(Instant::now())).await;
-        if !edge.ends_by(Instant::now() + LAST_WORDS).await {
-            edge.0.abort();
+        if !serving.ends_by(Instant::now() + LAST_WORDS).await {
+            serving.0.abort();
             // The end of an aborted task comes at once, and with it that of its connections.
-            edge.ends_by(Instant::now() + LAST_WORDS).await;
+            serving.ends_by(Instant::now() + LAST_WORDS).await;
         }
         drained
     }

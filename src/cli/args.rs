@@ -12,6 +12,7 @@ use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 use super::bench::BenchArgs;
 use super::commands::call::CallArgs;
 use super::commands::call_quic::QuicCallArgs;
+use super::commands::status::StatusArgs;
 use crate::config::{Flags, SETTINGS, SettingName};
 
 /// The command line, split into words.
@@ -43,6 +44,8 @@ pub(crate) enum Verb {
     Explain(Form),
     /// Put load on a server.
     Bench(Box<BenchArgs>),
+    /// Show what a node says of itself.
+    Status(Box<StatusArgs>),
     /// Send one request to a server.
     Call(Box<CallArgs>),
     /// Send one request to a node over QUIC.
@@ -108,6 +111,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
             let found = LANGUAGES.into_iter().find(|(name, _)| name == typed);
             Verb::Examples(found.expect("clap knows the languages").1)
         }
+        ("status", None) => Verb::Status(Box::new(StatusArgs::of(matches))),
         ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => Verb::Serve,
     };
@@ -182,7 +186,7 @@ pub(crate) fn command(program: Program) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
-        .subcommands([CallArgs::command(), BenchArgs::command()])
+        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command()])
 }
 
 /// What `examples` can write.

@@ -10,7 +10,13 @@ use super::service::{example_file, title};
 use crate::config::Plan;
 
 /// The first lines of a server.
-pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: Duration) -> String {
+pub(crate) fn welcome(
+    plan: &Plan,
+    client: &Client,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    took: Duration,
+) -> String {
     let base = base_of(plan, address);
     let mut text = format!(
         "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
@@ -18,6 +24,11 @@ pub(crate) fn welcome(plan: &Plan, client: &Client, address: SocketAddr, took: D
         title(&plan.target),
         took.as_millis(),
     );
+    if let Some(admin) = admin {
+        let base = if admin.ip().is_loopback() { base_url("http", admin) } else { base_of(plan, admin) };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  admin on {base}");
+    }
     for route in client.routes() {
         let planned = plan.routes.iter().find(|planned| planned.path.value == route.name());
         let stages = match planned {

@@ -13,6 +13,7 @@
 //!
 //! `call` and `bench` are clients: they know no plan and no settings, only a URL.
 
+mod admin;
 mod args;
 mod bench;
 mod client;

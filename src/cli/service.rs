@@ -79,23 +79,46 @@ fn set_or<T: Clone>(setting: &Sourced<T>, own: T) -> T {
 pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     let settings = &plan.settings;
     let mut config = HttpConfig::default();
-    let certificate = file_of(plan, &settings.tls_certificate).zip(file_of(plan, &settings.tls_key));
-    config.tls = certificate.map(|(certificate, key)| TlsConfig::new(certificate, key));
+    config.tls = tls_config(plan);
     config.max_connections_per_address = settings.max_connections_per_address.value;
     config.max_body_bytes = settings.max_body_bytes.value;
     config.max_connections = settings.max_connections.value;
     config.body_timeout = settings.body_timeout.value;
     let own = plan.routes.iter().filter(|route| route.max_body_bytes.value != settings.max_body_bytes.value);
     config.max_body_bytes_by_route = own.map(|route| (route.path.value.clone(), route.max_body_bytes.value)).collect();
-    config.api_keys = api_keys(plan)?;
+    config.api_keys = api_keys(plan, &settings.api_keys)?;
     config.rate_limit = settings.rate_limit.value;
     config.cors = settings.cors.value.clone();
     Ok(config)
 }
 
+/// The limits of the admin listener: few connections, keys of its own, and the edge's certificate beyond loopback.
+///
+/// # Errors
+///
+/// Keys that cannot be read.
+pub(crate) fn admin_config(plan: &Plan, is_local: bool) -> Result<HttpConfig, CliError> {
+    let mut config = HttpConfig::default();
+    config.max_connections = ADMIN_CONNECTIONS;
+    config.max_connections_per_address = ADMIN_CONNECTIONS;
+    config.api_keys = api_keys(plan, &plan.settings.admin_api_keys)?;
+    if !is_local {
+        config.tls = tls_config(plan);
+    }
+    Ok(config)
+}
+
+/// A few people and a few machines.
+const ADMIN_CONNECTIONS: usize = 100;
+
+fn tls_config(plan: &Plan) -> Option<TlsConfig> {
+    let Settings { tls_certificate, tls_key, .. } = &plan.settings;
+    let (certificate, key) = file_of(plan, tls_certificate).zip(file_of(plan, tls_key))?;
+    Some(TlsConfig::new(certificate, key))
+}
+
 /// The keys that let requests in. What goes wrong is told without repeating anything that may be a key.
-fn api_keys(plan: &Plan) -> Result<Option<ApiKeys>, CliError> {
-    let setting = &plan.settings.api_keys;
+fn api_keys(plan: &Plan, setting: &Sourced<Option<SecretSource>>) -> Result<Option<ApiKeys>, CliError> {
     let Some(source) = &setting.value else { return Ok(None) };
     let (place, text) = match source {
         SecretSource::File(path) => {

@@ -271,6 +271,47 @@ impl Form for MaybeListen {
     }
 }
 
+/// Where the admin listener is: an address, `off`, or `auto`.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminListen;
+
+/// Where a listener is that may not be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminAddress {
+    /// On loopback, at the usual port, where that is free.
+    Auto,
+    /// Nowhere.
+    Off,
+    /// Here.
+    At(SocketAddr),
+}
+
+const OFF: &str = "off";
+
+impl Form for AdminListen {
+    type Value = AdminAddress;
+
+    fn read(&self, raw: Raw<'_>) -> Option<AdminAddress> {
+        match raw.text()? {
+            AUTO => Some(AdminAddress::Auto),
+            OFF => Some(AdminAddress::Off),
+            _ => Listen.read(raw).map(AdminAddress::At),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("\"{AUTO}\", \"{OFF}\", or {}", Listen.expected())
+    }
+
+    fn show(&self, value: &AdminAddress) -> String {
+        match value {
+            AdminAddress::Auto => AUTO.to_owned(),
+            AdminAddress::Off => OFF.to_owned(),
+            AdminAddress::At(address) => Listen.show(address),
+        }
+    }
+}
+
 /// The path of a file, or `none`. Whether it is there is found out by whoever opens it.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePath;

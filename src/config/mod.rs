@@ -31,7 +31,7 @@ mod units;
 
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;
-pub use form::SecretSource;
+pub use form::{AdminAddress, SecretSource};
 pub(crate) use graph::DEFAULT_LABEL;
 pub use graph::StepPlan;
 pub use kind::StageKind;

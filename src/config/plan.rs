@@ -12,15 +12,15 @@ use callboard_http::{Cors, RateLimit};
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
-use super::form::{Form, SecretSource};
+use super::form::{AdminAddress, Form, SecretSource};
 use super::graph::{Shown, StepPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
-    ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT, DRAIN, HTTP, LOG, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT,
-    Setting, TLS_CERTIFICATE, TLS_KEY,
+    ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT, DRAIN, HTTP,
+    LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE,
+    QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -93,6 +93,10 @@ pub struct Settings {
     pub cors: Sourced<Option<Cors>>,
     /// Where QUIC is served, if it is.
     pub quic: Sourced<Option<SocketAddr>>,
+    /// Where the admin listener is.
+    pub admin: Sourced<AdminAddress>,
+    /// Where its keys are.
+    pub admin_api_keys: Sourced<Option<SecretSource>>,
     /// The title of the OpenAPI document, where one is set.
     pub api_title: Sourced<Option<String>>,
     /// The version in the OpenAPI document, where one is set.
@@ -191,6 +195,8 @@ impl Settings {
             rate_limit: layers.resolve(&RATE_LIMIT)?,
             cors: layers.resolve(&CORS)?,
             quic: layers.resolve(&QUIC)?,
+            admin: layers.resolve(&ADMIN)?,
+            admin_api_keys: layers.resolve(&ADMIN_API_KEYS)?,
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
@@ -218,6 +224,16 @@ impl Settings {
                 one: described(&TLS_CERTIFICATE, &self.tls_certificate),
                 other: described(&TLS_KEY, &self.tls_key),
                 why: "HTTPS needs both",
+            });
+        }
+        if let AdminAddress::At(address) = self.admin.value
+            && !address.ip().is_loopback()
+            && self.admin_api_keys.value.is_none()
+        {
+            return Err(ConfigError::Contradiction {
+                one: described(&ADMIN, &self.admin),
+                other: described(&ADMIN_API_KEYS, &self.admin_api_keys),
+                why: "beyond loopback anybody could end the service",
             });
         }
         if self.rate_limit.value.is_some() && self.api_keys.value.is_none() {
@@ -254,6 +270,8 @@ impl Settings {
             row(&RATE_LIMIT, &self.rate_limit),
             row(&CORS, &self.cors),
             row(&QUIC, &self.quic),
+            row(&ADMIN, &self.admin),
+            row(&ADMIN_API_KEYS, &self.admin_api_keys),
             row(&API_TITLE, &self.api_title),
             row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),

@@ -7,7 +7,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::form::{Bytes, Count, FilePath, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Rate, Span};
+use super::form::{
+    AdminListen, Bytes, Count, FilePath, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Rate, Span,
+};
 
 /// What a setting is called in the places where it can be set.
 #[derive(Debug)]
@@ -208,6 +210,31 @@ pub(crate) static BODY_TIMEOUT: Setting<Span> = Setting {
     form: Span(Duration::from_secs(1)..=HOUR),
 };
 
+/// Beside the edge, and on loopback: who may call is not who may take the service down.
+pub(crate) static ADMIN: Setting<AdminListen> = Setting {
+    name: Name {
+        key: "admin.listen",
+        flag: "admin",
+        env: "CALLBOARD_ADMIN",
+        placeholder: "ADDR",
+        help: "Address and port of the admin listener; auto is 127.0.0.1:8001 where that is free; or off",
+        default: "auto",
+    },
+    form: AdminListen,
+};
+
+pub(crate) static ADMIN_API_KEYS: Setting<KeysFrom> = Setting {
+    name: Name {
+        key: "admin.api_keys",
+        flag: "admin-api-keys",
+        env: "CALLBOARD_ADMIN_API_KEYS",
+        placeholder: "FILE",
+        help: "The keys of the admin listener, as those of http.api_keys",
+        default: "none",
+    },
+    form: KeysFrom,
+};
+
 pub(crate) static API_TITLE: Setting<Label> = Setting {
     name: Name {
         key: "api.title",
@@ -294,7 +321,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 19] = [
+pub static ALL: [&Name; 21] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -306,6 +333,8 @@ pub static ALL: [&Name; 19] = [
     &RATE_LIMIT.name,
     &CORS.name,
     &QUIC.name,
+    &ADMIN.name,
+    &ADMIN_API_KEYS.name,
     &API_TITLE.name,
     &API_VERSION.name,
     &LOG.name,
@@ -410,6 +439,8 @@ mod tests {
         reads_its_default(&RATE_LIMIT);
         reads_its_default(&CORS);
         reads_its_default(&BODY_TIMEOUT);
+        reads_its_default(&ADMIN);
+        reads_its_default(&ADMIN_API_KEYS);
         reads_its_default(&API_TITLE);
         reads_its_default(&API_VERSION);
         reads_its_default(&LOG);

@@ -113,6 +113,10 @@ impl Edge {
         &self.0.config
     }
 
+    pub(crate) fn metrics(&self) -> Arc<EdgeMetrics> {
+        Arc::clone(&self.0.metrics)
+    }
+
     pub(crate) fn tls(&self) -> Option<Tls> {
         self.0.tls.clone()
     }

@@ -71,6 +71,12 @@
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
 //! error with the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
 //!
+//! # Who may ask
+//!
+//! Everybody, until [`HttpConfig::api_keys`] are set: then `authorization: Bearer …` or `x-api-key` shows one, and 401 answers
+//! whoever does not. [`HttpConfig::rate_limit`] bounds how often a key may be used (429), [`HttpConfig::cors`] which web
+//! pages may read answers, [`HttpConfig::tls`] who can read along. [`Admin`] is for whoever runs the node, on a socket of its own.
+//!
 //! # What may go wrong
 //!
 //! Every error is a problem document (RFC 9457) with `kind`, `message`, `retryable`, `request_id` and, where there are any,
@@ -92,6 +98,7 @@
 
 mod accept;
 mod access;
+mod admin;
 mod ascii;
 mod catch_panic;
 #[cfg(feature = "client")]
@@ -117,6 +124,7 @@ mod snippet;
 mod tls;
 
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, RateLimit, RateLimitError};
+pub use admin::{Admin, serve_admin};
 pub use config::{ConfigError, HttpConfig};
 pub use edge::Edge;
 pub use file_type::media_type_of;

@@ -199,7 +199,7 @@ fn format(text: &str) -> Result<Format, String> {
     found.ok_or_else(|| format!("`{text}` is no format of one tensor; known: {}", known.map(Format::name).join(", ")))
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or_else(|| format!("expected `name: value`, found `{text}`"))?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }

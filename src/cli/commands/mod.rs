@@ -8,6 +8,7 @@ pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod openapi;
 pub(crate) mod serve;
+pub(crate) mod status;
 
 use std::future::Future;
 use std::io;

@@ -1,6 +1,6 @@
 //! `callboard serve`: starts the node, opens the door, and ends in good order.
 //!
-//! The end, in one paragraph: the first signal makes the node unready, closes the listener and lets every connection finish
+//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready, closes the listener and lets every connection finish
 //! the request it has in hand; when the last one is gone, or the drain time is over, the node stops its workers. A second
 //! signal does not wait for any of that. The exit code says whether everybody got an answer.
 
@@ -13,6 +13,7 @@ use callboard_net::{Edge, Identity, NetConfig};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
+use super::super::admin::{AdminDoor, AdminSocket};
 use super::super::error::CliError;
 use super::super::service::{Service, http_config};
 use super::super::signals::Signals;
@@ -34,20 +35,26 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliErr
     // process should hear that it lives.
     let listener = bind(plan.settings.http.value).await?;
     let quic = plan.settings.quic.value.map(open_quic).transpose()?;
+    let admin = AdminSocket::bind(&plan).await?;
     let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
         started = start(door, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
-    output::note(example::welcome(&plan, &server.client(), server.address(), begun.elapsed()));
+    let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge())).transpose()?;
+    let admin_address = admin.as_ref().map(|admin| admin.address);
+    output::note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
 
     if let Some(quic) = &quic {
         quic.open(server.client());
         output::note(format_args!("  listening on quic://{} for this user on this machine", quic.address()));
     }
 
-    let signal = signals.next().await;
-    output::note(format_args!("{signal}: finishing what is in hand; another signal ends at once"));
+    let wish = tokio::select! {
+        signal = signals.next() => signal,
+        () = AdminDoor::drain_asked(admin.as_ref()) => "asked to drain",
+    };
+    output::note(format_args!("{wish}: finishing what is in hand; another signal ends at once"));
     tokio::select! {
         biased;
         signal = signals.next() => Err(CliError::Failed(format!("{signal} again: ended at once"))),

@@ -167,8 +167,18 @@ impl ApiError {
 
     /// 404 for a path that is neither a route nor a page.
     pub(crate) fn no_such_route(path: &str) -> Self {
+        Self::no_such_page(path, "`GET /` lists what there is")
+    }
+
+    /// 404, saying where to look.
+    pub(crate) fn no_such_page(path: &str, hint: &str) -> Self {
         let path: String = path.chars().take(MAX_SHOWN_CHARS).collect();
-        Self::of_kind(ErrorKind::NotFound, format!("there is no route `{path}`; `GET /` lists what there is"))
+        Self::of_kind(ErrorKind::NotFound, format!("there is no route `{path}`; {hint}"))
+    }
+
+    /// 403.
+    pub(crate) fn forbidden(why: &'static str) -> Self {
+        Self::of_kind(ErrorKind::PermissionDenied, why)
     }
 
     /// 405, naming the method that would do.

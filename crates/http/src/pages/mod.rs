@@ -44,12 +44,7 @@ struct Sources {
 }
 
 pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
-    Router::new()
-        // For orchestrators: restart it? send it traffic?
-        .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready))
-        // For Prometheus.
-        .route("/metrics", get(metrics_page))
+    machines()
         // For programs that generate clients, and for people who try calls in a browser.
         .route("/openapi.json", get(openapi_page))
         .route("/docs", get(docs::redirect))
@@ -60,6 +55,20 @@ pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: Arc<ApiInf
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(Sources { client, metrics, info, document: Arc::default() })
+}
+
+/// The pages that the admin listener has, too.
+pub(crate) fn for_machines(client: Client, metrics: Arc<EdgeMetrics>) -> Router {
+    machines().with_state(Sources { client, metrics, info: Arc::default(), document: Arc::default() })
+}
+
+fn machines() -> Router<Sources> {
+    Router::new()
+        // For orchestrators: restart it? send it traffic?
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        // For Prometheus.
+        .route("/metrics", get(metrics_page))
 }
 
 /// The answers of an edge whose node is not there yet.

@@ -5,6 +5,7 @@
 
 mod accept;
 mod access;
+mod admin;
 mod calls;
 #[cfg(feature = "client")]
 mod client;

@@ -1,0 +1,146 @@
+//! The admin listener: for whoever runs a node, apart from those who call it.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/status` | version, age, health and the whole running tree ([`Description`](callboard_core::Description)) |
+//! | `GET /metrics`, `/livez`, `/readyz` | as on the edge |
+//! | `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}` | scales a stage; answered when the new replicas are warm |
+//! | `DELETE /v1/routes/{route}` | closes a route; stages that no other route uses end after their last call |
+//! | `POST /v1/drain` | asks the process to finish what is in hand and to end |
+//!
+//! Errors are problem documents as on the edge. A change that the node refuses changes nothing.
+//!
+//! *Threats*: whoever reaches this listener can take the service down. So it has a socket of its own, on loopback unless
+//! somebody says otherwise; there it answers no web page ([`guard`]); and beyond loopback it should have keys
+//! ([`HttpConfig::api_keys`]) and TLS of its own, which the command line insists on.
+
+mod changes;
+mod guard;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use callboard_core::{Client, Instant, NodeHandle};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use self::guard::Guard;
+use crate::accept::{self, AcceptMetrics};
+use crate::config::HttpConfig;
+use crate::edge::Edge;
+use crate::error::ApiError;
+use crate::metrics::EdgeMetrics;
+use crate::pages;
+use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
+use crate::server::ServeError;
+use crate::tls::Tls;
+
+/// What the admin listener works on. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Admin(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    node: NodeHandle,
+    client: Client,
+    metrics: Arc<EdgeMetrics>,
+    ids: RequestIds,
+    begun: Instant,
+    drain: Notify,
+}
+
+impl Admin {
+    /// The admin listener of the node behind `node`, whose edge is `edge`. It does not keep the node alive.
+    #[must_use]
+    pub fn new(node: NodeHandle, edge: &Edge) -> Self {
+        let client = node.client();
+        let (metrics, ids) = (edge.metrics(), RequestIds::new());
+        Self(Arc::new(Inner { node, client, metrics, ids, begun: Instant::now(), drain: Notify::new() }))
+    }
+
+    /// Completes when somebody has asked for the end. What follows is up to whoever runs the process: finish what is in hand,
+    /// then end.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing is lost: the next call completes.
+    pub async fn drain_asked(&self) {
+        self.0.drain.notified().await;
+    }
+
+    fn router(&self, guard: Guard) -> Router {
+        let machines = pages::for_machines(self.0.client.clone(), Arc::clone(&self.0.metrics));
+        Router::new()
+            .route("/v1/status", get(status))
+            .route("/v1/stages/{stage}/replicas", post(changes::scale))
+            .route("/v1/routes/{*route}", delete(changes::remove_route))
+            .route("/v1/drain", post(changes::drain))
+            .with_state(self.clone())
+            .merge(machines)
+            .fallback(changes::not_found)
+            .method_not_allowed_fallback(changes::method_not_allowed)
+            .layer(middleware::from_fn_with_state((self.clone(), Arc::new(guard)), around))
+    }
+}
+
+/// Serves the admin listener until `shutdown` completes; requests in hand then have the time that it gives. Of `config` the
+/// limits of connections, the keys and the TLS hold.
+///
+/// # Errors
+///
+/// [`ServeError`] before anything is accepted.
+///
+/// # Cancellation
+///
+/// Dropping the future cuts every connection.
+pub async fn serve_admin(
+    listener: TcpListener,
+    admin: Admin,
+    config: HttpConfig,
+    shutdown: impl Future<Output = Duration>,
+) -> Result<(), ServeError> {
+    config.validate()?;
+    let tls = config.tls.clone().map(Tls::load).transpose()?;
+    // Who cannot tell where it listens takes the stricter rule.
+    let is_local = listener.local_addr().map_or(true, |address| address.ip().is_loopback());
+    let router = admin.router(Guard::new(is_local, &config));
+    accept::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
+    Ok(())
+}
+
+/// What every request passes on its way in, and every answer on its way out.
+async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Request, next: Next) -> Response {
+    let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
+    let id = id.unwrap_or_else(|| admin.0.ids.make());
+    let is_change = !request.method().is_safe();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut response = match guard.admit(&request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        response = error.into_answer(id.as_str());
+    }
+    if is_change {
+        let status = response.status().as_u16();
+        tracing::info!(request_id = id.as_str(), %method, path, status, "a change was asked for");
+    }
+    response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+    response
+}
+
+async fn status(State(admin): State<Admin>) -> impl IntoResponse {
+    let Inner { node, begun, .. } = &*admin.0;
+    Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": begun.elapsed().as_secs(),
+        "health": node.health(),
+        "node": node.describe(),
+    }))
+}

@@ -1,0 +1,157 @@
+//! The admin listener, next to a node that serves.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{App, Batch, Failure, Node, Replica, Stage, Worker};
+use callboard_http::{Admin, ApiInfo, ApiKeys, Edge, HttpConfig, serve_admin};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::support::app::app;
+use crate::support::{Answer, PATIENCE, Raw, bind, config};
+
+/// A node with an admin listener, and no other.
+struct Run {
+    node: Node,
+    admin: Admin,
+    address: SocketAddr,
+    _stop: oneshot::Sender<()>,
+    _serving: JoinHandle<()>,
+}
+
+impl Run {
+    async fn start(app: App, config: HttpConfig) -> Self {
+        let node = app.start().await.unwrap();
+        let edge = Edge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        let admin = Admin::new(node.handle(), &edge);
+        let listener = bind().await;
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async {
+            _ = stopped.await;
+            Duration::ZERO
+        };
+        let serving = serve_admin(listener, admin.clone(), config, shutdown);
+        let serving = tokio::spawn(async { serving.await.unwrap() });
+        Self { node, admin, address, _stop: stop, _serving: serving }
+    }
+
+    async fn ask(&self, head: &str, body: &str) -> Answer {
+        let mut client = Raw::connect(self.address).await;
+        client.send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
+        client.answer().await
+    }
+
+    async fn local(&self, line: &str, body: &str) -> Answer {
+        self.ask(&format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"), body).await
+    }
+}
+
+#[tokio::test]
+async fn tells_what_runs() {
+    let run = Run::start(app(), HttpConfig::default()).await;
+    let status = run.local("GET /v1/status", "").await;
+    assert_eq!(status.status, 200);
+    let status = status.json();
+    assert_eq!(status["health"]["ready"], true);
+    let stages: Vec<_> = status["node"]["stages"].as_array().unwrap().iter().map(|stage| &stage["name"]).collect();
+    assert!(stages.contains(&&"greet".into()), "{stages:?}");
+    assert_eq!(status["node"]["stages"][0]["replicas"].as_array().unwrap().len(), 1);
+
+    let metrics = run.local("GET /metrics", "").await;
+    assert!(metrics.text().contains("callboard_in_flight") && metrics.text().contains("callboard_http_panics"));
+    assert_eq!(run.local("GET /readyz", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn scales_a_stage_and_closes_a_route() {
+    let run = Run::start(app(), HttpConfig::default()).await;
+    let scaled = run.local("POST /v1/stages/greet/replicas", r#"{"replicas": 3}"#).await;
+    assert_eq!((scaled.status, scaled.json()["replicas"].as_u64()), (200, Some(3)));
+    assert_eq!(run.node.describe().stages[0].replicas.len(), 3);
+
+    let closed = run.local("DELETE /v1/routes/greet", "").await;
+    assert_eq!((closed.status, closed.json()["route"].as_str()), (200, Some("/greet")));
+    assert!(run.node.client().route("/greet").is_none());
+    let again = run.local("DELETE /v1/routes/greet", "").await;
+    assert_eq!((again.status, again.problem()["message"].as_str()), (404, Some("there is no route `/greet`")));
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_changes_nothing_and_says_why() {
+    let run = Run::start(app(), HttpConfig::default()).await;
+    let refused = async |line: &str, body: &str| {
+        let answer = run.local(line, body).await;
+        (answer.status, answer.problem()["kind"].as_str().unwrap().to_owned())
+    };
+    let status = |status: u16, kind: &str| (status, kind.to_owned());
+    let replicas = "POST /v1/stages/greet/replicas";
+    assert_eq!(refused(replicas, r#"{"replicas": 0}"#).await, status(400, "invalid_input"));
+    assert_eq!(refused(replicas, r#"{"replicas": -1}"#).await, status(400, "invalid_input"));
+    assert_eq!(refused(replicas, r#"{"replica": 1}"#).await, status(400, "invalid_input"));
+    assert_eq!(refused(replicas, "").await, status(400, "invalid_input"));
+    assert_eq!(refused("POST /v1/stages/none/replicas", r#"{"replicas": 1}"#).await, status(404, "not_found"));
+    assert_eq!(refused("GET /nowhere", "").await, status(404, "not_found"));
+    assert_eq!(refused("DELETE /v1/status", "").await, status(405, "invalid_input"));
+    let form = "POST /v1/stages/greet/replicas HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain";
+    assert_eq!(run.ask(form, r#"{"replicas": 2}"#).await.status, 415);
+    assert_eq!(run.node.describe().stages[0].replicas.len(), 1);
+}
+
+#[tokio::test]
+async fn a_stage_whose_new_replicas_do_not_start_keeps_those_it_has() {
+    let started = AtomicUsize::new(0);
+    let stage = Stage::worker("once", move |_: &Replica| match started.fetch_add(1, Ordering::Relaxed) {
+        0 => Ok(Once),
+        _ => Err(Failure::new("no second one")),
+    });
+    let run = Run::start(App::new().route("/once", stage), HttpConfig::default()).await;
+    let refused = run.local("POST /v1/stages/once/replicas", r#"{"replicas": 2}"#).await;
+    assert_eq!((refused.status, refused.problem()["kind"].as_str()), (500, Some("failed")));
+    assert!(refused.problem()["message"].as_str().unwrap().contains("no second one"));
+    assert_eq!(run.node.describe().stages[0].replicas.len(), 1);
+}
+
+/// Starts a single time.
+struct Once;
+
+impl Worker for Once {
+    type In = u8;
+    type Out = u8;
+
+    fn call(&mut self, batch: Batch<u8>) -> Vec<Result<u8, Failure>> {
+        batch.iter().map(|number| Ok(*number)).collect()
+    }
+}
+
+#[tokio::test]
+async fn asks_for_the_end() {
+    let run = Run::start(app(), HttpConfig::default()).await;
+    assert_eq!(run.local("POST /v1/drain", "").await.status, 202);
+    tokio::time::timeout(PATIENCE, run.admin.drain_asked()).await.expect("the wish is passed on");
+}
+
+#[tokio::test]
+async fn answers_no_web_page_and_no_name_that_somebody_else_gave_us() {
+    let run = Run::start(app(), HttpConfig::default()).await;
+    for head in [
+        "POST /v1/drain HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:8001",
+        "POST /v1/drain HTTP/1.1\r\nhost: rebound.example.org:8001",
+        "GET /v1/status HTTP/1.1\r\nhost: rebound.example.org",
+    ] {
+        let answer = run.ask(head, "").await;
+        assert_eq!((answer.status, answer.problem()["kind"].as_str()), (403, Some("permission_denied")), "{head}");
+    }
+}
+
+#[tokio::test]
+async fn may_have_keys_of_its_own() {
+    let keys = ApiKeys::parse("operator a-key-of-the-operator").unwrap();
+    let run = Run::start(app(), config(|c| c.api_keys = Some(keys))).await;
+    assert_eq!(run.local("GET /v1/status", "").await.status, 401);
+    assert_eq!(run.local("POST /v1/drain", "").await.status, 401);
+    let head = "GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-api-key: a-key-of-the-operator";
+    assert_eq!(run.ask(head, "").await.status, 200);
+}

@@ -1,0 +1,250 @@
+//! `callboard status`: what a running node says of itself on its admin listener, as tables.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_http::client::{Call, Connection, Origin, Protocol};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::Value;
+
+use super::super::client::args::{duration, header, one, origin};
+use super::super::error::{CliError, chain};
+use super::super::output;
+use super::block_on;
+
+/// A node of thousands of stages has less to say.
+const MAX_BYTES: usize = 64 << 20;
+
+/// Whom to ask.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StatusArgs {
+    origin: Origin,
+    headers: Vec<(String, String)>,
+    timeout: Duration,
+    is_json: bool,
+}
+
+impl StatusArgs {
+    /// The grammar.
+    pub(crate) fn command() -> Command {
+        Command::new("status").about("Show what a running node serves, and how it does").args([
+            Arg::new("url")
+                .value_name("URL")
+                .default_value("http://127.0.0.1:8001")
+                .value_parser(origin)
+                .help("Its admin listener"),
+            Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print all that it says, for programs"),
+            Arg::new("header")
+                .short('H')
+                .long("header")
+                .value_name("NAME: VALUE")
+                .action(ArgAction::Append)
+                .value_parser(header)
+                .help("Send this header, too, such as a key; may come several times"),
+            Arg::new("timeout")
+                .long("timeout")
+                .value_name("DURATION")
+                .default_value("10s")
+                .value_parser(duration)
+                .help("How long to wait for the answer"),
+        ])
+    }
+
+    /// From what clap found.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        Self {
+            origin: one(matches, "url"),
+            headers: matches.get_many::<(String, String)>("header").into_iter().flatten().cloned().collect(),
+            timeout: one(matches, "timeout"),
+            is_json: matches.get_flag("json"),
+        }
+    }
+}
+
+/// Asks once, prints the answer.
+pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
+    let (method, route) = ("GET".to_owned(), "/v1/status".to_owned());
+    let what = format!("http://{}{}", args.origin.authority(), args.origin.path_of(&route));
+    let call = Call { method, route, headers: args.headers.clone(), body: Bytes::new() };
+    let request = call.prepare(&args.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
+    let failed = |error| CliError::because(&what, &error);
+    let body = block_on(async {
+        let exchange = async {
+            let mut connection = Connection::open(&args.origin, Protocol::Http1).await.map_err(failed)?;
+            let answer = connection.send(&request).await.map_err(failed)?;
+            let status = answer.status();
+            let body = answer.bytes(MAX_BYTES).await.map_err(failed)?;
+            if status == 200 { Ok(body) } else { Err(refused(&what, status, &body)) }
+        };
+        let outcome = tokio::time::timeout(args.timeout, exchange).await;
+        outcome.map_err(|_| CliError::Failed(format!("{what}: no whole answer within {:?}", args.timeout)))?
+    })?;
+    let status: Value = serde_json::from_slice(&body)
+        .map_err(|_| CliError::Failed(format!("{what}: what came back is not the status of a node")))?;
+    if args.is_json { output::result(&status) } else { output::result(Shown(&status)) }
+}
+
+fn refused(what: &str, status: u16, body: &[u8]) -> CliError {
+    let problem: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = problem["message"].as_str().map_or_else(String::new, |message| format!(": {message}"));
+    let hint = if status == 404 { "; the status is told by the admin listener" } else { "" };
+    CliError::Failed(format!("{what} answered {status}{message}{hint}"))
+}
+
+/// The status of a node, for people.
+struct Shown<'a>(&'a Value);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (health, node) = (&self.0["health"], &self.0["node"]);
+        let state = match (health["ready"].as_bool(), health["draining"].as_bool()) {
+            (_, Some(true)) => "draining",
+            (Some(true), _) => "ready",
+            _ => "not ready",
+        };
+        let up = Duration::from_secs(self.0["uptime_seconds"].as_u64().unwrap_or_default());
+        let version = text(&self.0["version"]);
+        writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
+        let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
+        writeln!(f, "calls: {} in flight, {} let in and {} refused since the start\n", calls[0], calls[1], calls[2])?;
+
+        let mut routes = Table::new(["route", "revision", "pipeline"]);
+        for route in items(&node["routes"]) {
+            let closed = if route["closed"] == true { " (closed)" } else { "" };
+            routes.row([text(&route["name"]) + closed, text(&route["revision"]), text(&route["pipeline"])]);
+        }
+        writeln!(f, "{routes}")?;
+        let mut stages = Table::new([
+            "stage",
+            "state",
+            "replicas",
+            "busy",
+            "queue",
+            "batches",
+            "mean size",
+            "batch takes",
+            "restarts",
+        ]);
+        for stage in items(&node["stages"]) {
+            let replicas = items(&stage["replicas"]);
+            let busy = replicas.iter().filter(|replica| replica["busy"] == true).count();
+            stages.row([
+                text(&stage["name"]),
+                text(&stage["state"]),
+                replicas.len().to_string(),
+                busy.to_string(),
+                format!("{}/{}", text(&stage["queued"]), text(&stage["queue_limit"])),
+                text(&stage["batches"]),
+                format!("{:.1}", stage["mean_batch_size"].as_f64().unwrap_or_default()),
+                shown_span(span(&stage["batch_estimate"])),
+                text(&stage["restarts"]),
+            ]);
+        }
+        write!(f, "{stages}")?;
+        for stage in items(&node["stages"]) {
+            if let Some(reason) = stage["reason"].as_str() {
+                write!(f, "\n{}: {reason}", text(&stage["name"]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// As serde writes a `Duration`.
+fn span(value: &Value) -> Duration {
+    let part = |key: &str| value[key].as_u64().unwrap_or_default();
+    Duration::new(part("secs"), u32::try_from(part("nanos")).unwrap_or_default())
+}
+
+fn shown_span(span: Duration) -> String {
+    match span.as_secs() {
+        0 => format!("{:.1} ms", span.as_secs_f64() * 1000.0),
+        seconds @ 1..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// Columns as wide as what is in them.
+struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    fn new(heads: [&str; N]) -> Self {
+        Self { rows: vec![heads.map(str::to_owned)] }
+    }
+
+    fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells);
+    }
+}
+
+impl<const N: usize> fmt::Display for Table<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+        let widths: [usize; N] = std::array::from_fn(width);
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(widths) {
+                write!(line, "{cell:width$}  ")?;
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_is_shown_as_tables() {
+        let status = json!({
+            "version": "1.2.3",
+            "uptime_seconds": 3725,
+            "health": { "ready": false, "draining": false },
+            "node": {
+                "in_flight": 3, "admitted": 10, "refused": 1,
+                "routes": [{ "name": "/digits", "revision": 1, "pipeline": "decode → digits", "closed": false }],
+                "stages": [{
+                    "name": "digits", "state": "failed", "reason": "no such file", "queued": 2, "queue_limit": 64,
+                    "batches": 4, "mean_batch_size": 2.25, "batch_estimate": { "secs": 0, "nanos": 1_500_000 },
+                    "restarts": 7, "replicas": [{ "busy": true }, { "busy": false }],
+                }],
+            },
+        });
+        let expected = "\
+callboard 1.2.3, not ready, up 1 h 2 min
+calls: 3 in flight, 10 let in and 1 refused since the start
+
+route    revision  pipeline
+/digits  1         decode → digits
+
+stage   state   replicas  busy  queue  batches  mean size  batch takes  restarts
+digits  failed  2         1     2/64   4        2.2        1.5 ms       7
+
+digits: no such file";
+        assert_eq!(Shown(&status).to_string(), expected);
+    }
+
+    #[test]
+    fn what_is_missing_is_shown_as_such() {
+        assert!(Shown(&json!({})).to_string().starts_with("callboard -, not ready"));
+    }
+}

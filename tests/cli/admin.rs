@@ -1,0 +1,66 @@
+//! The admin listener of a server that runs, and the command that asks it.
+
+use crate::support::{Server, callboard, failure, run};
+
+fn with_admin(args: &[&str]) -> (Server, String) {
+    let admin = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let mut server = Server::start(callboard(admin.iter().chain(args)));
+    let url = server.wait_for("admin on ");
+    (server, url)
+}
+
+#[test]
+fn status_shows_stages_replicas_and_queues() {
+    let (_server, url) = with_admin(&[]);
+    let output = run(&["status", &url]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains(", ready, up "), "{text}");
+    let row = |first: &str| {
+        let line = text.lines().find(|line| line.starts_with(first)).unwrap_or_else(|| panic!("no {first} in {text}"));
+        line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row("/digits"), ["1", "decode", "→", "digits", "→", "labels"]);
+    assert_eq!(row("digits")[..4], ["ready", "1", "0", "0/1024"]);
+
+    let json = run(&["status", &url, "--json"]).stdout;
+    let status: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(status["health"]["ready"], true);
+}
+
+#[test]
+fn a_stage_is_scaled_while_it_serves() {
+    let (_server, url) = with_admin(&[]);
+    let scale = ["call", &url, "/v1/stages/digits/replicas", "--json", r#"{"replicas": 3}"#];
+    let output = run(&scale);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(run(&["status", &url]).stdout).unwrap();
+    let row = text.lines().find(|line| line.starts_with("digits ")).unwrap();
+    assert_eq!(row.split_whitespace().nth(2), Some("3"), "{text}");
+}
+
+#[test]
+fn a_wish_to_drain_ends_the_process_in_good_order() {
+    let (mut server, url) = with_admin(&[]);
+    assert!(run(&["call", &url, "/v1/drain", "--method", "POST"]).status.success());
+    server.wait_for("asked to drain: finishing what is in hand");
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn the_admin_listener_can_be_left_out_and_needs_keys_beyond_loopback() {
+    let mut server = Server::digits(&["--admin", "off"]);
+    server.wait_for("curl ");
+    assert!(!server.said.iter().any(|line| line.contains("admin on")), "{:#?}", server.said);
+    let (message, code) = failure(callboard(["serve", "examples/digits", "--admin", "0.0.0.0:0"]));
+    assert_eq!(code, 2);
+    assert!(message.contains("beyond loopback anybody could end the service"), "{message}");
+}
+
+#[test]
+fn status_of_what_is_no_admin_listener_says_so() {
+    let server = Server::digits(&["--admin", "off"]);
+    let url = format!("http://{}", server.address);
+    let (message, code) = failure(callboard(["status", &url]));
+    assert_eq!(code, 1);
+    assert!(message.contains("answered 404") && message.contains("admin listener"), "{message}");
+}
