@@ -7,13 +7,16 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, EncodeError, Format, Payload, Value};
+use callboard_codec::{DataType, DecodeErrorKind, DecodeLimits, EncodeError, Format, Payload, Value};
 use callboard_core::{ErrorKind, Route};
 use tokio::task::spawn_blocking;
 
 use crate::coding::{self, Coding};
 use crate::error::ApiError;
 use crate::functions;
+
+/// What does not fit its type is told field by field up to this size; beyond it the first has to do.
+const EXPLAINED_BYTES: usize = 1024 * 1024;
 
 /// About a millisecond of JSON.
 pub(crate) const LARGE_BYTES: usize = 256 * 1024;
@@ -26,10 +29,31 @@ pub(crate) async fn decode(
     limits: &DecodeLimits,
 ) -> Result<Payload, ApiError> {
     if bytes.len() < LARGE_BYTES {
-        return Ok(route.input().decode(format, &bytes, limits)?);
+        return payload(route.input(), format, &bytes, limits);
     }
     let (route, limits) = (Arc::clone(route), limits.clone());
-    Ok(off_thread(move || route.input().decode(format, &bytes, &limits)).await??)
+    off_thread(move || payload(route.input(), format, &bytes, &limits)).await?
+}
+
+/// Reads a second time what does not fit, to tell of all of it: a price that only a mistake pays.
+fn payload(input: &DataType, format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
+    input.decode(format, bytes, limits).map_err(|error| {
+        let is_worth_it = error.kind() == DecodeErrorKind::Mismatch && bytes.len() <= EXPLAINED_BYTES;
+        match is_worth_it.then(|| Value::decode(format, bytes, limits)) {
+            Some(Ok(value)) => ApiError::unfit(error, input, &value),
+            _ => error.into(),
+        }
+    })
+}
+
+/// The payload that this value means to a route with this input.
+pub(crate) fn payload_from(input: &DataType, value: Value) -> Result<Payload, ApiError> {
+    // Texts and lists are copied; arrays and bytes, which are most of a form, are shared.
+    let kept = (value.resident_bytes() <= EXPLAINED_BYTES).then(|| value.clone());
+    input.from_value(value).map_err(|error| match kept {
+        Some(value) if error.kind() == DecodeErrorKind::Mismatch => ApiError::unfit(error, input, &value),
+        _ => error.into(),
+    })
 }
 
 /// The payload that arguments in these bytes are to `route`.
@@ -63,10 +87,10 @@ pub(crate) fn text(bytes: Bytes) -> Result<String, ApiError> {
 /// The payload that this value means to `route`.
 pub(crate) async fn from_value(route: &Arc<Route>, value: Value) -> Result<Payload, ApiError> {
     if value.resident_bytes() < LARGE_BYTES {
-        return Ok(route.input().from_value(value)?);
+        return payload_from(route.input(), value);
     }
     let route = Arc::clone(route);
-    Ok(off_thread(move || route.input().from_value(value)).await??)
+    off_thread(move || payload_from(route.input(), value)).await?
 }
 
 /// The bytes of an answer. The outer error is the server's, the inner one says why this format does not hold the outcome.

@@ -14,12 +14,13 @@ use std::time::Duration;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, Map, Value};
+use callboard_codec::{DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
 use callboard_core::{CallError, ErrorKind, Failure};
 
 use self::mapping::status_of;
 use crate::access::RateLimit;
 use crate::coding;
+use crate::request::fields::{self, Misfit};
 
 pub(crate) use self::problem::{PROBLEM_JSON, Unheard};
 
@@ -263,6 +264,17 @@ impl ApiError {
         CallError::from(error).into()
     }
 
+    /// 422 that names every field of `value` that does not fit, where reading it has ended with `error`.
+    pub(crate) fn unfit(error: DecodeError, input: &DataType, value: &Value) -> Self {
+        let misfits = fields::misfits(input.schema(), value, &error);
+        let others = misfits.len().saturating_sub(1);
+        let mut answer = Self::from(error);
+        if others > 0 {
+            answer.0.message = format!("{}; {others} more in `details.fields`", answer.0.message).into();
+        }
+        answer.with_details(Some(fields_of(misfits)))
+    }
+
     /// 500 for a panic of ours or of a codec of the user's.
     pub(crate) fn panicked() -> Self {
         Self::of_kind(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
@@ -320,17 +332,16 @@ impl From<DecodeError> for ApiError {
         };
         let answer = Self::edge(status, error_type, error.to_string());
         match error.kind() {
-            DecodeErrorKind::Mismatch => answer.with_details(Some(fields(error.path(), error.message()))),
+            DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![Misfit::of(&error)]))),
             _ => answer,
         }
     }
 }
 
 /// What does not fit and where, in the form that stages use for the same.
-fn fields(path: &str, message: &str) -> Value {
-    let path = if path.is_empty() { "$" } else { path };
-    let field = Map::from_iter([("path", Value::from(path)), ("message", Value::from(message))]);
-    Map::from_iter([("fields", Value::List(vec![field.into()]))]).into()
+fn fields_of(misfits: Vec<Misfit>) -> Value {
+    let fields = misfits.into_iter().map(Misfit::into_value).collect();
+    Map::from_iter([("fields", Value::List(fields))]).into()
 }
 
 /// Carries the error through axum to where the request's id is known and the answer is written.

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use callboard_codec::{DataType, DecodeLimits, Format, Payload, Value};
 use callboard_core::{FunctionCall, Route};
 
+use crate::convert;
 use crate::error::ApiError;
 use crate::respond::stream::StreamForm;
 
@@ -65,7 +66,7 @@ pub(crate) fn from_form(route: &Arc<Route>, form: Value) -> Result<Payload, ApiE
 fn payload_of(route: &Route, call: FunctionCall) -> Result<Payload, ApiError> {
     match route.is_function() {
         true => Ok(Payload::new(call)),
-        false => Ok(route.input().from_value(call.into_input(route)?)?),
+        false => convert::payload_from(route.input(), call.into_input(route)?),
     }
 }
 

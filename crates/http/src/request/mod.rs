@@ -1,6 +1,7 @@
 //! From a request's bytes to a payload: what its head asks for, which form its body has, and the body itself.
 
 pub(crate) mod body;
+pub(crate) mod fields;
 pub(crate) mod gather;
 pub(crate) mod head;
 pub(crate) mod media;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use callboard_codec::{Format, Map, Value};
 use callboard_core::{App, Limits, Stage};
 use callboard_http::{HttpConfig, ServeError, serve};
 
@@ -121,6 +122,29 @@ async fn status_422_names_the_field_that_does_not_fit() {
         assert!(problem["message"].as_str().unwrap().contains(field), "{problem}");
         let fields = problem["details"]["fields"].as_array().unwrap();
         assert!(fields.len() == 1 && fields[0]["path"].as_str().unwrap().starts_with('$'), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn status_422_lists_every_field_that_does_not_fit_in_whatever_form_it_came() {
+    let server = server().await;
+    let wrong = Value::from(Map::from_iter([("name", Value::from(7)), ("times", Value::from(300))]));
+    let form = "--xyz\r\nContent-Disposition: form-data; name=\"name\"\r\nContent-Type: application/json\r\n\r\n7\r\n\
+                --xyz\r\nContent-Disposition: form-data; name=\"times\"\r\n\r\nmany\r\n--xyz--\r\n";
+    let bodies = [
+        ("application/json", wrong.encode(Format::Json).unwrap()),
+        ("application/msgpack", wrong.encode(Format::Msgpack).unwrap()),
+        ("application/vnd.callboard.envelope", wrong.encode(Format::Envelope).unwrap()),
+        ("multipart/form-data; boundary=xyz", form.into()),
+    ];
+    for (content_type, body) in bodies {
+        let answer = server.connect().await.post("/greet", &[("content-type", content_type)], body).await;
+        let problem = answer.problem();
+        assert_eq!((answer.status, problem["error_type"].as_str()), (422, Some("schema_mismatch")), "{problem}");
+        let fields = problem["details"]["fields"].as_array().unwrap();
+        let paths: Vec<_> = fields.iter().map(|field| field["path"].as_str().unwrap()).collect();
+        assert_eq!(paths, ["$.name", "$.times"], "{content_type}");
+        assert!(problem["message"].as_str().unwrap().ends_with("; 1 more in `details.fields`"), "{problem}");
     }
 }
 
