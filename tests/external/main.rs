@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod examples;
+mod openapi;
 mod process;
 mod python;
 #[path = "../cli/support.rs"]

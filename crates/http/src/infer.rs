@@ -23,7 +23,7 @@ use crate::metrics::EdgeMetrics;
 use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
 use crate::request::media::BodyForm;
-use crate::request::multipart;
+use crate::request::{form_fields, multipart};
 use crate::request_id::RequestId;
 use crate::respond::stream::{self, StreamForm, Streamed};
 use crate::respond::{self, Accepted, Packing};
@@ -151,7 +151,10 @@ where
             return convert::decode(route, format, body.collect().await?, &config.decode).await;
         }
         // Boxed, because it is large and seldom: as a part of this future it would be moved with each request.
-        BodyForm::Multipart(boundary) => Box::pin(multipart::read(body, boundary, &config.decode)).await?,
+        BodyForm::Multipart(boundary) => {
+            let form = Box::pin(multipart::read(body, boundary, &config.decode)).await?;
+            Value::Map(form_fields::fit(form, route.input().schema(), &config.decode))
+        }
         BodyForm::Raw(field) => raw_value(field, body.collect().await?),
         BodyForm::Text => Value::Str(convert::text(body.collect().await?)?),
         BodyForm::Bytes => Value::Bytes(body.collect().await?),
@@ -172,7 +175,7 @@ where
     match form {
         BodyForm::Encoded(format) => convert::decode_call(route, format, body.collect().await?, &config.decode).await,
         BodyForm::Multipart(boundary) => {
-            functions::from_form(route, multipart::read(body, boundary, &config.decode).await?)
+            functions::from_form(route, Value::Map(multipart::read(body, boundary, &config.decode).await?))
         }
         BodyForm::Raw(_) | BodyForm::Text | BodyForm::Bytes => Err(ApiError::bad_multipart("arguments have names")),
     }

@@ -54,7 +54,10 @@ impl JsonSchema for Tensor {
                     "properties": {
                         "dtype": { "type": "string", "enum": dtypes },
                         "shape": { "type": "array", "items": { "type": "integer", "minimum": 0 } },
-                        "data": { "type": ["array", "string"], "description": "numbers, or base64 of little-endian bytes" }
+                        "data": {
+                            "type": ["array", "string", "number", "boolean"],
+                            "description": "numbers, as nested lists or without axes alone, or base64 of little-endian bytes"
+                        }
                     }
                 }
             ]

@@ -5,6 +5,7 @@
 //! schema language between the types and it.
 
 mod operation;
+mod pages;
 mod sample;
 mod schema;
 mod security;
@@ -59,7 +60,7 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
         })
         .collect();
     paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::of_calls(&mut components) }));
-    paths.extend(fixed_pages());
+    paths.extend(pages::operations(&mut components));
     let mut document = json!({
         "openapi": "3.1.0",
         "info": info_object(info),
@@ -119,22 +120,4 @@ fn problem_schema() -> Value {
             "request_id": { "type": "string", "description": "The same as the header `x-request-id`." },
         },
     })
-}
-
-fn fixed_pages() -> impl IntoIterator<Item = (String, Value)> {
-    let page = |summary: &str, media_type: &str, unavailable: bool| {
-        let mut responses = json!({ "200": { "description": "OK", "content": { media_type: {} } } });
-        if unavailable {
-            responses["503"] = json!({ "$ref": "#/components/responses/Unavailable" });
-        }
-        json!({ "get": { "tags": ["node"], "summary": summary, "responses": responses } })
-    };
-    [
-        ("/livez".to_owned(), page("Whether the process answers", "application/json", true)),
-        (
-            "/readyz".to_owned(),
-            page("Whether traffic may come, and if not, which stage and why", "application/json", true),
-        ),
-        ("/metrics".to_owned(), page("Metrics for Prometheus", crate::metrics::OPENMETRICS, false)),
-    ]
 }

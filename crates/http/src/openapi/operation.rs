@@ -176,26 +176,51 @@ fn whole_content(output: &DataType, reference: &Value) -> Map<String, Value> {
     offers(output).into_iter().map(|form| entry(form.media_type())).collect()
 }
 
-/// The ways to write a stream. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside the
-/// text that a stream is as a whole.
+/// The ways to write a stream. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside what
+/// a stream is.
 fn stream_content(item: &Value) -> Map<String, Value> {
     let entry = |form: StreamForm| {
         let whole = match form {
             StreamForm::Envelopes => binary(),
-            StreamForm::Events | StreamForm::Lines => json!({ "type": "string" }),
+            StreamForm::Lines => json!({ "type": "string" }),
+            StreamForm::Events => event(item),
         };
         (form.media_type().to_owned(), json!({ "schema": whole, "x-item-schema": item }))
     };
     STREAM_FORMS.into_iter().map(entry).collect()
 }
 
+/// An event as those who read them take it: each of them is described, not the stream.
+fn event(item: &Value) -> Value {
+    let end = json!({ "type": "object", "required": ["items"], "properties": { "items": { "type": "integer" } } });
+    json!({
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "event": {
+                "type": "string",
+                "description": "None for an item; `end` for the end, `error` for an end with a problem.",
+            },
+            "id": { "type": "string", "description": "The place of an item in the stream, from 0." },
+            "data": {
+                "type": "string",
+                "contentMediaType": Format::Json.media_type(),
+                "contentSchema": { "anyOf": [item, end, { "$ref": "#/components/schemas/Problem" }] },
+                "description": "The item; of `end` the number of items, of `error` the problem document.",
+            },
+        },
+    })
+}
+
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every error of a user route: status, component, and when it happens.
+///
+/// There is no 405: that is for other methods, which are other operations. What the route's own code may choose for its
+/// failures is told as what it is, a range.
 const ERRORS: [(&str, &str, &str); 13] = [
     ("400", "BadRequest", "The body is malformed or exceeds a decoder's limit, or a header cannot be read."),
     ("404", "NotFound", "No such route."),
-    ("405", "MethodNotAllowed", "Routes are called by POST."),
     ("406", "NotAcceptable", "Nothing that `accept` allows can be sent."),
     ("408", "BodyStalled", "The body stopped coming."),
     ("413", "BodyTooLarge", "The body exceeds the limit."),
@@ -205,7 +230,8 @@ const ERRORS: [(&str, &str, &str); 13] = [
     ("500", "Failed", "User code failed, its worker died, or the framework has a defect; `kind` tells which."),
     ("503", "Unavailable", "The stage is not ready or has given up, or the node drains."),
     ("504", "DeadlineExceeded", "The deadline passed before the outcome was there."),
-    ("default", "Chosen", "A status that the route's own code chose for its failure."),
+    ("4XX", "Chosen", "A status that the route's own code chose for its failure."),
+    ("5XX", "Chosen", "A status that the route's own code chose for its failure."),
 ];
 
 /// The problem documents of all errors.
@@ -258,7 +284,8 @@ pub(super) fn parameters() -> Value {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
             "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"], "default": "normal" }),
-            _ => json!({ "type": "string", "maxLength": 128 }),
+            // Whatever it is, it is taken: what is no id is replaced.
+            _ => json!({ "type": "string" }),
         };
         let object =
             json!({ "name": name, "in": "header", "required": false, "description": description, "schema": schema });

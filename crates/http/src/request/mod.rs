@@ -2,6 +2,7 @@
 
 pub(crate) mod body;
 pub(crate) mod fields;
+pub(crate) mod form_fields;
 pub(crate) mod gather;
 pub(crate) mod head;
 pub(crate) mod media;

@@ -19,7 +19,7 @@ use crate::error::ApiError;
 const MAX_PARTS: usize = 1024;
 
 /// Reads all parts.
-pub(crate) async fn read<B>(body: Incoming<'_, B>, boundary: String, limits: &DecodeLimits) -> Result<Value, ApiError>
+pub(crate) async fn read<B>(body: Incoming<'_, B>, boundary: String, limits: &DecodeLimits) -> Result<Map, ApiError>
 where
     B: HttpBody<Data = Bytes> + Unpin + Send,
     B::Error: Into<BoxError>,
@@ -67,12 +67,12 @@ async fn value_of(part: Field<'_>, name: &str, limits: &DecodeLimits) -> Result<
     }
 }
 
-fn into_map(fields: Vec<(String, Vec<Value>)>) -> Value {
+fn into_map(fields: Vec<(String, Vec<Value>)>) -> Map {
     let entries = fields.into_iter().map(|(name, mut values)| match (values.pop(), values.is_empty()) {
         (Some(only), true) => (name, only),
         (last, _) => (name, Value::List(values.into_iter().chain(last).collect())),
     });
-    Value::Map(entries.collect::<Map>())
+    entries.collect()
 }
 
 /// An error of ours on its way through multer.

@@ -1,0 +1,231 @@
+//! Fields of a form as what their route's schema says they are.
+//!
+//! A form has only texts and files: `times=2` is a text, and one file of several looks like a single one. Where the schema of
+//! a field allows no text, its text is read as JSON; where it wants a list, what came once is a list of one, and what has to
+//! be there and did not come is an empty one. Whatever does not fit is left as it was, so that the refusal speaks of what was
+//! sent. Pure.
+
+use callboard_codec::{DecodeLimits, Format, Map, Value};
+use serde_json::Value as Schema;
+
+/// References that are followed from one schema; longer chains, and those that lead back, end nowhere.
+const MAX_REFERENCES: usize = 16;
+
+/// Longer texts are left as they are: reading them would hold up a thread that serves others. A part with a media type of its
+/// own may be as long as a body.
+const MAX_TEXT_BYTES: usize = 64 * 1024;
+
+/// The fields of a form for `schema`, whose references lead into its own `$defs`.
+pub(crate) fn fit(form: Map, schema: &Schema, limits: &DecodeLimits) -> Map {
+    let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
+    let Some(properties) = properties else { return form };
+    let fitted = form.into_iter().map(|(name, value)| match properties.get(&name) {
+        Some(property) => {
+            let fitted = field(value, property, schema, limits);
+            (name, fitted)
+        }
+        None => (name, value),
+    });
+    let mut form: Map = fitted.collect();
+    for name in target(schema, schema)["required"].as_array().into_iter().flatten().filter_map(Schema::as_str) {
+        let is_list = properties.get(name).is_some_and(|property| Allowed::by(property, schema).types == ["array"]);
+        if is_list && form.get(name).is_none() {
+            form.insert(name.to_owned(), Value::List(Vec::new()));
+        }
+    }
+    form
+}
+
+fn field(value: Value, schema: &Schema, root: &Schema, limits: &DecodeLimits) -> Value {
+    let allowed = Allowed::by(schema, root);
+    match value {
+        Value::List(items) if allowed.has("array") => {
+            Value::List(items.into_iter().map(|item| one(item, &allowed, root, limits)).collect())
+        }
+        Value::Str(text) => match as_json(&text, &allowed, limits) {
+            Some(read) => read,
+            None => listed(Value::Str(text), &allowed, root, limits),
+        },
+        other => listed(other, &allowed, root, limits),
+    }
+}
+
+/// What came once, where only a list will do.
+fn listed(value: Value, allowed: &Allowed<'_>, root: &Schema, limits: &DecodeLimits) -> Value {
+    let is_fit = allowed.says_nothing() || !allowed.has("array") || allowed.has("string");
+    if is_fit { value } else { Value::List(vec![one(value, allowed, root, limits)]) }
+}
+
+/// An item of a list.
+fn one(value: Value, list: &Allowed<'_>, root: &Schema, limits: &DecodeLimits) -> Value {
+    match (value, list.items) {
+        (Value::Str(text), Some(items)) => {
+            as_json(&text, &Allowed::by(items, root), limits).unwrap_or(Value::Str(text))
+        }
+        (value, _) => value,
+    }
+}
+
+/// The text as JSON, where it is some of a type that is allowed and a text is not, or could not mean it.
+fn as_json(text: &str, allowed: &Allowed<'_>, limits: &DecodeLimits) -> Option<Value> {
+    if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
+        return None;
+    }
+    let read = Value::decode(Format::Json, &bytes::Bytes::copy_from_slice(text.as_bytes()), limits).ok()?;
+    let kinds: &[&str] = match &read {
+        Value::Null => &["null"],
+        Value::Bool(_) => &["boolean"],
+        Value::Int(_) | Value::UInt(_) => &["integer", "number"],
+        Value::Float(_) => &["number"],
+        Value::List(_) => &["array"],
+        Value::Map(_) => &["object"],
+        _ => return None,
+    };
+    let is_structure = matches!(read, Value::List(_) | Value::Map(_));
+    let is_meant = kinds.iter().any(|kind| allowed.has(kind)) && (is_structure || !allowed.has("string"));
+    is_meant.then_some(read)
+}
+
+/// The types that a schema allows, and what it says of a list's items.
+struct Allowed<'a> {
+    types: Vec<&'a str>,
+    items: Option<&'a Schema>,
+}
+
+impl<'a> Allowed<'a> {
+    fn by(schema: &'a Schema, root: &'a Schema) -> Self {
+        let mut allowed = Self { types: Vec::new(), items: None };
+        allowed.collect(schema, root, 0);
+        allowed
+    }
+
+    fn collect(&mut self, schema: &'a Schema, root: &'a Schema, depth: usize) {
+        if depth > MAX_REFERENCES {
+            return;
+        }
+        let schema = target(schema, root);
+        for choice in ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten() {
+            self.collect(choice, root, depth + 1);
+        }
+        match schema.get("type") {
+            Some(Schema::String(name)) => self.types.push(name),
+            Some(Schema::Array(names)) => self.types.extend(names.iter().filter_map(Schema::as_str)),
+            _ => {
+                let listed = schema.get("enum").and_then(Schema::as_array);
+                let constants = schema.get("const").into_iter().chain(listed.into_iter().flatten());
+                for constant in constants {
+                    self.types.push(type_of(constant));
+                }
+            }
+        }
+        self.items = self.items.or_else(|| schema.get("items"));
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.types.contains(&name)
+    }
+
+    fn says_nothing(&self) -> bool {
+        self.types.is_empty()
+    }
+}
+
+/// What a schema refers to, or itself.
+fn target<'a>(schema: &'a Schema, root: &'a Schema) -> &'a Schema {
+    let mut found = schema;
+    for _ in 0..MAX_REFERENCES {
+        let reference = found.get("$ref").and_then(Schema::as_str);
+        match reference.and_then(|reference| root.pointer(reference.trim_start_matches('#'))) {
+            Some(next) => found = next,
+            None => break,
+        }
+    }
+    found
+}
+
+fn type_of(constant: &Schema) -> &'static str {
+    match constant {
+        Schema::Null => "null",
+        Schema::Bool(_) => "boolean",
+        Schema::Number(_) => "number",
+        Schema::String(_) => "string",
+        Schema::Array(_) => "array",
+        Schema::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Schema {
+        json!({
+            "type": "object",
+            "required": ["tags", "tone"],
+            "properties": {
+                "name": { "type": "string" },
+                "times": { "type": ["integer", "null"] },
+                "size": { "type": "number" },
+                "on": { "type": "boolean" },
+                "tags": { "type": "array", "items": { "type": "string" } },
+                "counts": { "type": "array", "items": { "type": "integer" } },
+                "tone": { "oneOf": [{ "const": "warm" }, { "$ref": "#/$defs/Formal" }] },
+                "any": {},
+                "loop": { "$ref": "#/$defs/Loop" },
+            },
+            "$defs": {
+                "Formal": { "type": "object", "properties": { "title": { "type": "string" } } },
+                "Loop": { "$ref": "#/$defs/Loop" },
+            },
+        })
+    }
+
+    fn fitted(name: &str, value: impl Into<Value>) -> Schema {
+        let form = Map::from_iter([(name.to_owned(), value.into())]);
+        let fitted = fit(form, &schema(), &DecodeLimits::default());
+        let json = fitted.get(name).unwrap().encode(Format::Json).unwrap();
+        serde_json::from_slice(&json).unwrap()
+    }
+
+    #[test]
+    fn a_text_is_what_the_schema_takes_in_its_place() {
+        assert_eq!(fitted("times", "2"), json!(2));
+        assert_eq!(fitted("times", "null"), json!(null));
+        assert_eq!(fitted("size", "1.5"), json!(1.5));
+        assert_eq!(fitted("on", "true"), json!(true));
+        assert_eq!(fitted("tone", r#"{"title":"Dr"}"#), json!({ "title": "Dr" }));
+    }
+
+    #[test]
+    fn a_text_stays_one_where_a_text_is_taken_or_nothing_else_fits() {
+        for (name, text) in [
+            ("name", "2"),
+            ("name", "{}"),
+            ("tone", "warm"),
+            ("times", "two"),
+            ("any", "3"),
+            ("loop", "3"),
+            ("other", "4"),
+        ] {
+            assert_eq!(fitted(name, text), json!(text), "{name}");
+        }
+        assert_eq!(fitted("on", "1"), json!("1"));
+    }
+
+    #[test]
+    fn a_list_that_has_to_be_there_and_did_not_come_is_empty() {
+        let form = fit(Map::new(), &schema(), &DecodeLimits::default());
+        assert_eq!(form, Map::from_iter([("tags".to_owned(), Value::List(Vec::new()))]));
+    }
+
+    #[test]
+    fn what_came_once_is_a_list_of_one_where_only_a_list_will_do() {
+        assert_eq!(fitted("tags", "a"), json!(["a"]));
+        assert_eq!(fitted("tags", ""), json!([""]));
+        assert_eq!(fitted("counts", "3"), json!([3]));
+        assert_eq!(fitted("counts", "[3, 4]"), json!([3, 4]));
+        assert_eq!(fitted("counts", Value::List(vec![Value::from("3"), Value::from("x")])), json!([3, "x"]));
+    }
+}

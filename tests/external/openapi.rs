@@ -1,0 +1,91 @@
+//! The OpenAPI document, judged by software that we did not write: valid by openapi-spec-validator, true by schemathesis.
+//!
+//! schemathesis makes requests from the document, good ones and bad ones, and holds the answers against it: a status, media
+//! type, header or body that the document does not declare is a failure, and so is a good request that is refused or a bad one
+//! that is taken. The number of requests is bounded and their seed fixed.
+
+use callboard::codec::{Tensor, Value};
+use callboard::http::HttpConfig;
+use callboard::{App, Failure, FunctionCall, RouteSpec, Server, Stage, StreamStage};
+use futures_util::stream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::python::Python;
+use crate::support;
+
+#[derive(Clone, Deserialize, JsonSchema, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Guest {
+    name: String,
+    #[serde(default)]
+    times: Option<u8>,
+    tone: Tone,
+    tags: Vec<String>,
+}
+
+#[derive(Clone, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Tone {
+    Warm,
+    Formal { title: String },
+}
+
+#[derive(Clone, Deserialize, JsonSchema, Serialize)]
+struct Greeting {
+    text: String,
+    length: usize,
+    tone: Tone,
+}
+
+/// A route of each kind: types of Rust, text, anything, a function, an array, a stream.
+fn app() -> App {
+    let greet = Stage::each("greet", |guest: &Guest| {
+        let names = vec![guest.name.as_str(); usize::from(guest.times.unwrap_or(1))];
+        let text = format!("hello {}", names.join(" and "));
+        Ok(Greeting { length: text.len(), text, tone: guest.tone.clone() })
+    });
+    let scale = Stage::each("scale", |call: &FunctionCall| {
+        call.check_names(&["x"])?;
+        let x: f64 = call.arg(0, "x")?;
+        Ok(x * 2.0)
+    });
+    let count = StreamStage::each("count", |last: std::sync::Arc<u8>| {
+        stream::iter((0..*last % 8).map(Ok::<_, Failure>).collect::<Vec<_>>())
+    });
+    let example = Value::from_serialize(&Guest {
+        name: "Ada".to_owned(),
+        times: Some(2),
+        tone: Tone::Formal { title: "Countess".to_owned() },
+        tags: vec!["first".to_owned()],
+    });
+    App::new()
+        .mount(RouteSpec::new::<Guest, Greeting>("/greet", greet).summary("Greets").example(example.unwrap()))
+        .route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+        .route("/mirror", Stage::each("mirror", |value: &Value| Ok(value.clone())))
+        .route("/same", Stage::each("same", |tensor: &Tensor| Ok(tensor.clone())))
+        .route("/scale", scale)
+        .route_streaming("/count", count)
+}
+
+/// What may be refused although the schema allows it: no argument for `/scale`, ragged lists for `/same`, and arguments that are
+/// not those of the function that is called.
+const OWN_RULES: &str = "/scale,/same,/mirror,/v1/call/{name}";
+
+#[test]
+fn the_document_of_typed_routes_is_valid_and_true() {
+    let Some(python) = Python::with("openapi") else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", HttpConfig::default())).unwrap();
+    python.run("openapi.py", &[&server.address().to_string(), OWN_RULES]);
+}
+
+/// A text that is no picture fits the schema of one.
+#[test]
+fn the_document_of_configured_routes_is_valid_and_true() {
+    let Some(python) = Python::with("openapi") else { return };
+    for served in ["examples/graph", "examples/digits/digits.onnx"] {
+        let server = support::Server::start(support::callboard(["serve", served, "--http", "127.0.0.1:0"]));
+        python.run("openapi.py", &[&server.address, "*"]);
+    }
+}
