@@ -85,11 +85,15 @@ fn every_decoder_has_seeds_that_it_takes() {
     }
 }
 
+/// Targets of other crates, whose own tests replay their seeds.
+const OTHERS: [&str; 1] = ["oip"];
+
 /// The list of targets, the fuzz crate and the directories of seeds are the same.
 #[test]
 fn every_decoder_has_its_fuzz_target() {
     let manifest = fs::read_to_string(root().join("../../fuzz/Cargo.toml")).expect("the fuzz crate");
     let declared: Vec<&str> =
         manifest.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).skip(1).collect();
-    assert_eq!(declared, TARGETS.map(|(name, _)| name));
+    let ours: Vec<&str> = declared.into_iter().filter(|name| !OTHERS.contains(name)).collect();
+    assert_eq!(ours, TARGETS.map(|(name, _)| name));
 }

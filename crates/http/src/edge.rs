@@ -183,7 +183,9 @@ impl Edge {
                 }
                 (Some(serving), None) if is_oip => {
                     let outcome = {
-                        let answer = oip::answer(&serving.client, &serving.models, &inner.config, &mut request);
+                        let around =
+                            Around { client: &serving.client, config: &inner.config, metrics: &inner.metrics, id: &id };
+                        let answer = oip::answer(around, &serving.models, &mut request);
                         // Boxed, because this future is moved with each request, whosever it is.
                         catch_panic(Box::pin(answer).as_mut()).await
                     };

@@ -14,7 +14,9 @@ async def caller(client, number):
         sent = triton.InferInput("x", values.shape, "FP32")
         sent.set_data_from_numpy(values, binary_data=turn % 2 == 0)
         wanted = triton.InferRequestedOutput("sum", binary_data=turn % 3 == 0)
-        answer = await client.infer("samples", [sent], outputs=[wanted], request_id=f"{number}-{turn}")
+        coding = [None, "gzip", "deflate"][number % 3]
+        packing = {"request_compression_algorithm": coding, "response_compression_algorithm": coding}
+        answer = await client.infer("samples", [sent], outputs=[wanted], request_id=f"{number}-{turn}", **packing)
         assert answer.get_response()["id"] == f"{number}-{turn}"
         assert np.array_equal(answer.as_numpy("sum"), values.sum(axis=1, keepdims=True))
 

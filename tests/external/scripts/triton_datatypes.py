@@ -79,6 +79,16 @@ answer = client.infer("every", inputs)
 for output in answer.get_response()["outputs"]:
     assert output["shape"] == [0, 2] and output["parameters"]["binary_data_size"] == 0, output
 
+# Packed requests, and answers that are packed where that helps: always the same arrays.
+for coding in ("gzip", "deflate"):
+    for binary in (always, never):
+        names = [name for name in arrays if name != "BF16"]
+        inputs = [triton.InferInput(n, arrays[n].shape, n).set_data_from_numpy(arrays[n], binary(n)) for n in names]
+        bf16 = triton.InferInput("BF16", [2, 2], "BF16").set_data_from_numpy(arrays["BF16"])
+        outputs = [triton.InferRequestedOutput(name, binary_data=binary(name)) for name in arrays]
+        packing = {"request_compression_algorithm": coding, "response_compression_algorithm": coding}
+        check(arrays, client.infer("every", [*inputs, bf16], outputs=outputs, **packing))
+
 # Any number of axes.
 for shape in [(1,), (2, 3, 4), (1, 1, 1, 1, 1, 7)]:
     values = chance.random(shape, np.float32)

@@ -116,9 +116,14 @@ impl AlignedBuffer {
     /// Room for `len` bytes.
     #[must_use]
     pub fn with_capacity(len: usize) -> Self {
+        Self::with_capacity_aligned_at(len, 0)
+    }
+
+    /// Room for `len` bytes of which the one at `place` lies aligned: where the first array is behind something of any length.
+    #[must_use]
+    pub fn with_capacity_aligned_at(len: usize, place: usize) -> Self {
         let mut bytes: Vec<u8> = Vec::with_capacity(len + ALIGNMENT - 1);
-        let address = bytes.as_ptr().addr();
-        let skip = address.next_multiple_of(ALIGNMENT) - address;
+        let skip = bytes.as_ptr().addr().wrapping_add(place).wrapping_neg() % ALIGNMENT;
         bytes.resize(skip, 0);
         Self { bytes, skip }
     }

@@ -7,13 +7,16 @@
 //! fails before the first event has its status; after it, the last event is `{"error": …}`. A reader that leaves cancels the
 //! call; one that is slow is waited for.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+
 use axum::body::{Body, HttpBody};
 use axum::http::Request;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
-use callboard_core::{Admission, CallOptions, Deadline};
+use callboard_core::{Admission, CallOptions, PayloadReplies};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tower::BoxError;
@@ -25,6 +28,9 @@ use super::parameters::Parameters;
 use super::request::Form;
 use crate::convert::{self, decode_part};
 use crate::error::ApiError;
+use crate::infer::Around;
+use crate::request_id::RequestId;
+use crate::respond::stream::Leaving;
 
 /// A call that is ready to be made.
 struct Prepared {
@@ -41,7 +47,7 @@ where
     B::Error: Into<BoxError>,
 {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
-    let mut replies = asked.client.submit_streaming(admission, payload, options);
+    let mut replies = asked.around.client.submit_streaming(admission, payload, options);
     let payload = replies.next().await.ok_or_else(|| several(asked.model, "none"))??;
     if replies.next().await.transpose()?.is_some() {
         return Err(several(asked.model, "several").into());
@@ -66,31 +72,67 @@ where
     B::Error: Into<BoxError>,
 {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
-    let mut replies = asked.client.submit_streaming(admission, payload, options);
-    let model = std::sync::Arc::clone(asked.model);
-    let first = match replies.next().await {
-        Some(first) => Some(written(&model, id.as_deref(), &first?)?),
-        None => None,
+    let Around { client, metrics, id: request_id, .. } = asked.around;
+    let mut talk = Talk {
+        replies: client.submit_streaming(admission, payload, options),
+        model: Arc::clone(asked.model),
+        id,
+        request_id: request_id.clone(),
+        route: asked.route.name().to_owned(),
+        leaving: None,
     };
+    // The first event decides the status.
+    let first = talk.next().await.transpose()?;
     asked.model.inferred();
-    // Ends with the first error, whoever makes it.
-    let rest = stream::unfold(Some(replies), move |replies| {
-        let (id, model) = (id.clone(), std::sync::Arc::clone(&model));
-        async move {
-            let mut replies = replies?;
-            let outcome = replies.next().await?.map_err(ApiError::from);
-            Some(match outcome.and_then(|payload| written(&model, id.as_deref(), &payload)) {
-                Ok(json) => (json, Some(replies)),
-                Err(error) => (error.to_protocol_json(), None),
-            })
+    talk.leaving = Some(Leaving::new(metrics.abandoned.clone()));
+    let rest = stream::unfold(Some(talk), async |talk| {
+        let mut talk = talk?;
+        match talk.next().await {
+            Some(Ok(json)) => Some((json, Some(talk))),
+            Some(Err(error)) => Some((talk.failed(&error), None)),
+            None => {
+                talk.ended();
+                None
+            }
         }
     });
-    let events = stream::iter(first).chain(rest).map(|json| Ok::<_, std::convert::Infallible>(event(&json)));
+    let events = stream::iter(first).chain(rest).map(|json| Ok::<_, Infallible>(event(&json)));
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx and those that learnt from it would else gather a page of events before they pass any on.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)
+}
+
+/// One stream on its way to its reader.
+struct Talk {
+    replies: PayloadReplies,
+    model: Arc<Model>,
+    id: Option<String>,
+    request_id: RequestId,
+    route: String,
+    /// Until the stream has begun, whoever leaves is counted by the edge.
+    leaving: Option<Leaving>,
+}
+
+impl Talk {
+    async fn next(&mut self) -> Option<Result<Vec<u8>, ApiError>> {
+        let payload = self.replies.next().await?;
+        Some(payload.map_err(ApiError::from).and_then(|payload| written(&self.model, self.id.as_deref(), &payload)))
+    }
+
+    /// The last event of a stream that failed.
+    fn failed(&mut self, error: &ApiError) -> Vec<u8> {
+        error.tell(self.request_id.as_str(), Some(&self.route));
+        self.ended();
+        error.to_protocol_json()
+    }
+
+    fn ended(&mut self) {
+        self.leaving.iter_mut().for_each(Leaving::ended);
+    }
 }
 
 /// JSON has no line ends that are not escaped, so it is one line of the event.
@@ -104,7 +146,7 @@ where
     B::Error: Into<BoxError>,
 {
     let body = read_body(asked, Form::Json, request).await?;
-    let value = decode_part(Format::Json, body.bytes, &asked.config.decode).await?;
+    let value = decode_part(Format::Json, body.bytes, &asked.around.config.decode).await?;
     let Value::Map(map) = value else {
         return Err(Refusal::new("the request JSON must be an object").into());
     };
@@ -120,11 +162,7 @@ where
     let parameters = parameters.checked()?;
     let value = asked.model.inputs.item(inputs)?;
     let payload = convert::from_value(asked.route, value).await?;
-    let options = parameters.apply(body.options);
-    let options = match parameters.timeout() {
-        Some(timeout) => options.with_deadline(Deadline::after(body.admission.admitted_at(), timeout)),
-        None => options,
-    };
+    let options = parameters.apply(body.options, &body.admission);
     Ok(Prepared { id, admission: body.admission, payload, options })
 }
 

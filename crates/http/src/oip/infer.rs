@@ -11,28 +11,27 @@ use axum::http::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Payload;
-use callboard_core::{Admission, CallOptions, Client, Deadline, ErrorKind, Reply, Route, Timing};
+use callboard_core::{Admission, CallOptions, ErrorKind, Route, Timing};
 use futures_util::future::try_join_all;
 use tower::BoxError;
 
 use super::array::Array;
-use super::body::collect;
 use super::error::Refusal;
 use super::model::Model;
 use super::request::{Form, InferRequest};
 use super::response::Written;
-use crate::config::HttpConfig;
 use crate::convert::{self, LARGE_BYTES, off_thread};
 use crate::error::ApiError;
+use crate::infer::Around;
 use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
+use crate::respond::Packing;
 use crate::server_timing::{SERVER_TIMING, server_timing};
 
 /// A model, found and ready to be asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
-    pub(super) client: &'a Client,
-    pub(super) config: &'a HttpConfig,
+    pub(super) around: Around<'a>,
     pub(super) route: &'a Arc<Route>,
     pub(super) model: &'a Arc<Model>,
 }
@@ -51,14 +50,9 @@ where
         .into());
     }
     let form = Form::of(request.headers())?;
-    let body = read_body(asked, form, request).await?;
-    let ReadBody { bytes, admission, options } = body;
+    let ReadBody { bytes, admission, options, packing } = read_body(asked, form, request).await?;
     let InferRequest { id, parameters, inputs, outputs: wanted, rows } = parse(asked, form, bytes).await?;
-    let options = parameters.apply(options);
-    let options = match parameters.timeout() {
-        Some(timeout) => options.with_deadline(Deadline::after(admission.admitted_at(), timeout)),
-        None => options,
-    };
+    let options = parameters.apply(options, &admission);
 
     let (outputs, timing) = run(asked, admission, &options, inputs, rows).await?;
     asked.model.inferred();
@@ -69,7 +63,7 @@ where
         wanted.iter().filter(|wanted| !wanted.is_binary).map(|wanted| outputs[wanted.index].data.len()).sum();
     let write = move || Written::of(&model, id.as_deref(), &outputs, &wanted);
     let written = if json_bytes < LARGE_BYTES { write() } else { off_thread(write).await? }?;
-    let mut response = written.into_response(is_binary);
+    let mut response = written.into_response(is_binary, &packing).await?;
     response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
     Ok(response)
 }
@@ -79,6 +73,8 @@ pub(super) struct ReadBody {
     pub(super) bytes: Bytes,
     pub(super) admission: Admission,
     pub(super) options: CallOptions,
+    /// How the answer may be packed.
+    pub(super) packing: Packing,
 }
 
 /// Lets a request in and reads its body.
@@ -87,24 +83,27 @@ where
     B: HttpBody<Data = Bytes> + Send + Unpin,
     B::Error: Into<BoxError>,
 {
-    let config = asked.config;
+    let Around { client, config, .. } = asked.around;
     let head = Head::read(request.headers())?;
+    let packing = Packing::new(head.accept_encoding.as_deref(), config);
     let announced = request.body().size_hint().exact();
-    if announced.is_some_and(|bytes| bytes > config.max_body_bytes) {
-        return Err(ApiError::body_too_large(config.max_body_bytes));
+    let max_bytes = config.max_body_bytes_of(asked.route.name());
+    if announced.is_some_and(|bytes| bytes > max_bytes) {
+        return Err(ApiError::body_too_large(max_bytes));
     }
-    if let Some(announced) = announced {
-        form.check(announced)?;
+    // What a packed body unpacks to is not announced.
+    if let Some(bytes) = announced.filter(|_| head.coding.is_none()) {
+        form.check(bytes)?;
     }
-    let (timeout, priority) = (head.timeout, head.priority);
-    let admission = body::admit(asked.client, asked.route, announced)?;
-    let deadline = admission.deadline(timeout);
-    let limits = BodyLimits { max_bytes: config.max_body_bytes, pace: config.pace(deadline) };
-    let incoming = Incoming::new(request.body_mut(), announced, &admission, limits);
-    let bytes = collect(incoming, announced, form.arrays_at()).await?;
+    let (coding, priority) = (head.coding, head.priority);
+    let admission = body::admit(client, asked.route, announced)?;
+    let deadline = admission.deadline(head.timeout);
+    let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
+    let body = Incoming::new(request.body_mut(), announced, &admission, limits).unpacked(coding)?;
+    let bytes = body.collect_aligned_at(form.arrays_at()).await?;
     let options = CallOptions::new().with_deadline(deadline);
     let options = priority.into_iter().fold(options, CallOptions::with_priority);
-    Ok(ReadBody { bytes, admission, options })
+    Ok(ReadBody { bytes, admission, options, packing })
 }
 
 /// Off the runtime's threads where there is much JSON.
@@ -120,7 +119,7 @@ async fn parse(asked: Asked<'_>, form: Form, bytes: Bytes) -> Result<InferReques
 }
 
 /// Runs all items of a request. The outputs of the model, and the time of the item that took longest.
-pub(super) async fn run(
+async fn run(
     asked: Asked<'_>,
     admission: Admission,
     options: &CallOptions,
@@ -134,7 +133,7 @@ pub(super) async fn run(
     let mut admissions = vec![admission];
     for _ in 1..rows {
         // The bytes are those of the first.
-        admissions.push(asked.client.admit(asked.route, 0)?);
+        admissions.push(asked.around.client.admit(asked.route, 0)?);
     }
     let runs = items.into_iter().zip(admissions).map(|(item, admission)| {
         // Boxed, so that many of them are moved by pointer.
@@ -175,19 +174,15 @@ async fn run_item(
     options: CallOptions,
     arrays: Vec<Option<Array>>,
 ) -> Result<(Vec<Array>, Timing), ApiError> {
-    let value = asked.model.inputs.value(arrays, &asked.config.decode)?;
+    let value = asked.model.inputs.value(arrays, &asked.around.config.decode)?;
     let payload = convert::from_value(asked.route, value).await?;
-    let reply = asked.client.submit(admission, payload, options).await?;
+    let reply = asked.around.client.submit(admission, payload, options).await?;
     let timing = reply.timing;
-    Ok((outputs_of(asked.model, reply)?, timing))
-}
-
-pub(super) fn outputs_of(model: &Model, reply: Reply) -> Result<Vec<Array>, ApiError> {
-    arrays_of(model, &reply.payload)
+    Ok((arrays_of(asked.model, &reply.payload)?, timing))
 }
 
 /// The outputs in what a call gave.
-pub(super) fn arrays_of(model: &Model, payload: &Payload) -> Result<Vec<Array>, ApiError> {
+fn arrays_of(model: &Model, payload: &Payload) -> Result<Vec<Array>, ApiError> {
     let value = payload.to_value().map_err(ApiError::unencodable)?;
     model.outputs.arrays(&value).map_err(|error| {
         ApiError::of_kind(ErrorKind::Internal, format!("model '{}' gave what it does not give: {error}", model.name))

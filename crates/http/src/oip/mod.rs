@@ -17,7 +17,6 @@
 //! repository, generation, classification, schedule policy and sequences.
 
 mod array;
-mod body;
 mod classes;
 mod data;
 mod datatype;
@@ -45,7 +44,7 @@ use axum::body::HttpBody;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
-use callboard_core::{Client, ErrorKind};
+use callboard_core::ErrorKind;
 use serde_json::json;
 use tower::BoxError;
 
@@ -54,6 +53,7 @@ use self::path::{Action, Endpoint};
 use self::repository::MAX_BODY_BYTES;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::infer::Around;
 
 pub(crate) use self::model::Models;
 pub(crate) use self::path::owns;
@@ -64,15 +64,15 @@ const ACTS: &str = "POST";
 
 /// Answers one request to a path that the protocol [`owns`].
 pub(crate) async fn answer<B>(
-    client: &Client,
+    around: Around<'_>,
     models: &Models,
-    config: &HttpConfig,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError>
 where
     B: HttpBody<Data = Bytes> + Send + Unpin,
     B::Error: Into<BoxError>,
 {
+    let Around { client, config, .. } = around;
     let endpoint = Endpoint::parse(request.uri().path());
     check_method(request.method(), &endpoint)?;
     match endpoint {
@@ -97,7 +97,7 @@ where
         Endpoint::Control { name, load } => Err(repository::no_control(&name, load).into()),
         Endpoint::Model { name, version, action } => {
             let (route, model) = models.find(client, &name, version)?;
-            let asked = Asked { client, config, route: &route, model: &model };
+            let asked = Asked { around, route: &route, model: &model };
             ask(asked, action, request).await.map_err(|error| error.about(route.name()))
         }
         Endpoint::Unknown => Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")),
@@ -110,7 +110,7 @@ where
     B: HttpBody<Data = Bytes> + Send + Unpin,
     B::Error: Into<BoxError>,
 {
-    let Asked { client, route, model, .. } = asked;
+    let Asked { around: Around { client, .. }, route, model } = asked;
     match action {
         Action::Metadata => Ok(Json(metadata::model(model)).into_response()),
         Action::Config => Ok(Json(metadata::config(client, route, model)).into_response()),

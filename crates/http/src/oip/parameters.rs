@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{CallOptions, Priority};
+use callboard_core::{Admission, CallOptions, Deadline, Priority};
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::error::{Refusal, shown};
@@ -48,14 +48,11 @@ impl Parameters {
         }
     }
 
-    /// How long the answer is of use, where the request says.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
-    /// Adds class and session to a call's options.
-    pub(super) fn apply(&self, options: CallOptions) -> CallOptions {
+    /// Adds class, session and deadline to the options of a call. The smallest of all deadlines wins.
+    pub(super) fn apply(&self, options: CallOptions, admission: &Admission) -> CallOptions {
         let options = self.priority.into_iter().fold(options, CallOptions::with_priority);
+        let deadline = self.timeout.map(|timeout| Deadline::after(admission.admitted_at(), timeout));
+        let options = deadline.into_iter().fold(options, CallOptions::with_deadline);
         self.session.iter().fold(options, |options, session| options.with_session_key(session.as_str()))
     }
 
@@ -251,8 +248,8 @@ mod tests {
 
     #[test]
     fn a_timeout_is_in_microseconds_and_0_is_none() {
-        assert_eq!(read(r#"{"timeout":1500}"#).unwrap().timeout(), Some(Duration::from_micros(1500)));
-        assert_eq!(read(r#"{"timeout":0}"#).unwrap().timeout(), None);
+        assert_eq!(read(r#"{"timeout":1500}"#).unwrap().timeout, Some(Duration::from_micros(1500)));
+        assert_eq!(read(r#"{"timeout":0}"#).unwrap().timeout, None);
         assert!(read(r#"{"timeout":-1}"#).unwrap_err().contains("'timeout'"));
     }
 

@@ -1,13 +1,9 @@
 //! The answer to an inference request: JSON, or JSON with the bytes of those outputs behind it that were asked for in binary.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use axum::body::{Body, HttpBody};
-use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::body::Body;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
-use hyper::body::{Frame, SizeHint};
+use bytes::Bytes;
 use serde::Serialize;
 
 use super::array::Array;
@@ -16,6 +12,9 @@ use super::data;
 use super::error::Refusal;
 use super::model::Model;
 use super::request::{INFERENCE_HEADER_CONTENT_LENGTH, Wanted};
+use crate::convert;
+use crate::error::ApiError;
+use crate::respond::{Packing, body_of_parts};
 
 /// An answer that is written and not sent.
 #[derive(Debug)]
@@ -96,9 +95,19 @@ impl Written {
     }
 
     /// `is_binary`: whether anything was asked for in binary, although it may have no bytes.
-    pub(super) fn into_response(self, is_binary: bool) -> Response {
+    pub(super) async fn into_response(self, is_binary: bool, packing: &Packing) -> Result<Response, ApiError> {
         let json_bytes = self.json.len();
-        let mut response = Response::new(Pieces::body(self.json.into(), self.binary));
+        let binary_bytes: usize = self.binary.iter().map(Bytes::len).sum();
+        let mut parts = vec![Bytes::from(self.json)];
+        parts.extend(self.binary);
+        let coding = packing.of_bytes(binary_bytes > json_bytes, json_bytes + binary_bytes);
+        let body = match coding {
+            // Below this one buffer is written faster than several.
+            None if json_bytes + binary_bytes > SMALL_BYTES => body_of_parts(parts),
+            None => Body::from(joined(parts)),
+            Some(coding) => Body::from(convert::pack(joined(parts), coding).await?),
+        };
+        let mut response = Response::new(body);
         let headers = response.headers_mut();
         if is_binary {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -106,7 +115,20 @@ impl Written {
         } else {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        response
+        if let Some(coding) = coding {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        }
+        Ok(response)
+    }
+}
+
+const SMALL_BYTES: usize = 16 * 1024;
+
+fn joined(mut parts: Vec<Bytes>) -> Bytes {
+    match parts.len() {
+        1 => parts.swap_remove(0),
+        _ => parts.concat().into(),
     }
 }
 
@@ -116,50 +138,4 @@ fn open(object: &impl Serialize) -> Vec<u8> {
     let mut json = serde_json::to_vec(object).unwrap_or_default();
     json.pop();
     json
-}
-
-/// A body of several pieces, which are not copied into one. It knows its length.
-#[derive(Debug)]
-struct Pieces {
-    pieces: std::vec::IntoIter<Bytes>,
-    left: u64,
-}
-
-/// Below this one buffer is written faster than several.
-const SMALL_BYTES: usize = 16 * 1024;
-
-impl Pieces {
-    fn body(first: Bytes, rest: Vec<Bytes>) -> Body {
-        let len = first.len() + rest.iter().map(Bytes::len).sum::<usize>();
-        if rest.is_empty() {
-            return Body::from(first);
-        }
-        if len <= SMALL_BYTES {
-            let mut whole = BytesMut::with_capacity(len);
-            whole.extend_from_slice(&first);
-            rest.iter().for_each(|piece| whole.extend_from_slice(piece));
-            return Body::from(whole.freeze());
-        }
-        let pieces: Vec<Bytes> = std::iter::once(first).chain(rest).collect();
-        Body::new(Self { pieces: pieces.into_iter(), left: len as u64 })
-    }
-}
-
-impl HttpBody for Pieces {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let piece = self.pieces.next();
-        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
 }

@@ -86,13 +86,18 @@ where
     }
 
     /// The whole body. A body that came in one piece is that piece, uncopied.
-    pub(crate) async fn collect(mut self) -> Result<Bytes, ApiError> {
+    pub(crate) async fn collect(self) -> Result<Bytes, ApiError> {
+        self.collect_aligned_at(0).await
+    }
+
+    /// The whole body, of which the byte at `place` lies aligned where it did not come in one piece.
+    pub(crate) async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
         if self.unpacking.is_none() && self.body.is_end_stream() {
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        let mut whole = Gathering::new(self.announced, first);
+        let mut whole = Gathering::aligned_at(place, self.announced, first);
         whole.push(second);
         while let Some(chunk) = self.chunk().await? {
             whole.push(chunk);

@@ -1,4 +1,5 @@
-//! One body out of the pieces in which it came: each byte is copied once, into a buffer that is aligned for every array.
+//! One body out of the pieces in which it came: each byte is copied once, into a buffer that is aligned for every array, from its
+//! beginning or from where the first array lies.
 //!
 //! Memory follows what has arrived, not what was announced: pieces are kept as they are until half of the body is there, and
 //! only then is there a buffer for all of it. A body of unknown length gets its buffer at its end. A body that came in one
@@ -24,13 +25,21 @@ pub(crate) struct Gathering {
     kept: Vec<Bytes>,
     small: Vec<u8>,
     buffer: Option<AlignedBuffer>,
+    /// The byte that lies aligned.
+    aligned_at: usize,
 }
 
 impl Gathering {
     /// A body of which this was the first piece.
     pub(crate) fn new(announced: Option<u64>, first: Bytes) -> Self {
+        Self::aligned_at(0, announced, first)
+    }
+
+    /// A body of which this was the first piece and whose first array lies at a place of its own.
+    pub(crate) fn aligned_at(aligned_at: usize, announced: Option<u64>, first: Bytes) -> Self {
         let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
-        let mut gathering = Self { announced, received: 0, kept: Vec::new(), small: Vec::new(), buffer: None };
+        let (kept, small) = (Vec::new(), Vec::new());
+        let mut gathering = Self { announced, received: 0, kept, small, buffer: None, aligned_at };
         gathering.push(first);
         gathering
     }
@@ -87,7 +96,7 @@ impl Gathering {
     /// What was kept in a buffer with room for `all`; each piece is released behind its copy.
     fn joined(&mut self, all: usize) -> AlignedBuffer {
         self.flush();
-        let mut buffer = AlignedBuffer::with_capacity(all);
+        let mut buffer = AlignedBuffer::with_capacity_aligned_at(all, self.aligned_at);
         for piece in std::mem::take(&mut self.kept) {
             buffer.push(&piece);
         }
@@ -114,6 +123,21 @@ mod tests {
                 let whole = gather(announced, body.chunks(size).map(Bytes::copy_from_slice));
                 assert_eq!(whole, body, "{size} {announced:?}");
                 assert!(whole.as_ptr().addr().is_multiple_of(16));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_array_lies_aligned_wherever_it_is() {
+        let body: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
+        for place in [1, 15, 16, 135, 5000] {
+            for announced in [None, Some(body.len() as u64)] {
+                let mut pieces = body.chunks(1000).map(Bytes::copy_from_slice);
+                let mut gathering = Gathering::aligned_at(place, announced, pieces.next().unwrap());
+                pieces.for_each(|piece| gathering.push(piece));
+                let whole = gathering.finish();
+                assert_eq!(whole, body);
+                assert!((whole.as_ptr().addr() + place).is_multiple_of(16), "{place} {announced:?}");
             }
         }
     }

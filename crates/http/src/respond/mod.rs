@@ -7,4 +7,5 @@ pub(crate) mod stream;
 mod whole;
 
 pub(crate) use form::{Accepted, offers};
+pub(crate) use parts::body_of_parts;
 pub(crate) use whole::{Packing, whole};

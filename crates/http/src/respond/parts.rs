@@ -1,5 +1,5 @@
-//! A body in pieces that are there already, with its length known: what an envelope is sent as, so that nothing of it is
-//! copied.
+//! A body in pieces that are there already, with its length known: what an envelope or a list of arrays is sent as, so that
+//! nothing of it is copied.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,8 +20,12 @@ struct Parts {
 
 /// The body that sends an envelope.
 pub(super) fn body_of(envelope: Envelope) -> Body {
-    let left = envelope.len() as u64;
-    let mut parts = envelope.into_parts();
+    body_of_parts(envelope.into_parts())
+}
+
+/// The body that sends these one after the other.
+pub(crate) fn body_of_parts(mut parts: Vec<Bytes>) -> Body {
+    let left = parts.iter().map(|part| part.len() as u64).sum();
     match (parts.len(), parts.pop()) {
         (1, Some(only)) => Body::from(only),
         (_, last) => {

@@ -32,8 +32,13 @@ impl Packing {
     }
 
     fn of(&self, form: ReplyForm, bytes: usize) -> Option<Coding> {
+        self.of_bytes(form.is_dense(), bytes)
+    }
+
+    /// For so many bytes, that are worth packing or are numbers as they are.
+    pub(crate) fn of_bytes(&self, is_dense: bool, bytes: usize) -> Option<Coding> {
         let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
-        Coding::of_answer(accept_encoding.to_str().ok()?, form.is_dense())
+        Coding::of_answer(accept_encoding.to_str().ok()?, is_dense)
     }
 
     /// A stream is packed piece by piece, each by itself hardly worth it: as what is dense.

@@ -1,0 +1,362 @@
+//! The Open Inference Protocol by hand: what a client can get wrong, and what it must be told. What clients get right is in
+//! `tests/external/triton.rs`, with a client that others wrote.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use axum::http::Request;
+use callboard_codec::{DType, DataType, Tensor, TensorField, TensorFields, Value};
+use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage};
+use callboard_http::{ApiInfo, Edge, HttpConfig};
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use futures_util::stream;
+use serde_json::{Value as Json, json};
+use tower::Service as _;
+
+use crate::support::app::Hold;
+use crate::support::{Answer, Server, config};
+
+const HEADER: &str = "inference-header-content-length";
+
+/// `/x`: an array `[-1, 2]` of FP32, given back; `/rows`: many arrays `[2]` of FP32, each given back but those that begin with
+/// a negative number; `/where`: where the bytes of its array lie.
+fn app() -> App {
+    let tensors = |name: &str, shape: Vec<Option<usize>>, stackable| {
+        let field = TensorField { name: name.to_owned(), dtype: Some(DType::F32), shape: Some(shape) };
+        DataType::value().with_tensors(TensorFields { fields: vec![field], stackable })
+    };
+    let x = || tensors("x", vec![None, Some(2)], false);
+    let row = || tensors("x", vec![Some(2)], true);
+    let rows = Stage::each("rows", |value: &Value| {
+        let tensor = value.get("x").and_then(Value::as_tensor).ok_or_else(|| Failure::new("no tensor"))?;
+        match tensor.as_slice::<f32>()?[0] {
+            ..0.0 => Err(Failure::invalid_input("below zero")),
+            _ => Ok(value.clone()),
+        }
+    });
+    let lies = Stage::each("where", |value: &Value| {
+        let tensor = value.get("x").and_then(Value::as_tensor).ok_or_else(|| Failure::new("no tensor"))?;
+        let place = tensor.data().as_ptr().addr() as i64;
+        Ok(Value::Tensor(Tensor::from_vec(&[2], vec![place % 16, tensor.data().len() as i64])?))
+    });
+    let place = TensorField { name: "place".to_owned(), dtype: Some(DType::I64), shape: Some(vec![Some(2)]) };
+    let place = DataType::value().with_tensors(TensorFields { fields: vec![place], stackable: false });
+    App::new()
+        .mount(RouteSpec::described("/x", Stage::each("x", |value: &Value| Ok(value.clone())), x(), x()))
+        .mount(RouteSpec::described("/rows", rows, row(), row()))
+        .mount(RouteSpec::described("/where", lies, x(), place))
+        .route("/explode", Stage::each("explode", |_: &f64| -> Result<f64, Failure> { panic!("the worker panics") }))
+}
+
+async fn server() -> Server {
+    Server::of_app(app(), HttpConfig::default()).await
+}
+
+/// What `{"error": …}` says, after a look at what all errors have.
+fn error(answer: &Answer) -> String {
+    assert_eq!(answer.header("content-type"), Some("application/json"), "{answer:?}");
+    assert!(answer.header("x-request-id").is_some());
+    let json = answer.json();
+    assert_eq!(json.as_object().map(serde_json::Map::len), Some(1), "{json}");
+    json["error"].as_str().unwrap_or_else(|| panic!("no text: {json}")).to_owned()
+}
+
+fn input(more: Json) -> Json {
+    let mut input = json!({ "name": "x", "datatype": "FP32", "shape": [1, 2] });
+    input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({ "inputs": [input] })
+}
+
+fn two(first: f32, second: f32) -> Vec<u8> {
+    [first.to_le_bytes(), second.to_le_bytes()].concat()
+}
+
+#[tokio::test]
+async fn lengths_that_lie_are_refused_and_cost_nothing() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let sized = |bytes: i64| input(json!({ "parameters": { "binary_data_size": bytes } }));
+    let of = |shape: Json| input(json!({ "shape": shape, "parameters": { "binary_data_size": 8 } }));
+    let twice = json!({ "inputs": [sized(8)["inputs"][0], sized(8)["inputs"][0]] });
+    let both = input(json!({ "data": [1, 2], "parameters": { "binary_data_size": 8 } }));
+    let cases = [
+        (sized(9), 8, "expecting 1 additional bytes"),
+        (sized(i64::MAX), 8, "additional bytes"),
+        (sized(4), 4, "unexpected byte size 4, expecting 8"),
+        (sized(8), 12, "unexpected additional input data for model 'x'"),
+        (sized(-8), 8, "binary_data_size"),
+        (of(json!([-1, 2])), 8, "axis"),
+        (of(json!([2, 2])), 8, "expecting 16 bytes"),
+        (of(json!([i64::MAX, 2])), 8, "too large"),
+        (of(json!([2])), 8, "shape"),
+        (of(json!([1, 2, 1])), 8, "shape"),
+        (of(json!([1, 3])), 8, "shape"),
+        (of(json!(["1", 2])), 8, "JSON"),
+        (twice, 16, "twice"),
+        (both, 8, "both"),
+        (input(json!({})), 0, "binary_data_size"),
+        (input(json!({ "data": [1] })), 0, "expecting 2"),
+        (input(json!({ "data": [1, 2, 3] })), 0, "more than 2"),
+        (input(json!({ "data": [1, "2"] })), 0, "a text is no FP32"),
+        (input(json!({ "data": [1, 2], "datatype": "FP64" })), 0, "'FP64'"),
+        (input(json!({ "data": [1, 2], "datatype": "WORDS" })), 0, "'WORDS'"),
+        (input(json!({ "data": [1, 2], "name": "y" })), 0, "'y'"),
+        (json!({ "inputs": [] }), 0, "got 0 inputs"),
+        (json!({}), 0, "inputs"),
+        (json!([]), 0, "JSON"),
+    ];
+    for (json, binary, words) in cases {
+        let json = json.to_string();
+        let body = [json.as_bytes(), &vec![0; binary]].concat();
+        let answer = client.post("/v2/models/x/infer", &[(HEADER, &json.len().to_string())], &body).await;
+        let told = error(&answer);
+        assert_eq!(answer.status, 400, "{json}: {told}");
+        assert!(told.contains(words), "{json}: {told}");
+    }
+
+    let json = sized(8).to_string();
+    let body = [json.as_bytes(), &two(1.0, 2.0)].concat();
+    let beyond = (body.len() + 1).to_string();
+    let huge = u64::MAX.to_string();
+    for (header, words) in [
+        (beyond.as_str(), "expecting 1 more bytes"),
+        (huge.as_str(), "more bytes"),
+        ("99999999999999999999999", "one whole number"),
+        ("-1", "one whole number"),
+        ("1e2", "one whole number"),
+        ("", "one whole number"),
+        ("1, 2", "one whole number"),
+        ("10", "JSON"),
+        ("0", "does not follow"),
+    ] {
+        let answer = client.post("/v2/models/x/infer", &[(HEADER, header)], &body).await;
+        assert_eq!(answer.status, 400, "{header}");
+        assert!(error(&answer).contains(words), "{header}: {}", error(&answer));
+    }
+    let length = json.len().to_string();
+    let again = client.post("/v2/models/x/infer", &[(HEADER, &length), (HEADER, &length)], &body).await;
+    assert!(error(&again).contains("one whole number"), "two headers are no header");
+
+    let good = client.post("/v2/models/x/infer", &[(HEADER, &length)], &body).await;
+    assert_eq!(good.json()["outputs"][0]["data"], json!([1.0, 2.0]), "and the connection is as good as before");
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
+#[tokio::test]
+async fn what_can_be_refused_by_the_head_is_refused_before_the_body_comes() {
+    let server = server().await;
+    for (line, status, words) in [
+        (format!("{HEADER}: 100\r\ncontent-length: 99"), 400, "expecting 1 more bytes"),
+        ("content-length: 99999999999".to_owned(), 413, "limit"),
+        ("content-length: 10\r\ncontent-encoding: br".to_owned(), 415, "gzip"),
+        ("content-length: 10\r\nx-request-timeout-ms: soon".to_owned(), 400, "x-request-timeout-ms"),
+    ] {
+        let mut client = server.connect().await;
+        client.send(format!("POST /v2/models/x/infer HTTP/1.1\r\nhost: test\r\n{line}\r\n\r\n")).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, status, "{line}");
+        assert!(error(&answer).contains(words), "{line}: {}", error(&answer));
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_read_by_its_own_headers_and_not_by_its_type() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let body = input(json!({ "data": [1, 2] })).to_string();
+    for content_type in [None, Some("application/octet-stream"), Some("text/html"), Some("\u{a0}")] {
+        let headers: Vec<_> = content_type.iter().map(|content_type| ("content-type", *content_type)).collect();
+        let answer = client.post("/v2/models/x/infer", &headers, &body).await;
+        assert_eq!(answer.status, 200, "{content_type:?}");
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        assert_eq!(answer.header(HEADER), None, "JSON alone has no such header");
+        assert!(answer.header("server-timing").is_some());
+        let expected = json!({ "model_name": "x", "model_version": "1",
+            "outputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0] }] });
+        assert_eq!(answer.json(), expected);
+    }
+}
+
+#[tokio::test]
+async fn arrays_behind_json_of_any_length_lie_aligned() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let numbers = vec![0_u8; 512 * 1024];
+    for padding in 0..17 {
+        let input = json!({ "name": "x", "datatype": "FP32", "shape": [numbers.len() / 8, 2],
+            "parameters": { "binary_data_size": numbers.len() } });
+        let json = json!({ "inputs": [input], "padding": " ".repeat(padding) }).to_string();
+        let head = format!(
+            "POST /v2/models/where/infer HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n{HEADER}: {}\r\n\r\n",
+            json.len() + numbers.len(),
+            json.len()
+        );
+        // In pieces, as a network has it: what came in one is used as it came.
+        client.send(head + &json[..10]).await;
+        client.send(&json[10..]).await;
+        for piece in numbers.chunks(100_000) {
+            client.send(piece).await;
+        }
+        let answer = client.answer().await.json();
+        assert_eq!(answer["outputs"][0]["data"], json!([0, numbers.len()]), "{padding}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn one_bad_item_of_many_fails_the_request_and_no_other() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let body = |rows: &[[f32; 2]]| {
+        json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [rows.len(), 2], "data": rows }] }).to_string()
+    };
+    let bad = client.post("/v2/models/rows/infer", &[], body(&[[1.0, 2.0], [-1.0, 0.0], [3.0, 4.0]])).await;
+    assert_eq!((bad.status, error(&bad).as_str()), (400, "below zero"));
+    let good = client.post("/v2/models/rows/infer", &[], body(&[[1.0, 2.0], [3.0, 4.0]])).await.json();
+    assert_eq!(good["outputs"][0]["data"], json!([1.0, 2.0, 3.0, 4.0]));
+    assert_eq!(good["outputs"][0]["shape"], json!([2, 2]));
+    let none = client.post("/v2/models/rows/infer", &[], body(&[])).await;
+    assert!(error(&none).contains("empty"), "{none:?}");
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
+#[tokio::test]
+async fn every_error_is_the_protocols_own() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for (path, status) in [
+        ("/v2/nothing", 404),
+        ("/v2/models/nobody", 404),
+        ("/v2/models/x/versions/9", 404),
+        ("/v2/models/x/infer", 405),
+        ("/v2/models/../metrics", 404),
+        ("/v2/models/%2e%2e%2fmetrics", 404),
+        ("/v2/models/x/trace/setting", 404),
+    ] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.status, status, "{path}");
+        error(&answer);
+    }
+    let wrong = client.post("/v2/models/x", &[], "").await;
+    assert_eq!((wrong.status, wrong.header("allow")), (405, Some("GET, HEAD")));
+    for path in ["/v2/repository/models/x/unload", "/v2/repository/models/x/load"] {
+        let refused = client.post(path, &[], "{}").await;
+        assert_eq!(refused.status, 400);
+        assert!(error(&refused).contains("model control"), "{refused:?}");
+    }
+    let number = r#"{"inputs":[{"name":"input","datatype":"FP64","shape":[1],"data":[1]}]}"#;
+    let died = client.post("/v2/models/explode/infer", &[], number).await;
+    assert_eq!(died.status, 500);
+    assert!(error(&died).contains("the worker panics"), "{died:?}");
+    let shared =
+        r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"parameters":{"shared_memory_region":"r"}}]}"#;
+    let shared = client.post("/v2/models/x/infer", &[], shared).await;
+    assert_eq!((shared.status, error(&shared).contains("shared memory")), (501, true));
+    let long = client.post("/v2/repository/index", &[], vec![b' '; 100_000]).await;
+    assert_eq!(long.status, 413);
+    let next = server.connect().await.post("/v2/repository/index", &[], "{}").await;
+    assert_eq!(next.json().as_array().map(Vec::len), Some(4), "{next:?}");
+}
+
+#[tokio::test]
+async fn a_full_or_draining_node_says_so_in_the_protocols_words() {
+    let (app, holding) = Hold::with_queue(1).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let text = r#"{"inputs":[{"name":"input","datatype":"BYTES","shape":[1],"data":["a"]}]}"#;
+    let head = format!("POST /v2/models/hold/infer HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n", text.len());
+    let mut held = server.connect().await;
+    held.send(format!("{head}{text}")).await;
+    holding.one_is_held().await;
+    let mut queued = server.connect().await;
+    queued.send(format!("{head}{text}")).await;
+    server.metric_becomes("callboard_stage_queued{stage=\"hold\"}", 1.0).await;
+
+    let refused = server.connect().await.post("/v2/models/hold/infer", &[], text).await;
+    assert_eq!(refused.status, 429);
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    error(&refused);
+
+    holding.release_one();
+    holding.release_one();
+    assert_eq!(held.answer().await.status, 200);
+    assert_eq!(queued.answer().await.status, 200);
+
+    assert_eq!(server.get("/v2/health/ready").await.status, 200);
+    server.drain().await;
+    for path in ["/v2/health/ready", "/v2/models/hold/ready"] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.status, 503, "{path}");
+        error(&answer);
+    }
+    assert_eq!(server.get("/v2/health/live").await.status, 200);
+    let index = server.connect().await.post("/v2/repository/index", &[], "").await.json();
+    assert_eq!(index[0]["state"], "UNAVAILABLE");
+    let late = server.connect().await.post("/v2/models/hold/infer", &[], text).await;
+    assert_eq!(late.status, 503, "{late:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_is_starting_is_not_ready() {
+    let mut edge = Edge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    let request = Request::get("/v2/health/ready").body(axum::body::Body::empty()).unwrap();
+    let answer = edge.call(request).await.unwrap();
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.headers()["content-type"], "application/json");
+}
+
+#[tokio::test]
+async fn a_reader_of_events_that_leaves_cancels_its_call() {
+    let endless = StreamStage::each("endless", |from: Arc<u64>| stream::iter((*from..).map(Ok)));
+    let server = Server::of_app(App::new().route_streaming("/endless", endless), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let body = r#"{"input":7}"#;
+    let length = body.len();
+    client
+        .send(format!(
+            "POST /v2/models/endless/generate_stream HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{body}"
+        ))
+        .await;
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(r#""output":9}"#) {
+        let read = tokio::io::AsyncReadExt::read_buf(&mut client.socket, &mut seen).await.unwrap();
+        assert!(read > 0, "ended: {}", String::from_utf8_lossy(&seen));
+    }
+    let seen = String::from_utf8_lossy(&seen).into_owned();
+    assert!(seen.contains("text/event-stream") && seen.contains("data: {\"model_name\":\"endless\""), "{seen}");
+    drop(client);
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
+}
+
+fn zlib(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test]
+async fn packed_bodies_are_taken_and_their_lengths_are_those_of_what_is_in_them() {
+    let server = Server::of_app(app(), config(|config| config.max_body_bytes = 100_000)).await;
+    let mut client = server.connect().await;
+    let numbers: Vec<u8> = (0..2000_u16).flat_map(|n| f32::from(n).to_le_bytes()).collect();
+    let json = input(json!({ "shape": [1000, 2], "parameters": { "binary_data_size": numbers.len() } })).to_string();
+    let body = [json.as_bytes(), &numbers].concat();
+    let packed = zlib(&body);
+    assert!(packed.len() < json.len() + numbers.len());
+    let length = json.len().to_string();
+    let headers = [("content-encoding", "deflate"), (HEADER, length.as_str())];
+    let answer = client.post("/v2/models/x/infer", &headers, &packed).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["outputs"][0]["data"][1999], json!(1999.0));
+
+    let headers = [("content-encoding", "deflate"), (HEADER, "999999")];
+    let lying = client.post("/v2/models/x/infer", &headers, &packed).await;
+    assert_eq!(lying.status, 400);
+    assert!(error(&lying).contains("more bytes"), "{lying:?}");
+
+    let bomb = zlib(&[0; 10_000_000]);
+    let refused = client.post("/v2/models/x/infer", &[("content-encoding", "deflate")], &bomb).await;
+    assert_eq!(refused.status, 413);
+    error(&refused);
+}

@@ -1,0 +1,5 @@
+//! The body of an inference request to arrays.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| callboard_http::decode_inference_request(input));
