@@ -23,6 +23,7 @@ fn main() {
         tokio::spawn(streams_beside_calls()).await.unwrap();
         tokio::spawn(batches_at_saturation()).await.unwrap();
         tokio::spawn(restarts_under_load()).await.unwrap();
+        tokio::spawn(looks_at_a_node()).await.unwrap();
     });
 }
 
@@ -70,17 +71,21 @@ async fn throughput_at_many_callers() {
     let task = start(Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(64)).await;
     let thread = start(Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(64).on_threads()).await;
     let channel = hand_written_loop(64);
-    let mut best = [0.0f64; 3];
+    let mut best = [0.0f64; 4];
     for _ in 0..ROUNDS {
         let client = task.client();
         best[0] = best[0].max(calls_per_second(move |n| call(client.clone(), n)).await);
         let client = thread.client();
         best[1] = best[1].max(calls_per_second(move |n| call(client.clone(), n)).await);
-        let channel = channel.clone();
-        best[2] = best[2].max(calls_per_second(move |n| channel_call_owned(channel.clone(), n)).await);
+        let plain = channel.clone();
+        best[2] = best[2].max(calls_per_second(move |n| channel_call_owned(plain.clone(), n)).await);
+        let timed = channel.clone();
+        best[3] = best[3].max(calls_per_second(move |n| channel_call_in_time(timed.clone(), n)).await);
     }
     println!("\n{CALLERS} callers                                calls/s    of the hand-written loop");
-    for (name, rate) in ["task stage", "thread stage", "hand-written mpsc + oneshot loop"].iter().zip(best) {
+    let names =
+        ["task stage", "thread stage", "hand-written mpsc + oneshot loop", "the same with a timeout for each call"];
+    for (name, rate) in names.iter().zip(best) {
         println!("  {name:<38} {rate:>8.0}    {:.2}", rate / best[2]);
     }
     println!("  mean batch of the task stage           {:.1}", mean_batch(&task));
@@ -197,6 +202,42 @@ async fn restarts_under_load() {
     let _ = std::panic::take_hook();
 }
 
+/// What a look at a node costs that has ten stages of four replicas, and a thousand calls in flight.
+async fn looks_at_a_node() {
+    let mut app = App::new();
+    for n in 0..10 {
+        let stage = Stage::each_async(format!("stage{n}").as_str(), |n: std::sync::Arc<u64>| async move {
+            std::future::pending::<()>().await;
+            Ok(*n)
+        });
+        app = app.route(&format!("/route{n}"), stage.replicas(4));
+    }
+    let node = app.start().await.unwrap();
+    let calls: Vec<_> = (0..1000u64)
+        .map(|n| {
+            let client = node.client();
+            tokio::spawn(async move { client.call::<u64, u64>(&format!("/route{}", n % 10), n).await.map(drop) })
+        })
+        .collect();
+    while node.describe().in_flight < calls.len() {
+        tokio::task::yield_now().await;
+    }
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..1000 {
+        let begun = Instant::now();
+        std::hint::black_box(node.describe());
+        best[0] = best[0].min(begun.elapsed().as_nanos() as f64 / 1000.0);
+        let begun = Instant::now();
+        std::hint::black_box(node.metrics());
+        best[1] = best[1].min(begun.elapsed().as_nanos() as f64 / 1000.0);
+    }
+    println!("\na look at 10 stages of 4 replicas, 1,000 calls in flight");
+    println!("  describe() {:.0} µs, metrics() {:.0} µs", best[0], best[1]);
+    for call in calls {
+        call.abort();
+    }
+}
+
 async fn start(stage: Stage<u64, u64>) -> Node {
     start_pipeline(stage.into()).await
 }
@@ -303,6 +344,11 @@ async fn channel_call(channel: &mpsc::Sender<Request>, n: u64) -> u64 {
 
 async fn channel_call_owned(channel: mpsc::Sender<Request>, n: u64) -> u64 {
     channel_call(&channel, n).await
+}
+
+/// With the least that a server would have: nobody waits forever.
+async fn channel_call_in_time(channel: mpsc::Sender<Request>, n: u64) -> u64 {
+    tokio::time::timeout(Duration::from_secs(30), channel_call(&channel, n)).await.unwrap()
 }
 
 /// An OS thread that sends back what it gets: the floor under every thread stage.
