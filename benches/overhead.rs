@@ -2,7 +2,8 @@
 //! axum handler that echoes the same JSON on the same accept loop with the same headers.
 //!
 //! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` takes its time,
-//! `-- --connections 64 --pipelines task` looks at one corner.
+//! `-- --connections 64 --pipelines task` looks at one corner. `-- --workload tensor` sends an array of a mebibyte in MessagePack
+//! there and back, `-- --workload events` asks for a hundred server-sent events.
 //!
 //! One binary: it starts itself again as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
 //! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, which does no more than it
@@ -14,25 +15,34 @@
 mod overhead_parts {
     pub(crate) mod load;
     pub(crate) mod server;
+    pub(crate) mod workload;
 }
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use overhead_parts::load::{self, Measured};
-use overhead_parts::server::{self, Kind, ServerProcess};
+use overhead_parts::server::{Kind, ServerProcess};
+use overhead_parts::workload::Workload;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(kind) = arguments.strip_prefix(&["serve".to_owned()]).and_then(|rest| rest.first()) {
-        return server::run(Kind::of(kind).expect("a kind of server"));
+        return overhead_parts::server::run(Kind::of(kind).expect("a kind of server"));
     }
     let plan = Plan::of(&arguments);
     let servers: Vec<ServerProcess> = plan.kinds.iter().map(|kind| ServerProcess::start(*kind)).collect();
-    println!("{} rounds of {:?} each; body {} bytes", plan.rounds, plan.duration, server::BODY.len());
+    let length = plan.workload.request().len();
+    println!(
+        "{}: {} rounds of {:?} each; a request is {length} bytes",
+        plan.workload.name(),
+        plan.rounds,
+        plan.duration
+    );
     for connections in &plan.connections {
-        let rounds: Vec<Vec<Measured>> =
-            (0..plan.rounds).map(|round| run_round(&servers, *connections, plan.duration, round)).collect();
+        let rounds: Vec<Vec<Measured>> = (0..plan.rounds)
+            .map(|round| run_round(&servers, plan.workload, *connections, plan.duration, round))
+            .collect();
         report(*connections, &servers, &rounds);
     }
     report_wake_up(bare_wake_up());
@@ -40,6 +50,7 @@ fn main() {
 
 /// What to measure.
 struct Plan {
+    workload: Workload,
     kinds: Vec<Kind>,
     connections: Vec<usize>,
     rounds: usize,
@@ -60,6 +71,7 @@ impl Plan {
         let mut kinds = vec![Kind::Bare];
         kinds.extend(list("--pipelines", "task,thread").iter().map(|name| Kind::of(name).expect("task or thread")));
         Self {
+            workload: after("--workload").map_or(Workload::Echo, |name| Workload::of(name).expect("a workload")),
             kinds,
             connections: list("--connections", "1,64,256").iter().map(|number| number.parse().unwrap()).collect(),
             rounds: after("--rounds").map_or(rounds, |number| number.parse().unwrap()),
@@ -69,14 +81,20 @@ impl Plan {
 }
 
 /// Each server once; every other round in the opposite order.
-fn run_round(servers: &[ServerProcess], connections: usize, duration: Duration, round: usize) -> Vec<Measured> {
+fn run_round(
+    servers: &[ServerProcess],
+    workload: Workload,
+    connections: usize,
+    duration: Duration,
+    round: usize,
+) -> Vec<Measured> {
     let mut order: Vec<usize> = (0..servers.len()).collect();
     if round % 2 == 1 {
         order.reverse();
     }
     let mut measured: Vec<Option<Measured>> = servers.iter().map(|_| None).collect();
     for index in order {
-        measured[index] = Some(load::run(&servers[index], connections, duration));
+        measured[index] = Some(load::run(&servers[index], workload, connections, duration));
     }
     measured.into_iter().flatten().collect()
 }

@@ -8,7 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::server::{BODY, ServerProcess};
+use super::server::ServerProcess;
+use super::workload::Workload;
 
 /// What one server did under one load.
 pub(crate) struct Measured {
@@ -37,19 +38,19 @@ impl Measured {
 }
 
 /// Loads `server` for `duration`, after a fifth of that to warm up.
-pub(crate) fn run(server: &ServerProcess, connections: usize, duration: Duration) -> Measured {
+pub(crate) fn run(server: &ServerProcess, workload: Workload, connections: usize, duration: Duration) -> Measured {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        drive(server.address, connections, duration / 5).await;
+        drive(server.address, workload, connections, duration / 5).await;
         let (cpu, begin) = (server.cpu_seconds(), Instant::now());
-        let latencies_ns = drive(server.address, connections, duration).await;
+        let latencies_ns = drive(server.address, workload, connections, duration).await;
         Measured { latencies_ns, elapsed: begin.elapsed(), cpu_seconds: server.cpu_seconds() - cpu }
     })
 }
 
-async fn drive(address: SocketAddr, connections: usize, duration: Duration) -> Histogram<u64> {
+async fn drive(address: SocketAddr, workload: Workload, connections: usize, duration: Duration) -> Histogram<u64> {
     let until = Instant::now() + duration;
-    let mut tasks: JoinSet<Histogram<u64>> = (0..connections).map(|_| closed_loop(address, until)).collect();
+    let mut tasks: JoinSet<Histogram<u64>> = (0..connections).map(|_| closed_loop(address, workload, until)).collect();
     let mut all = histogram();
     while let Some(latencies) = tasks.join_next().await {
         all.add(latencies.unwrap()).unwrap();
@@ -57,19 +58,16 @@ async fn drive(address: SocketAddr, connections: usize, duration: Duration) -> H
     all
 }
 
-async fn closed_loop(address: SocketAddr, until: Instant) -> Histogram<u64> {
-    let request = format!(
-        "POST /echo HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\naccept: */*\r\ncontent-length: {}\r\n\r\n{BODY}",
-        BODY.len(),
-    );
+async fn closed_loop(address: SocketAddr, workload: Workload, until: Instant) -> Histogram<u64> {
+    let request = workload.request();
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.set_nodelay(true).unwrap();
-    let mut buffer = vec![0; 4096];
+    let mut buffer = vec![0; BUFFER_BYTES];
     let mut latencies = histogram();
     let mut begin = Instant::now();
     while begin < until {
-        socket.write_all(request.as_bytes()).await.unwrap();
-        read_answer(&mut socket, &mut buffer).await;
+        socket.write_all(&request).await.unwrap();
+        read_answer(&mut socket, workload, &mut buffer).await;
         let end = Instant::now();
         latencies.record((end - begin).as_nanos() as u64).unwrap();
         begin = end;
@@ -77,21 +75,27 @@ async fn closed_loop(address: SocketAddr, until: Instant) -> Histogram<u64> {
     latencies
 }
 
-/// Reads one answer and insists that it is the echo.
-async fn read_answer(socket: &mut TcpStream, buffer: &mut [u8]) {
+/// More than any answer.
+const BUFFER_BYTES: usize = (1 << 20) + 4096;
+
+/// Reads one answer and insists that it is the one that was asked for.
+async fn read_answer(socket: &mut TcpStream, workload: Workload, buffer: &mut [u8]) {
     let mut filled = 0;
     loop {
         let read = socket.read(&mut buffer[filled..]).await.unwrap();
         assert!(read > 0, "the server closed the connection");
         filled += read;
         let answer = &buffer[..filled];
-        // The body is the last thing that comes, and it is known.
-        if answer.ends_with(BODY.as_bytes()) {
-            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(answer));
+        if workload.is_answered(answer) {
+            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", shown(answer));
             return;
         }
-        assert!(filled < buffer.len(), "not the echo: {}", String::from_utf8_lossy(answer));
+        assert!(filled < buffer.len(), "not the answer: {}", shown(answer));
     }
+}
+
+fn shown(answer: &[u8]) -> String {
+    String::from_utf8_lossy(&answer[..answer.len().min(500)]).into_owned()
 }
 
 fn histogram() -> Histogram<u64> {

@@ -4,10 +4,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
+use axum::body::Bytes;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::sse::{Event, Sse};
 use axum::routing::post;
 use axum::{Json, Router};
-use callboard_core::{App, Stage};
+use callboard_codec::{DecodeLimits, Format, Value};
+use callboard_core::{App, Stage, StreamPipeline, StreamStage};
 use callboard_http::{HttpConfig, serve, serve_router};
+use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -72,7 +77,10 @@ pub(crate) fn run(kind: Kind) {
             Kind::Task | Kind::Thread => {
                 let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone())).max_batch_size(32);
                 let echo = if kind == Kind::Thread { echo.on_threads() } else { echo };
-                let node = App::new().route("/echo", echo).start().await.unwrap();
+                let tensor = Stage::each("tensor", |tensor: &Value| Ok(tensor.clone()));
+                let tensor = if kind == Kind::Thread { tensor.on_threads() } else { tensor };
+                let app = App::new().route("/echo", echo).route("/tensor", tensor).route_streaming("/events", events());
+                let node = app.start().await.unwrap();
                 let client = node.client();
                 tokio::spawn(async move {
                     let served = serve(listener, client, HttpConfig::default(), orphaned).await;
@@ -85,13 +93,40 @@ pub(crate) fn run(kind: Kind) {
     });
 }
 
-/// The same answer as the edge's, header by header, made at no cost.
+/// An event of a model that writes a word at a time.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+struct Word {
+    index: u64,
+    text: String,
+}
+
+fn words(count: u64) -> impl Iterator<Item = Word> {
+    (0..count).map(|index| Word { index, text: "a word or two".to_owned() })
+}
+
+fn events() -> StreamPipeline<u64, Word> {
+    StreamStage::each("events", |count: std::sync::Arc<u64>| stream::iter(words(*count).map(Ok))).into()
+}
+
+/// The same answers as the edge's, header by header, made at no cost.
 fn bare() -> Router {
     let headers = [
         ("server-timing", "queue;dur=0.003, batch;dur=0.001, compute;dur=0.000"),
         ("x-request-id", "9f3ac27e01b4d658-0000002a"),
     ];
-    Router::new().route("/echo", post(move |Json(echo): Json<Echo>| async move { (headers, Json(echo)) }))
+    // The same work on the body with the same codec.
+    let tensor = move |body: Bytes| async move {
+        let value = Value::decode(Format::Msgpack, &body, &DecodeLimits::default()).unwrap();
+        (headers, [(CONTENT_TYPE, "application/msgpack")], value.encode(Format::Msgpack).unwrap())
+    };
+    let events = move |Json(count): Json<u64>| async move {
+        let event = |word: Word| Event::default().id(word.index.to_string()).json_data(word);
+        (headers, Sse::new(stream::iter(words(count).map(event))))
+    };
+    Router::new()
+        .route("/echo", post(move |Json(echo): Json<Echo>| async move { (headers, Json(echo)) }))
+        .route("/tensor", post(tensor))
+        .route("/events", post(events))
 }
 
 /// A server in a process of its own.

@@ -240,3 +240,54 @@ async fn a_client_that_does_not_read_its_answers_loses_its_connection() {
     server.metric_becomes("callboard_http_connections_open", 1.0).await;
     drop(deaf);
 }
+
+#[tokio::test]
+async fn a_head_of_64_kib_is_431_and_a_shorter_one_is_read() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    for (bytes, expected) in [(60 * 1024, 200), (64 * 1024, 431)] {
+        let long = "x".repeat(bytes);
+        let mut client = server.connect().await;
+        let head = "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1\r\n";
+        client.send(format!("{head}x-long: {long}\r\n\r\n1")).await;
+        assert_eq!(client.answer().await.status, expected, "{bytes}");
+    }
+}
+
+#[tokio::test]
+async fn http_1_0_is_served_and_its_connection_closed() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client.send("POST /mirror HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n[1]").await;
+    assert_eq!((client.answer().await.text(), client.closed().await), ("[1]", Vec::new()));
+    // What has no length ends with the connection: such a client knows no chunks.
+    let mut client = server.connect().await;
+    let form = "content-type: application/json\r\naccept: application/vnd.callboard.envelope";
+    client.send(format!("POST /v1/call/mirror HTTP/1.0\r\n{form}\r\ncontent-length: 12\r\n\r\n{{\"args\":[1]}}")).await;
+    assert_eq!(client.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_path_leads_nowhere_but_to_routes_and_pages() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    for path in [
+        "/../../etc/passwd",
+        "/docs/../../../etc/passwd",
+        "/docs/..%2f..%2f..%2fetc%2fpasswd",
+        "/docs/%2e%2e/%2e%2e/etc/passwd",
+        "/docs//etc/passwd",
+        "/v1/call/../greet",
+        "/v1/call/%2e%2e/greet",
+        "/greet/",
+        "/greet%00",
+        "//greet",
+    ] {
+        for method in ["GET", "POST"] {
+            let mut client = server.connect().await;
+            let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n");
+            client.send(format!("{head}content-length: 16\r\n\r\n{{\"name\": \"Ada\"}} ")).await;
+            let answer = client.answer().await;
+            assert!([404, 405].contains(&answer.status), "{method} {path}: {answer:?}");
+            assert_eq!(answer.problem()["request_id"], answer.header("x-request-id").unwrap());
+        }
+    }
+}
