@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::pipeline::Beyond;
 
 /// Which queue class a call waits in. Higher classes leave every queue first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -235,6 +236,14 @@ pub struct Reply {
     pub timing: Timing,
 }
 
+impl Reply {
+    /// An outcome that another door brings.
+    #[must_use]
+    pub fn new(payload: Payload, timing: Timing) -> Self {
+        Self { payload, timing }
+    }
+}
+
 /// One admitted call, shared by its caller and by every entry that works for it.
 ///
 /// What changes is whether somebody still waits, and why not.
@@ -248,6 +257,8 @@ pub(crate) struct Flight {
     abandoned: AtomicBool,
     /// It was given up because its time was up, not because its caller had gone.
     late: AtomicBool,
+    /// The other nodes, where its stages may run as well.
+    pub(crate) beyond: Option<Arc<Beyond>>,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -255,7 +266,7 @@ pub(crate) struct Flight {
 impl Flight {
     pub(crate) fn new(deadline: Deadline, priority: Priority) -> Self {
         let (abandoned, late) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { deadline, priority, session: None, patient: false, abandoned, late, parent: None }
+        Self { deadline, priority, session: None, patient: false, abandoned, late, beyond: None, parent: None }
     }
 
     /// A call whose caller bounds how many of them there are, so that none needs to be refused for want of room.
@@ -272,7 +283,13 @@ impl Flight {
     /// A part of a call that can be given up without the rest.
     pub(crate) fn branch_of(parent: &Arc<Self>) -> Self {
         let (patient, own) = (parent.patient, Self::new(parent.deadline, parent.priority));
-        Self { patient, session: parent.session, parent: Some(Arc::clone(parent)), ..own }
+        Self {
+            patient,
+            session: parent.session,
+            beyond: parent.beyond.clone(),
+            parent: Some(Arc::clone(parent)),
+            ..own
+        }
     }
 
     /// Nobody waits any more. Work that has not begun must not begin.

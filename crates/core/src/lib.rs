@@ -72,7 +72,7 @@ pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
     AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, Client, FunctionCall, NO_ARGS,
-    PayloadReplies, Prepare, Preprocess, Replies,
+    OfferedStage, PayloadReplies, Prepare, Preprocess, Replies, StageAdmission,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
@@ -82,17 +82,17 @@ pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES,
 pub use id::{FlightId, RouteName, StageName};
 pub use metrics::{RouteStatistics, StageStatistics};
 pub use node::{
-    ActorDescription, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
+    ActorDescription, AlreadyJoined, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
     ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
 };
-pub use pipeline::{MemberError, Members, Pipeline, StreamPipeline};
+pub use pipeline::{Elsewhere, MemberError, Members, Pipeline, StageCall, StageLoad, StreamPipeline};
 pub use plan::Plan;
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{
     Contract, DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Placement,
     Rows, Stage, StageSettings, StreamStage,
 };
-pub use supervisor::{BackoffPolicy, Intensity, StageState};
+pub use supervisor::{BackoffPolicy, Intensity, RetryBudget, StageState};
 pub use worker::{AsyncWorker, Batch, ItemContext, NotEmitted, Outputs, Replica, StreamWorker, Worker};
 
 /// The actor library whose `Actor` trait users implement; see [`ActorSpec`].

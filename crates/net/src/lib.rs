@@ -36,6 +36,7 @@
 //! take all cores do not make a node look dead.
 
 mod client;
+mod cluster;
 mod convert;
 mod edge;
 mod endpoint;
@@ -45,6 +46,7 @@ mod stream;
 pub mod testing;
 
 pub use client::{Client, ClientBuilder, ConnectError, Prepared, QuicUrl, Returned, Trouble};
+pub use cluster::{Cluster, ClusterView, SingleNode, Static, View};
 pub use edge::{Edge, NetConfig};
 pub use endpoint::{BindError, Tuning};
 pub use identity::{Identity, IdentityError};

@@ -216,6 +216,11 @@ impl Pool {
         matches!(self.state().0, StageState::Draining | StageState::Stopped | StageState::Failed)
     }
 
+    /// Whether it answers one input with many outputs.
+    pub(crate) fn streams(&self) -> bool {
+        self.streams
+    }
+
     pub(crate) fn contract(&self) -> Contract {
         // Outputs that have left cannot be taken back, so a streaming call is not run again.
         if self.streams { Contract::AtMostOnce } else { self.settings.contract() }

@@ -5,12 +5,14 @@ mod caller;
 mod cast;
 mod function;
 mod replies;
+mod stage;
 mod stream;
 
 pub use blocking::{BlockingClient, BlockingStream};
 pub use caller::Caller;
 pub use function::{FunctionCall, NO_ARGS};
 pub use replies::{PayloadReplies, Replies};
+pub use stage::{OfferedStage, StageAdmission};
 pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 
 use std::any::Any;
@@ -140,10 +142,16 @@ impl Client {
 
     /// A call's flight by what its caller, its route and its node say.
     fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
+        Arc::new(Self::new_flight(admission, options))
+    }
+
+    fn new_flight(admission: &Admission, options: &CallOptions) -> Flight {
         let longest = Deadline::after(admission.admitted_at(), MAX_TIMEOUT);
         let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(longest));
         let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
-        Arc::new(Flight::new(deadline, priority).of_session(options.session()))
+        let mut flight = Flight::new(deadline, priority).of_session(options.session());
+        flight.beyond = admission.beyond();
+        flight
     }
 
     /// Whether the node lives, is ready, and how each stage does.

@@ -1,6 +1,6 @@
 //! The way in: takes permits without a message, gives them back when dropped.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,6 +13,7 @@ use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::{FlightId, RouteIndex};
 use crate::metrics::{SharedMetrics, TurnedAway};
+use crate::pipeline::Beyond;
 use crate::router::{HeldRoute, Route};
 
 /// HTTP's word for an input that is larger than can be taken.
@@ -27,6 +28,8 @@ pub(crate) struct Gateway {
     default_timeout: Duration,
     ledger: Mutex<Ledger>,
     actor: Mutex<Option<ActorRef<GatewayMessage>>>,
+    /// The other nodes, once this one has joined them.
+    beyond: OnceLock<Arc<Beyond>>,
     metrics: SharedMetrics,
 }
 
@@ -36,6 +39,7 @@ impl Gateway {
             default_timeout: limits.default_timeout,
             ledger: Mutex::new(Ledger::new(limits)),
             actor: Mutex::default(),
+            beyond: OnceLock::new(),
             metrics,
         }
     }
@@ -56,6 +60,11 @@ impl Gateway {
 
     pub(crate) fn set_actor(&self, actor: ActorRef<GatewayMessage>) {
         *self.actor.lock() = Some(actor);
+    }
+
+    /// Lets stages run on other nodes from now on. Once only: a node is in one cluster.
+    pub(crate) fn join(&self, beyond: Beyond) -> bool {
+        self.beyond.set(Arc::new(beyond)).is_ok()
     }
 
     pub(crate) fn drain(&self) {
@@ -130,6 +139,11 @@ impl Admission {
     #[must_use]
     pub fn route(&self) -> &Arc<Route> {
         &self.route
+    }
+
+    /// The other nodes, where its stages may run as well.
+    pub(crate) fn beyond(&self) -> Option<Arc<Beyond>> {
+        self.gateway.beyond.get().cloned()
     }
 
     /// The number of this call on this node.

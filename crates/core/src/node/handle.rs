@@ -6,6 +6,7 @@ use super::{Description, Health, Shared};
 use crate::actor::{ActorError, ActorGroup, ActorSpec, Ref};
 use crate::app::RouteSpec;
 use crate::client::Client;
+use crate::pipeline::{Beyond, Elsewhere};
 use crate::router::{Change, ChangeError, Changed};
 
 /// A handle on a running node. Cloning it is cheap; it does not keep the node alive.
@@ -72,6 +73,18 @@ impl NodeHandle {
     #[must_use]
     pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
         self.shared.directory.find(name)
+    }
+
+    /// Lets the stages of this node's calls run on other nodes as well, from now on. A node joins once.
+    ///
+    /// # Errors
+    ///
+    /// When the node has joined before.
+    pub fn join(&self, elsewhere: impl Elsewhere) -> Result<(), AlreadyJoined> {
+        match self.shared.gateway.join(Beyond(Box::new(elsewhere))) {
+            true => Ok(()),
+            false => Err(AlreadyJoined),
+        }
     }
 
     /// A handle for callers.
@@ -164,3 +177,8 @@ impl NodeHandle {
         self.shared.router.scale(stage, replicas).await
     }
 }
+
+/// A node is in one cluster, and has joined one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the node has joined other nodes before")]
+pub struct AlreadyJoined;

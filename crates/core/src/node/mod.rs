@@ -27,7 +27,7 @@ pub use describe::{
     ActorDescription, CallDescription, Description, Health, ReplicaDescription, RestartDescription, RouteDescription,
     StageDescription, StageHealth, StagePart,
 };
-pub use handle::NodeHandle;
+pub use handle::{AlreadyJoined, NodeHandle};
 pub(crate) use root::RootMessage;
 use root::{RootActor, RootArgs};
 

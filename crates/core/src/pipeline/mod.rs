@@ -19,6 +19,7 @@
 //! let pipeline = Pipeline::from(parse).then(shout);
 //! ```
 
+mod elsewhere;
 mod ensemble;
 mod graph;
 mod run;
@@ -34,9 +35,11 @@ use crate::actor::{Answer, Ref, ask_step};
 use crate::failure::Failure;
 use crate::stage::{Stage, StageSpec};
 
+pub use elsewhere::{Elsewhere, StageCall, StageLoad};
 pub use ensemble::{MemberError, Members};
 pub use stream::StreamPipeline;
 
+pub(crate) use elsewhere::Beyond;
 pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
 

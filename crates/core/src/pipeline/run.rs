@@ -9,6 +9,7 @@ use callboard_codec::Payload;
 use futures_util::future::{join_all, try_join_all};
 
 use super::Graph;
+use super::elsewhere::run_stage;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
 use crate::batcher::Pool;
@@ -54,7 +55,7 @@ impl Graph<Arc<Pool>> {
                 let now = if position == 0 { now } else { clock::now() };
                 let timing;
                 (payload, timing) = match step {
-                    Self::Stage(pool) => {
+                    Self::Stage(pool) if flight.beyond.is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
                         let reply = outcome.map_err(|error| error.after_start(started))?;
                         started = true;
@@ -94,7 +95,8 @@ impl Graph<Arc<Pool>> {
                     let compute = clock::now().saturating_duration_since(now);
                     Ok(Reply { payload: answer, timing: Timing { compute, ..Timing::default() } })
                 }
-                Self::Stage(_) | Self::Sequence(_) | Self::Map { .. } => self.run(payload, flight, now).await,
+                Self::Stage(pool) => run_stage(pool, payload, flight, now).await,
+                Self::Sequence(_) | Self::Map { .. } => self.run(payload, flight, now).await,
             }
         })
     }

@@ -14,16 +14,16 @@ use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
 /// A successful outcome, its body received and not yet read.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) done: Done,
-    pub(super) body: EnvelopeDecoder,
+pub(crate) struct Answer {
+    pub(crate) done: Done,
+    pub(crate) body: EnvelopeDecoder,
 }
 
 /// Both halves of a call's stream.
 #[derive(Debug)]
-pub(super) struct Talk {
-    pub(super) outgoing: Outgoing,
-    pub(super) incoming: Incoming,
+pub(crate) struct Talk {
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
     limits: DecodeLimits,
     /// Keeps the connection while the call is on it, although newer calls may go elsewhere.
     _link: Arc<Link>,
@@ -31,7 +31,7 @@ pub(super) struct Talk {
 
 impl Talk {
     /// Opens a stream; waits while the node has no room for one more.
-    pub(super) async fn open(link: &Arc<Link>, frames: &FrameLimits, limits: &DecodeLimits) -> Result<Self, CallError> {
+    pub(crate) async fn open(link: &Arc<Link>, frames: &FrameLimits, limits: &DecodeLimits) -> Result<Self, CallError> {
         let opened = link.connection().open_bi().await;
         let (send, receive) = opened.map_err(|error| not_started(format!("no stream could be opened: {error}")))?;
         let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, frames.clone()));
@@ -39,7 +39,7 @@ impl Talk {
     }
 
     /// Makes the call, whole, and waits for its outcome.
-    pub(super) async fn call(mut self, call: &Call, envelope: Envelope) -> Result<Answer, CallError> {
+    pub(crate) async fn call(mut self, call: &Call, envelope: Envelope) -> Result<Answer, CallError> {
         let early = self.send(call, envelope, true).await?;
         let head = match early {
             Some(head) => head,
@@ -49,7 +49,7 @@ impl Talk {
     }
 
     /// Sends the call. The node may answer before it has all of it: that it will not take it.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &mut self,
         call: &Call,
         envelope: Envelope,
@@ -76,7 +76,7 @@ impl Talk {
         }
     }
 
-    pub(super) async fn next_head(&mut self) -> Result<FrameHead, CallError> {
+    pub(crate) async fn next_head(&mut self) -> Result<FrameHead, CallError> {
         match self.incoming.next_head().await {
             Ok(Some(head)) => Ok(head),
             Ok(None) => Err(unknown("the stream ended without an outcome")),
@@ -84,7 +84,7 @@ impl Talk {
         }
     }
 
-    pub(super) async fn answer(&mut self, head: &FrameHead) -> Result<Answer, CallError> {
+    pub(crate) async fn answer(&mut self, head: &FrameHead) -> Result<Answer, CallError> {
         match head.kind {
             FrameKind::Done => {
                 let done = head.header::<Done>().map_err(|error| read_fault(error.into()))?;
@@ -97,7 +97,7 @@ impl Talk {
     }
 
     /// The body behind a head, in a decoder that shares or fills its segments as they come.
-    pub(super) async fn body(&mut self, head: &FrameHead) -> Result<EnvelopeDecoder, CallError> {
+    pub(crate) async fn body(&mut self, head: &FrameHead) -> Result<EnvelopeDecoder, CallError> {
         let mut decoder = EnvelopeDecoder::new(&self.limits);
         let mut left = head.body_bytes;
         while left > 0 {
@@ -113,7 +113,7 @@ impl Talk {
         Ok(decoder)
     }
 
-    pub(super) async fn fail(&mut self, head: &FrameHead) -> CallError {
+    pub(crate) async fn fail(&mut self, head: &FrameHead) -> CallError {
         if head.body_bytes > convert::max_details_bytes() {
             return unknown("an error came with more details than fit");
         }
@@ -153,13 +153,13 @@ fn read_fault(fault: ReadFault) -> CallError {
 }
 
 /// An output that is beyond our own limits or none at all: the call itself has succeeded.
-pub(super) fn unreadable(error: impl std::fmt::Display) -> CallError {
+pub(crate) fn unreadable(error: impl std::fmt::Display) -> CallError {
     let mut parts = ErrorParts::new(ErrorKind::InvalidInput, format!("the output cannot be read: {error}"));
     parts.started = true;
     parts.into()
 }
 
-pub(super) fn not_started(reason: String) -> CallError {
+pub(crate) fn not_started(reason: String) -> CallError {
     CallError::new(ErrorKind::Unavailable, format!("the call was not started: {reason}"))
 }
 

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use callboard_codec::wire::{FrameKind, FrameLimits, Hello, ResetCode, VERSION, Welcome, frame_head};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
+use callboard_codec::wire::{FrameKind, FrameLimits, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
+use callboard_codec::{DecodeLimits, Format, Value};
 use quinn::{Connection, ConnectionError};
 use tokio::net::UdpSocket;
 use tokio::sync::Mutex;
@@ -23,9 +25,20 @@ const MAX_OFFERS_BYTES: usize = 4 << 20;
 pub(crate) struct Link {
     connection: Connection,
     welcome: Welcome,
+    /// What the node offers, as it last said.
+    offers: ArcSwap<Vec<Offer>>,
     going_away: AtomicBool,
     /// The stream of the greeting, open for as long as the connection is wanted.
     _control: (Outgoing, Incoming),
+}
+
+/// What one says of oneself in a hello; a client that is no node says nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Greeting {
+    pub(crate) node: String,
+    pub(crate) generation: u64,
+    /// Where peers reach this node.
+    pub(crate) address: Option<SocketAddr>,
 }
 
 /// Why there is no link to an address.
@@ -48,6 +61,11 @@ impl Link {
         &self.welcome
     }
 
+    /// What the node says of this stage, if it runs it.
+    pub(crate) fn offer_of_stage(&self, stage: &str) -> Option<Offer> {
+        self.offers.load().iter().find(|offer| offer.stage && offer.name == stage).cloned()
+    }
+
     /// Whether new calls may go on it.
     pub(crate) fn is_usable(&self) -> bool {
         !self.going_away.load(Ordering::Acquire) && self.connection.close_reason().is_none()
@@ -57,7 +75,7 @@ impl Link {
     pub(crate) async fn open(
         transport: &Transport,
         address: SocketAddr,
-        node: &str,
+        greeting: &Greeting,
         limit: Duration,
     ) -> Result<Arc<Self>, LinkFault> {
         let absent = |reason: String| LinkFault::Absent { address, reason };
@@ -65,13 +83,13 @@ impl Link {
             ConnectFault::Identity(error) => LinkFault::Refused { address, reason: error.to_string() },
             ConnectFault::Connect(error) => absent(error.to_string()),
         })?;
-        let greeting = async {
+        let greeted = async {
             let connection = connecting.await.map_err(|error| connection_fault(address, &error))?;
-            Self::greet(transport, connection, address, node).await
+            Self::greet(transport, connection, address, greeting).await
         };
         tokio::select! {
             biased;
-            linked = greeting => linked,
+            linked = greeted => linked,
             error = port_refuses(address) => Err(absent(error.to_string())),
             () = tokio::time::sleep(limit) => Err(absent(format!("no answer within {limit:?}"))),
         }
@@ -81,7 +99,7 @@ impl Link {
         transport: &Transport,
         connection: Connection,
         address: SocketAddr,
-        node: &str,
+        greeting: &Greeting,
     ) -> Result<Arc<Self>, LinkFault> {
         let lost = |connection: &Connection, reason: &str| match connection.close_reason() {
             Some(error) => connection_fault(address, &error),
@@ -94,9 +112,10 @@ impl Link {
             min_version: 1,
             max_version: VERSION,
             cluster: transport.identity().cluster().to_owned(),
-            node: node.to_owned(),
+            node: greeting.node.clone(),
+            generation: greeting.generation,
+            address: greeting.address.map(|address| address.to_string()).unwrap_or_default(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            ..Hello::default()
         };
         let refused = |reason: String| LinkFault::Refused { address, reason };
         let head = frame_head(FrameKind::Hello, 0, &hello, 0).map_err(|error| refused(error.to_string()))?;
@@ -109,11 +128,12 @@ impl Link {
             Err(_) => return Err(lost(&connection, "left during the greeting")),
         };
         let welcome: Welcome = head.header().map_err(|error| refused(error.to_string()))?;
-        if incoming.short_body(&head).await.is_err() {
+        let Ok(body) = incoming.short_body(&head).await else {
             return Err(lost(&connection, "left during the greeting"));
-        }
+        };
+        let offers = ArcSwap::from_pointee(read_offers(&body));
         let going_away = AtomicBool::new(welcome.draining);
-        let link = Arc::new(Self { connection, welcome, going_away, _control: (outgoing, incoming) });
+        let link = Arc::new(Self { connection, welcome, offers, going_away, _control: (outgoing, incoming) });
         transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
         Ok(link)
     }
@@ -128,13 +148,25 @@ impl Drop for Link {
 /// Takes what the node says without being asked.
 async fn hear(link: std::sync::Weak<Link>, connection: Connection) {
     while let Ok(stream) = connection.accept_uni().await {
-        let mut incoming = Incoming::new(stream, FrameLimits { max_body_bytes: 0, ..FrameLimits::default() });
+        let mut incoming =
+            Incoming::new(stream, FrameLimits { max_body_bytes: MAX_OFFERS_BYTES, ..FrameLimits::default() });
         let Ok(Some(head)) = incoming.next_head().await else { continue };
+        let Ok(body) = incoming.short_body(&head).await else { continue };
         let Some(link) = link.upgrade() else { return };
-        if head.kind == FrameKind::Goaway {
-            link.going_away.store(true, Ordering::Release);
+        match head.kind {
+            FrameKind::Goaway => link.going_away.store(true, Ordering::Release),
+            FrameKind::Offers => link.offers.store(Arc::new(read_offers(&body))),
+            // What a later version says besides.
+            _ => {}
         }
     }
+}
+
+/// What cannot be read offers nothing.
+fn read_offers(body: &Bytes) -> Vec<Offer> {
+    let limits = DecodeLimits { max_bytes: MAX_OFFERS_BYTES, ..DecodeLimits::default() };
+    let value = Value::decode(Format::Envelope, body, &limits).ok();
+    value.and_then(|value| value.deserialize().ok()).unwrap_or_default()
 }
 
 fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
@@ -181,7 +213,7 @@ async fn ask_port(address: SocketAddr) -> io::Result<()> {
 pub(crate) struct Links {
     transport: Transport,
     addresses: Vec<SocketAddr>,
-    node: String,
+    greeting: Greeting,
     connect_timeout: Duration,
     current: ArcSwapOption<Link>,
     next: AtomicUsize,
@@ -192,11 +224,11 @@ impl Links {
     pub(crate) fn new(
         transport: Transport,
         addresses: Vec<SocketAddr>,
-        node: String,
+        greeting: Greeting,
         connect_timeout: Duration,
     ) -> Self {
         let (current, next) = (ArcSwapOption::empty(), AtomicUsize::new(0));
-        Self { transport, addresses, node, connect_timeout, current, next, dialling: Mutex::default() }
+        Self { transport, addresses, greeting, connect_timeout, current, next, dialling: Mutex::default() }
     }
 
     /// A link that may be used: the one there is, or a new one to the first address that answers.
@@ -215,7 +247,7 @@ impl Links {
         let mut fault = None;
         for _ in 0..self.addresses.len() {
             let address = self.addresses[self.next.load(Ordering::Relaxed) % self.addresses.len()];
-            match Link::open(&self.transport, address, &self.node, self.connect_timeout).await {
+            match Link::open(&self.transport, address, &self.greeting, self.connect_timeout).await {
                 Ok(link) => {
                     self.current.store(Some(Arc::clone(&link)));
                     // A node that is about to leave is good enough only when there is no other.

@@ -19,9 +19,11 @@ use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::{CallError, CallOptions, Caller, Deadline, ErrorKind, FunctionCall, Instant, Replies, Timing};
 
 pub use self::address::QuicUrl;
-use self::call::{Answer, Talk, not_started, unreadable};
+pub(crate) use self::call::{Answer, Talk, not_started, unreadable};
+pub(crate) use self::error::CONNECTION_LOST;
 pub use self::error::{ConnectError, Trouble};
-use self::link::{Link, LinkFault, Links};
+pub(crate) use self::link::{Greeting, Link};
+use self::link::{LinkFault, Links};
 use crate::convert;
 use crate::endpoint::{Transport, Tuning};
 use crate::identity::Identity;
@@ -114,7 +116,7 @@ impl ClientBuilder {
             }
         };
         let transport = Transport::reaching(first, identity, &self.tuning)?;
-        let links = Links::new(transport, addresses, String::new(), self.connect_timeout);
+        let links = Links::new(transport, addresses, Greeting::default(), self.connect_timeout);
         wait_for(&links, self.start_up_wait).await?;
         let Self { attempts, credit, frames, decode, .. } = self;
         Ok(Client { inner: Arc::new(Inner { links, attempts, credit, frames, decode }) })

@@ -1,18 +1,23 @@
 //! One connection: its handshake, its hello, its streams.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
 
-use super::{Serving, StreamGuard, exchange};
+use super::{Open, Serving, StreamGuard, exchange};
 use crate::endpoint::code;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
 /// The oldest version that is still understood.
 const OLDEST_VERSION: u8 = 1;
+
+/// How soon peers hear of a stage that has come.
+const OFFERS_EVERY: Duration = Duration::from_millis(100);
 
 /// TLS alerts (RFC 8446, B.2) under QUIC's crypto errors (RFC 9001, 4.8).
 const ALERTS: [(u64, &str); 7] = [
@@ -52,8 +57,12 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>) {
     match tokio::time::timeout(limit, greet(arriving, &serving)).await {
         Err(_) => serving.metrics.refuse("hello_timeout"),
         Ok(Err(refusal)) => serving.metrics.refuse(refusal),
-        Ok(Ok((connection, control))) => {
-            let _open = OpenGuard::new(&serving, connection.clone());
+        Ok(Ok((connection, hello, control))) => {
+            let peer = introduced(&hello, &connection);
+            if let (Some(address), Some(view)) = (peer, serving.view.get()) {
+                view.introduce(address);
+            }
+            let _open = OpenGuard::new(&serving, connection.clone(), peer.is_some());
             serve_streams(&connection, &serving).await;
             drop(control);
         }
@@ -61,7 +70,10 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>) {
 }
 
 /// The handshake, the hello and the welcome.
-async fn greet(arriving: Arriving, serving: &Arc<Serving>) -> Result<(Connection, (Outgoing, Incoming)), &'static str> {
+async fn greet(
+    arriving: Arriving,
+    serving: &Arc<Serving>,
+) -> Result<(Connection, Hello, (Outgoing, Incoming)), &'static str> {
     let connection = match arriving.accept() {
         Ok(connecting) => connecting.await.map_err(|error| handshake_fault(&error))?,
         Err(error) => return Err(handshake_fault(&error)),
@@ -87,7 +99,7 @@ async fn greet(arriving: Arriving, serving: &Arc<Serving>) -> Result<(Connection
         return Err(refuse("other_cluster"));
     }
     welcome(&mut outgoing, serving, hello.max_version.min(VERSION)).await.map_err(|_| refuse("lost"))?;
-    Ok((connection, (outgoing, incoming)))
+    Ok((connection, hello, (outgoing, incoming)))
 }
 
 async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8) -> Result<(), WriteFault> {
@@ -109,22 +121,62 @@ async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8) -> Res
 
 /// What the node offers now, as an envelope.
 fn offers(serving: &Serving) -> Bytes {
-    let offers: Vec<Offer> = match serving.node() {
-        None => Vec::new(),
-        Some(node) => node
-            .routes()
-            .iter()
-            .map(|route| Offer {
-                name: route.name().to_owned(),
-                stage: false,
-                revision: route.revision(),
-                streams: route.streams(),
-                idempotent: false,
-            })
-            .collect(),
-    };
+    let Some(node) = serving.node() else { return Bytes::new() };
+    let routes = node.routes().into_iter().map(|route| Offer {
+        name: route.name().to_owned(),
+        revision: route.revision(),
+        streams: route.streams(),
+        ..Offer::default()
+    });
+    let stages = node.offered_stages().into_iter().map(|stage| Offer {
+        name: stage.name,
+        stage: true,
+        idempotent: stage.contract.may_run_again(),
+        ..Offer::default()
+    });
+    let offers: Vec<Offer> = routes.chain(stages).collect();
     Payload::new(offers).to_envelope().map(callboard_codec::Envelope::into_bytes).unwrap_or_default()
 }
+
+/// Where the peer listens that says this hello. It speaks for its own address only: who could name another's would make us dial it.
+fn introduced(hello: &Hello, connection: &Connection) -> Option<SocketAddr> {
+    let address: SocketAddr = hello.address.parse().ok()?;
+    (address.ip() == connection.remote_address().ip()).then_some(address)
+}
+
+/// Tells peers what is offered, whenever that has changed: looked at a few times a second, because stages come and go by many ways.
+pub(super) async fn tell_offers(serving: Weak<Serving>) {
+    let mut told = Bytes::new();
+    loop {
+        tokio::time::sleep(OFFERS_EVERY).await;
+        let Some(serving) = serving.upgrade() else { return };
+        let now = offers(&serving);
+        if now == told {
+            continue;
+        }
+        told = now;
+        let peers: Vec<_> = {
+            let open = serving.connections.lock();
+            open.iter().filter(|open| open.is_peer).map(|open| open.connection.clone()).collect()
+        };
+        for connection in peers {
+            tokio::spawn(say_offers(connection, told.clone()));
+        }
+    }
+}
+
+async fn say_offers(connection: Connection, body: Bytes) {
+    let Ok(stream) = connection.open_uni().await else { return };
+    let mut outgoing = Outgoing::new(stream);
+    let Ok(head) = frame_head(FrameKind::Offers, 0, &Nothing {}, body.len()) else { return };
+    if outgoing.write(&mut [head, body]).await.is_ok() {
+        outgoing.finish();
+    }
+}
+
+/// An empty header.
+#[derive(serde::Serialize)]
+struct Nothing {}
 
 /// Answers streams until the connection is gone. It ends by the caller, by the endpoint, or by its silence.
 async fn serve_streams(connection: &Connection, serving: &Arc<Serving>) {
@@ -172,10 +224,10 @@ struct OpenGuard<'a> {
 }
 
 impl<'a> OpenGuard<'a> {
-    fn new(serving: &'a Serving, connection: Connection) -> Self {
+    fn new(serving: &'a Serving, connection: Connection, is_peer: bool) -> Self {
         serving.metrics.accepted.inc();
         serving.metrics.open.inc();
-        serving.connections.lock().push(connection.clone());
+        serving.connections.lock().push(Open { connection: connection.clone(), is_peer });
         Self { serving, connection }
     }
 }
@@ -183,7 +235,7 @@ impl<'a> OpenGuard<'a> {
 impl Drop for OpenGuard<'_> {
     fn drop(&mut self) {
         let id = self.connection.stable_id();
-        self.serving.connections.lock().retain(|open| open.stable_id() != id);
+        self.serving.connections.lock().retain(|open| open.connection.stable_id() != id);
         self.serving.metrics.open.dec();
         self.connection.close(VarInt::from_u32(ResetCode::Done.number()), b"");
     }

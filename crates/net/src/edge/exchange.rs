@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::EnvelopeDecoder;
 use callboard_codec::wire::{Call, FrameHead, FrameKind, FramePart, Load, ResetCode, WireError};
+use callboard_codec::{EnvelopeDecoder, Payload};
 use callboard_core::{
-    Admission, CallError, CallOptions, Client, Deadline, ErrorKind, FunctionCall, Instant, Reply, Route,
+    Admission, CallError, CallOptions, Client, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Reply,
+    Route, StageAdmission,
 };
 use futures_util::future::{AbortHandle, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -83,14 +84,18 @@ enum Receiving {
 /// An admitted call whose body is on its way.
 struct Body {
     entry: u16,
-    function: bool,
     credit: u32,
-    route: Arc<Route>,
+    target: Target,
     node: Arc<Client>,
-    admission: Admission,
     options: CallOptions,
     due: Deadline,
     decoder: EnvelopeDecoder,
+}
+
+/// What is called, with the permits for it.
+enum Target {
+    Route { admission: Admission, function: bool },
+    Stage(StageAdmission),
 }
 
 impl Exchange<'_> {
@@ -198,30 +203,23 @@ impl Exchange<'_> {
         if self.serving.is_draining() {
             return Err(CallError::new(ErrorKind::Unavailable, "the node is draining"));
         }
-        if !call.stages.is_empty() {
-            return Err(CallError::new(ErrorKind::NotFound, "this node offers no stages to peers"));
-        }
-        let route = match call.function {
-            true => node.find_function(&call.route)?,
-            false => node
-                .route(&call.route)
-                .ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))?,
-        };
-        let admission = node.admit(&route, head.body_bytes as u64)?;
+        let bytes = head.body_bytes as u64;
         let options = convert::options(&call, now);
-        let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
-        Ok(Body {
-            entry: head.entry,
-            function: call.function,
-            credit: call.credit,
-            // The newest revision of that name.
-            route: Arc::clone(admission.route()),
-            node,
-            admission,
-            options,
-            due,
-            decoder: EnvelopeDecoder::new(&self.serving.config.decode),
-        })
+        let (target, due) = match call.stages.as_slice() {
+            [] => {
+                let admission = node.admit(&route(&node, &call)?, bytes)?;
+                let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
+                (Target::Route { admission, function: call.function }, due)
+            }
+            [stage] => {
+                let due = options.deadline().unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
+                (Target::Stage(node.admit_stage(stage, bytes)?), due)
+            }
+            // No version of this protocol sends more yet.
+            _ => return Err(CallError::new(ErrorKind::Unavailable, "this node runs one stage at a time for a peer")),
+        };
+        let decoder = EnvelopeDecoder::new(&self.serving.config.decode);
+        Ok(Body { entry: head.entry, credit: call.credit, target, node, options, due, decoder })
     }
 
     fn receive(&mut self, bytes: Bytes, last: bool) -> Result<Option<streaming::StreamingCall>, Fault> {
@@ -235,27 +233,31 @@ impl Exchange<'_> {
             return Ok(None);
         }
         let Receiving::Body(body) = std::mem::replace(&mut self.receiving, Receiving::Nothing) else { return Ok(None) };
-        let Body { entry, function, credit, route, node, admission, options, due: _, decoder } = *body;
-        let payload = match function {
-            true => {
-                decoder.finish_as::<FunctionCall>().map_err(CallError::from).and_then(|call| call.into_payload(&route))
-            }
-            false => route.input().finish(decoder).map_err(CallError::from),
-        };
-        match payload {
-            Err(error) => self.ready.push((entry, Err(error))),
-            Ok(payload) if credit > 0 => {
-                let replies = node.submit_streaming(admission, payload, options);
-                return Ok(Some(streaming::StreamingCall { entry, credit, replies }));
-            }
-            Ok(payload) => {
-                let calling = async move { (entry, node.submit(admission, payload, options).await) };
-                let (calling, abort) = abortable(calling);
-                self.aborts.push((entry, abort));
-                self.running.push(Box::pin(calling));
-            }
+        let Body { entry, credit, target, node, options, due: _, decoder } = *body;
+        match target {
+            Target::Stage(admission) => match decoder.finish() {
+                Err(error) => self.ready.push((entry, Err(error.into()))),
+                Ok(value) => {
+                    let payload = Payload::new(value);
+                    self.start(entry, async move { node.submit_stage(admission, payload, options).await });
+                }
+            },
+            Target::Route { admission, function } => match read_input(decoder, admission.route(), function) {
+                Err(error) => self.ready.push((entry, Err(error))),
+                Ok(payload) if credit > 0 => {
+                    let replies = node.submit_streaming(admission, payload, options);
+                    return Ok(Some(streaming::StreamingCall { entry, credit, replies }));
+                }
+                Ok(payload) => self.start(entry, async move { node.submit(admission, payload, options).await }),
+            },
         }
         Ok(None)
+    }
+
+    fn start(&mut self, entry: u16, call: impl Future<Output = Result<Reply, CallError>> + Send + 'static) {
+        let (calling, abort) = abortable(async move { (entry, call.await) });
+        self.aborts.push((entry, abort));
+        self.running.push(Box::pin(calling));
     }
 
     /// Gives up one call. One that is not known has ended, or never began.
@@ -291,7 +293,24 @@ impl Exchange<'_> {
     }
 }
 
-/// How the node does.
-pub(super) fn load(_serving: &Serving) -> Load {
-    Load::default()
+/// The route that is called: a function by its name, with or without its slash.
+fn route(node: &Client, call: &Call) -> Result<Arc<Route>, CallError> {
+    if call.function {
+        return node.find_function(&call.route);
+    }
+    let found = node.route(&call.route);
+    found.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))
+}
+
+fn read_input(decoder: EnvelopeDecoder, route: &Route, function: bool) -> Result<Payload, CallError> {
+    match function {
+        true => decoder.finish_as::<FunctionCall>()?.into_payload(route),
+        false => Ok(route.input().finish(decoder)?),
+    }
+}
+
+/// How the node does, for peers that weigh where to send the next call.
+pub(super) fn load(serving: &Serving) -> Load {
+    let in_flight = serving.node().map_or(0, |node| node.in_flight());
+    Load { in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX) }
 }

@@ -14,8 +14,8 @@ mod metrics;
 mod streaming;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -28,6 +28,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use self::metrics::EdgeMetrics;
+use crate::client::Greeting;
+use crate::cluster::ClusterView;
 use crate::endpoint::{BindError, Transport, Tuning, code};
 use crate::identity::Identity;
 
@@ -72,7 +74,19 @@ impl Default for NetConfig {
 pub struct Edge {
     serving: Arc<Serving>,
     transport: Arc<Transport>,
+    /// Links to peers keep the transport as well; the end of the edge is the end of its connections all the same.
+    _closes: Arc<Closes>,
     address: SocketAddr,
+}
+
+/// Closes the endpoint when the last handle on the edge is gone.
+#[derive(Debug)]
+struct Closes(Arc<Transport>);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.endpoint().close(code(ResetCode::Done), b"");
+    }
 }
 
 /// What all connections share.
@@ -87,10 +101,20 @@ struct Serving {
     generation: u64,
     cluster: String,
     draining: AtomicBool,
-    connections: Mutex<Vec<Connection>>,
+    connections: Mutex<Vec<Open>>,
+    /// Who is told of peers that come by.
+    view: OnceLock<Arc<dyn ClusterView>>,
     streams: AtomicUsize,
     quiet: Notify,
     metrics: EdgeMetrics,
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+struct Open {
+    connection: Connection,
+    /// It is a node's, which wants to know what is offered.
+    is_peer: bool,
 }
 
 impl Edge {
@@ -118,18 +142,41 @@ impl Edge {
             cluster,
             draining: AtomicBool::new(false),
             connections: Mutex::default(),
+            view: OnceLock::new(),
             streams: AtomicUsize::new(0),
             quiet: Notify::new(),
             metrics: EdgeMetrics::new(),
         });
         let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&serving));
         transport.runtime().spawn(accepting);
-        Ok(Self { serving, transport: Arc::new(transport), address })
+        transport.runtime().spawn(connection::tell_offers(Arc::downgrade(&serving)));
+        let transport = Arc::new(transport);
+        let closes = Arc::new(Closes(Arc::clone(&transport)));
+        Ok(Self { serving, transport, _closes: closes, address })
     }
 
     /// Serves the node's routes from now on.
     pub fn open(&self, node: Client) {
         self.serving.node.store(Some(Arc::new(node)));
+    }
+
+    pub(crate) fn transport(&self) -> &Arc<Transport> {
+        &self.transport
+    }
+
+    pub(crate) fn config(&self) -> &NetConfig {
+        &self.serving.config
+    }
+
+    /// What this node says of itself to its peers.
+    pub(crate) fn greeting(&self) -> Greeting {
+        let (node, generation) = (self.serving.config.node.clone(), self.serving.generation);
+        Greeting { node, generation, address: Some(self.address) }
+    }
+
+    /// Tells `view` of the peers that come by from now on. Once only.
+    pub(crate) fn introduce_to(&self, view: Arc<dyn ClusterView>) {
+        let _ = self.serving.view.set(view);
     }
 
     /// Where it listens.
@@ -159,7 +206,8 @@ impl Edge {
     /// Tells every caller to go elsewhere. What is in hand is finished; what comes all the same is refused as not started.
     pub fn drain(&self) {
         if !self.serving.draining.swap(true, Ordering::AcqRel) {
-            let connections = self.serving.connections.lock().clone();
+            let connections: Vec<_> =
+                self.serving.connections.lock().iter().map(|open| open.connection.clone()).collect();
             for connection in connections {
                 self.serving.runtime.spawn(connection::say_goaway(connection, "draining"));
             }

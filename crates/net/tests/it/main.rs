@@ -7,4 +7,5 @@ mod common;
 mod hostile;
 mod identity;
 mod lifecycle;
+mod stages;
 mod streams;

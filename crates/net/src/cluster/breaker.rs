@@ -1,0 +1,106 @@
+//! When a peer is left alone for a while because its calls came to nothing: a pure decision, for each peer and stage.
+//!
+//! Five losses in a row open it; then nothing goes there for a second, and after that one call at a time, until one succeeds. Each
+//! time it opens again without a success between, it stays so twice as long, at most ten seconds.
+
+use std::time::Duration;
+
+use callboard_core::Instant;
+
+/// Losses in a row that are no chance any more.
+const THRESHOLD: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How one stage of one peer has done lately.
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    losses: u32,
+    openings: u32,
+    open_until: Option<Instant>,
+    /// Since when the one call is under way that tells whether it is well again.
+    probing_since: Option<Instant>,
+}
+
+impl Breaker {
+    /// Whether a call may go there now.
+    pub(super) fn allows(&self, now: Instant) -> bool {
+        let is_open = self.open_until.is_some_and(|until| now < until);
+        // A probe that was cancelled says nothing: after a pause it is forgotten.
+        let probing = self.probing_since.is_some_and(|since| now < since + FIRST_PAUSE);
+        !is_open && !probing
+    }
+
+    /// A call goes there.
+    pub(super) fn began(&mut self, now: Instant) {
+        if self.open_until.is_some() {
+            self.probing_since = Some(now);
+        }
+    }
+
+    /// The peer answered, whatever it said.
+    pub(super) fn answered(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The call was lost, or could not be made.
+    pub(super) fn lost(&mut self, now: Instant) {
+        self.losses += 1;
+        let was_probe = self.probing_since.take().is_some();
+        if self.losses >= THRESHOLD || was_probe {
+            let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.openings.min(8));
+            self.open_until = Some(now + pause.min(LONGEST_PAUSE));
+            self.openings += 1;
+            self.losses = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opens_after_losses_in_a_row_and_lets_one_call_try() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        for _ in 0..THRESHOLD - 1 {
+            breaker.lost(start);
+        }
+        breaker.answered();
+        for _ in 0..THRESHOLD - 1 {
+            breaker.lost(start);
+            assert!(breaker.allows(start));
+        }
+        breaker.lost(start);
+        assert!(!breaker.allows(start));
+        let later = start + FIRST_PAUSE;
+        assert!(breaker.allows(later));
+        breaker.began(later);
+        assert!(!breaker.allows(later), "one at a time");
+        breaker.answered();
+        assert!(breaker.allows(later));
+    }
+
+    #[test]
+    fn stays_open_longer_each_time_up_to_a_bound() {
+        let (mut breaker, mut now) = (Breaker::default(), Instant::now());
+        (0..THRESHOLD).for_each(|_| breaker.lost(now));
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..12 {
+            now += pause;
+            assert!(breaker.allows(now));
+            breaker.began(now);
+            breaker.lost(now);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            assert!(!breaker.allows(now + pause - Duration::from_millis(1)));
+        }
+    }
+
+    #[test]
+    fn a_probe_that_was_cancelled_does_not_keep_it_closed_for_ever() {
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        (0..THRESHOLD).for_each(|_| breaker.lost(now));
+        breaker.began(now + FIRST_PAUSE);
+        assert!(breaker.allows(now + FIRST_PAUSE * 2));
+    }
+}

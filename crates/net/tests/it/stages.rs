@@ -1,0 +1,260 @@
+//! Pipelines whose stages run on other nodes: who runs what, and what becomes of a call whose peer refuses or is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_codec::Tensor;
+use callboard_core::{App, CallOptions, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage};
+use callboard_net::{Cluster, Edge, Static};
+use tokio::sync::Semaphore;
+
+use crate::common::{LONG, Served, until};
+
+/// A node that may run stages elsewhere.
+struct Member {
+    served: Served,
+    cluster: Cluster,
+}
+
+impl Member {
+    async fn start(app: App, peers: &[&Edge]) -> Self {
+        let served = Served::start(app).await;
+        let view = Static::new(peers.iter().map(|edge| edge.address()));
+        let cluster = Cluster::start(&served.edge, Arc::new(view));
+        served.node.handle().join(cluster.clone()).unwrap();
+        Self { served, cluster }
+    }
+
+    async fn sees(&self, stage: &str) {
+        use callboard_core::Elsewhere;
+        until(|| self.cluster.offers(stage)).await;
+    }
+
+    async fn call<In: callboard_codec::Data>(&self, input: In) -> Result<i64, callboard_core::CallError> {
+        self.served.node.client().call::<In, i64>("/run", input).await
+    }
+}
+
+/// Doubles, and counts how often.
+fn doubling(runs: &Arc<AtomicUsize>) -> Stage<i64, i64> {
+    let runs = Arc::clone(runs);
+    Stage::each("double", move |n: &i64| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        match *n {
+            13 => Err(Failure::new("unlucky").with_type("Superstition")),
+            n => Ok(n * 2),
+        }
+    })
+}
+
+fn runs(count: &Arc<AtomicUsize>) -> usize {
+    count.load(Ordering::SeqCst)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_runs_elsewhere_only_is_a_step_like_any_other() {
+    let there = Arc::default();
+    let worker = Served::start(App::new().route("/double", doubling(&there))).await;
+    let add = Stage::each("add", |n: &i64| Ok(n + 1));
+    let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::elsewhere("double")).then(add);
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
+    gateway.sees("double").await;
+    assert_eq!(gateway.call(4).await.unwrap(), 11);
+    let error = gateway.call(12).await.unwrap_err();
+    assert_eq!((error.kind(), error.message(), error.stage()), (ErrorKind::Failed, "unlucky", Some("double")));
+    assert_eq!(error.error_type(), Some("Superstition"));
+    assert_eq!(runs(&there), 2);
+    worker.comes_to_rest().await;
+    gateway.served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_node_that_runs_it_a_stage_is_unavailable_and_nothing_was_started() {
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("double")), &[]).await;
+    let error = gateway.call(4).await.unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false), "{error}");
+    assert!(error.message().contains("`double`"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tensors_cross_to_a_typed_stage_and_back() {
+    let sum = Stage::each("sum", |tensor: &Tensor| {
+        let numbers = tensor.view::<f32>().map_err(|error| Failure::new(error.to_string()))?;
+        Ok(numbers.sum() as i64)
+    });
+    let worker = Served::start(App::new().route("/sum", sum)).await;
+    let gateway =
+        Member::start(App::new().route("/run", Pipeline::<Tensor, i64>::elsewhere("sum")), &[&worker.edge]).await;
+    gateway.sees("sum").await;
+    let tensor = Tensor::from_vec(&[1000, 300], vec![1.0_f32; 300_000]).unwrap();
+    assert_eq!(gateway.call(tensor).await.unwrap(), 300_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_is_free_here_stays_here() {
+    let (here, there) = (Arc::default(), Arc::default());
+    let worker = Served::start(App::new().route("/run", doubling(&there))).await;
+    let gateway = Member::start(App::new().route("/run", doubling(&here)), &[&worker.edge]).await;
+    gateway.sees("double").await;
+    for n in 0..10 {
+        assert_eq!(gateway.call(n).await.unwrap(), n * 2);
+    }
+    assert_eq!((runs(&here), runs(&there)), (10, 0));
+}
+
+/// A stage whose calls wait until they are let go.
+fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
+    let (open, begun) = (Arc::clone(open), Arc::clone(begun));
+    Stage::each_async("held", move |n: Arc<i64>| {
+        let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+        async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            open.acquire().await.unwrap().forget();
+            Ok(*n)
+        }
+    })
+}
+
+/// The nodes tell each other of themselves: only one of them was told of the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_no_room_here_runs_on_a_peer_and_is_never_sent_on() {
+    let open = Arc::new(Semaphore::new(0));
+    let (here, there): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
+    let small = |begun| held(&open, begun).queue(1).concurrency(1);
+    let first = Member::start(App::new().route("/run", small(&there)), &[]).await;
+    let second = Member::start(App::new().route("/run", small(&here)), &[&first.served.edge]).await;
+    first.sees("held").await;
+    second.sees("held").await;
+    // One runs and one waits on each of the two; the fifth has no room anywhere.
+    let mut calls = Vec::new();
+    for n in 0..4_i64 {
+        let client = second.served.node.client();
+        calls.push(tokio::spawn(async move { client.call::<_, i64>("/run", n).await }));
+        until(|| {
+            let queued = |member: &Member| member.served.node.describe().stages[0].queued;
+            runs(&here) + runs(&there) + queued(&first) + queued(&second) > n as usize
+        })
+        .await;
+    }
+    assert_eq!((runs(&here), runs(&there)), (1, 1));
+    let error = second.call(9).await.unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::Overloaded, false), "{error}");
+    open.add_permits(4);
+    for (n, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.await.unwrap().unwrap(), n as i64);
+    }
+    assert_eq!((runs(&here), runs(&there)), (2, 2));
+    first.served.comes_to_rest().await;
+    second.served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deadlines_and_cancellation_cross_to_the_peer() {
+    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let worker = Served::start(App::new().route("/held", held(&open, &begun).concurrency(8))).await;
+    let gateway =
+        Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("held")), &[&worker.edge]).await;
+    gateway.sees("held").await;
+    let client = gateway.served.node.client();
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(100));
+    let error = client.call_with::<_, i64>("/run", 1, options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
+    worker.comes_to_rest().await;
+
+    let before = runs(&begun);
+    let call = tokio::spawn(async move { client.call::<_, i64>("/run", 2).await });
+    until(|| runs(&begun) == before + 1).await;
+    call.abort();
+    // Nobody opens the gate.
+    worker.comes_to_rest().await;
+    gateway.served.comes_to_rest().await;
+}
+
+/// Two workers; the one that has the call is cut off. What it had begun is run again only where that was allowed.
+async fn lost_with_a_call(contract: Contract) -> (Result<i64, callboard_core::CallError>, usize) {
+    let open = Arc::new(Semaphore::new(0));
+    let begun: [Arc<AtomicUsize>; 2] = Default::default();
+    let worker = |begun| {
+        let stage = held(&open, begun);
+        let stage = if contract == Contract::Idempotent { stage.idempotent() } else { stage };
+        Served::start(App::new().route("/held", stage))
+    };
+    let (first, second) = (worker(&begun[0]).await, worker(&begun[1]).await);
+    let pipeline = Pipeline::<i64, i64>::elsewhere("held");
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
+    until(|| gateway.cluster.linked() == 2).await;
+    let client = gateway.served.node.client();
+    let call = tokio::spawn(async move { client.call::<_, i64>("/run", 5).await });
+    until(|| runs(&begun[0]) + runs(&begun[1]) == 1).await;
+    let (lost, rest) = if runs(&begun[0]) == 1 { (first, second) } else { (second, first) };
+    lost.edge.shutdown(Duration::ZERO).await;
+    // One for the call, and one for what it left behind, which may take it before it notices.
+    open.add_permits(2);
+    let outcome = tokio::time::timeout(LONG, call).await.unwrap().unwrap();
+    drop(rest);
+    (outcome, runs(&begun[0]) + runs(&begun[1]))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_lost_with_its_peer_is_run_again_where_that_does_no_harm() {
+    let (outcome, begun) = lost_with_a_call(Contract::Idempotent).await;
+    assert_eq!((outcome.unwrap(), begun), (5, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_may_have_run_is_run_at_most_once() {
+    let (outcome, begun) = lost_with_a_call(Contract::AtMostOnce).await;
+    let error = outcome.unwrap_err();
+    assert_eq!((error.kind(), error.was_started(), begun), (ErrorKind::Unavailable, true, 1), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_drains_refuses_and_the_next_one_runs_the_call() {
+    let counts: [Arc<AtomicUsize>; 2] = Default::default();
+    let first = Served::start(App::new().route("/double", doubling(&counts[0]))).await;
+    let second = Served::start(App::new().route("/double", doubling(&counts[1]))).await;
+    let pipeline = Pipeline::<i64, i64>::elsewhere("double");
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
+    until(|| gateway.cluster.linked() == 2).await;
+    first.edge.drain();
+    for n in 0..40 {
+        assert_eq!(gateway.call(n * 100).await.unwrap(), n * 200);
+    }
+    assert_eq!((runs(&counts[0]), runs(&counts[1])), (0, 40));
+}
+
+/// Every node is full: the owner says so, and no call was started twice or lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_through_two_workers_end_exactly_once() {
+    let counts: [Arc<AtomicUsize>; 2] = Default::default();
+    let limits = || Limits { max_in_flight: 8, ..Limits::default() };
+    let first = Served::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
+    let second = Served::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
+    let pipeline = Pipeline::<i64, i64>::elsewhere("double");
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
+    until(|| gateway.cluster.linked() == 2).await;
+    let client = gateway.served.node.client();
+    let calls = (0..2_000_i64).map(|n| {
+        let client = client.clone();
+        tokio::spawn(async move { (n * 100, client.call::<_, i64>("/run", n * 100).await) })
+    });
+    let (mut done, mut refused) = (0, 0);
+    for call in calls.collect::<Vec<_>>() {
+        match call.await.unwrap() {
+            (n, Ok(doubled)) => {
+                assert_eq!(doubled, n * 2);
+                done += 1;
+            }
+            (_, Err(error)) => {
+                assert!(error.is_retryable(), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(done + refused, 2_000);
+    assert_eq!(runs(&counts[0]) + runs(&counts[1]), done);
+    for served in [&first, &second, &gateway.served] {
+        served.comes_to_rest().await;
+    }
+}
