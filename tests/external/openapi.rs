@@ -39,7 +39,7 @@ struct Greeting {
 }
 
 /// A route of each kind: types of Rust, text, anything, a function, an array, a stream.
-fn app() -> App {
+pub(crate) fn app() -> App {
     let greet = Stage::each("greet", |guest: &Guest| {
         let names = vec![guest.name.as_str(); usize::from(guest.times.unwrap_or(1))];
         let text = format!("hello {}", names.join(" and "));

@@ -1,0 +1,30 @@
+//! The documentation in a real browser that has no internet: it opens, a route is tried, and the answer is seen.
+
+use std::path::Path;
+use std::process::Command;
+
+use callboard::Server;
+use callboard::http::HttpConfig;
+
+use crate::openapi::app;
+use crate::process;
+use crate::python::Python;
+use crate::support::PATIENCE;
+use crate::tool::CHROMIUM;
+
+/// What distributions call it.
+const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
+#[test]
+fn the_documentation_works_without_an_internet() {
+    let version = |name: &&str| process::run(Command::new(name).arg("--version"), PATIENCE).is_ok();
+    let found = NAMES.into_iter().find(version).ok_or_else(|| format!("none of {}", NAMES.join(", ")));
+    let Some(chromium) = CHROMIUM.or_skip(found) else { return };
+    let Some(python) = Python::with("browser") else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", HttpConfig::default())).unwrap();
+    // Kept for whoever wants to look.
+    let screenshot = Path::new(env!("CARGO_TARGET_TMPDIR")).join("docs.png");
+    let address = server.address().to_string();
+    python.run("browser.py", &[chromium, &address, "/greet", "hello Ada and Ada", screenshot.to_str().unwrap()]);
+}
