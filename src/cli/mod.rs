@@ -13,6 +13,7 @@
 //!
 //! `call` and `bench` are clients: they know no plan and no settings, only a URL.
 
+mod access_lines;
 mod admin;
 mod args;
 mod bench;

@@ -66,10 +66,11 @@ fn carry_out(
     if let Verb::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
     }
-    logging::start(&plan.settings.log.value)?;
+    let access = plan.settings.access_log.value && low.verb == Verb::Serve;
+    let lines = logging::start(&plan.settings.log.value, access)?;
     let info = api_info(&plan, info);
     match low.verb {
-        Verb::Serve => serve::run(plan, app, info),
+        Verb::Serve => serve::run(plan, app, info, lines),
         Verb::Check => check::run(Service::new(plan, app)?),
         Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
         Verb::Examples(language) => examples::run(Service::new(plan, app)?, language),

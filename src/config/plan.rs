@@ -18,9 +18,9 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
-    ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT, DRAIN, HTTP,
-    LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE,
-    QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT,
+    DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
+    Name, QUEUE, QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -103,6 +103,8 @@ pub struct Settings {
     pub api_version: Sourced<Option<String>>,
     /// Which log lines are written.
     pub log: Sourced<String>,
+    /// Whether every request has a line.
+    pub access_log: Sourced<bool>,
     /// The timeout of calls that bring none.
     pub default_timeout: Sourced<Duration>,
     /// Entries that may wait in a stage that does not say.
@@ -200,6 +202,7 @@ impl Settings {
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
+            access_log: layers.resolve(&ACCESS_LOG)?,
             default_timeout: layers.resolve(&DEFAULT_TIMEOUT)?,
             queue: layers.resolve(&QUEUE)?,
             max_in_flight: layers.resolve(&MAX_IN_FLIGHT)?,
@@ -275,6 +278,7 @@ impl Settings {
             row(&API_TITLE, &self.api_title),
             row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),
+            row(&ACCESS_LOG, &self.access_log),
             row(&DEFAULT_TIMEOUT, &self.default_timeout),
             row(&QUEUE, &self.queue),
             row(&MAX_IN_FLIGHT, &self.max_in_flight),

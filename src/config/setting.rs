@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Count, FilePath, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Rate, Span,
+    AdminListen, Bytes, Count, FilePath, Flag, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Rate, Span,
 };
 
 /// What a setting is called in the places where it can be set.
@@ -92,6 +92,19 @@ pub(crate) static LOG: Setting<LogFilter> = Setting {
         default: "warn",
     },
     form: LogFilter,
+};
+
+/// On: who runs a server wants to see that it is used, and by whom.
+pub(crate) static ACCESS_LOG: Setting<Flag> = Setting {
+    name: Name {
+        key: "log.access",
+        flag: "access-log",
+        env: "CALLBOARD_ACCESS_LOG",
+        placeholder: "BOOL",
+        help: "Whether every request has a line on stderr",
+        default: "true",
+    },
+    form: Flag,
 };
 
 /// A million waiting entries are minutes of work for any stage; more is a typo.
@@ -321,7 +334,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 21] = [
+pub static ALL: [&Name; 22] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -338,6 +351,7 @@ pub static ALL: [&Name; 21] = [
     &API_TITLE.name,
     &API_VERSION.name,
     &LOG.name,
+    &ACCESS_LOG.name,
     &DEFAULT_TIMEOUT.name,
     &QUEUE.name,
     &MAX_IN_FLIGHT.name,
@@ -444,6 +458,7 @@ mod tests {
         reads_its_default(&API_TITLE);
         reads_its_default(&API_VERSION);
         reads_its_default(&LOG);
+        reads_its_default(&ACCESS_LOG);
         reads_its_default(&DEFAULT_TIMEOUT);
         reads_its_default(&QUEUE);
         reads_its_default(&MAX_IN_FLIGHT);

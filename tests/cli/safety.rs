@@ -55,3 +55,22 @@ fn pages_of_a_listed_origin_may_read_answers() {
     assert!(answer.head.contains("access-control-allow-origin: http://localhost:5173"), "{answer:?}");
     assert!(!seven(&server, "\r\norigin: https://b.example.org").head.contains("access-control-allow-origin"));
 }
+
+#[test]
+fn every_request_has_a_line_unless_that_is_not_wanted() {
+    let mut server = Server::digits(&[]);
+    assert_eq!(seven(&server, "\r\nx-request-id: mine-1").status, 200);
+    let line = server.wait_for("callboard_http::access: ");
+    for part in ["method=\"POST\" path=\"/digits\" route=\"/digits\" status=200", "request_id=\"mine-1\"", "trace_id="]
+    {
+        assert!(line.contains(part), "{line}");
+    }
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+
+    let mut server = Server::digits(&["--access-log", "false"]);
+    assert_eq!(seven(&server, "").status, 200);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    assert!(!server.said.iter().any(|line| line.contains("request_id")), "{:#?}", server.said);
+}

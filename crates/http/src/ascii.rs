@@ -51,6 +51,10 @@ impl<const N: usize> Ascii<N> {
         &self.bytes[..self.len]
     }
 
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
     pub(crate) fn to_header(&self) -> HeaderValue {
         HeaderValue::from_bytes(self.as_bytes()).unwrap_or_else(|_| HeaderValue::from_static(""))
     }

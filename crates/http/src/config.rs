@@ -161,6 +161,13 @@ pub struct HttpConfig {
     /// cancel the slower one.
     pub max_cancelled_streams: u32,
 
+    /// One line of the log per request, as an event of `tracing` under the target `callboard_http::access` at level `INFO`.
+    /// Default off; the command line turns it on.
+    ///
+    /// *Cost*: an event per request, and whatever its subscriber does with it. *Threat*: paths are written down as clients
+    /// send them, up to 200 characters; headers, queries and bodies are not.
+    pub access_log: bool,
+
     /// How long a closed connection is read after its last answer, so that a client which still sends a refused body sees the
     /// answer and not a reset. Default 1 s.
     ///
@@ -265,6 +272,7 @@ impl Default for HttpConfig {
             decode: DecodeLimits::default(),
             max_concurrent_streams: 256,
             max_cancelled_streams: 1_000,
+            access_log: false,
             close_linger: Duration::from_secs(1),
             shutdown_linger: Duration::from_millis(500),
             shutdown_grace: Duration::from_secs(30),

@@ -24,6 +24,7 @@ use tower::{BoxError, Service};
 
 use crate::accept::{AcceptMetrics, Origin, Respond};
 use crate::access::Gate;
+use crate::access_log::Observed;
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
@@ -147,6 +148,7 @@ impl Edge {
             let inner = &*self.0;
             let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
             let id = id.unwrap_or_else(|| inner.ids.make());
+            let mut observed = Observed::new(&inner.config, begun, &id, &request, origin);
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
             let version = request.version();
             let mut unread = Unread::default();
@@ -161,8 +163,11 @@ impl Edge {
                     None => (serving.function(path), Way::Function),
                 },
             };
+            if let (Some(observed), Some(route)) = (&mut observed, &route) {
+                observed.goes_to(route);
+            }
             let outcome = match (inner.serving.get(), &route) {
-                _ if let Some(early) = inner.early(&request) => {
+                _ if let Some(early) = inner.early(&request, observed.as_deref_mut()) => {
                     unread = Unread::of(request.body());
                     Ok(early)
                 }
@@ -225,6 +230,9 @@ impl Edge {
                     headers.insert(CONNECTION, HeaderValue::from_static("close"));
                 }
             }
+            if let Some(observed) = &mut observed {
+                observed.answered(&mut response);
+            }
             response
         }
     }
@@ -286,7 +294,7 @@ impl Serving {
 
 impl Inner {
     /// The answer to a request that goes no further than its head.
-    fn early<B>(&self, request: &Request<B>) -> Option<Result<Response, ApiError>> {
+    fn early<B>(&self, request: &Request<B>, observed: Option<&mut Observed>) -> Option<Result<Response, ApiError>> {
         if request.extensions().get::<NoHost>().is_some() {
             return Some(Err(ApiError::no_host()));
         }
@@ -294,7 +302,15 @@ impl Inner {
         if let Some(permission) = gate.preflight(request) {
             return Some(Ok(permission));
         }
-        gate.admit(request).err().map(Err)
+        match gate.admit(request) {
+            Ok(caller) => {
+                if let (Some(observed), Some(caller)) = (observed, caller) {
+                    observed.came_with(gate.name(caller));
+                }
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
     }
 
     fn panicked(&self, id: &RequestId, route: Option<&str>) -> ApiError {

@@ -67,6 +67,8 @@
 //! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an envelope, or with a
 //! stream of them that is answered in order.
 //!
+//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where there is an [access log](HttpConfig::access_log) |
+//!
 //! `x-request-timeout-ms` and `x-request-priority` may come once; a second one is answered 400. Every answer of the edge has
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
 //! error with the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
@@ -98,6 +100,7 @@
 
 mod accept;
 mod access;
+mod access_log;
 mod admin;
 mod ascii;
 mod catch_panic;
@@ -122,6 +125,7 @@ mod server;
 mod server_timing;
 mod snippet;
 mod tls;
+mod trace;
 
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, RateLimit, RateLimitError};
 pub use admin::{Admin, serve_admin};

@@ -13,6 +13,7 @@ use callboard_net::{Edge, Identity, NetConfig};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
+use super::super::access_lines::Flushing;
 use super::super::admin::{AdminDoor, AdminSocket};
 use super::super::error::CliError;
 use super::super::service::{Service, http_config};
@@ -23,11 +24,11 @@ use crate::config::Plan;
 use crate::server::{Door, Server};
 
 /// Serves until told to stop.
-pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliError> {
-    block_on(serve(plan, app, info))
+pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushing>) -> Result<(), CliError> {
+    block_on(serve(plan, app, info, lines))
 }
 
-async fn serve(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliError> {
+async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushing>) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let config = http_config(&plan)?;
@@ -58,7 +59,11 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo) -> Result<(), CliErr
     tokio::select! {
         biased;
         signal = signals.next() => Err(CliError::Failed(format!("{signal} again: ended at once"))),
-        drained = shut_down(server, quic, plan.settings.drain.value) => ended(drained),
+        drained = shut_down(server, quic, plan.settings.drain.value) => {
+            // The last word is ours.
+            drop(lines);
+            ended(drained)
+        }
     }
 }
 

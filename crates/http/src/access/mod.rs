@@ -90,7 +90,6 @@ impl Gate {
     }
 
     /// For the access log; the key itself is not known here.
-    #[expect(dead_code, reason = "for the access log")]
     pub(crate) fn name(&self, caller: Caller) -> &str {
         self.keys.as_ref().map_or("", |(keys, _)| keys.name(caller.0))
     }

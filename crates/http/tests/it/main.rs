@@ -15,6 +15,7 @@ mod formats;
 mod functions;
 mod hostile;
 mod http2;
+mod observed;
 mod oip;
 mod pages;
 mod refusals;

@@ -1,0 +1,175 @@
+//! What is known of a request afterwards: its line in the log, its trace.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use callboard_http::{ApiKeys, HttpConfig};
+use tracing::field::{Field, Visit};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Metadata, Subscriber, span};
+
+use crate::support::app::{Hold, app};
+use crate::support::{PATIENCE, Server, config};
+
+/// The lines of the access log, as long as it lives and on its thread alone.
+struct Lines {
+    lines: Arc<Mutex<Vec<Line>>>,
+    _here: DefaultGuard,
+}
+
+type Line = BTreeMap<&'static str, String>;
+
+#[derive(Clone)]
+struct Collector(Arc<Mutex<Vec<Line>>>);
+
+impl Lines {
+    fn collect() -> Self {
+        let lines: Arc<Mutex<Vec<Line>>> = Arc::default();
+        Self { _here: tracing::subscriber::set_default(Collector(Arc::clone(&lines))), lines }
+    }
+
+    fn take(&self) -> Vec<Line> {
+        std::mem::take(&mut self.lines.lock().unwrap())
+    }
+
+    async fn next(&self) -> Line {
+        let waiting = async {
+            loop {
+                if let Some(line) = self.lines.lock().unwrap().pop() {
+                    return line;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("a line in time")
+    }
+}
+
+impl Subscriber for Collector {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "callboard_http::access"
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        struct Fields(Line);
+        impl Visit for Fields {
+            fn record_str(&mut self, field: &Field, value: &str) {
+                self.0.insert(field.name(), value.to_owned());
+            }
+            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+                self.0.insert(field.name(), format!("{value:?}"));
+            }
+        }
+        let mut fields = Fields(Line::new());
+        event.record(&mut fields);
+        self.0.lock().unwrap().push(fields.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+#[tokio::test]
+async fn a_request_has_one_line_with_all_that_is_known_of_it() {
+    let lines = Lines::collect();
+    let keys = ApiKeys::parse("web a-key-that-nobody-guesses").unwrap();
+    let server = Server::of_app(
+        app(),
+        config(|c| {
+            c.access_log = true;
+            c.api_keys = Some(keys);
+        }),
+    )
+    .await;
+    let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-api-key", "a-key-that-nobody-guesses"),
+        ("x-request-id", "mine-1"),
+        ("traceparent", &traceparent),
+    ];
+    let answer = server.connect().await.post("/mirror?secret=1", &headers, "[1]").await;
+    assert_eq!(answer.status, 200);
+    let line = lines.next().await;
+    let expected = [
+        ("method", "POST"),
+        ("path", "/mirror"),
+        ("route", "/mirror"),
+        ("status", "200"),
+        ("request_bytes", "3"),
+        ("bytes", "3"),
+        ("client", "127.0.0.1"),
+        ("key", "web"),
+        ("request_id", "mine-1"),
+        ("trace_id", TRACE),
+    ];
+    for (name, value) in expected {
+        assert_eq!(line.get(name).map(String::as_str), Some(value), "{name} of {line:?}");
+    }
+    assert_eq!(line["timing"], answer.header("server-timing").unwrap());
+    assert!(line["milliseconds"].parse::<f64>().unwrap() > 0.0);
+    assert!(!format!("{line:?}").contains("secret"));
+    assert!(lines.take().is_empty(), "one line");
+
+    server.get("/livez").await;
+    let page = lines.next().await;
+    assert_eq!((page["path"].as_str(), page.get("route"), page.get("key")), ("/livez", None, None));
+    server.get("/mirror").await;
+    assert_eq!(lines.next().await["status"], "401");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_has_its_line_with_499() {
+    let lines = Lines::collect();
+    let (app, holding) = Hold::with_queue(1).split();
+    let server = Server::of_app(app, config(|c| c.access_log = true)).await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"x\"")
+        .await;
+    holding.one_is_held().await;
+    drop(client);
+    let line = lines.next().await;
+    assert_eq!((line["status"].as_str(), line["route"].as_str()), ("499", "/hold"));
+    holding.release_one();
+}
+
+#[tokio::test]
+async fn a_trace_is_passed_on_with_a_part_of_our_own() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let headers = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
+    let answer = server.connect().await.post("/mirror", &headers, "1").await;
+    let told = answer.header("traceparent").unwrap();
+    assert!(told.starts_with(&format!("00-{TRACE}-")) && told.ends_with("-01") && told != traceparent, "{told}");
+
+    let broken = [("content-type", "application/json"), ("traceparent", "00-nonsense")];
+    let answer = server.connect().await.post("/mirror", &broken, "1").await;
+    assert_eq!((answer.status, answer.header("traceparent")), (200, None));
+}
+
+#[tokio::test]
+async fn without_an_access_log_nothing_is_written_and_no_trace_begins() {
+    let lines = Lines::collect();
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let answer = server.post_json("/mirror", "1").await;
+    assert_eq!((answer.status, answer.header("traceparent")), (200, None));
+    assert!(lines.take().is_empty());
+
+    let server = Server::of_app(app(), config(|c| c.access_log = true)).await;
+    let answer = server.post_json("/mirror", "1").await;
+    let trace = lines.next().await["trace_id"].clone();
+    assert!(answer.header("traceparent").unwrap().starts_with(&format!("00-{trace}-")), "{answer:?}");
+}

@@ -1,0 +1,126 @@
+//! The way of the access log to stderr: lines are gathered for a moment and written together.
+//!
+//! A write for every request would cost more than the request's own bookkeeping. So a thread of its own writes what has
+//! gathered, every [`PAUSE`] and once more at the end. **Full**, because nobody reads stderr: lines are left out and counted,
+//! and the count is written when there is room again; no request waits for its line.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Short enough to look like at once.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Half a minute of a busy server.
+const MOST_BYTES: usize = 8 << 20;
+
+/// Where lines gather.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AccessLines(Arc<Mutex<Gathered>>);
+
+#[derive(Debug, Default)]
+struct Gathered {
+    text: Vec<u8>,
+    left_out: u64,
+}
+
+/// Writes what is left when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Flushing {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl AccessLines {
+    /// Begins to write.
+    pub(crate) fn flush_to_stderr(&self) -> io::Result<Flushing> {
+        let lines = self.clone();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let work = move || {
+            let mut spare = Vec::new();
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(PAUSE) {
+                spare = lines.write_out(spare, io::stderr().lock());
+            }
+            lines.write_out(spare, io::stderr().lock());
+        };
+        let thread = thread::Builder::new().name("access-log".to_owned()).spawn(work)?;
+        Ok(Flushing { stop: Some(stop), thread: Some(thread) })
+    }
+
+    fn append(&self, line: &[u8]) {
+        let mut gathered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if gathered.text.len() + line.len() > MOST_BYTES {
+            gathered.left_out += 1;
+        } else {
+            gathered.text.extend_from_slice(line);
+        }
+    }
+
+    /// Writes what has gathered, and gives the empty buffer back for the next turn. If nobody can hear it, that is no reason
+    /// to stop.
+    fn write_out(&self, spare: Vec<u8>, mut to: impl io::Write) -> Vec<u8> {
+        let gathered = Gathered { text: spare, left_out: 0 };
+        let gathered = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), gathered);
+        _ = to.write_all(&gathered.text);
+        if gathered.left_out > 0 {
+            _ = writeln!(to, "access log: {} lines left out, stderr was not read in time", gathered.left_out);
+        }
+        let mut text = gathered.text;
+        text.clear();
+        text
+    }
+}
+
+impl Drop for Flushing {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+/// One line on its way.
+impl io::Write for AccessLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.append(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for AccessLines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_nobody_reads_are_left_out_and_counted() {
+        let lines = AccessLines::default();
+        let line = vec![b'x'; MOST_BYTES / 2];
+        for _ in 0..4 {
+            lines.append(&line);
+        }
+        let mut written = Vec::new();
+        let spare = lines.write_out(Vec::new(), &mut written);
+        assert!(written.len() > MOST_BYTES && written.ends_with(b"2 lines left out, stderr was not read in time\n"));
+        lines.append(b"again\n");
+        let mut written = Vec::new();
+        lines.write_out(spare, &mut written);
+        assert_eq!(written, b"again\n");
+    }
+}
