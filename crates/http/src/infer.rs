@@ -175,7 +175,8 @@ where
     match form {
         BodyForm::Encoded(format) => convert::decode_call(route, format, body.collect().await?, &config.decode).await,
         BodyForm::Multipart(boundary) => {
-            functions::from_form(route, Value::Map(multipart::read(body, boundary, &config.decode).await?))
+            let form = multipart::read(body, boundary, &config.decode).await?;
+            functions::from_form(route, form_fields::fit(form, route.input().schema(), &config.decode))
         }
         BodyForm::Raw(_) | BodyForm::Text | BodyForm::Bytes => Err(ApiError::bad_multipart("arguments have names")),
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use bytes::Bytes;
-use callboard_codec::{DataType, DecodeLimits, Format, Payload, Value};
+use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
 use callboard_core::{FunctionCall, Route};
 
 use crate::convert;
@@ -58,8 +58,7 @@ pub(crate) fn decode(
 }
 
 /// The payload that the fields of a form are to `route`: arguments by name.
-pub(crate) fn from_form(route: &Arc<Route>, form: Value) -> Result<Payload, ApiError> {
-    let Value::Map(kwargs) = form else { return Err(ApiError::bad_multipart("the form has no fields")) };
+pub(crate) fn from_form(route: &Arc<Route>, kwargs: Map) -> Result<Payload, ApiError> {
     payload_of(route, FunctionCall { args: Vec::new(), kwargs })
 }
 
