@@ -1,11 +1,30 @@
-//! What goes back for one call: its outcome as frames.
+//! What goes back for one call: its outcome as frames, at the pace of a caller that reads.
 
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_codec::wire::{Done, FrameKind, Item, Load, WireError, frame_head};
-use callboard_core::{CallError, ErrorKind, Reply};
+use callboard_core::{CallError, ErrorKind, Instant, Reply};
 
+use super::NetConfig;
+use super::exchange::Fault;
+use super::pace::Pace;
 use crate::convert;
+use crate::stream::Outgoing;
+
+/// Hands over the pieces to a caller that takes them: one that does not, or too slowly, is given up, so that nothing is kept for it.
+pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut pieces: &mut [Bytes]) -> Result<(), Fault> {
+    let mut pace = Pace::new(Instant::now(), config.write_progress_timeout, config.min_bytes_per_second);
+    while !pieces.is_empty() {
+        let (bytes, chunks) = tokio::select! {
+            biased;
+            written = outgoing.write_some(pieces) => written.map_err(|_| Fault::Left)?,
+            () = tokio::time::sleep_until(pace.end()) => return Err(Fault::Refused("slow_reader")),
+        };
+        pace.moved(Instant::now(), bytes);
+        pieces = &mut pieces[chunks..];
+    }
+    Ok(())
+}
 
 /// Appends the frame of an outcome. An output that cannot be encoded is an error of this node's.
 pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<Reply, CallError>, load: Load) {

@@ -17,7 +17,8 @@ use callboard_core::{
 use futures_util::future::{AbortHandle, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::answer::put_outcome;
+use super::answer::{put_outcome, write};
+use super::pace::Pace;
 use super::{Serving, StreamGuard, streaming};
 use crate::convert;
 use crate::stream::{Incoming, Outgoing, ReadFault};
@@ -42,11 +43,14 @@ pub(super) enum Fault {
 /// Answers all calls of a stream.
 pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incoming: Incoming) {
     let serving = Arc::clone(&guard.0);
+    let config = &serving.config;
     let mut exchange = Exchange {
         serving: &serving,
         outgoing,
         incoming,
         receiving: Receiving::Nothing,
+        pace: Pace::new(Instant::now(), config.body_progress_timeout, config.min_bytes_per_second),
+        idle_since: Instant::now(),
         running: FuturesUnordered::new(),
         aborts: Vec::new(),
         ready: Vec::new(),
@@ -67,6 +71,10 @@ struct Exchange<'a> {
     outgoing: Outgoing,
     incoming: Incoming,
     receiving: Receiving,
+    /// How the body comes along that is being received.
+    pace: Pace,
+    /// Since when there is nothing to receive.
+    idle_since: Instant,
     running: FuturesUnordered<Running>,
     aborts: Vec<(u16, AbortHandle)>,
     /// Outcomes that need no running: refusals.
@@ -105,6 +113,8 @@ impl Exchange<'_> {
         let mut ended = false;
         while !(ended && self.running.is_empty()) {
             let due = self.due();
+            // What runs has a deadline of its own, and its caller nothing more to say.
+            let waits = !ended && (self.running.is_empty() || !matches!(self.receiving, Receiving::Nothing));
             tokio::select! {
                 biased;
                 Some(outcome) = self.running.next(), if !self.running.is_empty() => {
@@ -126,13 +136,9 @@ impl Exchange<'_> {
                     Err(ReadFault::Reset(_) | ReadFault::Lost(_)) => return Err(Fault::Left),
                 },
                 _ = &mut stopped => return Err(Fault::Left),
-                () = tokio::time::sleep_until(due), if !ended => {
-                    if self.running.is_empty() {
-                        return Err(Fault::Refused("silent"));
-                    }
-                    if let Receiving::Body(_) = self.receiving {
-                        return Err(Fault::Refused("slow_body"));
-                    }
+                () = tokio::time::sleep_until(due), if waits => {
+                    self.too_late()?;
+                    self.write_ready().await?;
                 }
             }
         }
@@ -147,8 +153,24 @@ impl Exchange<'_> {
     /// Until when the next bytes have to be there.
     fn due(&self) -> Instant {
         match &self.receiving {
-            Receiving::Body(body) => body.due.instant(),
-            Receiving::Nothing | Receiving::Discarded => Instant::now() + self.serving.config.head_timeout,
+            Receiving::Body(body) => body.due.instant().min(self.pace.end()),
+            Receiving::Discarded => self.pace.end(),
+            Receiving::Nothing => self.idle_since + self.serving.config.head_timeout,
+        }
+    }
+
+    /// What becomes of a stream on which the next bytes are not there in time.
+    fn too_late(&mut self) -> Result<(), Fault> {
+        match &self.receiving {
+            Receiving::Nothing => Err(Fault::Refused("silent")),
+            Receiving::Body(body) if body.due.is_expired(Instant::now()) => {
+                let error =
+                    CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the body was there");
+                self.ready.push((body.entry, Err(error)));
+                self.receiving = Receiving::Discarded;
+                Ok(())
+            }
+            Receiving::Body(_) | Receiving::Discarded => Err(Fault::Refused("slow_body")),
         }
     }
 
@@ -179,6 +201,9 @@ impl Exchange<'_> {
             return Err(Fault::Refused("streaming_in_a_pack"));
         }
         let has_body = head.body_bytes > 0;
+        let config = &self.serving.config;
+        self.idle_since = Instant::now();
+        self.pace = Pace::new(self.idle_since, config.body_progress_timeout, config.min_bytes_per_second);
         self.receiving = match self.admit(head, call) {
             Ok(body) if has_body => Receiving::Body(Box::new(body)),
             Ok(body) => {
@@ -223,6 +248,7 @@ impl Exchange<'_> {
     }
 
     fn receive(&mut self, bytes: Bytes, last: bool) -> Result<Option<streaming::StreamingCall>, Fault> {
+        self.pace.moved(Instant::now(), bytes.len());
         if let Receiving::Body(body) = &mut self.receiving
             && let Err(error) = body.decoder.push(bytes)
         {
@@ -232,8 +258,9 @@ impl Exchange<'_> {
         if !last {
             return Ok(None);
         }
+        self.idle_since = Instant::now();
         let Receiving::Body(body) = std::mem::replace(&mut self.receiving, Receiving::Nothing) else { return Ok(None) };
-        let Body { entry, credit, target, node, options, due: _, decoder } = *body;
+        let Body { entry, credit, target, node, options, due, decoder } = *body;
         match target {
             Target::Stage(admission) => match decoder.finish() {
                 Err(error) => self.ready.push((entry, Err(error.into()))),
@@ -246,7 +273,7 @@ impl Exchange<'_> {
                 Err(error) => self.ready.push((entry, Err(error))),
                 Ok(payload) if credit > 0 => {
                     let replies = node.submit_streaming(admission, payload, options);
-                    return Ok(Some(streaming::StreamingCall { entry, credit, replies }));
+                    return Ok(Some(streaming::StreamingCall { entry, credit, replies, due }));
                 }
                 Ok(payload) => self.start(entry, async move { node.submit(admission, payload, options).await }),
             },
@@ -274,6 +301,7 @@ impl Exchange<'_> {
 
     fn finished(&mut self, outcome: Result<Outcome, Aborted>) {
         // Nobody waits for the answer of one that was given up.
+        self.idle_since = Instant::now();
         let Ok((entry, outcome)) = outcome else { return };
         self.aborts.retain(|(running, _)| *running != entry);
         self.ready.push((entry, outcome));
@@ -289,7 +317,7 @@ impl Exchange<'_> {
         for (entry, outcome) in self.ready.drain(..) {
             put_outcome(&mut pieces, entry, outcome, load);
         }
-        self.outgoing.write(&mut pieces).await.map_err(|_| Fault::Left)
+        write(&self.serving.config, &mut self.outgoing, &mut pieces).await
     }
 }
 

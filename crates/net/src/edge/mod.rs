@@ -11,6 +11,7 @@ mod answer;
 mod connection;
 mod exchange;
 mod metrics;
+mod pace;
 mod streaming;
 
 use std::net::SocketAddr;
@@ -45,8 +46,18 @@ pub struct NetConfig {
     /// How long a handshake and the hello behind it may take. Default 5 s. Threat: connections that say nothing.
     pub hello_timeout: Duration,
     /// How long a stream may be open without a call that is being received or run. Default 10 s. Threat: streams that are opened and
-    /// never written.
+    /// never written, or kept open with nothing on them.
     pub head_timeout: Duration,
+    /// The time in which a caller has to move on within a body: [`min_bytes_per_second`](Self::min_bytes_per_second) is measured over
+    /// it. Default 10 s; then the stream is reset. Threat: half a body, whose permits are everybody's. The call's own deadline holds
+    /// as well.
+    pub body_progress_timeout: Duration,
+    /// The time in which a caller has to go on reading while there are bytes for it, measured in the same way. Default 30 s; then the
+    /// stream is reset. Threat: answers that nobody takes. A stream whose reader gives no credit has nothing to write, and waits until
+    /// its deadline.
+    pub write_progress_timeout: Duration,
+    /// What a caller has to send of a body, and to take of an answer, in bytes per second. Default 1,024; 0 accepts any progress at all.
+    pub min_bytes_per_second: u64,
     /// What frames may cost. Default: headers of 64 KiB, bodies of 64 MiB.
     pub frames: FrameLimits,
     /// What decoding a body may cost.
@@ -62,6 +73,9 @@ impl Default for NetConfig {
             max_connections: 1024,
             hello_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(10),
+            body_progress_timeout: Duration::from_secs(10),
+            write_progress_timeout: Duration::from_secs(30),
+            min_bytes_per_second: 1024,
             frames: FrameLimits::default(),
             decode: DecodeLimits::default(),
             tuning: Tuning::default(),

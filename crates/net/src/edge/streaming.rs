@@ -1,15 +1,16 @@
 //! A streaming call: outputs at the pace of their reader, who says how many it has room for.
 //!
-//! Without credit nothing is asked of the call, so its worker waits; the reader of a slow network or program is the one who decides.
+//! Without credit nothing is asked of the call, so its worker waits; the reader of a slow network or program is the one who decides, until the
+//! deadline: then it is told, and nothing is held for it any more.
 
 use std::sync::Arc;
 
 use callboard_codec::wire::{Credit, FrameKind, FramePart};
-use callboard_core::PayloadReplies;
+use callboard_core::{CallError, Deadline, ErrorKind, PayloadReplies};
 use futures_util::StreamExt;
 
 use super::Serving;
-use super::answer::{put_end, put_item, put_outcome};
+use super::answer::{put_end, put_item, put_outcome, write};
 use super::exchange::{Fault, load};
 use crate::stream::{Incoming, Outgoing, ReadFault};
 
@@ -18,6 +19,8 @@ pub(super) struct StreamingCall {
     pub(super) entry: u16,
     pub(super) credit: u32,
     pub(super) replies: PayloadReplies,
+    /// When it ends, whoever waits for whom.
+    pub(super) due: Deadline,
 }
 
 pub(super) async fn answer(
@@ -26,7 +29,7 @@ pub(super) async fn answer(
     outgoing: &mut Outgoing,
     incoming: &mut Incoming,
 ) -> Result<(), Fault> {
-    let StreamingCall { entry, mut credit, mut replies } = call;
+    let StreamingCall { entry, mut credit, mut replies, due } = call;
     let stopped = outgoing.stopped();
     tokio::pin!(stopped);
     let mut ended = false;
@@ -69,10 +72,14 @@ pub(super) async fn answer(
                     true
                 }
             },
-            // Nobody can give credit any more.
-            else => return Err(Fault::Left),
+            // Without credit nothing is asked of the call, so it cannot say that its time is up.
+            () = tokio::time::sleep_until(due.instant()) => {
+                let error = CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the stream was read");
+                put_outcome(&mut pieces, entry, Err(error), load(serving));
+                true
+            }
         };
-        outgoing.write(&mut pieces).await.map_err(|_| Fault::Left)?;
+        write(&serving.config, outgoing, &mut pieces).await?;
         if over {
             outgoing.finish();
             return Ok(());

@@ -26,6 +26,15 @@ pub(crate) enum WriteFault {
     Lost(#[source] WriteError),
 }
 
+impl From<WriteError> for WriteFault {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Stopped(number) => Self::Stopped(ResetCode::from_number(number.into_inner())),
+            error => Self::Lost(error),
+        }
+    }
+}
+
 impl Outgoing {
     pub(crate) fn new(stream: SendStream) -> Self {
         Self { stream, on_drop: ResetCode::Cancelled, finished: false }
@@ -37,10 +46,17 @@ impl Outgoing {
     ///
     /// Dropped half-way, it leaves half a message behind: drop the stream, too.
     pub(crate) async fn write(&mut self, pieces: &mut [Bytes]) -> Result<(), WriteFault> {
-        self.stream.write_all_chunks(pieces).await.map_err(|error| match error {
-            WriteError::Stopped(number) => WriteFault::Stopped(ResetCode::from_number(number.into_inner())),
-            error => WriteFault::Lost(error),
-        })
+        Ok(self.stream.write_all_chunks(pieces).await?)
+    }
+
+    /// Hands over what there is room for now, and says how many bytes of how many pieces that was; waits while there is none.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing was handed over.
+    pub(crate) async fn write_some(&mut self, pieces: &mut [Bytes]) -> Result<(usize, usize), WriteFault> {
+        let written = self.stream.write_chunks(pieces).await?;
+        Ok((written.bytes, written.chunks))
     }
 
     /// Says that the message is complete.

@@ -108,6 +108,7 @@ async fn a_body_that_is_no_envelope_is_that_callers_error() {
 async fn streams_that_fall_silent_are_closed() {
     let mut config = patient();
     config.head_timeout = Duration::from_millis(100);
+    config.body_progress_timeout = Duration::from_millis(100);
     let served = Served::start_with(app(), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
@@ -121,6 +122,46 @@ async fn streams_that_fall_silent_are_closed() {
     until(|| counted(&served, "streams_refused", "silent")).await;
     served.comes_to_rest().await;
     drop(held);
+}
+
+/// Half a body, of a call that may take an hour: its permits are everybody's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_body_holds_its_permits_no_longer_than_it_comes_along() {
+    let mut config = patient();
+    config.body_progress_timeout = Duration::from_millis(100);
+    let served = Served::start_with(app(), config).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    let held = peer.begin(vec![in_an_hour("/shout", 1000), Bytes::from_static(&[0x89])]).await;
+    until(|| counted(&served, "streams_refused", "slow_body")).await;
+    served.comes_to_rest().await;
+    // The same behind a call that is refused at once.
+    let refused = peer.begin(vec![in_an_hour("/nowhere", 1000), Bytes::from_static(&[0x89])]).await;
+    until(|| served.edge.metrics().contains("streams_refused_total{reason=\"slow_body\"} 2")).await;
+    served.comes_to_rest().await;
+    drop((held, refused));
+}
+
+/// An answer that is larger than any window, for somebody who takes none of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_read_an_answer_is_let_go() {
+    let mut config = patient();
+    config.write_progress_timeout = Duration::from_millis(200);
+    let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![0_u8; *bytes]))));
+    let served = Served::start_with(app().route("/large", large), config).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    let body = Value::from(40_i64 << 20).to_envelope().unwrap().into_bytes();
+    let held = peer.begin(vec![in_an_hour("/large", body.len()), body]).await;
+    until(|| counted(&served, "streams_refused", "slow_reader")).await;
+    served.comes_to_rest().await;
+    drop(held);
+}
+
+/// The head of a call that may take an hour.
+fn in_an_hour(route: &str, bytes: usize) -> Bytes {
+    let call = Call { route: route.to_owned(), millis_left: 3_600_000, ..Call::default() };
+    frame_head(FrameKind::Call, 0, &call, bytes).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use callboard_codec::Value;
+use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_core::{App, Caller, ErrorKind, Failure, StreamStage};
+use callboard_net::testing::RawPeer;
 use futures_util::{StreamExt, stream};
 
-use crate::common::{Served, builder, until};
+use crate::common::{IDENTITY, LONG, Served, builder, until};
 
 const NEVER: u64 = u64::MAX;
 
@@ -64,5 +67,23 @@ async fn a_reader_that_pauses_lets_the_worker_wait() {
     }
     // Dropped in the middle: the call ends on the node, although it would never end by itself.
     drop(replies);
+    served.comes_to_rest().await;
+}
+
+/// A reader that is there, and never makes room: it is told at the deadline, and nothing is held for it after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_not_read_ends_at_its_deadline() {
+    let served = Served::start(counting(&Arc::default())).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    let cluster = IDENTITY.cluster().to_owned();
+    peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
+    let body = Value::from(1_i64 << 60).to_envelope().unwrap().into_bytes();
+    let call = Call { route: "/count".to_owned(), millis_left: 300, credit: 1, ..Call::default() };
+    let head = frame_head(FrameKind::Call, 0, &call, body.len()).unwrap();
+    let frames = tokio::time::timeout(LONG, peer.exchange(vec![head, body])).await.unwrap().unwrap();
+    let kinds: Vec<FrameKind> = frames.iter().map(|(head, _)| head.kind).collect();
+    assert_eq!(kinds, [FrameKind::Item, FrameKind::Fail]);
+    let fail: Fail = frames[1].0.header().unwrap();
+    assert_eq!(fail.kind, "deadline_exceeded");
     served.comes_to_rest().await;
 }
