@@ -1,8 +1,12 @@
 //! `callboard bench` against a real server: what is counted is what happened, and the exit code is the verdict.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -71,6 +75,45 @@ fn what_an_overloaded_target_keeps_from_being_sent_is_counted_with_its_waiting()
     assert!(target["error_rate"].as_f64().unwrap() > 0.5, "{report}");
     assert_eq!(report["assertions"][0]["holds"], false, "{report}");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+/// A server that answers everything at once but its second request (the first tries whether it is there), which it answers
+/// after `stall`. One connection at a time.
+fn stalling(stall: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (_never, nothing) = mpsc::channel::<()>();
+        let mut answered = 0;
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut line = String::new();
+            while stream.read_line(&mut line).unwrap_or(0) > 0 {
+                if std::mem::take(&mut line).trim().is_empty() {
+                    answered += 1;
+                    if answered == 2 {
+                        let _ = nothing.recv_timeout(stall);
+                    }
+                    stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+                }
+            }
+        }
+    });
+    address
+}
+
+/// Without the correction one request of a hundred would be slow, and the median that of an idle server.
+#[test]
+fn a_stall_is_felt_by_every_request_that_was_due_during_it() {
+    let url = stalling(Duration::from_millis(800)).to_string();
+    let words = ["--rate", "100", "-c", "1", "-d", "1s", "--warm-up", "0s", "--format", "json"];
+    let output = callboard(["bench", &url, "/"].iter().chain(&words)).output().unwrap();
+    let report = report(&output);
+    let p50 = |distribution: &str| report["target"][distribution]["p50"].as_f64().unwrap();
+    // Of the hundred slots, the fiftieth was due at most 500 ms after the first, and is behind it.
+    assert!(p50("latency_ms") >= 290.0, "{report}");
+    assert!(p50("service_ms") < p50("latency_ms"), "{report}");
+    assert!(report["target"]["service_ms"]["max"].as_f64().unwrap() >= 790.0, "{report}");
 }
 
 #[test]
@@ -148,7 +191,7 @@ fn an_interrupt_ends_with_the_report_so_far() {
 
 #[test]
 fn who_does_not_listen_is_one_line() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (line, code) = failure(callboard(["bench", &nobody.to_string(), "/livez"]));
     assert_eq!(code, 1);
     assert!(line.contains(&format!("could not connect to {nobody}")), "{line}");
