@@ -312,6 +312,35 @@ impl Form for AdminListen {
     }
 }
 
+/// Addresses of other nodes, with commas between them, or `none`; in the file a list as well.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers;
+
+impl Form for Peers {
+    type Value = Vec<SocketAddr>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<SocketAddr>> {
+        if let Raw::Toml(DeValue::Array(items)) = raw {
+            return items.iter().map(|item| Listen.read(Raw::Toml(item.get_ref()))).collect();
+        }
+        match raw.text()? {
+            NONE => Some(Vec::new()),
+            text => text.split(',').map(|address| Listen.read(Raw::Text(address.trim()))).collect(),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("addresses such as \"127.0.0.1:4433\", with commas between them, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Vec<SocketAddr>) -> String {
+        match value.as_slice() {
+            [] => NONE.to_owned(),
+            addresses => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+}
+
 /// The path of a file, or `none`. Whether it is there is found out by whoever opens it.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePath;

@@ -19,8 +19,8 @@ use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT,
-    DRAIN, HTTP, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
-    Name, QUEUE, QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    DRAIN, HTTP, JOIN, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT,
+    MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -93,6 +93,8 @@ pub struct Settings {
     pub cors: Sourced<Option<Cors>>,
     /// Where QUIC is served, if it is.
     pub quic: Sourced<Option<SocketAddr>>,
+    /// Other nodes.
+    pub join: Sourced<Vec<SocketAddr>>,
     /// Where the admin listener is.
     pub admin: Sourced<AdminAddress>,
     /// Where its keys are.
@@ -197,6 +199,7 @@ impl Settings {
             rate_limit: layers.resolve(&RATE_LIMIT)?,
             cors: layers.resolve(&CORS)?,
             quic: layers.resolve(&QUIC)?,
+            join: layers.resolve(&JOIN)?,
             admin: layers.resolve(&ADMIN)?,
             admin_api_keys: layers.resolve(&ADMIN_API_KEYS)?,
             api_title: layers.resolve(&API_TITLE)?,
@@ -273,6 +276,7 @@ impl Settings {
             row(&RATE_LIMIT, &self.rate_limit),
             row(&CORS, &self.cors),
             row(&QUIC, &self.quic),
+            row(&JOIN, &self.join),
             row(&ADMIN, &self.admin),
             row(&ADMIN_API_KEYS, &self.admin_api_keys),
             row(&API_TITLE, &self.api_title),

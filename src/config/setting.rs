@@ -8,7 +8,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Count, FilePath, Flag, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Rate, Span,
+    AdminListen, Bytes, Count, FilePath, Flag, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Peers, Rate,
+    Span,
 };
 
 /// What a setting is called in the places where it can be set.
@@ -79,6 +80,18 @@ pub(crate) static QUIC: Setting<MaybeListen> = Setting {
         default: "none",
     },
     form: MaybeListen,
+};
+
+pub(crate) static JOIN: Setting<Peers> = Setting {
+    name: Name {
+        key: "quic.join",
+        flag: "join",
+        env: "CALLBOARD_JOIN",
+        placeholder: "ADDR[,ADDR…]",
+        help: "Other nodes whose stages calls of this one may run on",
+        default: "none",
+    },
+    form: Peers,
 };
 
 /// Warnings and worse: what a server has to say while all is well, its start-up lines have said.
@@ -334,7 +347,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 22] = [
+pub static ALL: [&Name; 23] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -346,6 +359,7 @@ pub static ALL: [&Name; 22] = [
     &RATE_LIMIT.name,
     &CORS.name,
     &QUIC.name,
+    &JOIN.name,
     &ADMIN.name,
     &ADMIN_API_KEYS.name,
     &API_TITLE.name,
@@ -444,6 +458,7 @@ mod tests {
     fn every_default_is_valid_and_shown_as_it_is_written() {
         reads_its_default(&HTTP);
         reads_its_default(&QUIC);
+        reads_its_default(&JOIN);
         reads_its_default(&MAX_BODY_BYTES);
         reads_its_default(&MAX_CONNECTIONS);
         reads_its_default(&MAX_CONNECTIONS_PER_ADDRESS);

@@ -54,3 +54,25 @@ fn the_development_identity_is_not_shown_beyond_loopback() {
     assert_eq!(code, 1);
     assert!(said.contains("for loopback only"), "{said}");
 }
+
+/// Each node hears of the other although only one was told, and neither minds when the other dies.
+#[test]
+fn a_node_that_joins_another_is_known_to_it() {
+    let state = directory();
+    let start = |words: &[&str]| {
+        let mut command = callboard(["serve", "examples/digits", "--log", "callboard_net=info"].iter().chain(words));
+        command.env("XDG_STATE_HOME", &state);
+        Server::start(command)
+    };
+    let mut first = start(&["--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
+    let address = first.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+    let mut second = start(&["--join", &address]);
+    second.wait_for("linked");
+    first.wait_for("linked");
+    second.signal("KILL");
+    first.wait_for("link lost");
+    let output = call(&state, &format!("quic://{address}"), &["/digits", "-F", "image=@examples/digits/seven.png"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    first.signal("TERM");
+    assert_eq!(first.wait(), Some(0), "{:?}", first.said);
+}

@@ -4,12 +4,13 @@
 //! the request it has in hand; when the last one is gone, or the drain time is over, the node stops its workers. A second
 //! signal does not wait for any of that. The exit code says whether everybody got an answer.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::ApiInfo;
-use callboard_net::{Edge, Identity, NetConfig};
+use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -20,7 +21,7 @@ use super::super::service::{Service, http_config};
 use super::super::signals::Signals;
 use super::super::{example, output};
 use super::block_on;
-use crate::config::Plan;
+use crate::config::{Plan, Source};
 use crate::server::{Door, Server};
 
 /// Serves until told to stop.
@@ -34,8 +35,8 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
     let config = http_config(&plan)?;
     // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
     // process should hear that it lives.
-    let listener = bind(plan.settings.http.value).await?;
-    let quic = plan.settings.quic.value.map(open_quic).transpose()?;
+    let listener = bind(http_address(&plan)).await?;
+    let quic = open_quic(&plan)?;
     let admin = AdminSocket::bind(&plan).await?;
     let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
@@ -48,6 +49,7 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
 
     if let Some(quic) = &quic {
         quic.open(server.client());
+        join(quic, &server, &plan)?;
         output::note(format_args!("  listening on quic://{} for this user on this machine", quic.address()));
     }
 
@@ -67,11 +69,30 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
     }
 }
 
-/// The QUIC port, under the identity of this user on this machine.
-fn open_quic(address: SocketAddr) -> Result<Edge, CliError> {
+/// The QUIC port, under the identity of this user on this machine; where only peers are named, any free one.
+fn open_quic(plan: &Plan) -> Result<Option<Edge>, CliError> {
+    let any = || (!plan.settings.join.value.is_empty()).then_some(ANY_LOOPBACK_PORT);
+    let Some(address) = plan.settings.quic.value.or_else(any) else { return Ok(None) };
     let failed = |error: &dyn std::error::Error| CliError::because("could not serve QUIC", error);
     let identity = Identity::development().map_err(|error| failed(&error))?;
-    Edge::bind(address, identity, NetConfig::default()).map_err(|error| failed(&error))
+    Edge::bind(address, identity, NetConfig::default()).map(Some).map_err(|error| failed(&error))
+}
+
+const ANY_LOOPBACK_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Where HTTP is served. A node that joins others on this machine leaves them the port that they have by default.
+fn http_address(plan: &Plan) -> SocketAddr {
+    let http = &plan.settings.http;
+    let joins = !plan.settings.join.value.is_empty();
+    if joins && http.source == Source::Default { ANY_LOOPBACK_PORT } else { http.value }
+}
+
+/// Lets stages run on the other nodes: those that are named, and those that name this one.
+fn join(quic: &Edge, server: &Server, plan: &Plan) -> Result<(), CliError> {
+    let view = Static::new(plan.settings.join.value.iter().copied());
+    let cluster = Cluster::start(quic, Arc::new(view));
+    let joined = server.node().handle().join(cluster);
+    joined.map_err(|error| CliError::because("could not join", &error))
 }
 
 /// Both doors at once: the node is drained when what came through either of them is done.
