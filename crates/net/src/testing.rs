@@ -32,7 +32,7 @@ impl RawPeer {
     ///
     /// What became of the handshake, for people.
     pub async fn connect(address: SocketAddr, identity: &Identity) -> Result<Self, String> {
-        let transport = Transport::reaching(address, identity.clone(), &Tuning::default());
+        let transport = Transport::reaching(identity.clone(), &Tuning::default());
         let transport = transport.map_err(|error| error.to_string())?;
         let connecting = transport.connect(address).map_err(|error| error.to_string())?;
         let connection = connecting.await.map_err(|error| error.to_string())?;

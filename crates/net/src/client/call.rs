@@ -7,6 +7,8 @@ use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits,
 use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
 use callboard_core::{CallError, ErrorKind, ErrorParts};
 
+use quinn::{ConnectionError, ReadError};
+
 use super::error::CONNECTION_LOST;
 use super::link::Link;
 use crate::convert;
@@ -145,6 +147,12 @@ fn early(head: Result<Option<FrameHead>, ReadFault>) -> Result<FrameHead, CallEr
 fn read_fault(fault: ReadFault) -> CallError {
     match fault {
         ReadFault::Reset(Some(code)) if code.says_not_started() => not_started("the node had no room".to_owned()),
+        // Said when everything that was started has been answered, and taken.
+        ReadFault::Lost(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
+            if ResetCode::from_number(close.error_code.into_inner()) == Some(ResetCode::Draining) =>
+        {
+            not_started("the node has left".to_owned())
+        }
         ReadFault::Lost(error) => unknown(&format!("the connection was lost: {error}")),
         // What came is beyond our limits, or none of ours.
         ReadFault::Wire(error) => unreadable(error),

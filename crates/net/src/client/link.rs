@@ -1,18 +1,17 @@
-//! One connection to a node, greeted; and the choice of the next one when it is gone.
+//! One connection to a node, greeted.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
 use callboard_codec::{DecodeLimits, Format, Value};
 use quinn::{Connection, ConnectionError};
 use tokio::net::UdpSocket;
-use tokio::sync::Mutex;
 
 use crate::endpoint::{ConnectFault, Transport};
 use crate::stream::{Incoming, Outgoing};
@@ -42,7 +41,7 @@ pub(crate) struct Greeting {
 }
 
 /// Why there is no link to an address.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum LinkFault {
     /// Nobody is there: it may come.
     #[error("{address}: {reason}")]
@@ -50,6 +49,9 @@ pub(crate) enum LinkFault {
     /// Somebody is there and says no: it will not change by waiting.
     #[error("{address} refused: {reason}")]
     Refused { address: SocketAddr, reason: String },
+    /// The client itself is at its end.
+    #[error("the client is closed")]
+    Closed,
 }
 
 impl Link {
@@ -206,73 +208,4 @@ async fn ask_port(address: SocketAddr) -> io::Result<()> {
     // Too short to be a packet: an endpoint drops it.
     socket.send(&[0]).await?;
     socket.recv(&mut [0; 1]).await.map(|_| ())
-}
-
-/// The link of the moment to one of several addresses.
-#[derive(Debug)]
-pub(crate) struct Links {
-    transport: Transport,
-    addresses: Vec<SocketAddr>,
-    greeting: Greeting,
-    connect_timeout: Duration,
-    current: ArcSwapOption<Link>,
-    next: AtomicUsize,
-    dialling: Mutex<()>,
-}
-
-impl Links {
-    pub(crate) fn new(
-        transport: Transport,
-        addresses: Vec<SocketAddr>,
-        greeting: Greeting,
-        connect_timeout: Duration,
-    ) -> Self {
-        let (current, next) = (ArcSwapOption::empty(), AtomicUsize::new(0));
-        Self { transport, addresses, greeting, connect_timeout, current, next, dialling: Mutex::default() }
-    }
-
-    /// A link that may be used: the one there is, or a new one to the first address that answers.
-    ///
-    /// # Cancellation
-    ///
-    /// Whoever waits next goes on.
-    pub(crate) async fn link(&self) -> Result<Arc<Link>, LinkFault> {
-        if let Some(link) = self.usable() {
-            return Ok(link);
-        }
-        let _turn = self.dialling.lock().await;
-        if let Some(link) = self.usable() {
-            return Ok(link);
-        }
-        let mut fault = None;
-        for _ in 0..self.addresses.len() {
-            let address = self.addresses[self.next.load(Ordering::Relaxed) % self.addresses.len()];
-            match Link::open(&self.transport, address, &self.greeting, self.connect_timeout).await {
-                Ok(link) => {
-                    self.current.store(Some(Arc::clone(&link)));
-                    // A node that is about to leave is good enough only when there is no other.
-                    if link.is_usable() {
-                        return Ok(link);
-                    }
-                    fault = Some(LinkFault::Absent { address, reason: "the node is draining".to_owned() });
-                }
-                Err(error) => fault = Some(error),
-            }
-            self.next.fetch_add(1, Ordering::Relaxed);
-        }
-        // There is at least one address, so there was at least one try.
-        Err(fault.expect("an address was tried"))
-    }
-
-    /// Prefers another address the next time.
-    pub(crate) fn turn_away_from(&self, link: &Arc<Link>) {
-        if self.addresses.len() > 1 {
-            link.going_away.store(true, Ordering::Release);
-            self.next.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn usable(&self) -> Option<Arc<Link>> {
-        self.current.load_full().filter(|link| link.is_usable())
-    }
 }

@@ -8,6 +8,7 @@ mod address;
 mod call;
 mod error;
 mod link;
+mod links;
 mod replies;
 
 use std::str::FromStr;
@@ -22,8 +23,9 @@ pub use self::address::QuicUrl;
 pub(crate) use self::call::{Answer, Talk, not_started, unreadable};
 pub(crate) use self::error::CONNECTION_LOST;
 pub use self::error::{ConnectError, Trouble};
+use self::link::LinkFault;
 pub(crate) use self::link::{Greeting, Link};
-use self::link::{LinkFault, Links};
+use self::links::Links;
 use crate::convert;
 use crate::endpoint::{Transport, Tuning};
 use crate::identity::Identity;
@@ -106,7 +108,6 @@ impl ClientBuilder {
     /// See [`ConnectError`].
     pub async fn connect(self, url: &str) -> Result<Client, ConnectError> {
         let addresses = QuicUrl::from_str(url)?.resolve().await?;
-        let first = *addresses.first().ok_or(ConnectError::Nowhere)?;
         let identity = match self.identity {
             Some(identity) => identity,
             None => {
@@ -115,7 +116,7 @@ impl ClientBuilder {
                 identity
             }
         };
-        let transport = Transport::reaching(first, identity, &self.tuning)?;
+        let transport = Transport::reaching(identity, &self.tuning)?;
         let links = Links::new(transport, addresses, Greeting::default(), self.connect_timeout);
         wait_for(&links, self.start_up_wait).await?;
         let Self { attempts, credit, frames, decode, .. } = self;
@@ -137,7 +138,7 @@ async fn wait_for(links: &Links, wait: Duration) -> Result<Arc<Link>, ConnectErr
             fault if Instant::now() + pause > until => {
                 return Err(ConnectError::NobodyThere { waited: wait, last: fault.to_string() });
             }
-            LinkFault::Absent { .. } => tokio::time::sleep(pause).await,
+            LinkFault::Absent { .. } | LinkFault::Closed => tokio::time::sleep(pause).await,
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -255,7 +256,7 @@ impl Client {
             }
             // All at once would come again all at once.
             let jittered = pause.mul_f64(0.5 + fastrand::f64());
-            let wait = error.retry_after().map_or(jittered, |after| after.max(jittered));
+            let wait = error.retry_after().unwrap_or_default() + jittered;
             if options.deadline().is_some_and(|deadline| deadline.is_expired(Instant::now() + wait)) {
                 return Err(error);
             }
@@ -279,7 +280,7 @@ impl Client {
 
     async fn link(&self) -> Result<Arc<Link>, CallError> {
         self.inner.links.link().await.map_err(|fault| match fault {
-            LinkFault::Absent { .. } => not_started(format!("no node answers: {fault}")),
+            LinkFault::Absent { .. } | LinkFault::Closed => not_started(format!("no node answers: {fault}")),
             LinkFault::Refused { .. } => CallError::new(ErrorKind::PermissionDenied, fault.to_string()),
         })
     }

@@ -191,14 +191,16 @@ async fn serve_streams(connection: &Connection, serving: &Arc<Serving>) {
     }
 }
 
-/// Tells a caller to go elsewhere with what is new. Best effort: who does not hear it is refused call by call.
+/// Tells a caller to go elsewhere with what is new, until it is there. Best effort: who does not hear it is refused call by call.
 pub(super) async fn say_goaway(connection: Connection, reason: &str) {
     let Ok(stream) = connection.open_uni().await else { return };
     let mut outgoing = Outgoing::new(stream);
     let goaway = Goaway { reason: reason.to_owned() };
     let Ok(head) = frame_head(FrameKind::Goaway, 0, &goaway, 0) else { return };
+    let heard = outgoing.stopped();
     if outgoing.write(&mut [head]).await.is_ok() {
         outgoing.finish();
+        heard.await;
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,8 +27,8 @@ use crate::stream::{Incoming, Outgoing, ReadFault};
 /// Calls of one stream that may be under way at once.
 pub(crate) const MAX_PACK_ENTRIES: usize = 32;
 
-/// How long the last acknowledgement may take while the node drains.
-const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(1);
+/// How long the acknowledgement of an answer may take that its caller has room for. Threat: a peer that acknowledges nothing.
+const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(60);
 
 type Outcome = (u16, Result<Reply, CallError>);
 type Running = Pin<Box<dyn Future<Output = Result<Outcome, Aborted>> + Send>>;
@@ -56,10 +57,18 @@ pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incomi
         ready: Vec::new(),
     };
     match exchange.run().await {
-        Ok(()) => {}
+        // Closing the endpoint would throw away what has not arrived: until then the stream is in hand.
+        Ok(()) => {
+            if tokio::time::timeout(LAST_ACKNOWLEDGEMENT, exchange.outgoing.stopped()).await.is_err() {
+                exchange.outgoing.take_back();
+            }
+        }
         Err(Fault::Left) => _ = serving.metrics.cancelled.inc(),
         Err(Fault::Refused(reason)) => {
             serving.metrics.refuse_stream(reason);
+            if serving.is_draining() {
+                serving.has_cut.store(true, Ordering::Release);
+            }
             exchange.outgoing.on_drop(ResetCode::Protocol);
             exchange.incoming.on_drop(ResetCode::Protocol);
         }
@@ -143,10 +152,6 @@ impl Exchange<'_> {
             }
         }
         self.outgoing.finish();
-        if self.serving.is_draining() {
-            // Closing the endpoint would throw away what is not acknowledged.
-            let _ = tokio::time::timeout(LAST_ACKNOWLEDGEMENT, stopped).await;
-        }
         Ok(())
     }
 

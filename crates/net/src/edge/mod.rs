@@ -27,12 +27,19 @@ use parking_lot::Mutex;
 use quinn::Connection;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use self::metrics::EdgeMetrics;
 use crate::client::Greeting;
 use crate::cluster::ClusterView;
 use crate::endpoint::{BindError, Transport, Tuning, code};
 use crate::identity::Identity;
+
+/// How long a caller may take to hear that it is to go elsewhere; one that is gone does not hold up the end.
+const GOAWAY_HEARD: Duration = Duration::from_secs(1);
+
+/// How long the last packets of the end may take to leave.
+const LAST_PACKETS: Duration = Duration::from_millis(500);
 
 /// What the edge takes, and for how long it waits.
 #[derive(Clone, Debug)]
@@ -120,6 +127,10 @@ struct Serving {
     view: OnceLock<Arc<dyn ClusterView>>,
     streams: AtomicUsize,
     quiet: Notify,
+    /// Callers that are being told to go elsewhere.
+    goaways: Mutex<JoinSet<()>>,
+    /// Whether a call was cut off while the node drained, so that its caller must not take it for one that was not started.
+    has_cut: AtomicBool,
     metrics: EdgeMetrics,
 }
 
@@ -159,6 +170,8 @@ impl Edge {
             view: OnceLock::new(),
             streams: AtomicUsize::new(0),
             quiet: Notify::new(),
+            goaways: Mutex::default(),
+            has_cut: AtomicBool::new(false),
             metrics: EdgeMetrics::new(),
         });
         let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&serving));
@@ -222,18 +235,25 @@ impl Edge {
         if !self.serving.draining.swap(true, Ordering::AcqRel) {
             let connections: Vec<_> =
                 self.serving.connections.lock().iter().map(|open| open.connection.clone()).collect();
+            let mut telling = self.serving.goaways.lock();
             for connection in connections {
-                self.serving.runtime.spawn(connection::say_goaway(connection, "draining"));
+                telling.spawn_on(connection::say_goaway(connection, "draining"), &self.serving.runtime);
             }
         }
     }
 
-    /// Ends in good order: [drains](Self::drain), waits until the last stream is answered, at most `grace`, and closes. What is left
-    /// then is cut.
+    /// Ends in good order: [drains](Self::drain), waits until every caller has heard of it and the last answer is taken, at most
+    /// `grace`, and closes. What is left then is cut.
     pub async fn shutdown(self, grace: Duration) {
         self.drain();
-        let _ = tokio::time::timeout(grace, self.serving.wait_quiet()).await;
-        self.transport.endpoint().close(code(ResetCode::Done), b"shut down");
+        let is_quiet = tokio::time::timeout(grace, self.serving.wait_last_answers()).await.is_ok();
+        // Nothing is begun while it drains: what a caller has no answer to was not started, and this is how it knows.
+        let is_clean = is_quiet && !self.serving.has_cut.load(Ordering::Acquire);
+        let reason = if is_clean { ResetCode::Draining } else { ResetCode::Done };
+        let endpoint = self.transport.endpoint();
+        endpoint.close(code(reason), b"shut down");
+        // A process may end behind this: what is said last is said before.
+        let _ = tokio::time::timeout(LAST_PACKETS, endpoint.wait_idle()).await;
     }
 }
 
@@ -245,6 +265,17 @@ impl Serving {
 
     fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// Waits until callers know that they are to go elsewhere, and until all that came from them is answered.
+    async fn wait_last_answers(&self) {
+        let mut telling = std::mem::take(&mut *self.goaways.lock());
+        let all_told = async { while telling.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(GOAWAY_HEARD, all_told).await;
+        // What was sent before it was heard is here a round trip later.
+        let round_trip = self.connections.lock().iter().map(|open| open.connection.rtt()).max().unwrap_or_default();
+        tokio::time::sleep(round_trip.min(GOAWAY_HEARD)).await;
+        self.wait_quiet().await;
     }
 
     async fn wait_quiet(&self) {

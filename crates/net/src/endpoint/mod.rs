@@ -6,12 +6,13 @@ mod thread;
 mod tuning;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use callboard_codec::wire::ResetCode;
 use quinn::{ClientConfig, Endpoint, EndpointConfig, Runtime, ServerConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use self::thread::OwnThread;
 pub use self::tuning::Tuning;
@@ -63,15 +64,10 @@ impl Transport {
         Self::bind(address, identity, tuning, Some(server))
     }
 
-    /// Binds a socket that only reaches peers at addresses like this one.
-    pub(crate) fn reaching(peer: SocketAddr, identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
-        let any: IpAddr = match (peer.ip(), peer.ip().is_loopback()) {
-            (IpAddr::V4(_), true) => Ipv4Addr::LOCALHOST.into(),
-            (IpAddr::V4(_), false) => Ipv4Addr::UNSPECIFIED.into(),
-            (IpAddr::V6(_), true) => Ipv6Addr::LOCALHOST.into(),
-            (IpAddr::V6(_), false) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        Self::bind(SocketAddr::new(any, 0), identity, tuning, None)
+    /// Binds a socket that reaches peers of both families, where the system has both. Who answers is checked peer by peer.
+    pub(crate) fn reaching(identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
+        let both = Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), identity.clone(), tuning, None);
+        both.or_else(|_| Self::bind((Ipv4Addr::UNSPECIFIED, 0).into(), identity, tuning, None))
     }
 
     fn bind(
@@ -137,7 +133,16 @@ pub(crate) fn code(code: ResetCode) -> VarInt {
 }
 
 fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind(address)?;
+    let socket = match address {
+        // Peers of the other family come as mapped addresses, whatever the system's own default for that is.
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
+            let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP))?;
+            socket.set_only_v6(false)?;
+            socket.bind(&address.into())?;
+            UdpSocket::from(socket)
+        }
+        _ => UdpSocket::bind(address)?,
+    };
     let options = socket2::SockRef::from(&socket);
     // The system may give less than is asked for, and says nothing; it works with less.
     let _ = options.set_recv_buffer_size(SOCKET_BUFFER_BYTES);

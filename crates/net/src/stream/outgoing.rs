@@ -64,6 +64,11 @@ impl Outgoing {
         self.finished = self.stream.finish().is_ok();
     }
 
+    /// Resets a message that was complete and did not arrive.
+    pub(crate) fn take_back(&mut self) {
+        self.finished = false;
+    }
+
     /// Waits until the other side says that it reads no more, or has read everything.
     pub(crate) fn stopped(&self) -> impl Future<Output = Option<ResetCode>> + Send + Sync + use<> {
         let stopped = self.stream.stopped();

@@ -1,10 +1,12 @@
 //! Starts, restarts, drains and losses, as a client sees them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, Caller, ErrorKind, Stage};
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Instant, Stage, StreamStage};
 use callboard_net::{ConnectError, Edge, Trouble};
 use tokio::sync::Semaphore;
 
@@ -14,7 +16,7 @@ fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
 }
 
-async fn shouts(client: &impl Caller) -> Result<String, callboard_core::CallError> {
+async fn shouts(client: &impl Caller) -> Result<String, CallError> {
     client.call("/shout", "a".to_owned()).await
 }
 
@@ -135,5 +137,84 @@ async fn a_node_that_comes_back_at_its_address_is_found_again() {
     };
     let node = app().start().await.unwrap();
     edge.open(node.client());
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+}
+
+/// One of two nodes is restarted while there are calls at every moment, and a stream of outputs larger than any congestion window.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_loses_no_call_and_no_output() {
+    let with_stream = || {
+        let large = StreamStage::each("large", |n: Arc<u64>| {
+            futures_util::stream::iter((0..*n).map(|_| Ok(Value::from(Bytes::from(vec![7_u8; 1 << 20])))))
+        });
+        app().route_streaming("/large", large)
+    };
+    let (first, second) = (Served::start(with_stream()).await, Served::start(with_stream()).await);
+    let client = builder().connect(&format!("{},{}", first.url(), second.edge.address())).await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..8)
+        .map(|_| {
+            let (client, over) = (client.clone(), Arc::clone(&over));
+            tokio::spawn(async move {
+                let mut calls = 0;
+                while !over.load(Ordering::SeqCst) {
+                    shouts(&client).await?;
+                    calls += 1;
+                }
+                Ok::<u64, CallError>(calls)
+            })
+        })
+        .collect();
+    let mut replies = client.replies::<u64, Value>("/large", 24).unwrap();
+    replies.next().await.unwrap().unwrap();
+    let reading = tokio::spawn(async move {
+        let mut outputs = 1;
+        while let Some(output) = replies.next().await {
+            output?;
+            outputs += 1;
+        }
+        Ok::<u64, CallError>(outputs)
+    });
+    until(|| first.node.describe().admitted > 50).await;
+    first.edge.shutdown(LONG).await;
+    // Whoever was on the way has gone to the other by then.
+    until(|| second.node.describe().admitted > 50).await;
+    over.store(true, Ordering::SeqCst);
+    assert_eq!(reading.await.unwrap().unwrap(), 24);
+    for caller in callers {
+        assert!(caller.await.unwrap().unwrap() > 0);
+    }
+}
+
+/// The second of three nodes says nothing at all, and calls have less time than it takes to notice that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_node_is_got_over_by_calls_with_little_time() {
+    let (first, third) = (Served::start(app()).await, Served::start(app()).await);
+    let silent = std::net::UdpSocket::bind(loopback()).unwrap();
+    let url = format!("{},{},{}", first.url(), silent.local_addr().unwrap(), third.edge.address());
+    let client = builder().connect_timeout(Duration::from_secs(4)).connect(&url).await.unwrap();
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+    first.edge.shutdown(LONG).await;
+    let calling = async {
+        loop {
+            let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(300));
+            match client.call_with::<_, String>("/shout", "a".to_owned(), options).await {
+                Ok(loud) => break loud,
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable), "{error}")
+                }
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(LONG, calling).await.unwrap(), "A");
+}
+
+/// Names with addresses of both families are common.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_may_mix_the_families_of_addresses() {
+    let served = Served::start(app()).await;
+    // Nobody listens there, or nobody who could: one of the other family before the one that answers.
+    let url = format!("quic://[::1]:1,{}", served.edge.address());
+    let client = builder().connect_timeout(Duration::from_secs(4)).connect(&url).await.unwrap();
     assert_eq!(shouts(&client).await.unwrap(), "A");
 }
