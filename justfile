@@ -47,6 +47,11 @@ deny:
 metrics-cost:
     benches/metrics-cost.sh
 
+# Whether `callboard bench` and oha tell the same of one server; needs oha and python3.
+agreement:
+    cargo build --release
+    python3 benches/agreement.py target/release/callboard oha
+
 # As many seeds of the simulations as you like, e.g. `just simulate 10000`; one again with CALLBOARD_SEED=<seed>.
 simulate seeds="2000":
     CALLBOARD_SEEDS={{seeds}} cargo test -p callboard-core simulation -- --nocapture
