@@ -78,7 +78,7 @@ pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use error::{CallError, ErrorKind, ErrorParts};
 pub use failure::Failure;
-pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
+pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, HeldBytes, Limits};
 pub use id::{FlightId, RouteName, StageName};
 pub use metrics::{RouteStatistics, StageStatistics};
 pub use node::{

@@ -58,7 +58,9 @@ pub struct HttpConfig {
     /// *Threat*: slowloris, headers sent at ten bytes a second. The wait between two requests of a kept-alive connection
     /// counts, so this is also the longest time a connection may be idle. Cut without an answer. On HTTP/2 it is the interval of
     /// pings, and a client that does not answer one within [`first_byte_timeout`](Self::first_byte_timeout) is cut; one that
-    /// answers them but has no request in hand is told to go (GOAWAY) after one to two such times.
+    /// answers them but has no answer in hand is told to go (GOAWAY) after one to two such times. So is one that holds answers
+    /// back, by a window of nothing say: that reads less than [`min_bytes_per_second`](Self::min_bytes_per_second) of each that has
+    /// waited for it the whole time.
     pub header_read_timeout: Duration,
 
     /// Request line and headers together, in bytes. Default 64 KiB, answered with 431.

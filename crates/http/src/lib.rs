@@ -96,7 +96,10 @@
 //!
 //! [`HttpConfig`] names each with its threat. Together with the node's own permits they bound what the edge holds: at most
 //! `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Permits for bytes are
-//! taken as a body arrives: what a client announces and does not send costs the others nothing.
+//! taken as a body or a frame of a stream of calls arrives: what a client announces and does not send costs the others nothing.
+//!
+//! Answers have no budget in bytes: what a reader has not taken yet is in memory, one answer for each connection of HTTP/1 and
+//! up to `max_concurrent_streams` for each of HTTP/2, for as long as it reads at the least rate.
 
 mod accept;
 mod access;

@@ -30,7 +30,7 @@ use crate::clock::{self, Instant};
 use crate::containment::panic_message;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::Admission;
+use crate::gateway::{Admission, HeldBytes};
 use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
@@ -109,6 +109,12 @@ impl Client {
             None => self.hold(route.name())?,
         };
         self.shared.gateway.admit(held, bytes)
+    }
+
+    /// For bytes that are read before there is a call for them.
+    #[must_use]
+    pub fn held_bytes(&self) -> HeldBytes {
+        HeldBytes::none_of(&self.shared.gateway)
     }
 
     /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.

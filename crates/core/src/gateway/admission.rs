@@ -103,6 +103,20 @@ impl Ledger {
         self.bytes -= line.bytes;
     }
 
+    /// Takes bytes for which there is no call yet, or that its call does not keep.
+    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Refusal> {
+        self.take_bytes(bytes)
+    }
+
+    /// Gives [taken](Self::take) bytes back.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+    }
+
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.limits.max_in_flight_bytes
+    }
+
     pub(crate) fn drain(&mut self) {
         self.draining = true;
     }

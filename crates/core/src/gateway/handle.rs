@@ -176,6 +176,69 @@ impl Admission {
         let grown = self.gateway.ledger.lock().grow(self.key, bytes);
         grown.map_err(|refusal| self.gateway.refuse(refusal))
     }
+
+    /// For bytes beside the call's own, that are given back before it ends.
+    #[must_use]
+    pub fn beside(&self) -> HeldBytes {
+        HeldBytes::none_of(&self.gateway)
+    }
+}
+
+/// Bytes of the node that no call has: while there is no call for them yet, or beside what a call keeps. They take no place
+/// of a call and of no route. Dropping it gives them back.
+#[derive(Debug)]
+pub struct HeldBytes {
+    gateway: Arc<Gateway>,
+    bytes: u64,
+}
+
+impl HeldBytes {
+    pub(crate) fn none_of(gateway: &Arc<Gateway>) -> Self {
+        Self { gateway: Arc::clone(gateway), bytes: 0 }
+    }
+
+    /// How many are held.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many the node has for all together: more will never be held.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.gateway.ledger.lock().max_bytes()
+    }
+
+    /// Takes `bytes` more if there is room for them now. That there is none is not counted as a refusal: the caller may wait.
+    #[must_use]
+    pub fn try_grow(&mut self, bytes: u64) -> bool {
+        let taken = self.gateway.ledger.lock().take(bytes).is_ok();
+        self.bytes += if taken { bytes } else { 0 };
+        taken
+    }
+
+    /// Takes `bytes` more.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node's bytes are all out, `InvalidInput` when it never has so many. What is held already stays.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), CallError> {
+        let taken = self.gateway.ledger.lock().take(bytes);
+        taken.map_err(|refusal| self.gateway.refuse(refusal))?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Gives all of them back.
+    pub fn release(&mut self) {
+        self.gateway.ledger.lock().give_back(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.release();
+    }
 }
 
 impl Drop for Admission {

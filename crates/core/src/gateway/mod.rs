@@ -13,7 +13,7 @@ mod handle;
 mod message;
 
 pub use admission::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
-pub use handle::Admission;
+pub use handle::{Admission, HeldBytes};
 
 pub(crate) use actor::GatewayActor;
 #[cfg(test)]

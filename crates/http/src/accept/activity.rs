@@ -2,10 +2,12 @@
 //!
 //! HTTP/1 needs no watch, since its header timer runs whenever no request is in hand. HTTP/2 has no such timer: pings tell
 //! that a client lives, not that it wants anything. And it lets a client begin a request and take it back with the next
-//! frame, which costs it nothing and us a call: whoever does little else is cut.
+//! frame, which costs it nothing and us a call: whoever does little else is cut. A client that holds answers back by giving
+//! them no window is told to go, too, whatever else it asks for: else it could fill our memory with them.
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -20,6 +22,10 @@ pub(crate) struct Activity {
     /// Of those that ended, how many got their answer.
     answered: AtomicU64,
     written_bytes: AtomicU64,
+    /// The number of the period that is being watched.
+    turn: AtomicU64,
+    /// Answers that wait for their client, by whether they began to in a period of even or of odd number.
+    owed: [AtomicU64; 2],
 }
 
 /// How the driving of a connection came to its end.
@@ -27,7 +33,7 @@ pub(crate) struct Activity {
 pub(crate) enum Watched<T> {
     /// By itself.
     Ended(T),
-    /// Nothing was asked or read for a while.
+    /// Nothing was asked or read for a while, or too little was read while answers waited for it.
     Idle,
     /// The client takes back what it asks for.
     Flooded,
@@ -54,9 +60,9 @@ struct Seen {
 
 impl Activity {
     /// A request came; it is in hand until the guard is dropped.
-    pub(crate) fn begin(&self) -> InHand<'_> {
+    pub(crate) fn begin(self: &Arc<Self>) -> InHand {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        InHand(self)
+        InHand(Arc::clone(self))
     }
 
     pub(crate) fn wrote(&self, bytes: u64) {
@@ -80,7 +86,9 @@ impl Activity {
                 Err(_elapsed) => {}
             }
             let now = self.seen();
-            if is_idle(before, now, misuse.idle_bytes) {
+            if is_idle(before, now, misuse.idle_bytes)
+                || is_held_back(before, now, self.end_of_turn(), misuse.idle_bytes)
+            {
                 return Watched::Idle;
             }
             before = now;
@@ -91,6 +99,15 @@ impl Activity {
         let answered = self.answered.load(Ordering::Relaxed);
         let taken_back = self.ended.load(Ordering::Relaxed).saturating_sub(answered);
         taken_back > answered.saturating_add(most_taken_back)
+    }
+
+    /// Begins the next period; gives how many answers have waited for the whole of the last.
+    ///
+    /// Two counts are enough: one is of the period that is being watched, the other of those before it. What is still in that
+    /// one after two periods is looked at after three.
+    fn end_of_turn(&self) -> u64 {
+        let ended = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.owed[parity(ended + 1)].load(Ordering::Relaxed)
     }
 
     fn seen(&self) -> Seen {
@@ -106,18 +123,47 @@ fn is_idle(before: Seen, now: Seen, least_bytes: u64) -> bool {
     now.begun == before.begun && now.begun == now.ended && now.written_bytes - before.written_bytes < least_bytes
 }
 
-/// A request without an answer yet.
-#[derive(Debug)]
-pub(crate) struct InHand<'a>(&'a Activity);
+/// Each answer that waits is to be read at the least rate, all of them together.
+fn is_held_back(before: Seen, now: Seen, waiting: u64, least_bytes: u64) -> bool {
+    waiting > 0 && now.written_bytes - before.written_bytes < least_bytes.saturating_mul(waiting)
+}
 
-impl InHand<'_> {
-    /// It has its answer.
-    pub(crate) fn answered(self) {
+fn parity(turn: u64) -> usize {
+    usize::from(turn % 2 == 1)
+}
+
+/// A request whose answer has not come to its end yet.
+#[derive(Debug)]
+pub(crate) struct InHand(Arc<Activity>);
+
+impl InHand {
+    /// Its answer has begun.
+    pub(crate) fn answered(&self) {
         self.0.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A piece of its answer waits for the client until the guard is dropped.
+    pub(crate) fn owe(&self) -> Owed {
+        let parity = parity(self.0.turn.load(Ordering::Relaxed));
+        self.0.owed[parity].fetch_add(1, Ordering::Relaxed);
+        Owed { activity: Arc::clone(&self.0), parity }
     }
 }
 
-impl Drop for InHand<'_> {
+/// A piece of an answer that waits for its client.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    activity: Arc<Activity>,
+    parity: usize,
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.activity.owed[self.parity].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for InHand {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
@@ -136,9 +182,34 @@ mod tests {
         let in_hand = Seen { begun: 4, ..before };
         assert!(!is_idle(in_hand, in_hand, 100), "a request is in hand");
     }
+
+    #[test]
+    fn an_answer_is_held_back_when_it_has_waited_for_a_whole_period() {
+        let activity = Arc::new(Activity::default());
+        let answer = activity.begin();
+        assert_eq!(activity.end_of_turn(), 0);
+        let owed = answer.owe();
+        assert_eq!(activity.end_of_turn(), 0, "it began to wait within the period");
+        let younger = answer.owe();
+        assert_eq!(activity.end_of_turn(), 1);
+        drop(owed);
+        assert_eq!(activity.end_of_turn(), 1, "the younger one");
+        drop(younger);
+        assert_eq!((activity.end_of_turn(), activity.end_of_turn()), (0, 0));
+    }
+
+    #[test]
+    fn answers_are_held_back_when_less_is_read_than_one_of_each() {
+        let before = Seen { begun: 3, ended: 1, written_bytes: 500 };
+        let read = |bytes: u64| Seen { begun: 9, written_bytes: 500 + bytes, ..before };
+        assert!(!is_held_back(before, read(0), 0, 100), "none waits");
+        assert!(is_held_back(before, read(199), 2, 100), "other requests are no excuse");
+        assert!(!is_held_back(before, read(200), 2, 100));
+    }
+
     #[test]
     fn a_flood_is_more_taken_back_than_answered_and_some() {
-        let activity = Activity::default();
+        let activity = Arc::new(Activity::default());
         for _ in 0..10 {
             activity.begin().answered();
         }

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::activity::{Misuse, Watched};
+use super::answer::Answer;
 use super::closing::Closing;
 use super::stream::{Socket, Stream, StreamLimits, Version};
 use super::{Origin, Respond};
@@ -175,7 +176,7 @@ impl Connections {
                 if answer.extensions().get::<Unheard>().is_none() {
                     in_hand.answered();
                 }
-                Ok::<_, Infallible>(answer)
+                Ok::<_, Infallible>(answer.map(|body| Answer::new(body, in_hand)))
             }
         });
         let mut connection = pin!(self.http2.serve_connection(stream, service));

@@ -10,6 +10,7 @@
 
 mod activity;
 mod addresses;
+mod answer;
 mod backoff;
 mod closing;
 mod connection;

@@ -36,6 +36,10 @@ enum Decoder {
 
 struct Inflate {
     state: Decompress,
+    /// Room for one step. What is given is a copy of its own length: a step of few bytes should keep no more than those.
+    room: Box<[u8]>,
+    /// The last step has filled its room. The decoder may have taken all input and keep the rest of what it unpacks to.
+    holds_more: bool,
     is_over: bool,
 }
 
@@ -57,7 +61,7 @@ impl Unpacking {
 
     /// The next step, or `None` when more has to be received.
     pub(crate) fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
-        while !self.input.is_empty() {
+        while !self.input.is_empty() || self.holds_more() {
             let (taken, unpacked) = match &mut self.decoder {
                 Decoder::Gzip(decoder) => {
                     decoder.write(&self.input).map(|taken| (taken, std::mem::take(decoder.get_mut())))
@@ -68,7 +72,7 @@ impl Unpacking {
                 }
             }
             .map_err(|error| malformed(self.coding, &error))?;
-            if taken == 0 && unpacked.is_empty() {
+            if taken == 0 && unpacked.is_empty() && !self.input.is_empty() {
                 return Err(malformed(self.coding, &io::Error::other("more input behind its end")));
             }
             self.input.advance(taken);
@@ -77,6 +81,11 @@ impl Unpacking {
             }
         }
         Ok(None)
+    }
+
+    /// Whether all input may be taken and something of it not be given yet.
+    fn holds_more(&self) -> bool {
+        matches!(self.decoder, Decoder::Deflate(Some(Inflate { holds_more: true, .. })))
     }
 
     /// The last step, when all was received.
@@ -99,18 +108,20 @@ impl Inflate {
             [first] => first & 0x8f == 8,
             [] => true,
         };
-        Self { state: Decompress::new(is_zlib), is_over: false }
+        let room = vec![0; STEP_BYTES].into_boxed_slice();
+        Self { state: Decompress::new(is_zlib), room, holds_more: false, is_over: false }
     }
 
     fn step(&mut self, input: &[u8]) -> io::Result<(usize, Vec<u8>)> {
         if self.is_over {
             return Ok((0, Vec::new()));
         }
-        let mut unpacked = Vec::with_capacity(STEP_BYTES);
-        let before = self.state.total_in();
-        let status = self.state.decompress_vec(input, &mut unpacked, FlushDecompress::None)?;
+        let (taken, given) = (self.state.total_in(), self.state.total_out());
+        let status = self.state.decompress(input, &mut self.room, FlushDecompress::None)?;
+        let (taken, given) = ((self.state.total_in() - taken) as usize, (self.state.total_out() - given) as usize);
         self.is_over = status == Status::StreamEnd;
-        Ok(((self.state.total_in() - before) as usize, unpacked))
+        self.holds_more = given == self.room.len() && !self.is_over;
+        Ok((taken, self.room[..given].to_vec()))
     }
 }
 
@@ -137,6 +148,9 @@ mod tests {
             while let Some(step) = unpacking.step()? {
                 assert!(step.len() <= 4 * STEP_BYTES, "{} bytes in one step", step.len());
                 whole.extend_from_slice(&step);
+                // What is kept of a step is what is counted of it.
+                let (length, capacity) = (step.len(), step.try_into_mut().unwrap().capacity());
+                assert!(capacity <= 2 * length + 64, "{coding:?} keeps {capacity} bytes for {length}");
             }
         }
         whole.extend_from_slice(&unpacking.finish()?);
@@ -165,6 +179,27 @@ mod tests {
             let packed = pack(coding, &zeros).unwrap();
             assert!(packed.len() < 300_000, "{coding:?} {}", packed.len());
             assert_eq!(unpack(coding, &packed, usize::MAX).unwrap().len(), zeros.len());
+        }
+    }
+
+    #[test]
+    fn a_chunk_may_end_wherever_it_likes() {
+        let mut text: Vec<u8> = (0..100).collect();
+        text.resize(50_100, 0);
+        for coding in ALL {
+            let packed = pack(coding, &text).unwrap();
+            for split in 0..packed.len() {
+                let mut unpacking = Unpacking::new(coding).unwrap();
+                let mut length = 0;
+                for part in [&packed[..split], &packed[split..]] {
+                    unpacking.push(Bytes::copy_from_slice(part));
+                    while let Some(step) = unpacking.step().unwrap() {
+                        length += step.len();
+                    }
+                }
+                length += unpacking.finish().unwrap_or_else(|error| panic!("{coding:?} {split}: {error:?}")).len();
+                assert_eq!(length, text.len(), "{coding:?} {split}");
+            }
         }
     }
 

@@ -1,6 +1,8 @@
 //! Reads the frames of a stream of calls off a body, one ahead of the calls that are made of them.
 //!
-//! * **Full:** no frame is read while the stream has no room for its call; the connection's own flow control holds the client.
+//! * **Full:** no frame is read while the stream has no room for its call; the connection's own flow control holds the client. A
+//!   frame takes bytes of the node as they arrive, not as it announces them, and no place of its route. Where the node has none
+//!   left it waits, as a call of a stream does, and is refused (429) when it has waited as long as a call may.
 //! * **Late:** a frame that has begun has the pace of any body (408). Between frames a client may be silent while calls of its
 //!   stream are open, and for `body_timeout` when there are none.
 //! * **Broken:** what is no frame is the end of the stream, told by [`Frames::fault`].
@@ -12,7 +14,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::Value;
-use callboard_core::{Admission, Client, Deadline, Instant, MAX_TIMEOUT, Route};
+use callboard_core::{Client, DEFAULT_TIMEOUT, Deadline, HeldBytes, Instant, MAX_TIMEOUT, Route};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -26,6 +28,12 @@ use crate::respond::frame::{HEAD_BYTES, Kind};
 
 /// What is too small to be worth a permit while it is read.
 const SMALL_FRAME: u64 = 16 * 1024;
+
+/// The steps in which a larger one takes its bytes.
+const STEP_BYTES: u64 = 256 * 1024;
+
+/// How often a frame for which there is no room looks whether others have left it some.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 
 /// What reader and writer of one stream tell each other.
 #[derive(Debug, Default)]
@@ -44,18 +52,27 @@ pub(super) struct Frames {
     /// What was received beyond the last frame.
     rest: Bytes,
     client: Client,
-    route: Arc<Route>,
     max_bytes: u64,
     idle: Duration,
+    /// How long a frame may wait for room.
+    timeout: Duration,
     pace: PaceLimits,
     shared: Arc<Shared>,
 }
 
 impl Frames {
-    pub(super) fn new(body: Body, client: Client, route: Arc<Route>, config: &HttpConfig, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        body: Body,
+        client: Client,
+        route: &Route,
+        config: &HttpConfig,
+        timeout: Option<Duration>,
+        shared: Arc<Shared>,
+    ) -> Self {
         let pace = config.pace(Deadline::after(Instant::now(), MAX_TIMEOUT));
         let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
-        Self { body: body.into_data_stream(), rest: Bytes::new(), client, route, max_bytes, idle, pace, shared }
+        let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(DEFAULT_TIMEOUT);
+        Self { body: body.into_data_stream(), rest: Bytes::new(), client, max_bytes, idle, timeout, pace, shared }
     }
 
     /// The envelopes of the calls, as bytes. Ends at the end, and at what is no frame.
@@ -80,23 +97,20 @@ impl Frames {
         // Each frame is a body of its own to whoever waits for it.
         let mut pace = Pace::new(Instant::now());
         self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
-        let mut head = self.exactly(HEAD_BYTES as u64, &mut pace).await?;
+        let mut room = Room::new(self.client.held_bytes(), self.timeout);
+        let mut head = self.exactly(HEAD_BYTES as u64, &mut pace, &mut room).await?;
         let (kind, zeros, length) = (head.get_u8(), head.get_uint(3), u64::from(head.get_u32_le()));
         match kind {
             kind if kind == Kind::Value as u8 && zeros == 0 => {}
             kind if kind == Kind::End as u8 && zeros == 0 && length == 0 => return Ok(None),
             _ => return Err(ApiError::bad_frame(format!("a frame of kind {kind} is not for calls"))),
         }
-        if length > self.max_bytes {
-            return Err(ApiError::body_too_large(self.max_bytes));
+        let most = self.max_bytes.min(room.held.limit());
+        if length > most {
+            return Err(ApiError::body_too_large(most));
         }
-        let _permit = self.permit(length)?;
-        self.exactly(length, &mut pace).await.map(Some)
-    }
-
-    /// Bytes of the node for a frame that is being read; its call takes its own.
-    fn permit(&self, length: u64) -> Result<Option<Admission>, ApiError> {
-        Ok((length > SMALL_FRAME).then(|| self.client.admit(&self.route, length)).transpose()?)
+        room.wait_for_all(length, &mut pace).await?;
+        self.exactly(length, &mut pace, &mut room).await.map(Some)
     }
 
     /// Waits for the first byte of a frame. `false` at the end of the body.
@@ -113,7 +127,7 @@ impl Frames {
     }
 
     /// So many bytes, or an error where the body ends before.
-    async fn exactly(&mut self, length: u64, pace: &mut Pace) -> Result<Bytes, ApiError> {
+    async fn exactly(&mut self, length: u64, pace: &mut Pace, room: &mut Room) -> Result<Bytes, ApiError> {
         let mut gathering = Gathering::new(Some(length), self.take(length));
         while gathering.received() < length {
             let (end, why) = pace.end(&self.pace);
@@ -128,6 +142,7 @@ impl Frames {
             pace.received(Instant::now(), chunk.len() as u64, &self.pace);
             self.rest = chunk;
             gathering.push(self.take(length - gathering.received()));
+            room.keep(gathering.received(), length, pace).await?;
         }
         Ok(gathering.finish())
     }
@@ -142,5 +157,50 @@ impl Frames {
     fn take(&mut self, most: u64) -> Bytes {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         self.rest.split_to(most.min(self.rest.len()))
+    }
+}
+
+/// Bytes of the node for a frame that is being read; its call takes its own.
+struct Room {
+    held: HeldBytes,
+    /// How long it may still be waited for.
+    patience: Duration,
+}
+
+impl Room {
+    fn new(held: HeldBytes, patience: Duration) -> Self {
+        Self { held, patience }
+    }
+
+    /// Waits until there is room for all of a frame, and takes none of it: what is announced costs nobody anything.
+    async fn wait_for_all(&mut self, length: u64, pace: &mut Pace) -> Result<(), ApiError> {
+        if length > SMALL_FRAME {
+            self.take(length, pace).await?;
+            self.held.release();
+        }
+        Ok(())
+    }
+
+    /// Takes what has arrived, and up to a step more of what was announced.
+    async fn keep(&mut self, received: u64, length: u64, pace: &mut Pace) -> Result<(), ApiError> {
+        if received <= SMALL_FRAME.max(self.held.bytes()) {
+            return Ok(());
+        }
+        let needed = received - self.held.bytes();
+        self.take(needed.max(STEP_BYTES.min(length - self.held.bytes())), pace).await
+    }
+
+    async fn take(&mut self, bytes: u64, pace: &mut Pace) -> Result<(), ApiError> {
+        while !self.held.try_grow(bytes) {
+            if self.patience.is_zero() {
+                return Ok(self.held.grow(bytes)?);
+            }
+            let began = Instant::now();
+            tokio::time::sleep(LOOK_FOR_ROOM_EVERY.min(self.patience)).await;
+            let waited = began.elapsed();
+            self.patience = self.patience.saturating_sub(waited);
+            pace.paused(waited);
+        }
+        Ok(())
     }
 }

@@ -54,6 +54,12 @@ impl Pace {
         }
     }
 
+    /// For so long it was not asked for more: that time is not the client's.
+    pub(crate) fn paused(&mut self, time: Duration) {
+        self.began += time;
+        self.window_began += time;
+    }
+
     /// When it is given up if nothing more arrives, and why.
     pub(crate) fn end(&self, limits: &PaceLimits) -> (Instant, TooSlow) {
         let ends = [
@@ -92,6 +98,19 @@ mod tests {
         assert_eq!(pace.end(&limits), (now + 10 * SECOND, TooSlow::Stalled));
         pace.received(now + 9 * SECOND, 991, &limits);
         assert_eq!(pace.end(&limits), (now + 19 * SECOND, TooSlow::Stalled));
+    }
+
+    #[test]
+    fn a_pause_moves_every_end_of_its_own() {
+        let now = Instant::now();
+        let limits = limits(now, 3600 * SECOND);
+        let mut pace = Pace::new(now);
+        pace.paused(5 * SECOND);
+        assert_eq!(pace.end(&limits), (now + 15 * SECOND, TooSlow::Stalled));
+        for second in 6..65 {
+            pace.received(now + second * SECOND, 1000, &limits);
+        }
+        assert_eq!(pace.end(&limits), (now + 65 * SECOND, TooSlow::OutOfTime));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `/v1/call`: arguments in each form, ordered streams of calls, and the recorded examples of `docs/wire.md`.
 
 use callboard_codec::{DecodeLimits, Format, Map, Tensor, Value};
-use callboard_core::{App, FunctionCall, Stage};
+use callboard_core::{App, FunctionCall, Limits, Stage};
 use callboard_http::HttpConfig;
 use serde_json::json;
 
@@ -215,6 +215,76 @@ async fn a_stream_looks_ahead_so_far_and_no_further() {
     let frames = frames(&client.answer().await.body);
     let texts: Vec<_> = frames.into_iter().filter_map(|(_, value)| Some(value?.as_str().unwrap().to_owned())).collect();
     assert_eq!(texts, (0..100).map(|n| n.to_string()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn frames_that_are_announced_and_do_not_come_are_left_to_others() {
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let server = Server::of_app(functions().limits(limits), HttpConfig::default()).await;
+    let announced = [&[0; 4][..], &900_000_u32.to_le_bytes()].concat();
+    let mut holders = Vec::new();
+    for _ in 0..4 {
+        let mut holder = begun(&server, "mirror").await;
+        let chunk = [b"8\r\n", &announced[..], b"\r\n"].concat();
+        holder.send([call([1.into()]), chunk].concat()).await;
+        // The answer to the call before it: what stands behind it was received with it, and is read next.
+        holder.hears("HTTP/1.1 200 OK\r\n").await;
+        holder.hears("\r\n\r\n").await;
+        assert_eq!(frames(&holder.next_chunk().await.unwrap()), [(0, Some(Value::Int(1)))]);
+        holders.push(holder);
+    }
+    let honest = format!("[{}1]", " ".repeat(500_000));
+    for _ in 0..5 {
+        assert_eq!(server.post_json("/mirror", &honest).await.status, 200);
+    }
+    assert_eq!(server.metric("callboard_in_flight_bytes").await, Some(0.0));
+}
+
+/// Frames of 20 KiB where the node has room for three: their calls are made as those before them end.
+#[tokio::test]
+async fn a_frame_for_which_there_is_no_room_waits_for_it() {
+    let (app, hold) = Hold::with_queue(200).split();
+    let limits = Limits { max_in_flight_bytes: 64 * 1024, ..Limits::default() };
+    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
+    let mut client = begun(&server, "hold").await;
+    let calls: Vec<u8> = (0..12).flat_map(|n| call([format!("{n:20480}").into()])).collect();
+    client.send(calls).await;
+    client.send("0\r\n\r\n").await;
+    hold.one_is_held().await;
+    server.metric_becomes("callboard_in_flight", 3.0).await;
+    for _ in 0..12 {
+        hold.release_one();
+    }
+    let kinds: Vec<u8> = frames(&client.answer().await.body).iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [&[0; 12][..], &[2]].concat());
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
+/// A frame that never gets its room is an error in its place, and no call.
+#[tokio::test]
+async fn a_frame_waits_for_room_as_long_as_a_call_may() {
+    let (app, hold) = Hold::with_queue(8).split();
+    let limits = Limits { max_in_flight_bytes: 64 * 1024, ..Limits::default() };
+    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
+    let mut other = server.connect().await;
+    let body = format!("{:60000}", "\"x\"");
+    other
+        .send(format!(
+            "POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+        .await;
+    hold.one_is_held().await;
+    let head = format!(
+        "POST /v1/call/hold HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\nx-request-timeout-ms: 300\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    let mut client = server.connect().await;
+    client.send([head.into_bytes(), call(["y".repeat(20_000).into()])].concat()).await;
+    let frames = frames(&client.answer().await.body);
+    let [(1, Some(problem))] = &frames[..] else { panic!("{frames:?}") };
+    assert_eq!(problem.get("kind"), Some(&"overloaded".into()));
+    hold.release_one();
+    assert_eq!(other.answer().await.status, 200);
 }
 
 #[tokio::test]

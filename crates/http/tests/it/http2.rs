@@ -1,8 +1,11 @@
 //! The edge over HTTP/2 with prior knowledge.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_core::{App, StreamStage};
 use callboard_http::HttpConfig;
+use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
@@ -49,8 +52,8 @@ async fn calls_share_one_connection() {
 #[tokio::test]
 async fn a_body_that_stalls_is_408() {
     let server = Server::of_app(app(), config(|c| c.body_progress_timeout = Duration::from_millis(200))).await;
-    let begun = futures_util::stream::iter([Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"[1,")))]);
-    let stalled = futures_util::StreamExt::chain(begun, futures_util::stream::pending());
+    let begun = stream::iter([Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"[1,")))]);
+    let stalled = futures_util::StreamExt::chain(begun, stream::pending());
     let mut client = connect(&server).await;
     let response = client.send_request(post(&server, "/mirror", StreamBody::new(Box::pin(stalled)))).await.unwrap();
     assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
@@ -89,6 +92,26 @@ async fn shutdown_finishes_the_request_in_hand() {
     // GOAWAY has told the client: its connection takes no further request.
     assert!(client.send_request(post(&server, "/hold", Full::from("\"b\""))).await.is_err());
     server.ended().await;
+}
+
+/// An item now and then, at less than the least rate, is an answer in hand and no idle connection.
+#[tokio::test]
+async fn a_stream_that_says_little_is_heard_to_its_end() {
+    let slow = StreamStage::each("slow", |items: Arc<i64>| {
+        stream::unfold(0, move |n| {
+            let is_over = n == *items;
+            async move {
+                tokio::time::sleep(Duration::from_millis(if is_over { 0 } else { 300 })).await;
+                (!is_over).then_some((Ok(n), n + 1))
+            }
+        })
+    });
+    let limits = config(|c| c.header_read_timeout = Duration::from_millis(100));
+    let server = Server::of_app(App::new().route_streaming("/slow", slow), limits).await;
+    let mut client = connect(&server).await;
+    let response = client.send_request(post(&server, "/slow", Full::<Bytes>::from("5"))).await.unwrap();
+    let events = response.into_body().collect().await.expect("heard to its end").to_bytes();
+    assert!(events.ends_with(b"id: 4\ndata: 4\n\nevent: end\ndata: {\"items\":5}\n\n"), "{events:?}");
 }
 
 #[tokio::test]
