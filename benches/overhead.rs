@@ -3,7 +3,8 @@
 //!
 //! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` takes its time,
 //! `-- --connections 64 --pipelines task` looks at one corner. `-- --workload tensor` sends an array of a mebibyte in MessagePack
-//! there and back, `-- --workload events` asks for a hundred server-sent events.
+//! there and back, `-- --workload events` asks for a hundred server-sent events, `-- --workload oip --beside oip-json` sends the array
+//! by the Open Inference Protocol, in binary and in JSON.
 //!
 //! One binary: it starts itself again as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
 //! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, which does no more than it
@@ -39,11 +40,12 @@ fn main() {
         plan.rounds,
         plan.duration
     );
+    let mut asked: Vec<Asked<'_>> = servers.iter().map(|server| (server, plan.workload)).collect();
+    asked.extend(plan.beside.map(|beside| (&servers[1], beside)));
     for connections in &plan.connections {
-        let rounds: Vec<Vec<Measured>> = (0..plan.rounds)
-            .map(|round| run_round(&servers, plan.workload, *connections, plan.duration, round))
-            .collect();
-        report(*connections, &servers, &rounds);
+        let rounds: Vec<Vec<Measured>> =
+            (0..plan.rounds).map(|round| run_round(&asked, *connections, plan.duration, round)).collect();
+        report(*connections, &asked, &rounds);
     }
     report_wake_up(bare_wake_up());
 }
@@ -51,6 +53,8 @@ fn main() {
 /// What to measure.
 struct Plan {
     workload: Workload,
+    /// Another one, asked of the first pipeline in the same rounds.
+    beside: Option<Workload>,
     kinds: Vec<Kind>,
     connections: Vec<usize>,
     rounds: usize,
@@ -72,6 +76,7 @@ impl Plan {
         kinds.extend(list("--pipelines", "task,thread").iter().map(|name| Kind::of(name).expect("task or thread")));
         Self {
             workload: after("--workload").map_or(Workload::Echo, |name| Workload::of(name).expect("a workload")),
+            beside: after("--beside").map(|name| Workload::of(name).expect("a workload")),
             kinds,
             connections: list("--connections", "1,64,256").iter().map(|number| number.parse().unwrap()).collect(),
             rounds: after("--rounds").map_or(rounds, |number| number.parse().unwrap()),
@@ -80,34 +85,33 @@ impl Plan {
     }
 }
 
+/// A server, and what it is asked.
+type Asked<'a> = (&'a ServerProcess, Workload);
+
 /// Each server once; every other round in the opposite order.
-fn run_round(
-    servers: &[ServerProcess],
-    workload: Workload,
-    connections: usize,
-    duration: Duration,
-    round: usize,
-) -> Vec<Measured> {
-    let mut order: Vec<usize> = (0..servers.len()).collect();
+fn run_round(asked: &[Asked<'_>], connections: usize, duration: Duration, round: usize) -> Vec<Measured> {
+    let mut order: Vec<usize> = (0..asked.len()).collect();
     if round % 2 == 1 {
         order.reverse();
     }
-    let mut measured: Vec<Option<Measured>> = servers.iter().map(|_| None).collect();
+    let mut measured: Vec<Option<Measured>> = asked.iter().map(|_| None).collect();
     for index in order {
-        measured[index] = Some(load::run(&servers[index], workload, connections, duration));
+        let (server, workload) = asked[index];
+        measured[index] = Some(load::run(server, workload, connections, duration));
     }
     measured.into_iter().flatten().collect()
 }
 
-fn report(connections: usize, servers: &[ServerProcess], rounds: &[Vec<Measured>]) {
+fn report(connections: usize, asked: &[Asked<'_>], rounds: &[Vec<Measured>]) {
     println!("\n{connections} connections      requests/s   p50 µs   p99 µs   server CPU µs/request");
-    for (index, server) in servers.iter().enumerate() {
+    for (index, (server, workload)) in asked.iter().enumerate() {
         let of_server: Vec<&Measured> = rounds.iter().map(|round| &round[index]).collect();
         let figure = |of: fn(&Measured) -> f64| median(of_server.iter().map(|measured| of(measured)));
         let ratio = |of: fn(&Measured) -> f64| median(rounds.iter().map(|round| of(&round[index]) / of(&round[0])));
         println!(
-            "  {:<16} {:>11.0} {:>8.1} {:>8.1} {:>10.2}",
+            "  {:<12} {:<9} {:>11.0} {:>8.1} {:>8.1} {:>10.2}",
             server.kind.name(),
+            workload.name(),
             figure(Measured::requests_per_second),
             figure(Measured::p50),
             figure(Measured::p99),
@@ -116,7 +120,7 @@ fn report(connections: usize, servers: &[ServerProcess], rounds: &[Vec<Measured>
         if index > 0 {
             let added = median(rounds.iter().map(|round| round[index].p50() - round[0].p50()));
             println!(
-                "    of bare axum   {:>9.3}×                     {:>10.3}×   p50 {added:+.1} µs",
+                "    of bare axum       {:>9.3}×                     {:>10.3}×   p50 {added:+.1} µs",
                 ratio(Measured::requests_per_second),
                 ratio(Measured::cpu_per_request),
             );

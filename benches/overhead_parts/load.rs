@@ -76,7 +76,7 @@ async fn closed_loop(address: SocketAddr, workload: Workload, until: Instant) ->
 }
 
 /// More than any answer.
-const BUFFER_BYTES: usize = (1 << 20) + 4096;
+const BUFFER_BYTES: usize = 4 << 20;
 
 /// Reads one answer and insists that it is the one that was asked for.
 async fn read_answer(socket: &mut TcpStream, workload: Workload, buffer: &mut [u8]) {

@@ -5,17 +5,22 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use axum::body::Bytes;
+use axum::extract::DefaultBodyLimit;
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::sse::{Event, Sse};
 use axum::routing::post;
 use axum::{Json, Router};
-use callboard_codec::{DecodeLimits, Format, Value};
-use callboard_core::{App, Stage, StreamPipeline, StreamStage};
+use callboard_codec::{DType, DataType, DecodeLimits, Format, Tensor, TensorField, TensorFields, Value};
+use callboard_core::{App, RouteSpec, Stage, StreamPipeline, StreamStage};
 use callboard_http::{HttpConfig, serve, serve_router};
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::net::TcpListener;
+
+use super::workload::OIP_PATH;
 
 /// What is echoed: a small request as a model of tabular data gets it.
 pub(crate) const BODY: &str =
@@ -80,6 +85,7 @@ pub(crate) fn run(kind: Kind) {
                 let tensor = Stage::each("tensor", |tensor: &Value| Ok(tensor.clone()));
                 let tensor = if kind == Kind::Thread { tensor.on_threads() } else { tensor };
                 let app = App::new().route("/echo", echo).route("/tensor", tensor).route_streaming("/events", events());
+                let app = app.mount(array(kind));
                 let node = app.start().await.unwrap();
                 let client = node.client();
                 tokio::spawn(async move {
@@ -108,6 +114,53 @@ fn events() -> StreamPipeline<u64, Word> {
     StreamStage::each("events", |count: std::sync::Arc<u64>| stream::iter(words(*count).map(Ok))).into()
 }
 
+/// A model as a signature describes it: an array that is given back.
+fn array(kind: Kind) -> RouteSpec {
+    let fields = || {
+        let field = TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None, None]) };
+        DataType::value().with_tensors(TensorFields { fields: vec![field], stackable: false })
+    };
+    let stage = Stage::each("array", |value: &Value| Ok(value.clone()));
+    let stage = if kind == Kind::Thread { stage.on_threads() } else { stage };
+    RouteSpec::described("/array", stage, fields(), fields())
+}
+
+/// The JSON of an inference request, as far as a handler has to look at it.
+#[derive(Deserialize)]
+struct OipHead {
+    inputs: [OipInput; 1],
+}
+
+#[derive(Deserialize)]
+struct OipInput {
+    name: String,
+    shape: Vec<usize>,
+    datatype: String,
+    parameters: OipParameters,
+}
+
+#[derive(Deserialize)]
+struct OipParameters {
+    binary_data_size: usize,
+}
+
+/// The same by hand: the head is read, the bytes are a tensor, and an answer is put together of it.
+fn bare_infer(headers: &HeaderMap, body: &Bytes) -> ([(&'static str, String); 2], Vec<u8>) {
+    let json_bytes: usize = headers[JSON_BYTES].to_str().unwrap().parse().unwrap();
+    let OipHead { inputs: [input] } = serde_json::from_slice(&body[..json_bytes]).unwrap();
+    assert_eq!(input.datatype, "FP32");
+    let data = body.slice(json_bytes..json_bytes + input.parameters.binary_data_size);
+    let tensor = Tensor::try_new(DType::F32, &input.shape, data).unwrap();
+    let head = json!({ "model_name": "array", "model_version": "1", "outputs": [{
+        "name": input.name, "datatype": "FP32", "shape": tensor.shape(),
+        "parameters": { "binary_data_size": tensor.data().len() } }] });
+    let head = head.to_string();
+    let headers = [("content-type", "application/octet-stream".to_owned()), (JSON_BYTES, head.len().to_string())];
+    (headers, [head.as_bytes(), tensor.data()].concat())
+}
+
+const JSON_BYTES: &str = "inference-header-content-length";
+
 /// The same answers as the edge's, header by header, made at no cost.
 fn bare() -> Router {
     let headers = [
@@ -127,6 +180,9 @@ fn bare() -> Router {
         .route("/echo", post(move |Json(echo): Json<Echo>| async move { (headers, Json(echo)) }))
         .route("/tensor", post(tensor))
         .route("/events", post(events))
+        .route(OIP_PATH, post(move |asked: HeaderMap, body: Bytes| async move { (headers, bare_infer(&asked, &body)) }))
+        // An array of a mebibyte and its head are more than axum takes by default.
+        .layer(DefaultBodyLimit::disable())
 }
 
 /// A server in a process of its own.

@@ -13,11 +13,17 @@ pub(crate) enum Workload {
     Tensor,
     /// A hundred server-sent events.
     Events,
+    /// An array of a mebibyte by the Open Inference Protocol, in binary, there and back.
+    Oip,
+    /// The same array by the same protocol as JSON.
+    OipJson,
 }
 
 impl Workload {
     pub(crate) fn of(name: &str) -> Option<Self> {
-        [Self::Echo, Self::Tensor, Self::Events].into_iter().find(|workload| workload.name() == name)
+        [Self::Echo, Self::Tensor, Self::Events, Self::Oip, Self::OipJson]
+            .into_iter()
+            .find(|workload| workload.name() == name)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -25,6 +31,8 @@ impl Workload {
             Self::Echo => "echo",
             Self::Tensor => "tensor",
             Self::Events => "events",
+            Self::Oip => "oip",
+            Self::OipJson => "oip-json",
         }
     }
 
@@ -34,12 +42,20 @@ impl Workload {
             Self::Echo => ("/echo", "application/json", "*/*", BODY.as_bytes().to_vec()),
             Self::Tensor => ("/tensor", "application/msgpack", "application/msgpack", tensor()),
             Self::Events => ("/events", "application/json", "text/event-stream", EVENTS.to_string().into_bytes()),
+            Self::Oip => (OIP_PATH, "application/octet-stream", "*/*", [oip_head().into_bytes(), bytes()].concat()),
+            Self::OipJson => (OIP_PATH, "application/json", "*/*", oip_json().into_bytes()),
         };
-        let length = body.len();
+        let (length, json) = (body.len(), self.json_bytes());
+        let json = json.map_or_else(String::new, |bytes| format!("inference-header-content-length: {bytes}\r\n"));
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {media_type}\r\naccept: {accept}\r\ncontent-length: {length}\r\n\r\n"
+            "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {media_type}\r\naccept: {accept}\r\n{json}content-length: {length}\r\n\r\n"
         );
         [head.into_bytes(), body].concat()
+    }
+
+    /// How much of the body is JSON, where arrays follow it.
+    fn json_bytes(self) -> Option<usize> {
+        (self == Self::Oip).then(|| oip_head().len())
     }
 
     /// Whether this is the whole of an answer; with no more than one request under way, its end is the end of what came.
@@ -48,6 +64,8 @@ impl Workload {
             Self::Echo => answer.ends_with(BODY.as_bytes()),
             Self::Tensor => answer.len() > TENSOR_BYTES && answer.len() >= head_bytes(answer) + tensor_answer_bytes(),
             Self::Events => answer.ends_with(b"\r\n0\r\n\r\n"),
+            Self::Oip => answer.len() > TENSOR_BYTES && answer.len() >= head_bytes(answer) + body_bytes(answer),
+            Self::OipJson => answer.ends_with(b"]}]}"),
         }
     }
 }
@@ -57,9 +75,30 @@ pub(crate) const EVENTS: u64 = 100;
 
 const TENSOR_BYTES: usize = 1 << 20;
 
+/// The model that gives its array back.
+pub(crate) const OIP_PATH: &str = "/v2/models/array/infer";
+
+fn elements() -> Vec<f32> {
+    (0..TENSOR_BYTES / size_of::<f32>()).map(|n| n as f32).collect()
+}
+
+fn bytes() -> Vec<u8> {
+    elements().into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+fn oip_head() -> String {
+    format!(
+        r#"{{"inputs":[{{"name":"x","shape":[512,512],"datatype":"FP32","parameters":{{"binary_data_size":{TENSOR_BYTES}}}}}],"parameters":{{"binary_data_output":true}}}}"#
+    )
+}
+
+fn oip_json() -> String {
+    let data = serde_json::to_string(&elements()).unwrap();
+    format!(r#"{{"inputs":[{{"name":"x","shape":[512,512],"datatype":"FP32","data":{data}}}]}}"#)
+}
+
 fn tensor() -> Vec<u8> {
-    let elements: Vec<f32> = (0..TENSOR_BYTES / size_of::<f32>()).map(|n| n as f32).collect();
-    let tensor = Tensor::from_vec(&[512, 512], elements).unwrap();
+    let tensor = Tensor::from_vec(&[512, 512], elements()).unwrap();
     Value::Tensor(tensor).encode(Format::Msgpack).unwrap().into()
 }
 
@@ -70,4 +109,11 @@ fn tensor_answer_bytes() -> usize {
 
 fn head_bytes(answer: &[u8]) -> usize {
     answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(usize::MAX / 2, |at| at + 4)
+}
+
+/// What the head says, in the words of either server.
+fn body_bytes(answer: &[u8]) -> usize {
+    let head = String::from_utf8_lossy(&answer[..head_bytes(answer).min(answer.len())]).to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    length.and_then(|length| length.parse().ok()).unwrap_or(usize::MAX / 2)
 }

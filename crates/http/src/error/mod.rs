@@ -300,7 +300,8 @@ impl ApiError {
         let route = route.or(self.0.route.as_deref());
         let (status, kind) = (status.as_u16(), kind.as_str());
         let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
-        if status >= 500 && route.is_some() {
+        // What the protocol has and we do not (501) is the caller's to change.
+        if status >= 500 && route.is_some() && self.0.kind != ErrorKind::InvalidInput {
             tracing::warn!(request_id, route, status, kind, error_type, stage, "{message}");
         } else {
             tracing::debug!(request_id, route, status, kind, error_type, stage, "{message}");

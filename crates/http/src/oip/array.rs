@@ -22,8 +22,14 @@ pub(super) struct Array {
 pub(super) const LENGTH_BYTES: usize = 4;
 
 impl Array {
-    /// An array from outside.
-    pub(super) fn try_new(name: &str, datatype: Datatype, shape: Vec<usize>, data: Bytes) -> Result<Self, Refusal> {
+    /// An array from outside. Elements that each become a value of their own, which those of `BYTES` do, are `most` at most.
+    pub(super) fn try_new(
+        name: &str,
+        datatype: Datatype,
+        shape: Vec<usize>,
+        data: Bytes,
+        most: usize,
+    ) -> Result<Self, Refusal> {
         let count = count(name, &shape)?;
         match datatype.size_bytes() {
             Some(size) => {
@@ -33,7 +39,10 @@ impl Array {
                 }
             }
             None => {
-                let elements = count_elements(name, &data)?;
+                if count > most {
+                    return Err(Refusal::too_many_elements(name, count, most));
+                }
+                let elements = count_elements(name, &data, count)?;
                 if elements != count {
                     return Err(Refusal::wrong_count(name, count, elements));
                 }
@@ -137,13 +146,16 @@ pub(super) fn count(name: &str, shape: &[usize]) -> Result<usize, Refusal> {
     Ok(shape.iter().product())
 }
 
-/// The number of elements that these bytes hold, all of them whole.
-fn count_elements(name: &str, data: &Bytes) -> Result<usize, Refusal> {
+/// The number of elements that these bytes hold, all of them whole; no more than one beyond what is expected is looked at.
+fn count_elements(name: &str, data: &Bytes, expected: usize) -> Result<usize, Refusal> {
     let mut elements = Elements(data.clone());
     let mut count = 0;
     for element in &mut elements {
         element.map_err(|missing| Refusal::broken_element(name, count, missing))?;
         count += 1;
+        if count > expected {
+            break;
+        }
     }
     Ok(count)
 }
@@ -209,7 +221,8 @@ mod tests {
     fn every_byte_is_accounted_for() {
         let f32s = Datatype::Number(DType::F32);
         let array = |datatype, shape: &[usize], data: &'static [u8]| {
-            Array::try_new("x", datatype, shape.to_vec(), Bytes::from_static(data)).map_err(|error| error.to_string())
+            Array::try_new("x", datatype, shape.to_vec(), Bytes::from_static(data), 1000)
+                .map_err(|error| error.to_string())
         };
         assert!(array(f32s, &[2], &[0; 8]).is_ok());
         assert!(array(f32s, &[3], &[0; 8]).unwrap_err().contains("12 bytes"));
@@ -219,5 +232,7 @@ mod tests {
         assert!(array(Datatype::Bytes, &[2], b"\x02\0\0\0ab").unwrap_err().contains("1 element"));
         assert!(array(Datatype::Bytes, &[1], b"\xff\xff\xff\xffab").is_err());
         assert!(array(Datatype::Bytes, &[1], b"\x02\0").is_err());
+        assert!(array(Datatype::Bytes, &[1001], &[0; 4004]).unwrap_err().contains("1001 elements"));
+        assert!(array(Datatype::Bytes, &[1], &[0; 4000]).is_err());
     }
 }

@@ -82,6 +82,10 @@ impl Elements {
                     Element::Bool(_) | Element::Text(_) => return Err(wrong()),
                 };
                 match dtype {
+                    // JSON has no infinity, so one that comes of a number is a number out of range.
+                    DType::F16 if f16::from_f64(value).is_infinite() => return Err(wrong()),
+                    DType::BF16 if bf16::from_f64(value).is_infinite() => return Err(wrong()),
+                    DType::F32 if (value as f32).is_infinite() => return Err(wrong()),
                     DType::F16 => packed.put_u16_le(f16::from_f64(value).to_bits()),
                     DType::BF16 => packed.put_u16_le(bf16::from_f64(value).to_bits()),
                     DType::F32 => packed.put_f32_le(value as f32),
@@ -282,6 +286,8 @@ mod tests {
             (DType::U8, "[256]", "256 is no UINT8"),
             (DType::U8, "[-1]", "-1 is no UINT8"),
             (DType::I32, "[1.0]", "1 is no INT32"),
+            (DType::F32, "[1e300]", "is no FP32"),
+            (DType::F16, "[1e6]", "is no FP16"),
             (DType::F32, "[true]", "true is no FP32"),
             (DType::F32, "[\"1\"]", "a text is no FP32"),
             (DType::Bool, "[1]", "1 is no BOOL"),

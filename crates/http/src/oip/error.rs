@@ -42,6 +42,10 @@ impl Refusal {
         Self::new(format!("unexpected size for input '{}': {got} {elements}, expecting {expected}", shown(name)))
     }
 
+    pub(super) fn too_many_elements(name: &str, count: usize, most: usize) -> Self {
+        Self::new(format!("input '{}' has {count} elements of BYTES, more than max_elements = {most}", shown(name)))
+    }
+
     pub(super) fn shape_too_large(name: &str, shape: &[usize]) -> Self {
         Self::new(format!("shape {shape:?} of input '{}' is too large to be held", shown(name)))
     }

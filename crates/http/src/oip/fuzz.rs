@@ -34,7 +34,7 @@ pub fn decode_inference_request(input: &[u8]) {
     };
     let body = Bytes::copy_from_slice(body);
     for model in [every(false), every(true), one(), typed()] {
-        match InferRequest::read(&model, form, &body) {
+        match InferRequest::read(&model, form, &body, &DecodeLimits::default()) {
             Ok(request) => taken(&model, form, &body, &request),
             Err(refusal) => assert!(refusal.to_string().len() < 4096, "{refusal}"),
         }
@@ -48,7 +48,7 @@ fn taken(model: &Model, form: Form, body: &Bytes, request: &InferRequest) {
     for array in &sent {
         // JSON makes at most eight bytes of two.
         assert!(array.data.len() <= 4 * body.len() + 8, "{} bytes of {}", array.data.len(), body.len());
-        let again = Array::try_new("x", array.datatype, array.shape.clone(), array.data.clone());
+        let again = Array::try_new("x", array.datatype, array.shape.clone(), array.data.clone(), usize::MAX);
         assert_eq!(again.as_ref(), Ok(*array), "what was settled stays so");
         if model.is_batched() {
             let rows = array.rows();
@@ -163,7 +163,9 @@ mod tests {
                 length => Form::Binary(length as usize),
             };
             let body = Bytes::copy_from_slice(body);
-            [every(false), every(true), one(), typed()].iter().any(|m| InferRequest::read(m, form, &body).is_ok())
+            [every(false), every(true), one(), typed()]
+                .iter()
+                .any(|m| InferRequest::read(m, form, &body, &DecodeLimits::default()).is_ok())
         };
         assert!(seeds().iter().filter(|seed| is_taken(seed)).count() >= 6);
     }

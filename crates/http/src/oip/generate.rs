@@ -31,6 +31,7 @@ use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request_id::RequestId;
 use crate::respond::stream::Leaving;
+use crate::server_timing::{SERVER_TIMING, first, total};
 
 /// A call that is ready to be made.
 struct Prepared {
@@ -47,6 +48,7 @@ where
     B::Error: Into<BoxError>,
 {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
+    let begun = admission.admitted_at();
     let mut replies = asked.around.client.submit_streaming(admission, payload, options);
     let payload = replies.next().await.ok_or_else(|| several(asked.model, "none"))??;
     if replies.next().await.transpose()?.is_some() {
@@ -54,7 +56,9 @@ where
     }
     asked.model.inferred();
     let mut response = Response::new(Body::from(written(asked.model, id.as_deref(), &payload)?));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(SERVER_TIMING, total(begun.elapsed()));
     Ok(response)
 }
 
@@ -73,6 +77,7 @@ where
 {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
     let Around { client, metrics, id: request_id, .. } = asked.around;
+    let begun = admission.admitted_at();
     let mut talk = Talk {
         replies: client.submit_streaming(admission, payload, options),
         model: Arc::clone(asked.model),
@@ -82,7 +87,7 @@ where
         leaving: None,
     };
     // The first event decides the status.
-    let first = talk.next().await.transpose()?;
+    let first_event = talk.next().await.transpose()?;
     asked.model.inferred();
     talk.leaving = Some(Leaving::new(metrics.abandoned.clone()));
     let rest = stream::unfold(Some(talk), async |talk| {
@@ -96,11 +101,12 @@ where
             }
         }
     });
-    let events = stream::iter(first).chain(rest).map(|json| Ok::<_, Infallible>(event(&json)));
+    let events = stream::iter(first_event).chain(rest).map(|json| Ok::<_, Infallible>(event(&json)));
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(SERVER_TIMING, first(begun.elapsed()));
     // nginx and those that learnt from it would else gather a page of events before they pass any on.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)

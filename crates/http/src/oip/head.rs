@@ -137,6 +137,6 @@ mod tests {
         assert!(refused(r#"{"inputs":[],"inputs":[]}"#).contains("duplicate"));
         assert!(refused(r#"{"inputs":[]} more"#).contains("trailing"));
         let deep = format!(r#"{{"inputs":[],"x":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        Head::parse(deep.as_bytes()).map(|_| ()).unwrap_or_default();
+        assert!(Head::parse(deep.as_bytes()).is_ok(), "what is skipped is skipped without a stack");
     }
 }

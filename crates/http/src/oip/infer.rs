@@ -10,7 +10,7 @@ use axum::body::HttpBody;
 use axum::http::Request;
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::Payload;
+use callboard_codec::{Payload, Value};
 use callboard_core::{Admission, CallOptions, ErrorKind, Route, Timing};
 use futures_util::future::try_join_all;
 use tower::BoxError;
@@ -20,7 +20,7 @@ use super::error::Refusal;
 use super::model::Model;
 use super::request::{Form, InferRequest};
 use super::response::Written;
-use crate::convert::{self, LARGE_BYTES, off_thread};
+use crate::convert::{LARGE_BYTES, off_thread};
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::body::{self, BodyLimits, Incoming};
@@ -59,10 +59,11 @@ where
 
     let is_binary = wanted.iter().any(|wanted| wanted.is_binary);
     let model = Arc::clone(asked.model);
-    let json_bytes: usize =
-        wanted.iter().filter(|wanted| !wanted.is_binary).map(|wanted| outputs[wanted.index].data.len()).sum();
+    // What is sent as it is costs nothing; what is written or ranked does.
+    let worked_on = wanted.iter().filter(|wanted| !wanted.is_binary || wanted.classes.is_some());
+    let worked_on: usize = worked_on.map(|wanted| outputs[wanted.index].data.len()).sum();
     let write = move || Written::of(&model, id.as_deref(), &outputs, &wanted);
-    let written = if json_bytes < LARGE_BYTES { write() } else { off_thread(write).await? }?;
+    let written = if worked_on < LARGE_BYTES { write() } else { off_thread(write).await? }?;
     let mut response = written.into_response(is_binary, &packing).await?;
     response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
     Ok(response)
@@ -106,16 +107,20 @@ where
     Ok(ReadBody { bytes, admission, options, packing })
 }
 
-/// Off the runtime's threads where there is much JSON.
+/// Off the runtime's threads where there is much to be looked at: JSON, and elements one by one. Numbers are taken as they are.
 async fn parse(asked: Asked<'_>, form: Form, bytes: Bytes) -> Result<InferRequest, ApiError> {
-    let json_bytes = match form {
+    let looked_at = match form {
+        _ if asked.model.takes_elements() => bytes.len(),
         Form::Json => bytes.len(),
         Form::Binary(length) => length,
         Form::Raw => 0,
     };
     let model = Arc::clone(asked.model);
-    let read = move || InferRequest::read(&model, form, &bytes);
-    Ok(if json_bytes < LARGE_BYTES { read()? } else { off_thread(read).await?? })
+    if looked_at < LARGE_BYTES {
+        return Ok(InferRequest::read(&model, form, &bytes, &asked.around.config.decode)?);
+    }
+    let limits = asked.around.config.decode.clone();
+    Ok(off_thread(move || InferRequest::read(&model, form, &bytes, &limits)).await??)
 }
 
 /// Runs all items of a request. The outputs of the model, and the time of the item that took longest.
@@ -130,9 +135,12 @@ async fn run(
         return run_item(asked, admission, options.clone(), inputs).await;
     }
     let items = items_of(inputs, rows);
-    let mut admissions = vec![admission];
-    for _ in 1..rows {
-        // The bytes are those of the first.
+    // Every item has a part of the one body, so the body's permit is held until all of them are over.
+    let (whole, mut admissions) = match rows {
+        1 => (None, vec![admission]),
+        _ => (Some(admission), Vec::with_capacity(rows)),
+    };
+    while admissions.len() < rows {
         admissions.push(asked.around.client.admit(asked.route, 0)?);
     }
     let runs = items.into_iter().zip(admissions).map(|(item, admission)| {
@@ -140,6 +148,7 @@ async fn run(
         Box::pin(run_item(asked, admission, options.clone(), item))
     });
     let (outcomes, timings): (Vec<_>, Vec<Timing>) = try_join_all(runs).await?.into_iter().unzip();
+    drop(whole);
     let timing = timings.into_iter().max_by_key(Timing::total).unwrap_or_default();
     Ok((stacked(asked.model, outcomes)?, timing))
 }
@@ -174,11 +183,36 @@ async fn run_item(
     options: CallOptions,
     arrays: Vec<Option<Array>>,
 ) -> Result<(Vec<Array>, Timing), ApiError> {
-    let value = asked.model.inputs.value(arrays, &asked.around.config.decode)?;
-    let payload = convert::from_value(asked.route, value).await?;
+    let payload = payload_of(asked, arrays).await?;
     let reply = asked.around.client.submit(admission, payload, options).await?;
     let timing = reply.timing;
-    Ok((arrays_of(asked.model, &reply.payload)?, timing))
+    let (model, payload) = (Arc::clone(asked.model), reply.payload);
+    // Arrays of numbers in a value are used as they are; all else is looked at, and so off the thread where there is much.
+    let is_taken_as_it_is = payload.is::<Value>() && !model.outputs.has_elements();
+    let outputs = match is_taken_as_it_is || payload.size_hint() < LARGE_BYTES {
+        true => arrays_of(&model, &payload)?,
+        false => off_thread(move || arrays_of(&model, &payload)).await??,
+    };
+    Ok((outputs, timing))
+}
+
+/// The payload of one item.
+async fn payload_of(asked: Asked<'_>, arrays: Vec<Option<Array>>) -> Result<Payload, ApiError> {
+    let input = asked.route.input();
+    let bytes: usize = arrays.iter().flatten().map(|array| array.data.len()).sum();
+    // Numbers by name are a value already: nothing is converted, however large it is.
+    let is_value_already = input.tensors().is_some() && !asked.model.takes_elements();
+    if is_value_already || bytes < LARGE_BYTES {
+        let value = asked.model.inputs.value(arrays, &asked.around.config.decode)?;
+        return Ok(input.from_value(value)?);
+    }
+    let (model, route) = (Arc::clone(asked.model), Arc::clone(asked.route));
+    let limits = asked.around.config.decode.clone();
+    let convert = move || -> Result<Payload, ApiError> {
+        let value = model.inputs.value(arrays, &limits)?;
+        Ok(route.input().from_value(value)?)
+    };
+    off_thread(convert).await?
 }
 
 /// The outputs in what a call gave.

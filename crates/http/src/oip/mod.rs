@@ -54,6 +54,7 @@ use self::repository::MAX_BODY_BYTES;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::infer::Around;
+use crate::request::head::Head;
 
 pub(crate) use self::model::Models;
 pub(crate) use self::path::owns;
@@ -91,6 +92,9 @@ where
             Ok(Json(json!({ "model_stats": all })).into_response())
         }
         Endpoint::Index => {
+            if Head::read(request.headers())?.coding.is_some() {
+                return Err(ApiError::unsupported_encoding());
+            }
             let body = short_body(request, config).await?;
             Ok(Json(repository::index(client, models, &body)?).into_response())
         }

@@ -49,6 +49,11 @@ impl Model {
         self.inputs.stackable
     }
 
+    /// Whether elements of its inputs are looked at one by one: texts, and documents.
+    pub(super) fn takes_elements(&self) -> bool {
+        self.inputs.has_elements()
+    }
+
     pub(super) fn inferred(&self) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.last_inference.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);

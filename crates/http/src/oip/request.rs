@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
+use callboard_codec::DecodeLimits;
 
 use super::array::{self, Array, push_element};
 use super::data;
@@ -89,16 +90,16 @@ pub(super) struct Wanted {
 }
 
 impl InferRequest {
-    pub(super) fn read(model: &Model, form: Form, body: &Bytes) -> Result<Self, Refusal> {
+    pub(super) fn read(model: &Model, form: Form, body: &Bytes, limits: &DecodeLimits) -> Result<Self, Refusal> {
         form.check(body.len() as u64)?;
         match form {
-            Form::Json => Self::of_parts(model, body, Bytes::new()),
-            Form::Binary(length) => Self::of_parts(model, &body.slice(..length), body.slice(length..)),
+            Form::Json => Self::of_parts(model, body, Bytes::new(), limits),
+            Form::Binary(length) => Self::of_parts(model, &body.slice(..length), body.slice(length..), limits),
             Form::Raw => Self::of_raw(model, body),
         }
     }
 
-    fn of_parts(model: &Model, json: &Bytes, mut binary: Bytes) -> Result<Self, Refusal> {
+    fn of_parts(model: &Model, json: &Bytes, mut binary: Bytes, limits: &DecodeLimits) -> Result<Self, Refusal> {
         let head = Head::parse(json)?;
         let mut inputs: Vec<Option<Array>> = vec![None; model.inputs.fields.len()];
         for input in &head.inputs.0 {
@@ -109,7 +110,7 @@ impl InferRequest {
             if inputs[index].is_some() {
                 return Err(Refusal::new(format!("input '{}' is given twice", field.name)));
             }
-            inputs[index] = Some(read_input(model, field, input, &mut binary)?);
+            inputs[index] = Some(read_input(model, field, input, &mut binary, limits.max_elements)?);
         }
         if !binary.is_empty() {
             return Err(Refusal::new(format!(
@@ -157,7 +158,7 @@ impl InferRequest {
             }
         };
         let shape = if model.is_batched() { std::iter::once(1).chain(shape).collect() } else { shape };
-        let array = Array::try_new(&field.name, field.datatype, shape, data)?;
+        let array = Array::try_new(&field.name, field.datatype, shape, data, 1)?;
         check_shape(model, field, &array.shape)?;
         let outputs = all_outputs(model, true);
         Ok(Self { id: None, parameters: Parameters::default(), inputs: vec![Some(array)], outputs, rows: 1 })
@@ -186,7 +187,13 @@ fn rows_of(model: &Model, inputs: &[Option<Array>]) -> Result<usize, Refusal> {
     }
 }
 
-fn read_input(model: &Model, field: &Field, input: &Input<'_>, binary: &mut Bytes) -> Result<Array, Refusal> {
+fn read_input(
+    model: &Model,
+    field: &Field,
+    input: &Input<'_>,
+    binary: &mut Bytes,
+    max_elements: usize,
+) -> Result<Array, Refusal> {
     let datatype =
         Datatype::parse(&input.datatype).filter(|datatype| *datatype == field.datatype).ok_or_else(|| {
             Refusal::new(format!(
@@ -213,7 +220,13 @@ fn read_input(model: &Model, field: &Field, input: &Input<'_>, binary: &mut Byte
             )));
         }
         (Some(size), None) => binary.split_to(size),
-        (None, Some(raw)) => data::read(&field.name, datatype, array::count(&field.name, &shape)?, raw)?,
+        (None, Some(raw)) => {
+            let count = array::count(&field.name, &shape)?;
+            if datatype == Datatype::Bytes && count > max_elements {
+                return Err(Refusal::too_many_elements(&field.name, count, max_elements));
+            }
+            data::read(&field.name, datatype, count, raw)?
+        }
         (None, None) => {
             return Err(Refusal::new(format!(
                 "input '{}' has no data: must specify valid 'Infer-Header-Content-Length' in request header and \
@@ -222,7 +235,7 @@ fn read_input(model: &Model, field: &Field, input: &Input<'_>, binary: &mut Byte
             )));
         }
     };
-    Array::try_new(&field.name, datatype, shape, data)
+    Array::try_new(&field.name, datatype, shape, data, max_elements)
 }
 
 fn check_all_there(model: &Model, inputs: &[Option<Array>]) -> Result<(), Refusal> {

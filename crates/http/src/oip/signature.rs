@@ -101,6 +101,11 @@ impl Signature {
         Self { fields, is_bare, stackable: false }
     }
 
+    /// Whether any of them is of `BYTES`, whose elements each are a value of their own.
+    pub(super) fn has_elements(&self) -> bool {
+        self.fields.iter().any(|field| field.datatype == Datatype::Bytes)
+    }
+
     pub(super) fn field(&self, name: &str) -> Option<(usize, &Field)> {
         self.fields.iter().enumerate().find(|(_, field)| field.name == name)
     }

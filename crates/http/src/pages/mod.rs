@@ -77,6 +77,8 @@ pub(crate) fn while_starting(path: &str, metrics: &EdgeMetrics) -> Result<Respon
         "/livez" => {
             Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
         }
+        // The same question in the protocol's words.
+        "/v2/health/live" => Ok(axum::Json(serde_json::json!({ "live": true })).into_response()),
         "/metrics" => Ok(([(CONTENT_TYPE, OPENMETRICS)], metrics.encode_after(String::new())).into_response()),
         _ => Err(ApiError::starting()),
     }

@@ -303,6 +303,73 @@ async fn a_node_that_is_starting_is_not_ready() {
     let answer = edge.call(request).await.unwrap();
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.headers()["content-type"], "application/json");
+    let request = Request::get("/v2/health/live").body(axum::body::Body::empty()).unwrap();
+    assert_eq!(edge.call(request).await.unwrap().status(), 200, "but it lives: nobody should restart it");
+}
+
+#[tokio::test]
+async fn elements_of_any_length_are_bounded_by_their_number() {
+    let tags = Stage::each("tags", |tags: &Vec<String>| Ok(tags.len() as u64));
+    let app = App::new().route("/tags", tags).route("/name", Stage::each("name", |name: &String| Ok(name.clone())));
+    let server = Server::of_app(app, config(|config| config.decode.max_elements = 1000)).await;
+    let mut client = server.connect().await;
+    for (model, shape, words) in [
+        ("tags", 1001, "1001 elements of BYTES, more than max_elements = 1000"),
+        ("tags", 500, "501 elements, expecting 500"),
+        ("name", 1, "2 elements, expecting 1"),
+    ] {
+        let binary = vec![0; 1001 * 4];
+        let json = json!({ "inputs": [{ "name": "input", "datatype": "BYTES", "shape": [shape],
+            "parameters": { "binary_data_size": binary.len() } }] });
+        let json = json.to_string();
+        let path = format!("/v2/models/{model}/infer");
+        let body = [json.as_bytes(), &binary].concat();
+        let answer = client.post(&path, &[(HEADER, &json.len().to_string())], &body).await;
+        assert_eq!(answer.status, 400);
+        assert!(error(&answer).contains(words), "{}", error(&answer));
+    }
+    let texts = vec![""; 1001];
+    let json = json!({ "inputs": [{ "name": "input", "datatype": "BYTES", "shape": [1001], "data": texts }] });
+    let answer = client.post("/v2/models/tags/infer", &[], json.to_string()).await;
+    assert!(error(&answer).contains("max_elements"), "{answer:?}");
+    let json = json!({ "inputs": [{ "name": "input", "datatype": "BYTES", "shape": [1000], "data": texts[1..] }] });
+    let answer = client.post("/v2/models/tags/infer", &[], json.to_string()).await;
+    assert_eq!(answer.json()["outputs"][0]["data"], json!([1000]));
+}
+
+#[tokio::test]
+async fn a_body_of_many_items_holds_its_bytes_until_the_last_is_over() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let stage = Stage::each("gate", move |value: &Value| {
+        let tensor = value.get("x").and_then(Value::as_tensor).ok_or_else(|| Failure::new("no tensor"))?;
+        if tensor.as_slice::<f32>()?[0] > 0.0 {
+            _ = released.lock().unwrap().recv();
+        }
+        Ok(value.clone())
+    });
+    let field = TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None]) };
+    let row = || DataType::value().with_tensors(TensorFields { fields: vec![field.clone()], stackable: true });
+    let stage = stage.on_threads().replicas(2).max_batch_size(1);
+    let app = App::new().mount(RouteSpec::described("/gate", stage, row(), row()));
+    let server = Server::of_app(app, HttpConfig::default()).await;
+
+    // One item that is over at once, and one that waits.
+    let numbers = [vec![0.0_f32; 10_000], vec![1.0; 10_000]].concat();
+    let body =
+        json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [2, 10_000], "data": numbers }] }).to_string();
+    let length = body.len();
+    let mut client = server.connect().await;
+    client
+        .send(format!("POST /v2/models/gate/infer HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{body}"))
+        .await;
+    server.metric_becomes("callboard_requests_total{route=\"/gate\",outcome=\"ok\"}", 1.0).await;
+    let held = server.metric("callboard_in_flight_bytes").await.unwrap();
+    assert!(held >= length as f64, "{held} of {length} bytes are held");
+    release.send(()).unwrap();
+    assert_eq!(client.answer().await.status, 200);
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+    server.metric_becomes("callboard_in_flight", 0.0).await;
 }
 
 #[tokio::test]
