@@ -7,5 +7,6 @@ mod common;
 mod hostile;
 mod identity;
 mod lifecycle;
+mod processes;
 mod stages;
 mod streams;

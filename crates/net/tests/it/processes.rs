@@ -1,0 +1,206 @@
+//! Nodes as processes of their own, and what signals do to them. What was executed is read from a ledger that the workers keep, one
+//! line for each execution, written before it; it survives whoever wrote it.
+
+use std::collections::HashMap;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_core::{App, CallOptions, ErrorKind, Instant, Node, Pipeline, Stage};
+use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
+use futures_util::StreamExt;
+
+use crate::common::{self, LONG, until};
+
+const DIRECTORY: &str = "CALLBOARD_TEST_DIRECTORY";
+const CONTRACT: &str = "CALLBOARD_TEST_CONTRACT";
+
+/// Not a test: what a worker process runs, started by the tests below.
+#[test]
+#[ignore = "the body of a worker process"]
+fn worker_process() {
+    let Some(directory) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
+    let idempotent = std::env::var(CONTRACT).is_ok_and(|contract| contract == "idempotent");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let identity = Identity::development_in(&directory.join("development")).unwrap();
+        let edge = Edge::bind(common::loopback(), identity, NetConfig::default()).unwrap();
+        let ledger = directory.join("ledger");
+        let work = Stage::each_async("work", move |id: Arc<u64>| {
+            let ledger = ledger.clone();
+            async move {
+                let mut file = OpenOptions::new().create(true).append(true).open(&ledger)?;
+                // One write of a line is not mixed with another's.
+                file.write_all(format!("{id}\n").as_bytes())?;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                Ok(*id)
+            }
+        });
+        let work = if idempotent { work.idempotent() } else { work };
+        let node = App::new().route("/work", work.concurrency(64)).start().await.unwrap();
+        edge.open(node.client());
+        println!("serving {}", edge.address());
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+        terminate.recv().await;
+        edge.drain();
+        let _ = tokio::join!(node.shutdown(LONG), edge.shutdown(LONG));
+    });
+}
+
+/// A worker process. Killed when dropped.
+struct Worker {
+    child: Child,
+    /// Read no more, and open: who writes to a closed pipe fails.
+    _stdout: BufReader<ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Worker {
+    fn start(directory: &Path, contract: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "processes::worker_process", "--ignored", "--nocapture"])
+            .env(DIRECTORY, directory)
+            .env(CONTRACT, contract)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let lines = stdout.by_ref().lines();
+        let said = lines.map_while(Result::ok).find_map(|line| line.split("serving ").nth(1).map(str::to_owned));
+        let address = said.expect("it says where it serves").trim().parse().unwrap();
+        Self { child, _stdout: stdout, address }
+    }
+
+    fn signal(&self, name: &str) {
+        // The shell's own `kill`: a program of that name is not installed everywhere.
+        let script = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success(), "{script}");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A node of this process that has no stage of its own.
+struct Gateway {
+    node: Node,
+    cluster: Cluster,
+    _edge: Edge,
+}
+
+impl Gateway {
+    async fn start(directory: &Path, workers: &[&Worker]) -> Self {
+        let identity = Identity::development_in(&directory.join("development")).unwrap();
+        let edge = Edge::bind(common::loopback(), identity, NetConfig::default()).unwrap();
+        let node = App::new().route("/run", Pipeline::<u64, u64>::elsewhere("work")).start().await.unwrap();
+        edge.open(node.client());
+        let cluster = Cluster::start(&edge, Arc::new(Static::new(workers.iter().map(|worker| worker.address))));
+        node.handle().join(cluster.clone()).unwrap();
+        let gateway = Self { node, cluster, _edge: edge };
+        until(|| gateway.cluster.linked() == workers.len()).await;
+        gateway
+    }
+
+    /// Makes these calls, a few at a time, and does something when a quarter of them is done. What each came to.
+    async fn calls(&self, count: u64, meanwhile: impl FnOnce()) -> HashMap<u64, Result<u64, ErrorKind>> {
+        let client = self.node.client();
+        let calls = futures_util::stream::iter(0..count).map(|id| {
+            let client = client.clone();
+            async move {
+                let options = CallOptions::new().with_timeout(Instant::now(), LONG);
+                (id, client.call_with::<_, u64>("/run", id, options).await.map_err(|error| error.kind()))
+            }
+        });
+        let mut calls = std::pin::pin!(calls.buffer_unordered(AT_ONCE));
+        let (mut outcomes, mut meanwhile) = (HashMap::new(), Some(meanwhile));
+        while let Some((id, outcome)) = calls.next().await {
+            assert!(outcomes.insert(id, outcome).is_none(), "one outcome for call {id}");
+            if outcomes.len() as u64 == count / 4
+                && let Some(meanwhile) = meanwhile.take()
+            {
+                meanwhile();
+            }
+        }
+        outcomes
+    }
+}
+
+/// How often each call was executed.
+fn executions(directory: &Path) -> HashMap<u64, usize> {
+    let ledger = fs::read_to_string(directory.join("ledger")).unwrap();
+    let mut executions = HashMap::new();
+    for id in ledger.lines() {
+        *executions.entry(id.parse().unwrap()).or_default() += 1;
+    }
+    executions
+}
+
+fn scene(name: &str, contract: &str) -> (PathBuf, Worker, Worker) {
+    let directory = common::directory(name).parent().unwrap().to_owned();
+    Identity::development_in(&directory.join("development")).unwrap();
+    let (first, second) = (Worker::start(&directory, contract), Worker::start(&directory, contract));
+    (directory, first, second)
+}
+
+const CALLS: u64 = 1_000;
+
+/// Fewer than a cluster may run again at once, so that none of them has to go without.
+const AT_ONCE: usize = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_fails_no_call_that_may_be_run_again() {
+    let (directory, first, second) = scene("killed-idempotent", "idempotent");
+    let gateway = Gateway::start(&directory, &[&first, &second]).await;
+    let outcomes = gateway.calls(CALLS, || first.signal("KILL")).await;
+    let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    let executions = executions(&directory);
+    assert_eq!(executions.len() as u64, CALLS);
+    assert!(executions.values().all(|times| *times <= 2), "{executions:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_makes_no_call_run_twice() {
+    let (directory, first, second) = scene("killed-at-most-once", "at_most_once");
+    let gateway = Gateway::start(&directory, &[&first, &second]).await;
+    let outcomes = gateway.calls(CALLS, || first.signal("KILL")).await;
+    let executions = executions(&directory);
+    assert!(executions.values().all(|times| *times == 1), "{executions:?}");
+    assert_eq!(outcomes.len() as u64, CALLS, "none is lost");
+    let failed = outcomes.values().filter(|outcome| outcome.is_err()).count();
+    // No more than were in its hands.
+    assert!(failed <= AT_ONCE, "{failed} failed");
+    assert!(outcomes.values().all(|outcome| matches!(outcome, Ok(_) | Err(ErrorKind::Unavailable))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_told_to_end_fails_no_call() {
+    let (directory, mut first, second) = scene("terminated", "at_most_once");
+    let gateway = Gateway::start(&directory, &[&first, &second]).await;
+    let outcomes = gateway.calls(CALLS, || first.signal("TERM")).await;
+    let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert!(executions(&directory).values().all(|times| *times == 1));
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+}
+
+/// Stopped, not dead: its peers cannot tell the difference, and what it did not answer is run elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_node_fails_no_call_that_may_be_run_again_and_is_used_again_when_it_thaws() {
+    let (directory, first, second) = scene("frozen", "idempotent");
+    let gateway = Gateway::start(&directory, &[&first, &second]).await;
+    let outcomes = gateway.calls(CALLS, || first.signal("STOP")).await;
+    let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    until(|| gateway.cluster.linked() == 1).await;
+    first.signal("CONT");
+    until(|| gateway.cluster.linked() == 2).await;
+}
