@@ -130,6 +130,7 @@ impl Around<'_> {
             id: self.id.clone(),
             route: route.name().to_owned(),
             abandoned: self.metrics.abandoned.clone(),
+            panics: self.metrics.panics.clone(),
             heartbeat: self.config.stream_heartbeat,
             coding: packing.of_stream(),
         }

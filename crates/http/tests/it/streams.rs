@@ -8,6 +8,8 @@ use callboard_codec::{DecodeLimits, Format, Map, Value};
 use callboard_core::{App, Failure, Stage, StreamPipeline, StreamStage};
 use callboard_http::HttpConfig;
 use futures_util::stream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpSocket;
 
@@ -195,4 +197,51 @@ async fn a_reader_that_leaves_cancels_its_stream() {
         }
     };
     tokio::time::timeout(crate::support::PATIENCE, told).await.expect("the worker is told");
+}
+
+/// A number whose own writing panics at 1.
+#[derive(Clone, Deserialize, JsonSchema)]
+struct Fragile(i64);
+
+impl Serialize for Fragile {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        assert_ne!(self.0, 1, "a user's codec panics");
+        self.0.serialize(serializer)
+    }
+}
+
+#[tokio::test]
+async fn an_item_that_panics_as_it_is_written_ends_its_stream_and_not_the_connection() {
+    let fragile = StreamStage::each("fragile", |from: Arc<i64>| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
+    let server = Server::of_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let answer = client.post("/fragile", &[JSON], "0").await;
+    let (items, error) = answer.text().split_once("event: error\ndata: ").unwrap();
+    assert_eq!((answer.status, items), (200, "id: 0\ndata: 0\n\n"));
+    let problem: serde_json::Value = serde_json::from_str(error.trim_end()).unwrap();
+    assert_eq!((&problem["kind"], &problem["status"]), (&json!("internal"), &json!(500)));
+    let at_once = client.post("/fragile", &[JSON], "1").await;
+    assert_eq!((at_once.status, at_once.problem()["kind"].as_str()), (500, Some("internal")));
+    assert_eq!(client.post("/fragile", &[JSON], "2").await.status, 200, "on the same connection");
+    server.metric_becomes("callboard_http_panics_total", 2.0).await;
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
+#[tokio::test]
+async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
+    let server = Server::of_app(counting(), HttpConfig::default()).await;
+    let document = server.get("/openapi.json").await.json();
+    let forms = |pointer: &str| -> Vec<String> {
+        document.pointer(pointer).unwrap().as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(
+        forms("/paths/~1count/post/responses/200/content"),
+        ["text/event-stream", "application/x-ndjson", "application/vnd.callboard.envelope-stream"]
+    );
+    assert_eq!(
+        forms("/paths/~1count/post/requestBody/content"),
+        ["application/json", "application/msgpack", "application/vnd.callboard.envelope"]
+    );
+    let calls = forms("/paths/~1v1~1call~1{name}/post/requestBody/content");
+    assert!(calls.contains(&"application/vnd.callboard.envelope-stream".to_owned()), "{calls:?}");
 }

@@ -12,6 +12,7 @@ mod form;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) struct Streamed {
     pub(crate) route: String,
     /// Requests whose client left.
     pub(crate) abandoned: Counter,
+    /// Requests on which something panicked.
+    pub(crate) panics: Counter,
     /// The longest silence of an event stream.
     pub(crate) heartbeat: Duration,
     pub(crate) coding: Option<Coding>,
@@ -59,6 +62,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         is_over: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
         leaving: None,
+        panics: streamed.panics,
         id: streamed.id,
         route: streamed.route,
     };
@@ -91,6 +95,7 @@ struct Talk {
     is_over: bool,
     heartbeat: Option<Heartbeat>,
     leaving: Option<Leaving>,
+    panics: Counter,
     id: RequestId,
     route: String,
 }
@@ -110,7 +115,7 @@ impl Talk {
             },
         };
         match first {
-            Some(item) => self.writer.item(item?, &mut self.unsent).map_err(ApiError::unencodable),
+            Some(item) => self.item(item?),
             None => {
                 self.end();
                 Ok(())
@@ -153,14 +158,26 @@ impl Talk {
         let error = match item {
             None => return self.end(),
             Some(Err(error)) => error.into(),
-            Some(Ok(payload)) => match self.writer.item(payload, &mut self.unsent) {
+            Some(Ok(payload)) => match self.item(payload) {
                 Ok(()) => return,
-                Err(error) => ApiError::unencodable(error),
+                Err(error) => error,
             },
         };
         error.tell(self.id.as_str(), Some(&self.route));
         self.writer.error(&error, self.id.as_str(), &mut self.unsent);
         self.over();
+    }
+
+    /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'.
+    fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
+        let (writer, unsent) = (&mut self.writer, &mut self.unsent);
+        match catch_unwind(AssertUnwindSafe(|| writer.item(payload, unsent))) {
+            Ok(written) => written.map_err(ApiError::unencodable),
+            Err(_told_by_the_panic_hook) => {
+                self.panics.inc();
+                Err(ApiError::panicked())
+            }
+        }
     }
 
     fn end(&mut self) {
