@@ -5,7 +5,7 @@
 //! that is taken. The number of requests is bounded and their seed fixed.
 
 use callboard::codec::{Tensor, Value};
-use callboard::http::HttpConfig;
+use callboard::http::{ApiKeys, HttpConfig};
 use callboard::{App, Failure, FunctionCall, RouteSpec, Server, Stage, StreamStage};
 use futures_util::stream;
 use schemars::JsonSchema;
@@ -78,6 +78,18 @@ fn the_document_of_typed_routes_is_valid_and_true() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", HttpConfig::default())).unwrap();
     python.run("openapi.py", &[&server.address().to_string(), OWN_RULES]);
+}
+
+/// Without a key, or with a wrong one, what is declared to need one answers 401; what is declared open does not.
+#[test]
+fn the_document_of_a_server_with_keys_is_valid_and_true() {
+    const KEY: &str = "a-key-of-the-tests-that-is-long-enough-0123456789";
+    let Some(python) = Python::with("openapi") else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let mut config = HttpConfig::default();
+    config.api_keys = Some(ApiKeys::parse(&format!("tests {KEY}")).unwrap());
+    let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", config)).unwrap();
+    python.run("openapi.py", &[&server.address().to_string(), OWN_RULES, KEY]);
 }
 
 /// A text that is no picture fits the schema of one.
