@@ -68,7 +68,8 @@ pub struct Description {
     pub admitted: u64,
     /// Calls refused at the gateway since the start.
     pub refused: u64,
-    /// Outcomes given since the start, successful or not. With `in_flight` they add up to `admitted`.
+    /// Outcomes of routes since the start, successful or not. With `in_flight` they add up to `admitted`, less what was let in
+    /// and was no call of a route: one whose body did not come whole, and one of a single stage by another node.
     pub outcomes: u64,
     /// The routes, in the order of their declaration; then those that are closed and have calls in them.
     pub routes: Vec<RouteDescription>,
