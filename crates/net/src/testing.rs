@@ -18,9 +18,9 @@ pub struct RawPeer {
     _transport: Arc<Transport>,
 }
 
-/// A stream that is open, and neither read nor written.
+/// A stream that is open, and not written any more.
 #[derive(Debug)]
-pub struct RawStream(#[expect(dead_code, reason = "kept open")] (Outgoing, Incoming));
+pub struct RawStream((Outgoing, Incoming));
 
 /// Frames with their bodies.
 pub type Frames = Vec<(FrameHead, Bytes)>;
@@ -96,6 +96,31 @@ impl RawPeer {
         outgoing.write(&mut pieces).await.expect("the connection is there");
         RawStream((outgoing, Incoming::new(receive, FrameLimits::default())))
     }
+}
+
+impl RawStream {
+    /// The next frame with its body.
+    ///
+    /// # Errors
+    ///
+    /// The code with which the stream was reset, if it was.
+    pub async fn next_frame(&mut self) -> Result<(FrameHead, Bytes), Option<ResetCode>> {
+        let incoming = &mut self.0.1;
+        match incoming.next_head().await {
+            Ok(Some(head)) => {
+                let body = incoming.short_body(&head).await.map_err(|_| None)?;
+                Ok((head, body))
+            }
+            Err(ReadFault::Reset(code)) => Err(code),
+            Ok(None) | Err(_) => Err(None),
+        }
+    }
+}
+
+/// An identity that trusts whom `trusted` trusts, and shows the certificate of `shown`.
+#[must_use]
+pub fn showing(trusted: &Identity, shown: &Identity) -> Identity {
+    trusted.showing(shown)
 }
 
 fn closed(error: &ConnectionError) -> (Option<ResetCode>, String) {

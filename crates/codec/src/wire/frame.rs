@@ -13,8 +13,12 @@ use crate::msgpack;
 
 const MAGIC: [u8; 3] = *b"CBQ";
 
-/// The version of the frames that this side writes, and the newest that it reads.
+/// The newest version of the protocol that this side speaks: what hello and welcome settle.
 pub const VERSION: u8 = 1;
+
+/// How a frame is laid out: the byte behind the magic. It is not the protocol's version: hello and welcome are of layout 1 in every
+/// version, because they are read before one is settled.
+const LAYOUT: u8 = 1;
 
 /// Magic to body bytes.
 pub const PRELUDE_BYTES: usize = 20;
@@ -137,7 +141,7 @@ pub(super) fn bare(kind: FrameKind, entry: u16) -> Bytes {
 
 fn put_prelude(head: &mut BytesMut, kind: FrameKind, entry: u16, header_bytes: u32, body_bytes: usize) {
     head.extend_from_slice(&MAGIC);
-    head.put_u8(VERSION);
+    head.put_u8(LAYOUT);
     head.put_u8(kind.number());
     head.put_u8(0);
     head.put_u16_le(entry);
@@ -200,8 +204,8 @@ impl Prelude {
         if [m0, m1, m2] != MAGIC {
             return Err(WireError::NotAFrame { found: [m0, m1, m2] });
         }
-        if version != VERSION {
-            return Err(WireError::Version { found: version, known: VERSION });
+        if version != LAYOUT {
+            return Err(WireError::Version { found: version, known: LAYOUT });
         }
         let kind = FrameKind::from_number(kind).ok_or(WireError::Kind { found: kind })?;
         if flags != 0 {

@@ -14,6 +14,9 @@ use super::link::Link;
 use crate::convert;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
+/// HTTP's number for a body that is too large, which every door gives.
+const PAYLOAD_TOO_LARGE: u16 = 413;
+
 /// A successful outcome, its body received and not yet read.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -28,7 +31,7 @@ pub(crate) struct Talk {
     pub(crate) incoming: Incoming,
     limits: DecodeLimits,
     /// Keeps the connection while the call is on it, although newer calls may go elsewhere.
-    _link: Arc<Link>,
+    link: Arc<Link>,
 }
 
 impl Talk {
@@ -37,7 +40,7 @@ impl Talk {
         let opened = link.connection().open_bi().await;
         let (send, receive) = opened.map_err(|error| not_started(format!("no stream could be opened: {error}")))?;
         let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, frames.clone()));
-        Ok(Self { outgoing, incoming, limits: limits.clone(), _link: Arc::clone(link) })
+        Ok(Self { outgoing, incoming, limits: limits.clone(), link: Arc::clone(link) })
     }
 
     /// Makes the call, whole, and waits for its outcome.
@@ -57,6 +60,11 @@ impl Talk {
         envelope: Envelope,
         last: bool,
     ) -> Result<Option<FrameHead>, CallError> {
+        let limit = self.link.welcome().max_body_bytes;
+        if limit > 0 && envelope.len() as u64 > limit {
+            let bytes = envelope.len();
+            return Err(too_large(format!("the input has {bytes} bytes: the node takes {limit} (max_body_bytes)")));
+        }
         let head = frame_head(FrameKind::Call, 0, call, envelope.len());
         let head = head.map_err(|error| CallError::new(ErrorKind::InvalidInput, error.to_string()))?;
         let mut pieces: Vec<Bytes> = std::iter::once(head).chain(envelope.into_parts()).collect();
@@ -136,17 +144,35 @@ fn early(head: Result<Option<FrameHead>, ReadFault>) -> Result<FrameHead, CallEr
     match head {
         Ok(Some(head)) => Ok(head),
         Ok(None) => Err(not_started("the node ended the stream before it had the whole call".to_owned())),
-        Err(ReadFault::Reset(Some(ResetCode::Protocol | ResetCode::TooLarge))) => {
-            Err(CallError::new(ErrorKind::InvalidInput, "the node refused the call as malformed or too large"))
+        Err(ReadFault::Reset(Some(code))) => {
+            Err(refused(code).unwrap_or_else(|| not_started("the stream was reset".to_owned())))
         }
         Err(fault) => Err(not_started(fault.to_string())),
     }
 }
 
+/// What a node's code says of the call, whether or not the node had all of it.
+fn refused(code: ResetCode) -> Option<CallError> {
+    let error = |kind, message| Some(CallError::new(kind, message));
+    match code {
+        code if code.says_not_started() => Some(not_started("the node had no room".to_owned())),
+        ResetCode::Protocol => error(ErrorKind::InvalidInput, "the node refused the call as malformed"),
+        ResetCode::TooLarge => Some(too_large("the node refused the call as too large".to_owned())),
+        ResetCode::Deadline => error(ErrorKind::DeadlineExceeded, "the node gave up waiting for its caller"),
+        _ => None,
+    }
+}
+
+fn too_large(message: String) -> CallError {
+    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
+    parts.status = Some(PAYLOAD_TOO_LARGE);
+    parts.into()
+}
+
 /// What a fault says of a call that was sent to its end.
 fn read_fault(fault: ReadFault) -> CallError {
     match fault {
-        ReadFault::Reset(Some(code)) if code.says_not_started() => not_started("the node had no room".to_owned()),
+        ReadFault::Reset(Some(code)) => refused(code).unwrap_or_else(|| unknown("the stream was reset")),
         // Said when everything that was started has been answered, and taken.
         ReadFault::Lost(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
             if ResetCode::from_number(close.error_code.into_inner()) == Some(ResetCode::Draining) =>

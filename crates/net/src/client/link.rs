@@ -13,7 +13,7 @@ use callboard_codec::{DecodeLimits, Format, Value};
 use quinn::{Connection, ConnectionError};
 use tokio::net::UdpSocket;
 
-use crate::endpoint::{ConnectFault, Transport};
+use crate::endpoint::{ConnectFault, Transport, tls_alert};
 use crate::stream::{Incoming, Outgoing};
 
 /// A list of offers is short.
@@ -130,6 +130,9 @@ impl Link {
             Err(_) => return Err(lost(&connection, "left during the greeting")),
         };
         let welcome: Welcome = head.header().map_err(|error| refused(error.to_string()))?;
+        if !(hello.min_version..=hello.max_version).contains(&welcome.version) {
+            return Err(refused(format!("it answers in version {}, which was not offered", welcome.version)));
+        }
         let Ok(body) = incoming.short_body(&head).await else {
             return Err(lost(&connection, "left during the greeting"));
         };
@@ -182,9 +185,7 @@ fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
             }
         }
         // TLS says no: a certificate that is not of the cluster, or too old.
-        ConnectionError::TransportError(error) if (0x100..0x200).contains(&u64::from(error.code)) => {
-            refused(error.to_string())
-        }
+        error if tls_alert(error).is_some() => refused(error.to_string()),
         error => LinkFault::Absent { address, reason: error.to_string() },
     }
 }

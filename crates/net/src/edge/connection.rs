@@ -10,7 +10,7 @@ use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, Offer, ResetC
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
 
 use super::{Open, Serving, StreamGuard, exchange};
-use crate::endpoint::code;
+use crate::endpoint::{code, tls_alert};
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
 /// The oldest version that is still understood.
@@ -20,12 +20,14 @@ const OLDEST_VERSION: u8 = 1;
 const OFFERS_EVERY: Duration = Duration::from_millis(100);
 
 /// TLS alerts (RFC 8446, B.2) under QUIC's crypto errors (RFC 9001, 4.8).
-const ALERTS: [(u64, &str); 7] = [
+const ALERTS: [(u64, &str); 8] = [
     (42, "bad_certificate"),
     (44, "revoked_certificate"),
     (45, "expired_certificate"),
     (46, "unknown_certificate"),
     (48, "unknown_authority"),
+    // A certificate that names the right authority, and is not signed by it.
+    (51, "unknown_authority"),
     (116, "no_certificate"),
     (120, "other_protocol"),
 ];
@@ -207,11 +209,12 @@ pub(super) async fn say_goaway(connection: Connection, reason: &str) {
 /// The one word for a handshake that came to nothing.
 fn handshake_fault(error: &ConnectionError) -> &'static str {
     match error {
-        ConnectionError::TransportError(error) => {
-            let number = u64::from(error.code);
-            let alert = ALERTS.iter().find(|(alert, _)| number == 0x100 + alert);
+        // Whichever side has found it out.
+        error if tls_alert(error).is_some() => {
+            let alert = ALERTS.iter().find(|(alert, _)| tls_alert(error) == Some(*alert));
             alert.map_or("handshake", |(_, word)| word)
         }
+        ConnectionError::TransportError(_) => "handshake",
         ConnectionError::TimedOut => "timed_out",
         ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) | ConnectionError::Reset => "left",
         ConnectionError::VersionMismatch => "quic_version",

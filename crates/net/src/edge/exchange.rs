@@ -69,8 +69,13 @@ pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incomi
             if serving.is_draining() {
                 serving.has_cut.store(true, Ordering::Release);
             }
-            exchange.outgoing.on_drop(ResetCode::Protocol);
-            exchange.incoming.on_drop(ResetCode::Protocol);
+            let code = match reason {
+                "body_too_large" | "header_too_large" => ResetCode::TooLarge,
+                "silent" | "slow_body" | "slow_reader" => ResetCode::Deadline,
+                _ => ResetCode::Protocol,
+            };
+            exchange.outgoing.on_drop(code);
+            exchange.incoming.on_drop(code);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use callboard_codec::wire::ResetCode;
-use quinn::{ClientConfig, Endpoint, EndpointConfig, Runtime, ServerConfig, VarInt};
+use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -130,6 +130,17 @@ impl Drop for Transport {
 /// A reset code as QUIC has it.
 pub(crate) fn code(code: ResetCode) -> VarInt {
     VarInt::from_u32(code.number())
+}
+
+/// The TLS alert that ended a handshake, whether this side has raised it or the other (RFC 9001, 4.8). In TLS 1.3 a server's word on
+/// the client's certificate comes when the client takes the connection for made.
+pub(crate) fn tls_alert(error: &ConnectionError) -> Option<u64> {
+    let number = match error {
+        ConnectionError::TransportError(error) => u64::from(error.code),
+        ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
+        _ => return None,
+    };
+    (0x100..0x200).contains(&number).then(|| number - 0x100)
 }
 
 fn socket(address: SocketAddr) -> io::Result<UdpSocket> {

@@ -1,6 +1,6 @@
 //! An identity without ceremony, for one user on one machine: an authority that is made on first use.
 //!
-//! It lies in the user's state directory, readable by that user only; whoever can read it is that user. Each process issues itself a
+//! It lies in the user's state directory, readable by that user only, or it is refused; whoever can read it is that user. Each process issues itself a
 //! certificate with it at start. Beyond loopback it is refused: a key that anybody's process may have proves nothing there.
 
 use std::env;
@@ -44,6 +44,8 @@ impl Identity {
         if !directory.join(CERTIFICATE).exists() {
             make_authority(directory)?;
         }
+        check_private(directory)?;
+        check_private(&directory.join(KEY))?;
         let (certificate, key) = read_authority(directory)?;
         let mut authorities = RootCertStore::empty();
         authorities.add(certificate.clone()).map_err(unusable)?;
@@ -69,7 +71,11 @@ fn make_authority(directory: &Path) -> Result<(), IdentityError> {
     let written = private_directory(&draft)
         .and_then(|()| private_file(&draft.join(KEY), &key.serialize_pem()))
         .and_then(|()| private_file(&draft.join(CERTIFICATE), &certificate.pem()));
-    written.map_err(|source| IdentityError::File { path: draft.clone(), source })?;
+    written.map_err(|source| {
+        // There may be a key in it.
+        let _ = fs::remove_dir_all(&draft);
+        IdentityError::File { path: draft.clone(), source }
+    })?;
     let renamed = fs::rename(&draft, directory);
     if renamed.is_err() {
         let _ = fs::remove_dir_all(&draft);
@@ -112,6 +118,30 @@ fn read_authority(directory: &Path) -> Result<(CertificateDer<'static>, KeyPair)
     let text = fs::read_to_string(&path).map_err(|source| IdentityError::File { path: path.clone(), source })?;
     let key = KeyPair::from_pem(&text).map_err(|error| IdentityError::Damaged { path, reason: error.to_string() })?;
     Ok((certificate, key))
+}
+
+/// Refuses what others can read, change or have put there: whoever has the key is this user.
+#[cfg(unix)]
+fn check_private(path: &Path) -> Result<(), IdentityError> {
+    use std::os::unix::fs::MetadataExt;
+    // Of the link, not of what it names: a link may name something else a moment later.
+    let metadata =
+        fs::symlink_metadata(path).map_err(|source| IdentityError::File { path: path.to_owned(), source })?;
+    let exposed = |reason| Err(IdentityError::Exposed { path: path.to_owned(), reason });
+    if metadata.file_type().is_symlink() {
+        exposed("it is a symbolic link")
+    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
+        exposed("it belongs to another user")
+    } else if metadata.mode() & 0o077 != 0 {
+        exposed("others may use it, too")
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(not(unix))]
+fn check_private(_path: &Path) -> Result<(), IdentityError> {
+    Ok(())
 }
 
 #[cfg(unix)]

@@ -28,6 +28,15 @@ pub enum IdentityError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Somebody else could have read or made it, and would be taken for this user. Remedy: remove the directory; a new identity is
+    /// made.
+    #[error("{} is not this user's alone: {reason}; remove its directory to have a new one made", path.display())]
+    Exposed {
+        /// Which file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The development identity proves nothing beyond this machine. Remedy: an identity of a cluster.
     #[error("{address} is not on this machine, and the development identity is for loopback only")]
     LoopbackOnly {

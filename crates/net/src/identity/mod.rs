@@ -73,6 +73,8 @@ impl Identity {
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.0.chain.clone(), self.key())
             .map_err(unusable)?;
+        // A resumed session would not look at the client's certificate again, which may be over by then.
+        config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.try_into().map_err(|error: quinn::crypto::rustls::NoInitialCipherSuite| unusable(error))
     }
@@ -98,6 +100,18 @@ impl Identity {
     pub(crate) fn derived_number(&self, purpose: &str) -> u64 {
         let tag = hmac::sign(&self.derived_key(purpose), b"number");
         tag.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    /// One that trusts whom this one trusts, and shows another's certificate: for tests of what a node says to that.
+    pub(crate) fn showing(&self, shown: &Self) -> Self {
+        Self(Arc::new(Inner {
+            cluster: self.0.cluster.clone(),
+            chain: shown.0.chain.clone(),
+            key: shown.0.key.clone_key(),
+            authorities: Arc::clone(&self.0.authorities),
+            secret: self.0.secret.clone(),
+            loopback_only: true,
+        }))
     }
 
     fn key(&self) -> PrivateKeyDer<'static> {

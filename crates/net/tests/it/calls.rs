@@ -77,6 +77,18 @@ async fn values_of_every_size_come_back_as_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_that_the_node_does_not_take_is_the_callers_mistake() {
+    let mut config = crate::common::patient();
+    config.frames.max_body_bytes = 1 << 20;
+    let served = Served::start_with(app(), config).await;
+    let client = served.client().await;
+    let error = client.call::<_, Value>("/echo", "a".repeat(2 << 20)).await.unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::InvalidInput, Trouble::Request));
+    assert_eq!((error.status(), error.was_started()), (Some(413), false));
+    assert!(error.message().contains("1048576 (max_body_bytes)"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_at_once_get_their_own_answers() {
     let served = Served::start(app()).await;
     let client = served.client().await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_codec::wire::{Call, FrameKind, Hello, ResetCode, VERSION, cancel_frame, frame_head};
+use callboard_codec::wire::{Call, FrameKind, Hello, ResetCode, VERSION, Welcome, cancel_frame, frame_head};
 use callboard_core::{App, Caller, Stage};
 use callboard_net::testing::RawPeer;
 
@@ -43,6 +43,10 @@ async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
         assert_eq!((code, said.as_str()), (Some(ResetCode::Refused), reason));
         assert!(counted(&served, "connections_refused", reason), "{}", served.edge.metrics());
     }
+    // A later version that still speaks ours, in a frame whose layout does not change.
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    let welcome = peer.greet(&Hello { max_version: 9, ..hello() }).await.unwrap();
+    assert_eq!(welcome.header::<Welcome>().unwrap().version, VERSION);
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
 
@@ -67,8 +71,6 @@ async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
         (with(3, 9), "version"),
         (with(4, 77), "kind"),
         (with(5, 1), "flags"),
-        (with(11, 0xff), "header_too_large"),
-        (with(19, 0xff), "body_too_large"),
         (vec![bomb.into()], "header"),
         (vec![call(body.len() + 1), body.clone()], "truncated"),
         (vec![frame_head(FrameKind::Done, 0, &Value::Null, 0).unwrap()], "unexpected_kind"),
@@ -81,6 +83,10 @@ async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
         assert_eq!(peer.exchange(pieces).await.unwrap_err(), Some(ResetCode::Protocol), "{reason}");
         until(|| counted(&served, "streams_refused", reason)).await;
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    }
+    for (pieces, reason) in [(with(11, 0xff), "header_too_large"), (with(19, 0xff), "body_too_large")] {
+        assert_eq!(peer.exchange(pieces).await.unwrap_err(), Some(ResetCode::TooLarge), "{reason}");
+        until(|| counted(&served, "streams_refused", reason)).await;
     }
     // The connection itself is none the worse for it.
     let answer = peer.exchange(vec![call(body.len()), body.clone()]).await.unwrap();
@@ -108,7 +114,7 @@ async fn a_body_that_is_no_envelope_is_that_callers_error() {
 async fn streams_that_fall_silent_are_closed() {
     let mut config = patient();
     config.head_timeout = Duration::from_millis(100);
-    config.body_progress_timeout = Duration::from_millis(100);
+    config.body_progress_timeout = Duration::from_secs(2);
     let served = Served::start_with(app(), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
@@ -118,8 +124,12 @@ async fn streams_that_fall_silent_are_closed() {
     }
     let soon = Call { route: "/shout".to_owned(), millis_left: 100, ..Call::default() };
     let head = frame_head(FrameKind::Call, 0, &soon, 1000).unwrap();
-    held.push(peer.begin(vec![head, Bytes::from_static(&[0x89])]).await);
+    let mut late = peer.begin(vec![head, Bytes::from_static(&[0x89])]).await;
     until(|| counted(&served, "streams_refused", "silent")).await;
+    // Its own time was up first, and it is told so.
+    let (answer, _) = late.next_frame().await.unwrap();
+    assert_eq!(answer.header::<callboard_codec::wire::Fail>().unwrap().kind, "deadline_exceeded");
+    assert_eq!(late.next_frame().await.unwrap_err(), Some(ResetCode::Deadline));
     served.comes_to_rest().await;
     drop(held);
 }

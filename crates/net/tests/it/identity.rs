@@ -3,6 +3,7 @@
 use std::fs;
 
 use callboard_core::{App, Caller, Stage};
+use callboard_net::testing::showing;
 use callboard_net::{BindError, ConnectError, Edge, Identity, IdentityError, NetConfig};
 
 use crate::common::{self, IDENTITY, Served, builder, until};
@@ -34,6 +35,31 @@ fn the_key_is_for_its_owner_only() {
     assert_eq!(mode(&directory.join("authority.key")), 0o600);
 }
 
+/// A backup that was restored with other modes, or a key that somebody else has put there.
+#[cfg(unix)]
+#[test]
+fn a_key_that_others_may_use_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let directory = common::directory("exposed");
+    Identity::development_in(&directory).unwrap();
+    let key = directory.join("authority.key");
+    let refused = || {
+        let error = Identity::development_in(&directory).unwrap_err();
+        assert!(matches!(error, IdentityError::Exposed { .. }), "{error:?}");
+        assert!(error.to_string().contains("remove"), "{error}");
+    };
+    for (path, open, closed) in [(&key, 0o644, 0o600), (&directory, 0o770, 0o700)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
+        refused();
+        fs::set_permissions(path, fs::Permissions::from_mode(closed)).unwrap();
+        Identity::development_in(&directory).unwrap();
+    }
+    let elsewhere = directory.join("elsewhere");
+    fs::rename(&key, &elsewhere).unwrap();
+    symlink(&elsewhere, &key).unwrap();
+    refused();
+}
+
 #[test]
 fn a_damaged_authority_says_which_file_and_what_to_do() {
     let directory = common::directory("damaged");
@@ -59,6 +85,15 @@ async fn a_client_of_another_authority_is_refused_and_counted_and_does_not_wait(
     let stranger = builder().identity(common::identity("stranger"));
     let error = stranger.connect(&served.url()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
-    until(|| served.edge.metrics().contains("callboard_net_connections_refused_total{reason=")).await;
+    let counted = |number: u32| {
+        let line = format!("callboard_net_connections_refused_total{{reason=\"unknown_authority\"}} {number}\n");
+        served.edge.metrics().contains(&line)
+    };
+    until(|| counted(1)).await;
+    // One that trusts the node, which does not trust it: it hears of that when it takes the connection for made.
+    let unknown = builder().identity(showing(&IDENTITY, &common::identity("unknown")));
+    let error = unknown.connect(&served.url()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    until(|| counted(2)).await;
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
