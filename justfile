@@ -43,6 +43,10 @@ fuzz target runs="1000000":
 deny:
     cargo deny check
 
+# Ten thousand idle and ten thousand slow clients: what they cost, and what they cost others.
+crowds:
+    cargo test --release --test crowds -- --nocapture --include-ignored ten_thousand
+
 # What metrics cost, in instructions of a call; needs valgrind.
 metrics-cost:
     benches/metrics-cost.sh

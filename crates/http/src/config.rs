@@ -29,7 +29,7 @@ pub struct HttpConfig {
     /// Connections served at once. Default 10,000.
     ///
     /// *Threat*: a client that opens connections until memory or file descriptors are gone. An idle connection costs about
-    /// 12 KiB and one descriptor, so raise the process's descriptor limit with it. At the limit nobody is dropped: new
+    /// 20 KiB and one descriptor, so raise the process's descriptor limit with it. At the limit nobody is dropped: new
     /// clients wait in the kernel's backlog. Pairs with [`header_read_timeout`](Self::header_read_timeout), which frees the
     /// places of silent clients, and [`write_progress_timeout`](Self::write_progress_timeout), which frees those of deaf
     /// ones.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{CONNECTION, HeaderValue};
+use futures_util::FutureExt as _;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -132,14 +133,13 @@ impl Connections {
     ) -> hyper::Result<()> {
         let closing = &self.closing;
         let service = service_fn(move |request| {
-            let answer = responder.clone().respond(request, origin);
-            async move {
-                let mut response = answer.await;
+            // An `async` block around it would keep the answer's future twice.
+            responder.clone().respond(request, origin).map(|mut response| {
                 if closing.has_begun() {
                     response.headers_mut().insert(CONNECTION, GOODBYE);
                 }
                 Ok::<_, Infallible>(response)
-            }
+            })
         });
         let mut connection = pin!(self.http1.serve_connection(stream, service));
         if let Some(ended) = self.unless_lingered(connection.as_mut()).await {
@@ -168,16 +168,13 @@ impl Connections {
     ) -> hyper::Result<()> {
         let activity = Arc::clone(stream.activity());
         let service = service_fn(|request| {
-            let activity = Arc::clone(&activity);
-            let answer = responder.clone().respond(request, origin);
-            async move {
-                let in_hand = activity.begin();
-                let answer = answer.await;
+            let in_hand = activity.begin();
+            responder.clone().respond(request, origin).map(|answer| {
                 if answer.extensions().get::<Unheard>().is_none() {
                     in_hand.answered();
                 }
                 Ok::<_, Infallible>(answer.map(|body| Answer::new(body, in_hand)))
-            }
+            })
         });
         let mut connection = pin!(self.http2.serve_connection(stream, service));
         let watched = {

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::response::Response;
+use futures_util::FutureExt as _;
 use hyper::Request;
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
@@ -145,11 +146,9 @@ impl<R: Respond> Accepting<R> {
         };
         self.metrics.accepted.inc();
         let open = OpenConnection::new(self.metrics.open.clone(), place, of_client);
+        // Not `async move { serving.await }`: that would keep the future twice, three kilobytes for each connection.
         let serving = Arc::clone(&self.connections).serve(socket, client, self.responder.clone());
-        self.tasks.spawn(async move {
-            serving.await;
-            drop(open);
-        });
+        self.tasks.spawn(serving.map(|()| drop(open)));
     }
 
     /// Stop taking, tell, wait, give up.

@@ -1,0 +1,208 @@
+//! Many clients at once that want nothing, or never finish wanting it: what they cost, and what they cost others.
+//!
+//! The binary serves in a process of its own, so that its memory is its own; the crowd is another process, which this test
+//! starts from itself with enough descriptors. In the test run a thousand connections; `just crowds` runs ten thousand.
+
+#![cfg(all(feature = "cli", target_os = "linux"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "clippy allows it in test functions by itself, but not in what they share"
+)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// What an idle connection may cost: 150 MB for ten thousand, and twice that where nothing is optimised.
+const MOST_BYTES_EACH: u64 = if cfg!(debug_assertions) { 30_000 } else { 15_000 };
+
+const HEAD: &str = "host: test\r\ncontent-type: image/png\r\n";
+
+#[test]
+fn a_thousand_idle_connections_cost_little_and_a_thousand_slow_ones_fail_nobody() {
+    crowd(1_000, Duration::from_millis(500));
+}
+
+#[test]
+#[ignore = "ten thousand connections: `just crowds`"]
+fn ten_thousand_idle_connections_cost_little_and_ten_thousand_slow_ones_fail_nobody() {
+    crowd(10_000, Duration::from_secs(5));
+}
+
+/// Runs both kinds of crowds in a process that may have so many connections.
+fn crowd(size: usize, traffic: Duration) {
+    let server = Server::start(size);
+    let script = format!("ulimit -n {} && exec \"$0\" --exact the_crowd --ignored --nocapture", size + 1_000);
+    let test = std::env::current_exe().unwrap();
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(test);
+    command.env("CROWD_ADDRESS", &server.address).env("CROWD_SIZE", size.to_string());
+    command.env("CROWD_SERVER", server.child.id().to_string()).env("CROWD_TRAFFIC", traffic.as_millis().to_string());
+    let output = command.output().expect("a shell");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    print!("{said}");
+}
+
+/// The other side, in the process that [`crowd`] starts; by itself it has nothing to do.
+#[test]
+#[ignore = "started by the others"]
+fn the_crowd() {
+    let Ok(address) = std::env::var("CROWD_ADDRESS") else { return };
+    let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
+    let (size, traffic) = (number("CROWD_SIZE"), Duration::from_millis(number("CROWD_TRAFFIC")));
+    let status = format!("/proc/{}/status", number("CROWD_SERVER"));
+
+    let base = call_for(&address, traffic);
+    let before = resident_bytes(&status);
+    let mut idle: Vec<TcpStream> = Vec::new();
+    for _ in 0..size {
+        let mut connection = connect(&address);
+        connection.write_all(b"GET /livez HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+        assert_eq!(read_status(&mut connection), 200);
+        idle.push(connection);
+    }
+    let after = resident_bytes(&status);
+    // On a machine that is too busy the first have been closed already, as idle ones are.
+    let open = open_connections(&address);
+    let each = after.saturating_sub(before) / open;
+    println!("{open} idle connections: {each} bytes each, {} MB in all", after / 1_000_000);
+    assert!(each <= MOST_BYTES_EACH, "{each} bytes for each connection");
+    drop(idle);
+
+    let mut slow: Vec<TcpStream> = (0..size).map(|_| connect(&address)).collect();
+    for connection in &mut slow {
+        connection.write_all(b"POST /digits HTTP/1.1\r\nhost: te").unwrap();
+    }
+    let (over, is_over) = mpsc::channel::<()>();
+    let with_slow = std::thread::scope(|scope| {
+        let dripping = scope.spawn(move || {
+            let is_over = is_over;
+            // A byte now and then, as slowly as clients of this kind are.
+            while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(Duration::from_secs(1)) {
+                for connection in &mut slow {
+                    // An error says that the server has lost its patience, which is its right.
+                    _ = connection.write_all(b"s");
+                }
+            }
+        });
+        let with_slow = call_for(&address, traffic);
+        drop(over);
+        dripping.join().unwrap();
+        with_slow
+    });
+    println!("alone {}; beside {size} slow clients {}", base.shown(), with_slow.shown());
+    assert_eq!((base.failed, with_slow.failed), (0, 0), "an honest call failed");
+}
+
+/// Honest calls, one after the other on a few connections.
+struct Calls {
+    latencies: Vec<Duration>,
+    failed: usize,
+}
+
+impl Calls {
+    fn shown(&self) -> String {
+        let at = |share: usize| self.latencies[(self.latencies.len() - 1) * share / 100];
+        format!("{} calls, p50 {:?}, p99 {:?}, {} failed", self.latencies.len(), at(50), at(99), self.failed)
+    }
+}
+
+fn call_for(address: &str, time: Duration) -> Calls {
+    let seven = fs::read("examples/digits/seven.png").unwrap();
+    let request = format!("POST /digits HTTP/1.1\r\n{HEAD}content-length: {}\r\n\r\n", seven.len());
+    let request = [request.as_bytes(), &seven].concat();
+    let end = Instant::now() + time;
+    let one = || {
+        let (mut connection, mut latencies, mut failed) = (connect(address), Vec::new(), 0);
+        // At least one, however slow the machine is.
+        while latencies.is_empty() || Instant::now() < end {
+            let begun = Instant::now();
+            connection.write_all(&request).unwrap();
+            failed += usize::from(read_status(&mut connection) != 200);
+            latencies.push(begun.elapsed());
+        }
+        (latencies, failed)
+    };
+    let all: Vec<(Vec<Duration>, usize)> = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..2).map(|_| scope.spawn(one)).collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    });
+    let failed = all.iter().map(|(_, failed)| failed).sum();
+    let mut latencies: Vec<Duration> = all.into_iter().flat_map(|(latencies, _)| latencies).collect();
+    latencies.sort_unstable();
+    Calls { latencies, failed }
+}
+
+fn connect(address: &str) -> TcpStream {
+    let connection = TcpStream::connect(address).unwrap();
+    connection.set_nodelay(true).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    connection
+}
+
+/// Reads one answer with a content-length; tells its status.
+fn read_status(connection: &mut TcpStream) -> u16 {
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let read = connection.read(&mut piece).unwrap();
+        assert!(read > 0, "closed: {}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&answer);
+        let Some((head, _)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
+        if answer.len() >= head.len() + 4 + length.parse::<usize>().unwrap() {
+            return head.split(' ').nth(1).unwrap().parse().unwrap();
+        }
+    }
+}
+
+/// As the server counts them, but for the one that asks.
+fn open_connections(address: &str) -> u64 {
+    let mut connection = connect(address);
+    connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    connection.read_to_string(&mut page).unwrap();
+    let open = page.lines().find_map(|line| line.strip_prefix("callboard_http_connections_open ")).unwrap();
+    open.parse::<u64>().unwrap() - 1
+}
+
+fn resident_bytes(status: &str) -> u64 {
+    let status = fs::read_to_string(status).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// The binary with room for a crowd. Killed when dropped.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(size: usize) -> Self {
+        let most = (size + 100).to_string();
+        let script = format!("ulimit -n {} && exec \"$0\" \"$@\"", size + 1_000);
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_callboard"), "serve", "examples/digits"]);
+        command.args(["--http", "127.0.0.1:0", "--admin", "off", "--access-log", "false"]);
+        command.args(["--max-connections", &most, "--max-connections-per-address", &most]);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("a shell");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines.find_map(|line| Some(line.ok()?.split_once("listening on http://")?.1.to_owned()));
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address: address.expect("it says where it listens") }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
