@@ -202,3 +202,26 @@ async fn datagrams_of_garbage_disturb_nobody() {
     assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     served.comes_to_rest().await;
 }
+
+/// Each of a pack's calls has its own outcome, whatever becomes of the others, and one that was given up has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_calls_of_a_pack_are_answered_each_by_itself() {
+    let never = Stage::<String, String>::each_async("never", |_| std::future::pending());
+    let app = app().route("/never", never);
+    let served = Served::start(app.route("/more", Stage::each("more", |text: &String| Ok(text.len())))).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    let body = Value::from("x").to_envelope().unwrap().into_bytes();
+    let mut pieces = Vec::new();
+    for (entry, route) in ["/shout", "/never", "/nowhere", "/more"].into_iter().enumerate() {
+        let call = Call { route: route.to_owned(), ..Call::default() };
+        pieces.push(frame_head(FrameKind::Call, entry as u16, &call, body.len()).unwrap());
+        pieces.push(body.clone());
+    }
+    pieces.push(cancel_frame(1));
+    let mut answers: Vec<_> =
+        peer.exchange(pieces).await.unwrap().iter().map(|(head, _)| (head.entry, head.kind)).collect();
+    answers.sort_by_key(|(entry, _)| *entry);
+    assert_eq!(answers, [(0, FrameKind::Done), (2, FrameKind::Fail), (3, FrameKind::Done)]);
+    served.comes_to_rest().await;
+}
