@@ -1,6 +1,7 @@
 //! The load: connections that each send a request, read its answer, and send the next.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -40,17 +41,27 @@ impl Measured {
 /// Loads `server` for `duration`, after a fifth of that to warm up.
 pub(crate) fn run(server: &ServerProcess, workload: Workload, connections: usize, duration: Duration) -> Measured {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Made once and before the clock runs: a mebibyte of JSON takes longer to write than to send.
+    let load = Load { address: server.address, workload, request: workload.request().into() };
     runtime.block_on(async {
-        drive(server.address, workload, connections, duration / 5).await;
+        drive(&load, connections, duration / 5).await;
         let (cpu, begin) = (server.cpu_seconds(), Instant::now());
-        let latencies_ns = drive(server.address, workload, connections, duration).await;
+        let latencies_ns = drive(&load, connections, duration).await;
         Measured { latencies_ns, elapsed: begin.elapsed(), cpu_seconds: server.cpu_seconds() - cpu }
     })
 }
 
-async fn drive(address: SocketAddr, workload: Workload, connections: usize, duration: Duration) -> Histogram<u64> {
+/// What every connection does.
+#[derive(Clone)]
+struct Load {
+    address: SocketAddr,
+    workload: Workload,
+    request: Arc<[u8]>,
+}
+
+async fn drive(load: &Load, connections: usize, duration: Duration) -> Histogram<u64> {
     let until = Instant::now() + duration;
-    let mut tasks: JoinSet<Histogram<u64>> = (0..connections).map(|_| closed_loop(address, workload, until)).collect();
+    let mut tasks: JoinSet<Histogram<u64>> = (0..connections).map(|_| closed_loop(load.clone(), until)).collect();
     let mut all = histogram();
     while let Some(latencies) = tasks.join_next().await {
         all.add(latencies.unwrap()).unwrap();
@@ -58,8 +69,8 @@ async fn drive(address: SocketAddr, workload: Workload, connections: usize, dura
     all
 }
 
-async fn closed_loop(address: SocketAddr, workload: Workload, until: Instant) -> Histogram<u64> {
-    let request = workload.request();
+async fn closed_loop(load: Load, until: Instant) -> Histogram<u64> {
+    let Load { address, workload, request } = load;
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.set_nodelay(true).unwrap();
     let mut buffer = vec![0; BUFFER_BYTES];
