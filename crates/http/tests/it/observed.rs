@@ -16,6 +16,8 @@ use crate::support::{PATIENCE, Server, config};
 struct Lines {
     lines: Arc<Mutex<Vec<Line>>>,
     _here: DefaultGuard,
+    /// With one subscriber alone `tracing` lets another test's thread, which has none, decide what is heard.
+    _second: tracing::Dispatch,
 }
 
 type Line = BTreeMap<&'static str, String>;
@@ -26,7 +28,8 @@ struct Collector(Arc<Mutex<Vec<Line>>>);
 impl Lines {
     fn collect() -> Self {
         let lines: Arc<Mutex<Vec<Line>>> = Arc::default();
-        Self { _here: tracing::subscriber::set_default(Collector(Arc::clone(&lines))), lines }
+        let _second = tracing::Dispatch::new(Collector(Arc::default()));
+        Self { _here: tracing::subscriber::set_default(Collector(Arc::clone(&lines))), _second, lines }
     }
 
     fn take(&self) -> Vec<Line> {
