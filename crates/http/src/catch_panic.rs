@@ -1,10 +1,28 @@
-//! Turns a panic within a future into a value.
+//! Turns a panic within a future, or within a piece of an answer that has begun, into a value.
 
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::Poll;
+
+use prometheus_client::metrics::counter::Counter;
+
+use crate::error::ApiError;
+
+/// What `work` gives. A panic becomes the error of whoever ran into it, and is counted.
+pub(crate) fn caught<T, E: Into<ApiError>>(
+    panics: &Counter,
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, ApiError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome.map_err(Into::into),
+        Err(_told_by_the_panic_hook) => {
+            panics.inc();
+            Err(ApiError::panicked())
+        }
+    }
+}
 
 /// Drives `work`; a panic becomes the error. The future must not be polled again after one: its state may be broken.
 ///

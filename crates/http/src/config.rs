@@ -90,12 +90,17 @@ pub struct HttpConfig {
 
     /// How often each key may be used that has no limit of its own. Default no limit. Answered with 429 and `retry-after`.
     ///
-    /// *Threat*: one client that takes what all share. The node's own permits protect the node; this protects the others.
+    /// *Threat*: one client that takes what all share. The node's own permits protect the node; this protects the others. HTTP
+    /// requests are counted, not calls: a stream of calls counts once however many it makes, and so does a request of many rows
+    /// under `/v2`.
     pub rate_limit: Option<RateLimit>,
 
     /// The web pages that may read answers. Default none but our own.
     ///
-    /// *Threat*: a page somewhere that calls a service which only its visitor can reach. `*` opens it to every page.
+    /// *Threat*: a page somewhere that reads from a service which only its visitor can reach. `*` opens it to every page. It is the
+    /// answer that is withheld from other pages, not the call: a form or a text needs no permission to be sent. And a page whose own
+    /// name is made to lead here (DNS rebinding) counts as ours. Where calls change something, set
+    /// [`api_keys`](Self::api_keys) on loopback, too.
     pub cors: Option<Cors>,
 
     /// The time in which a client has to move on within a request body: [`min_bytes_per_second`](Self::min_bytes_per_second)

@@ -269,7 +269,7 @@ impl Serving {
 
     /// The route that this path calls as a function.
     fn function(&self, path: &str) -> Option<Arc<Route>> {
-        self.route(functions::name_of(path)?)
+        self.route(&functions::name_of(path)?)
     }
 
     /// Boxed for [`Edge::answer`]'s sake.

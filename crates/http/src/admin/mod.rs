@@ -12,7 +12,8 @@
 //!
 //! *Threats*: whoever reaches this listener can take the service down. So it has a socket of its own, on loopback unless
 //! somebody says otherwise; there it answers no web page ([`guard`]); and beyond loopback it should have keys
-//! ([`HttpConfig::api_keys`]) and TLS of its own, which the command line insists on.
+//! ([`HttpConfig::api_keys`]), which the command line insists on, and TLS, for which it takes the certificate of the edge where
+//! there is one. Without TLS whoever is on the way reads the keys.
 
 mod changes;
 mod guard;

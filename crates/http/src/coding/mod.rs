@@ -9,7 +9,7 @@ mod unpack;
 use axum::http::header::HeaderValue;
 
 pub(crate) use self::pack::{Packer, pack};
-pub(crate) use self::unpack::Unpacking;
+pub(crate) use self::unpack::{MAX_WINDOW_BYTES, Unpacking};
 
 use crate::error::ApiError;
 

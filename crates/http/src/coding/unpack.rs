@@ -19,6 +19,9 @@ const STEP_BYTES: usize = 32 * 1024;
 /// The largest window that a body may ask for, as a power of two: 8 MiB (RFC 9659). It is allocated.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
+/// The same in bytes.
+pub(crate) const MAX_WINDOW_BYTES: u64 = 1 << ZSTD_WINDOW_LOG;
+
 /// A body on its way to being unpacked.
 pub(crate) struct Unpacking {
     coding: Coding,

@@ -7,6 +7,7 @@
 mod frames;
 pub(crate) mod stream;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use axum::http::HeaderMap;
@@ -28,9 +29,11 @@ pub(crate) enum Way {
     Function,
 }
 
-/// The route behind a path below `/v1/call`: `/v1/call/a/b` is `/a/b`.
-pub(crate) fn name_of(path: &str) -> Option<&str> {
-    path.strip_prefix("/v1/call").filter(|name| name.starts_with('/') && name.len() > 1)
+/// The route behind a path below `/v1/call`: `/v1/call/a/b` is `/a/b`, and so is `/v1/call/a%2Fb`, which is how programs that are
+/// made from the OpenAPI document write one parameter.
+pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
+    let name = path.strip_prefix("/v1/call").filter(|name| name.starts_with('/') && name.len() > 1)?;
+    percent_encoding::percent_decode_str(name).decode_utf8().ok()
 }
 
 /// Whether a body is a stream of calls.
@@ -75,9 +78,11 @@ mod tests {
 
     #[test]
     fn a_function_goes_by_its_routes_path() {
-        assert_eq!(name_of("/v1/call/digits"), Some("/digits"));
-        assert_eq!(name_of("/v1/call/a/b"), Some("/a/b"));
-        for other in ["/v1/call", "/v1/call/", "/v1/caller/a", "/digits", "/v1"] {
+        assert_eq!(name_of("/v1/call/digits").as_deref(), Some("/digits"));
+        for both in ["/v1/call/a/b", "/v1/call/a%2Fb", "/v1/call/a%2fb"] {
+            assert_eq!(name_of(both).as_deref(), Some("/a/b"), "{both}");
+        }
+        for other in ["/v1/call", "/v1/call/", "/v1/caller/a", "/digits", "/v1", "/v1/call/%ff"] {
             assert_eq!(name_of(other), None, "{other}");
         }
     }

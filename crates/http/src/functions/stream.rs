@@ -6,7 +6,7 @@
 //! * **Late:** a result that is not there in time answers its own call with `deadline_exceeded`; the stream goes on.
 //! * **Cancelled:** a client that leaves, or cuts its body, cancels all calls that are open.
 //!
-//! An error answers its own call. What is no frame ends the stream: the error is its last frame, with no end behind it.
+//! An error answers its own call, and the first ten of a stream are told in the log. What is no frame ends the stream: the error is its last frame, with no end behind it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,8 +22,10 @@ use bytes::Bytes;
 use callboard_codec::{Data, DecodeLimits, Format, Value};
 use callboard_core::{CallError, CallOptions, Failure, FunctionCall, Route};
 use futures_util::{Stream, StreamExt, stream};
+use prometheus_client::metrics::counter::Counter;
 
 use super::frames::{Frames, Shared};
+use crate::catch_panic::caught;
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::head::Head;
@@ -74,6 +76,9 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
         unsent: VecDeque::new(),
         is_over: false,
         id: around.id.clone(),
+        route: route.name().to_owned(),
+        tells: MAX_TOLD,
+        panics: around.metrics.panics.clone(),
         leaving: Leaving::new(around.metrics.abandoned.clone()),
     };
     let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|piece| (Ok::<_, Infallible>(piece), talk)));
@@ -115,8 +120,16 @@ struct Talk {
     unsent: VecDeque<Bytes>,
     is_over: bool,
     id: RequestId,
+    route: String,
+    /// How many more errors are told.
+    tells: u32,
+    /// Answers on which a codec panicked.
+    panics: Counter,
     leaving: Leaving,
 }
+
+/// The errors of one stream that are told in the log. Whoever sends a million calls that fail should not fill it.
+const MAX_TOLD: u32 = 10;
 
 impl Talk {
     /// The next piece of the body.
@@ -141,7 +154,7 @@ impl Talk {
                     self.is_over = true;
                     self.leaving.ended();
                     let fault = self.shared.fault.lock().take();
-                    fault.map_or(Frame::END, |fault| Frame::of_problem(&fault, self.id.as_str()))
+                    fault.map_or(Frame::END, |fault| self.problem(&fault))
                 }
             };
             frame.write(&mut self.unsent);
@@ -149,11 +162,21 @@ impl Talk {
         self.unsent.pop_front()
     }
 
-    fn frame_of(&self, outcome: Result<Value, CallError>) -> Frame {
+    fn frame_of(&mut self, outcome: Result<Value, CallError>) -> Frame {
         let frame = outcome.map_err(ApiError::from).and_then(|value| {
-            let envelope = value.to_envelope().map_err(ApiError::unencodable)?;
-            Frame::of(Kind::Value, envelope).map_err(ApiError::unencodable)
+            caught(&self.panics, || {
+                let envelope = value.to_envelope().map_err(ApiError::unencodable)?;
+                Frame::of(Kind::Value, envelope).map_err(ApiError::unencodable)
+            })
         });
-        frame.unwrap_or_else(|error| Frame::of_problem(&error, self.id.as_str()))
+        frame.unwrap_or_else(|error| self.problem(&error))
+    }
+
+    fn problem(&mut self, error: &ApiError) -> Frame {
+        if let Some(left) = self.tells.checked_sub(1) {
+            self.tells = left;
+            error.tell(self.id.as_str(), Some(&self.route));
+        }
+        Frame::of_problem(error, self.id.as_str())
     }
 }

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::{Admission, CallOptions, PayloadReplies};
 use futures_util::{StreamExt, stream};
+use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use tower::BoxError;
 
@@ -26,6 +27,7 @@ use super::infer::{Asked, read_body};
 use super::model::Model;
 use super::parameters::Parameters;
 use super::request::Form;
+use crate::catch_panic::caught;
 use crate::convert::{self, decode_part};
 use crate::error::ApiError;
 use crate::infer::Around;
@@ -84,6 +86,7 @@ where
         id,
         request_id: request_id.clone(),
         route: asked.route.name().to_owned(),
+        panics: metrics.panics.clone(),
         leaving: None,
     };
     // The first event decides the status.
@@ -119,6 +122,8 @@ struct Talk {
     id: Option<String>,
     request_id: RequestId,
     route: String,
+    /// Answers on which a user's codec panicked.
+    panics: Counter,
     /// Until the stream has begun, whoever leaves is counted by the edge.
     leaving: Option<Leaving>,
 }
@@ -126,7 +131,8 @@ struct Talk {
 impl Talk {
     async fn next(&mut self) -> Option<Result<Vec<u8>, ApiError>> {
         let payload = self.replies.next().await?;
-        Some(payload.map_err(ApiError::from).and_then(|payload| written(&self.model, self.id.as_deref(), &payload)))
+        let write = |payload| caught(&self.panics, || written(&self.model, self.id.as_deref(), &payload));
+        Some(payload.map_err(ApiError::from).and_then(write))
     }
 
     /// The last event of a stream that failed.

@@ -3,7 +3,7 @@
 //! Permits for bytes are taken as they arrive: a body that is announced and not sent holds none. Only what is small enough
 //! to be in the socket's buffer already takes them by its Content-Length ([`FIRST_BYTES`]), in the same step as the
 //! admission. A packed body is unpacked step
-//! by step, and what it unpacks to counts. Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline
+//! by step, and what it unpacks to counts; so does its decoder, from the first byte to the last. Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline
 //! 504, no room 429, broken 400. Dropping the future stops reading.
 
 use std::future::poll_fn;
@@ -13,13 +13,13 @@ use std::task::{Context, Poll};
 
 use axum::body::HttpBody;
 use bytes::Bytes;
-use callboard_core::{Admission, CallError, Client, Instant, Route};
+use callboard_core::{Admission, CallError, Client, HeldBytes, Instant, Route};
 use tokio::time::Sleep;
 use tower::BoxError;
 
 use super::gather::Gathering;
 use super::pace::{Pace, PaceLimits, TooSlow};
-use crate::coding::{Coding, Unpacking};
+use crate::coding::{Coding, MAX_WINDOW_BYTES, Unpacking};
 use crate::error::ApiError;
 
 /// What an announced body takes at most before it is read. All calls of a node together (16,384) could hold no more than
@@ -54,7 +54,7 @@ pub(crate) struct Incoming<'a, B> {
     admission: &'a Admission,
     limits: BodyLimits,
     /// What is packed, and was received.
-    unpacking: Option<Box<Unpacking>>,
+    unpacking: Option<Box<Packed>>,
     packed: u64,
     announced: Option<u64>,
     /// What has come of the body as it is meant: unpacked, where it was packed.
@@ -79,7 +79,7 @@ where
     /// The same body, to be unpacked as it comes. Its limits and permits are those of what it unpacks to.
     pub(crate) fn unpacked(mut self, coding: Option<Coding>) -> Result<Self, ApiError> {
         if let Some(coding) = coding {
-            self.unpacking = Some(Box::new(Unpacking::new(coding)?));
+            self.unpacking = Some(Box::new(Packed::new(coding, self.admission)));
             self.announced = None;
         }
         Ok(self)
@@ -120,8 +120,8 @@ where
         loop {
             // A bomb goes off at the speed of memory: others have their turn in between.
             tokio::task::consume_budget().await;
-            let Some(unpacking) = &mut self.unpacking else { return Ok(None) };
-            let unpacked = match unpacking.step()? {
+            let Some(packed) = &mut self.unpacking else { return Ok(None) };
+            let unpacked = match packed.step()? {
                 Some(unpacked) => unpacked,
                 None => match self.received_chunk().await? {
                     Some(chunk) => {
@@ -129,11 +129,13 @@ where
                         if self.packed > self.limits.max_bytes {
                             return Err(ApiError::body_too_large(self.limits.max_bytes));
                         }
-                        self.unpacking.iter_mut().for_each(|unpacking| unpacking.push(chunk.clone()));
+                        if let Some(packed) = &mut self.unpacking {
+                            packed.decoder()?.push(chunk);
+                        }
                         continue;
                     }
                     None => match self.unpacking.take() {
-                        Some(mut unpacking) => unpacking.finish()?,
+                        Some(mut packed) => packed.decoder()?.finish()?,
                         None => return Ok(None),
                     },
                 },
@@ -183,6 +185,47 @@ where
             self.granted += step;
         }
         Ok(())
+    }
+}
+
+/// What a packed body is unpacked by. The memory for it is taken of the node's bytes when the first byte has come, and given back
+/// when the last was unpacked.
+struct Packed {
+    coding: Coding,
+    decoder: Option<Unpacking>,
+    held: HeldBytes,
+    /// What the window of zstd may have grown to. It is allocated as asked for, and touched as the body is unpacked.
+    window: u64,
+}
+
+/// State and buffers of one decoder: 75 KiB of gzip and deflate, 255 KiB of zstd, of which a short body touches half.
+const DECODER_BYTES: u64 = 128 * 1024;
+
+impl Packed {
+    fn new(coding: Coding, admission: &Admission) -> Self {
+        Self { coding, decoder: None, held: admission.beside(), window: 0 }
+    }
+
+    fn decoder(&mut self) -> Result<&mut Unpacking, ApiError> {
+        if self.decoder.is_none() {
+            self.held.grow(DECODER_BYTES)?;
+        }
+        match &mut self.decoder {
+            Some(decoder) => Ok(decoder),
+            none => Ok(none.insert(Unpacking::new(self.coding)?)),
+        }
+    }
+
+    fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let Some(decoder) = &mut self.decoder else { return Ok(None) };
+        let step = decoder.step()?;
+        if self.coding == Coding::Zstd {
+            let unpacked = step.as_ref().map_or(0, |step| step.len() as u64);
+            let more = unpacked.min(MAX_WINDOW_BYTES - self.window);
+            self.held.grow(more)?;
+            self.window += more;
+        }
+        Ok(step)
     }
 }
 

@@ -155,7 +155,14 @@ async fn a_route_has_its_own_limit_for_bodies() {
 
 /// Keeps every word of every event and span.
 #[derive(Clone, Default)]
-struct Words(Arc<Mutex<String>>);
+pub(crate) struct Words(Arc<Mutex<String>>);
+
+impl Words {
+    /// How often this was said.
+    pub(crate) fn count(&self, words: &str) -> usize {
+        self.0.lock().unwrap().matches(words).count()
+    }
+}
 
 impl tracing::Subscriber for Words {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {

@@ -105,6 +105,30 @@ async fn what_a_body_unpacks_to_takes_permits_as_any_body() {
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 
+/// Bodies of which there is hardly more than the head: each has a decoder, and that is memory as any.
+#[tokio::test]
+async fn a_decoder_takes_permits_from_the_first_byte_until_the_body_is_unpacked() {
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let mut clients = Vec::new();
+    for coding in CODINGS {
+        let body = packed(coding, b"[1]");
+        let (first, rest) = body.split_at(2);
+        let mut client = server.connect().await;
+        let head = format!(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-encoding: {coding}\r\ntransfer-encoding: chunked\r\n\r\n2\r\n"
+        );
+        client.send([head.as_bytes(), first, b"\r\n"].concat()).await;
+        clients.push((client, rest.to_vec()));
+    }
+    server.metric_becomes("callboard_in_flight_bytes", 3.0 * 128.0 * 1024.0).await;
+    for (mut client, rest) in clients {
+        client.send([format!("{:x}\r\n", rest.len()).as_bytes(), &rest, b"\r\n0\r\n\r\n"].concat()).await;
+        assert_eq!(client.answer().await.text(), "[1]");
+    }
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
 #[tokio::test]
 async fn what_does_not_unpack_is_400_and_an_unknown_coding_415() {
     let server = server().await;

@@ -5,6 +5,7 @@ use callboard_core::{App, FunctionCall, Limits, Stage};
 use callboard_http::HttpConfig;
 use serde_json::json;
 
+use crate::access::Words;
 use crate::support::app::{Hold, app};
 use crate::support::{Raw, Server, config};
 
@@ -209,7 +210,14 @@ async fn a_stream_looks_ahead_so_far_and_no_further() {
     client.send("0\r\n\r\n").await;
     hold.one_is_held().await;
     server.metric_becomes("callboard_in_flight", 16.0).await;
-    for _ in 0..100 {
+    // Each that ends lets one more in, and no more are ever in flight.
+    for _ in 0..20 {
+        hold.release_one();
+        hold.one_is_held().await;
+        let in_flight = server.metric("callboard_in_flight").await.unwrap();
+        assert!(in_flight <= 16.0, "{in_flight}");
+    }
+    for _ in 20..100 {
         hold.release_one();
     }
     let frames = frames(&client.answer().await.body);
@@ -310,6 +318,30 @@ async fn a_stream_is_refused_where_it_cannot_be_answered() {
     assert_eq!(refused.status, 406);
     let empty = client.post("/v1/call/math/scale", &[("content-type", FRAMES)], "").await;
     assert_eq!(frames(&empty.body), [(2, None)]);
+}
+
+/// On one thread, whose every log line goes to the test.
+#[tokio::test]
+async fn what_fails_within_a_stream_is_told_in_the_log_up_to_a_bound() {
+    let words = Words::default();
+    let _here = tracing::subscriber::set_default(words.clone());
+    let server = server().await;
+    let mut client = begun(&server, "fail").await;
+    let calls = vec![call(["plainly".into()]); 30].concat();
+    client.send([calls, b"0\r\n\r\n".to_vec()].concat()).await;
+    let kinds: Vec<u8> = frames(&client.answer().await.body).iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [&[1; 30][..], &[2]].concat());
+    assert_eq!(words.count("message=invalid digit found in string\n"), 10);
+}
+
+#[tokio::test]
+async fn the_name_of_a_function_may_be_encoded_as_one_segment() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let answer = client.post("/v1/call/math%2Fscale", &[JSON], r#"{"args": [3.0]}"#).await;
+    assert_eq!((answer.status, answer.text()), (200, "6.0"));
+    assert_eq!(client.post("/v1/call/livez", &[JSON], "{}").await.status, 404);
+    assert_eq!(client.post("/v1/call/%ff", &[JSON], "{}").await.status, 404);
 }
 
 /// One recorded exchange of `docs/wire.md`: a request and its answer, bodies as text or as lines of hexadecimal bytes.

@@ -228,6 +228,19 @@ async fn an_item_that_panics_as_it_is_written_ends_its_stream_and_not_the_connec
 }
 
 #[tokio::test]
+async fn an_event_of_a_model_that_panics_as_it_is_written_is_the_last_one() {
+    let fragile = StreamStage::each("fragile", |from: Arc<i64>| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
+    let server = Server::of_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
+    let answer = server.post_json("/v2/models/fragile/generate_stream", r#"{"input": 0}"#).await;
+    let events: Vec<&str> = answer.text().split_terminator("\n\n").collect();
+    assert_eq!((answer.status, events.len()), (200, 2), "{answer:?}");
+    assert!(events[0].contains("\"output\":0") && events[1].starts_with("data: {\"error\":"), "{events:?}");
+    server.metric_becomes("callboard_http_panics_total", 1.0).await;
+    assert_eq!(server.metric("callboard_http_abandoned_requests_total").await, Some(0.0));
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
+#[tokio::test]
 async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
     let server = Server::of_app(counting(), HttpConfig::default()).await;
     let document = server.get("/openapi.json").await.json();

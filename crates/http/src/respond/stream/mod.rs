@@ -4,6 +4,7 @@
 //!   stream does not wait longer than its heartbeat: then it begins, and an error is an event in it.
 //! * **Full:** the next item is asked for when the connection has taken the last one. A slow reader uses up the credit of its
 //!   own call and no other's.
+//! * **Broken:** an item that cannot be written, and a panic of a user's codec, are the error that ends the stream.
 //! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so.
 //! * **Cancelled:** dropping the body, which hyper does when the client leaves, cancels the call; the request is counted as
 //!   abandoned.
@@ -12,7 +13,6 @@ mod form;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use tokio::time::Sleep;
 pub(crate) use self::form::{STREAM_FORMS, StreamForm};
 
 use self::form::Writer;
+use crate::catch_panic::caught;
 use crate::coding::{Coding, Packer};
 use crate::error::ApiError;
 use crate::request_id::RequestId;
@@ -171,13 +172,7 @@ impl Talk {
     /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'.
     fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
         let (writer, unsent) = (&mut self.writer, &mut self.unsent);
-        match catch_unwind(AssertUnwindSafe(|| writer.item(payload, unsent))) {
-            Ok(written) => written.map_err(ApiError::unencodable),
-            Err(_told_by_the_panic_hook) => {
-                self.panics.inc();
-                Err(ApiError::panicked())
-            }
-        }
+        caught(&self.panics, || writer.item(payload, unsent).map_err(ApiError::unencodable))
     }
 
     fn end(&mut self) {
