@@ -200,7 +200,8 @@ impl HttpConfig {
     ///
     /// Names the first field that is out of range, and the range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let above_zero: [(&'static str, bool); 11] = [
+        let tls = self.tls.as_ref();
+        let above_zero: [(&'static str, bool); 13] = [
             ("max_connections", self.max_connections > 0),
             ("max_connections_per_address", self.max_connections_per_address > 0),
             ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
@@ -212,6 +213,8 @@ impl HttpConfig {
             ("stream_heartbeat", !self.stream_heartbeat.is_zero()),
             ("max_concurrent_streams", self.max_concurrent_streams > 0),
             ("max_body_bytes_by_route", self.max_body_bytes_by_route.values().all(|bytes| *bytes > 0)),
+            ("tls.handshake_timeout", tls.is_none_or(|tls| !tls.handshake_timeout.is_zero())),
+            ("tls.reload_interval", tls.is_none_or(|tls| !tls.reload_interval.is_zero())),
         ];
         if let Some((field, _)) = above_zero.into_iter().find(|(_, holds)| !holds) {
             return Err(ConfigError::Zero { field });
@@ -344,5 +347,18 @@ mod tests {
         assert_eq!(config.validate().unwrap_err().to_string(), "`max_body_bytes` must be above zero");
         let config = HttpConfig { max_header_bytes: 10, ..HttpConfig::default() };
         assert_eq!(config.validate().unwrap_err().to_string(), "`max_header_bytes` must be at least 1024");
+    }
+
+    #[test]
+    fn names_the_timer_of_tls_that_cannot_work() {
+        for field in ["tls.handshake_timeout", "tls.reload_interval"] {
+            let mut tls = TlsConfig::new("certificate.pem", "key.pem");
+            match field {
+                "tls.reload_interval" => tls.reload_interval = Duration::ZERO,
+                _ => tls.handshake_timeout = Duration::ZERO,
+            }
+            let config = HttpConfig { tls: Some(tls), ..HttpConfig::default() };
+            assert_eq!(config.validate().unwrap_err().to_string(), format!("`{field}` must be above zero"));
+        }
     }
 }

@@ -151,7 +151,7 @@ impl Edge {
             let mut observed = Observed::new(&inner.config, begun, &id, &request, origin);
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
             let version = request.version();
-            let mut unread = Unread::default();
+            let unread;
             let sharing = inner.gate.as_ref().and_then(|gate| gate.sharing(&request));
             let is_oip = oip::owns(request.uri().path());
 
@@ -201,7 +201,10 @@ impl Edge {
                     unread = Unread::of(request.body());
                     catch_panic(pin!(serving.page(request.map(Body::new), origin))).await
                 }
-                (None, None | Some(_)) => Ok(pages::while_starting(request.uri().path(), &inner.metrics)),
+                (None, None | Some(_)) => {
+                    unread = Unread::of(request.body());
+                    Ok(pages::while_starting(request.uri().path(), &inner.metrics))
+                }
             };
             let mut response = match outcome {
                 Ok(Ok(response)) => {
@@ -239,7 +242,7 @@ impl Edge {
 }
 
 /// What is left of a body that was refused.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Unread {
     /// At least this many bytes, if it is not known to have ended.
     bytes: Option<u64>,

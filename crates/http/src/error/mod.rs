@@ -253,6 +253,12 @@ impl ApiError {
             .with_header(ACCEPT_ENCODING, HeaderValue::from_static(coding::NAMES))
     }
 
+    /// 415 for a stream of calls that is compressed, in whatever way.
+    pub(crate) fn packed_stream() -> Self {
+        let message = "a stream of calls is not packed: send its frames as they are";
+        Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
+    }
+
     /// 504 before anything ran: the deadline passed while the body was still coming.
     pub(crate) fn deadline_within_body() -> Self {
         let message = "the deadline passed before the body had arrived; `x-request-timeout-ms` asks for more time";

@@ -46,7 +46,7 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
         return Err(ApiError::not_acceptable(StreamForm::Envelopes.media_type()));
     }
     if head.coding.is_some() {
-        return Err(ApiError::unsupported_encoding());
+        return Err(ApiError::packed_stream());
     }
     if route.streams() {
         return Err(ApiError::no_calls_of_streams(route.name()));

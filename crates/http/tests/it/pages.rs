@@ -149,6 +149,10 @@ async fn a_node_that_starts_is_live_not_ready_and_calls_nobody() {
     assert_eq!(client.get("/metrics").await.status, 200);
     let called = client.post("/mirror", &[("content-type", "application/json")], "1").await;
     assert_eq!((called.status, called.header("retry-after")), (503, Some("1")));
+    let mut large = Raw::connect(address).await;
+    large.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-length: 100000\r\n\r\n").await;
+    let refused = large.answer().await;
+    assert_eq!((refused.status, refused.header("connection")), (503, Some("close")), "its body is not read");
 
     let node = app().start().await.unwrap();
     edge.open(node.client()).unwrap();
