@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_codec::{Map, Tensor, Value};
 use callboard_core::{
     App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Instant, Limits, NO_ARGS, Priority, Stage,
 };
 use callboard_net::Trouble;
+use callboard_net::testing::RawPeer;
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
-use crate::common::{LONG, Served, until};
+use crate::common::{IDENTITY, LONG, Served, until};
 
 fn app() -> App {
     let shout = Stage::each("shout", |text: &String| match text.as_str() {
@@ -156,6 +158,16 @@ async fn a_deadline_crosses_and_ends_the_call_at_both_ends() {
     let error = client.call_with::<_, i64>("/held", 1, options.with_priority(Priority::High)).await.unwrap_err();
     assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::DeadlineExceeded, Trouble::Deadline));
     served.comes_to_rest().await;
+
+    // A caller that goes on waiting is told by the node.
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    let cluster = IDENTITY.cluster().to_owned();
+    peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
+    let body = Value::from(1).to_envelope().unwrap().into_bytes();
+    let call = Call { route: "/held".to_owned(), millis_left: 100, ..Call::default() };
+    let head = frame_head(FrameKind::Call, 0, &call, body.len()).unwrap();
+    let frames = tokio::time::timeout(LONG, peer.exchange(vec![head, body])).await.unwrap().unwrap();
+    assert_eq!(frames[0].0.header::<Fail>().unwrap().kind, "deadline_exceeded");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,7 +187,19 @@ async fn a_full_node_says_so_and_the_call_is_made_again() {
     assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Overloaded, Trouble::NeverStarted));
     assert!(error.retry_after().is_some());
 
+    let refused = || {
+        served
+            .node
+            .client()
+            .metrics()
+            .lines()
+            .filter(|line| line.starts_with("callboard_refused_total"))
+            .map(|line| line.rsplit(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default())
+            .sum::<u64>()
+    };
+    let before = refused();
     let patient = tokio::spawn(async move { client.call::<_, i64>("/held", 3).await });
+    until(|| refused() > before).await;
     open.add_permits(2);
     assert_eq!(first.await.unwrap().unwrap(), 1);
     assert_eq!(tokio::time::timeout(LONG, patient).await.unwrap().unwrap().unwrap(), 3);

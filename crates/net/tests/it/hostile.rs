@@ -29,6 +29,13 @@ fn counted(served: &Served, name: &str, reason: &str) -> bool {
     served.edge.metrics().contains(&format!("callboard_net_{name}_total{{reason=\"{reason}\"}}"))
 }
 
+/// Streams that were refused for any reason.
+fn refused_streams(served: &Served) -> u64 {
+    let metrics = served.edge.metrics();
+    let lines = metrics.lines().filter(|line| line.starts_with("callboard_net_streams_refused_total{"));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
     let served = Served::start(app()).await;
@@ -79,9 +86,12 @@ async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
     let client = served.client().await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
+    let mut total = 0;
     for (pieces, reason) in wrong {
         assert_eq!(peer.exchange(pieces).await.unwrap_err(), Some(ResetCode::Protocol), "{reason}");
-        until(|| counted(&served, "streams_refused", reason)).await;
+        total += 1;
+        until(|| refused_streams(&served) == total).await;
+        assert!(counted(&served, "streams_refused", reason), "{reason}: {}", served.edge.metrics());
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     }
     for (pieces, reason) in [(with(11, 0xff), "header_too_large"), (with(19, 0xff), "body_too_large")] {

@@ -128,13 +128,16 @@ async fn a_node_that_comes_back_at_its_address_is_found_again() {
     let (client, address) = (served.client().await, served.edge.address());
     assert_eq!(shouts(&client).await.unwrap(), "A");
     served.edge.shutdown(LONG).await;
-    let edge = loop {
-        // The socket is closed with the last task of the old endpoint.
-        match Edge::bind(address, IDENTITY.clone(), patient()) {
-            Ok(edge) => break edge,
-            Err(_) => tokio::task::yield_now().await,
+    let coming_back = async {
+        loop {
+            // The socket is closed with the last task of the old endpoint.
+            match Edge::bind(address, IDENTITY.clone(), patient()) {
+                Ok(edge) => break edge,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
         }
     };
+    let edge = tokio::time::timeout(LONG, coming_back).await.unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
     assert_eq!(shouts(&client).await.unwrap(), "A");
