@@ -33,6 +33,9 @@ fn a_call_over_quic_needs_no_preparation_on_one_machine() {
     assert_eq!(wrong.status.code(), Some(4), "{wrong:?}");
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no route `/nowhere`"), "{wrong:?}");
 
+    let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
+    assert!(metrics.contains("callboard_net_streams_total 2\n"), "{metrics}");
+
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0), "{:?}", server.said);
 }

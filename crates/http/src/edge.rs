@@ -110,6 +110,12 @@ impl Edge {
             .map_err(|_| ServeError::AlreadyOpen)
     }
 
+    /// Shows what another door of the same node has counted on `/metrics`, in the text format of OpenMetrics without the end mark.
+    /// Takes one; another one is not shown.
+    pub fn show_metrics_of(&self, door: impl Fn() -> String + Send + Sync + 'static) {
+        self.0.metrics.show_beside(door);
+    }
+
     pub(crate) fn config(&self) -> &HttpConfig {
         &self.0.config
     }

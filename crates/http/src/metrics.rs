@@ -3,6 +3,7 @@
 //! One registry per edge, no process-wide recorder: two nodes in one process do not mix. Nothing on the path of a request
 //! takes a lock: each status has its counter, looked up once.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 use axum::http::StatusCode;
@@ -30,6 +31,17 @@ pub(crate) struct EdgeMetrics {
     pub(crate) panics: Counter,
     responses: Family<StatusLabel, Counter>,
     by_status: Box<[OnceLock<Counter>]>,
+    /// What another door of the same node has counted.
+    beside: OnceLock<Beside>,
+}
+
+/// Gives a part of a document, without its end.
+struct Beside(Box<dyn Fn() -> String + Send + Sync>);
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Beside")
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -46,6 +58,7 @@ impl EdgeMetrics {
             panics: Counter::default(),
             responses: Family::default(),
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
+            beside: OnceLock::new(),
         };
         metrics.register();
         metrics
@@ -84,10 +97,18 @@ impl EdgeMetrics {
         }
     }
 
+    /// Shows this part with the others from now on. Once only.
+    pub(crate) fn show_beside(&self, part: impl Fn() -> String + Send + Sync + 'static) {
+        let _ = self.beside.set(Beside(Box::new(part)));
+    }
+
     /// The node's document continued with the edge's families.
     pub(crate) fn encode_after(&self, node: String) -> String {
         let mut text = node;
         text.truncate(text.trim_end_matches(END).len());
+        if let Some(Beside(beside)) = self.beside.get() {
+            text.push_str(&beside());
+        }
         if let Err(error) = encode(&mut text, &self.registry) {
             tracing::error!(%error, "the edge's metrics cannot be encoded");
         }
@@ -108,8 +129,9 @@ mod tests {
         metrics.responded(StatusCode::OK);
         metrics.responded(StatusCode::OK);
         metrics.responded(StatusCode::TOO_MANY_REQUESTS);
+        metrics.show_beside(|| "# TYPE y counter\ny_total 2\n".to_owned());
         let text = metrics.encode_after("# TYPE x counter\nx_total 1\n# EOF\n".to_owned());
-        assert!(text.starts_with("# TYPE x counter\nx_total 1\n"), "{text}");
+        assert!(text.starts_with("# TYPE x counter\nx_total 1\n# TYPE y counter\ny_total 2\n"), "{text}");
         assert!(text.contains("callboard_http_responses_total{status=\"200\"} 2\n"), "{text}");
         assert!(text.contains("callboard_http_responses_total{status=\"429\"} 1\n"), "{text}");
         assert_eq!(text.matches("# EOF").count(), 1);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
-use callboard_http::ApiInfo;
+use callboard_http::{ApiInfo, HttpConfig};
 use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -36,7 +36,7 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
     // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
     // process should hear that it lives.
     let listener = bind(http_address(&plan)).await?;
-    let quic = open_quic(&plan)?;
+    let quic = open_quic(&plan, &config)?;
     let admin = AdminSocket::bind(&plan).await?;
     let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
@@ -49,6 +49,8 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
 
     if let Some(quic) = &quic {
         quic.open(server.client());
+        let counting = quic.clone();
+        server.edge().show_metrics_of(move || counting.metrics());
         join(quic, &server, &plan)?;
         output::note(format_args!("  listening on quic://{} for this user on this machine", quic.address()));
     }
@@ -70,12 +72,16 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
 }
 
 /// The QUIC port, under the identity of this user on this machine; where only peers are named, any free one.
-fn open_quic(plan: &Plan) -> Result<Option<Edge>, CliError> {
+fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
     let any = || (!plan.settings.join.value.is_empty()).then_some(ANY_LOOPBACK_PORT);
     let Some(address) = plan.settings.quic.value.or_else(any) else { return Ok(None) };
     let failed = |error: &dyn std::error::Error| CliError::because("could not serve QUIC", error);
     let identity = Identity::development().map_err(|error| failed(&error))?;
-    Edge::bind(address, identity, NetConfig::default()).map(Some).map_err(|error| failed(&error))
+    // What a body may be does not depend on the door.
+    let mut config = NetConfig::default();
+    config.frames.max_body_bytes = usize::try_from(http.max_body_bytes).unwrap_or(usize::MAX);
+    config.decode.max_bytes = config.frames.max_body_bytes;
+    Edge::bind(address, identity, config).map(Some).map_err(|error| failed(&error))
 }
 
 const ANY_LOOPBACK_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

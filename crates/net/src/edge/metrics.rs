@@ -41,7 +41,7 @@ impl EdgeMetrics {
         registry.register("connections_refused", "Connections that were refused, by reason", metrics.refused.clone());
         registry.register("streams", "Streams with calls", metrics.streams.clone());
         let refused = metrics.streams_refused.clone();
-        registry.register("streams_refused", "Streams that were none of calls, by reason", refused);
+        registry.register("streams_refused", "Streams given up by the node, by reason", refused);
         registry.register(
             "streams_cancelled",
             "Streams that were given up by their callers",
