@@ -86,10 +86,8 @@ async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
     let client = served.client().await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
-    let mut total = 0;
-    for (pieces, reason) in wrong {
+    for (total, (pieces, reason)) in (1..).zip(wrong) {
         assert_eq!(peer.exchange(pieces).await.unwrap_err(), Some(ResetCode::Protocol), "{reason}");
-        total += 1;
         until(|| refused_streams(&served) == total).await;
         assert!(counted(&served, "streams_refused", reason), "{reason}: {}", served.edge.metrics());
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
