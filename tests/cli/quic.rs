@@ -35,6 +35,13 @@ fn a_call_over_quic_needs_no_preparation_on_one_machine() {
 
     let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
     assert!(metrics.contains("callboard_net_streams_total 2\n"), "{metrics}");
+    let page = std::fs::read_to_string("docs/operations.md").unwrap();
+    let told: Vec<&str> = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_net_")).collect();
+    assert!(told.len() >= 4, "those without reasons are there from the start: {told:?}");
+    for family in told {
+        let row = format!("| `callboard_net_{} |", family.replace(' ', "` | "));
+        assert!(page.contains(&row), "the operations page has no row {row}");
+    }
 
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0), "{:?}", server.said);
