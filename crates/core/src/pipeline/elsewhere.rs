@@ -70,7 +70,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     ///
     /// let decode = Stage::each("decode", |text: &String| Ok(text.len()));
     /// let pipeline: Pipeline<String, f32> = Pipeline::from(decode).then(Pipeline::elsewhere("classify"));
-    /// assert_eq!(pipeline.to_string(), "decode → classify");
+    /// assert_eq!(pipeline.to_string(), "decode → <classify>");
     /// ```
     #[must_use]
     pub fn elsewhere(stage: &str) -> Self {
