@@ -111,7 +111,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for actor in node.describe().actors {
         println!("{}: {:?}, started again {} times", actor.name, actor.state, actor.restarts);
     }
-    assert_eq!((answered, lost, number), (997, 3, 60));
+    // Three are poisonous; each may take along the one that came before its actor's end was known.
+    assert_eq!((answered + lost, number), (1_000, 60));
+    assert!((3..=6).contains(&lost), "{lost} lost");
     let _ = node.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }
