@@ -5,6 +5,7 @@
 //! an entry is known by the time that its caller may say anything else about it.
 //!
 //! * **Full:** never; every entry holds a place in the bounded queue.
+//! * **Late, cancelled:** not looked at here; the batcher finds the entry in the list before it hears that its caller has gone.
 //! * **Closed:** with its batcher. What is in the list then is dropped, and callers get their entries back.
 
 use parking_lot::Mutex;
