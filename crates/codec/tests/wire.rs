@@ -5,8 +5,8 @@ use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
-    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Load, Offer,
-    PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
+    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Load,
+    LooseFrame, Offer, PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use proptest::prelude::*;
@@ -116,6 +116,12 @@ fn a_call_is_written_as_the_transcript_has_it() {
     let all = transcript("v1-caller.bin");
     assert!(all.windows(written.len()).any(|window| window == written), "{written:02x?}");
     assert!(all.ends_with(&cancel_frame(1)));
+    // In one piece it is the same, whatever its place.
+    let loose = LooseFrame::new(FrameKind::Call, &call, &[body]).expect("fits");
+    assert_eq!(loose.len(), written.len());
+    let placed = loose.with_entry(0x0102);
+    assert_eq!(placed[6..8], [0x02, 0x01]);
+    assert_eq!((&placed[..6], &placed[8..]), (&written[..6], &written[8..]));
 }
 
 /// Each lie, the byte that tells it, and how it is refused.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  Client ── hello, welcome ──►  Edge           certificates, cluster, version: refused before anything is read
-//!    │    ── call, body ──────►  permit ► body ► Gateway … Worker     one stream per call; reset = cancel
+//!    │    ── call, body ──────►  permit ► body ► Gateway … Worker     a stream per pack of calls; reset = cancel
 //!    ◄────── done | fail ──────┘                                      items with credit, where the route streams
 //! ```
 //!

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, Hello, ResetCode, frame_head};
 use quinn::{Connection, ConnectionError};
 
+use crate::client::Client;
 use crate::endpoint::{Transport, Tuning};
 use crate::identity::Identity;
 use crate::stream::{Incoming, Outgoing, ReadFault};
@@ -115,6 +116,12 @@ impl RawStream {
             Ok(None) | Err(_) => Err(None),
         }
     }
+}
+
+/// How many calls of a client wait to be sent, and how many streams it has open for calls.
+#[must_use]
+pub fn in_hand(client: &Client) -> (usize, usize) {
+    client.links().in_hand()
 }
 
 /// An identity that trusts whom `trusted` trusts, and shows the certificate of `shown`.

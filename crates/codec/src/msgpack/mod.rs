@@ -37,4 +37,4 @@ mod typed;
 
 pub(crate) use decode::{decode, decode_tree};
 pub(crate) use encode::{encode, encode_tree};
-pub(crate) use typed::{from_bytes, to_bytes};
+pub(crate) use typed::{append, from_bytes, to_bytes};

@@ -20,6 +20,12 @@ pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
     written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))
 }
 
+/// Writes the type by its own `Serialize` behind what is there.
+pub(crate) fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
+    let written = rmp_serde::encode::write_named(out, value);
+    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))
+}
+
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;

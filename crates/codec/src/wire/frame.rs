@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -120,32 +120,90 @@ pub fn frame_head<H: Serialize>(
     header: &H,
     body_bytes: usize,
 ) -> Result<Bytes, WireError> {
-    let written = msgpack::to_bytes(header).map_err(|source| WireError::Encode { kind: kind.as_str(), source })?;
-    let max = FrameLimits::default().max_header_bytes;
-    let length = match u32::try_from(written.len()) {
-        Ok(length) if written.len() <= max => length,
-        _ => return Err(WireError::HeaderTooLarge { bytes: written.len() as u64, max }),
-    };
-    let mut head = BytesMut::with_capacity(PRELUDE_BYTES + written.len());
-    put_prelude(&mut head, kind, entry, length, body_bytes);
-    head.extend_from_slice(&written);
-    Ok(head.freeze())
+    Ok(written(kind, entry, header, body_bytes, 0)?.into())
+}
+
+/// A whole frame in one piece, whose place among the calls of a stream is not known yet.
+///
+/// What is small is sent with others: one copy of it costs less than a piece of its own does.
+#[derive(Debug)]
+pub struct LooseFrame {
+    bytes: Vec<u8>,
+}
+
+#[expect(clippy::len_without_is_empty, reason = "no frame is empty")]
+impl LooseFrame {
+    /// A frame with this header and this body.
+    ///
+    /// # Errors
+    ///
+    /// As [`frame_head`].
+    pub fn new<H: Serialize>(kind: FrameKind, header: &H, body: &[Bytes]) -> Result<Self, WireError> {
+        let body_bytes = body.iter().map(Bytes::len).sum();
+        let mut bytes = written(kind, 0, header, body_bytes, body_bytes)?;
+        body.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        Ok(Self { bytes })
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The frame in its place.
+    #[must_use]
+    pub fn with_entry(mut self, entry: u16) -> Bytes {
+        self.bytes[ENTRY_AT..ENTRY_AT + 2].copy_from_slice(&entry.to_le_bytes());
+        self.bytes.into()
+    }
+}
+
+/// Where an entry's number stands in a prelude.
+const ENTRY_AT: usize = 6;
+
+/// Where the length of the header stands in a prelude.
+const HEADER_BYTES_AT: usize = 8;
+
+/// Most headers have less.
+const USUAL_HEADER_BYTES: usize = 108;
+
+/// A head, in a buffer with room for so much more.
+fn written<H: Serialize>(
+    kind: FrameKind,
+    entry: u16,
+    header: &H,
+    body_bytes: usize,
+    room: usize,
+) -> Result<Vec<u8>, WireError> {
+    let mut head = Vec::with_capacity(PRELUDE_BYTES + USUAL_HEADER_BYTES + room);
+    put_prelude(&mut head, kind, entry, body_bytes);
+    msgpack::append(&mut head, header).map_err(|source| WireError::Encode { kind: kind.as_str(), source })?;
+    let (bytes, max) = (head.len() - PRELUDE_BYTES, FrameLimits::default().max_header_bytes);
+    match u32::try_from(bytes) {
+        Ok(length) if bytes <= max => {
+            head[HEADER_BYTES_AT..HEADER_BYTES_AT + 4].copy_from_slice(&length.to_le_bytes());
+            Ok(head)
+        }
+        _ => Err(WireError::HeaderTooLarge { bytes: bytes as u64, max }),
+    }
 }
 
 /// A frame that is nothing but its prelude.
 pub(super) fn bare(kind: FrameKind, entry: u16) -> Bytes {
-    let mut head = BytesMut::with_capacity(PRELUDE_BYTES);
-    put_prelude(&mut head, kind, entry, 0, 0);
-    head.freeze()
+    let mut head = Vec::with_capacity(PRELUDE_BYTES);
+    put_prelude(&mut head, kind, entry, 0);
+    head.into()
 }
 
-fn put_prelude(head: &mut BytesMut, kind: FrameKind, entry: u16, header_bytes: u32, body_bytes: usize) {
+/// The fixed part, of a frame without a header.
+fn put_prelude(head: &mut Vec<u8>, kind: FrameKind, entry: u16, body_bytes: usize) {
     head.extend_from_slice(&MAGIC);
     head.put_u8(LAYOUT);
     head.put_u8(kind.number());
     head.put_u8(0);
     head.put_u16_le(entry);
-    head.put_u32_le(header_bytes);
+    head.put_u32_le(0);
     head.put_u64_le(body_bytes as u64);
 }
 

@@ -3,19 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, ResetCode, frame_head};
+use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, frame_head};
 use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
-use callboard_core::{CallError, ErrorKind, ErrorParts};
+use callboard_core::{CallError, ErrorKind};
 
-use quinn::{ConnectionError, ReadError};
-
-use super::error::CONNECTION_LOST;
+use super::fault::{early, not_started, read_fault, unknown, unreadable};
 use super::link::Link;
 use crate::convert;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
-
-/// HTTP's number for a body that is too large, which every door gives.
-const PAYLOAD_TOO_LARGE: u16 = 413;
 
 /// A successful outcome, its body received and not yet read.
 #[derive(Debug)]
@@ -32,6 +27,7 @@ pub(crate) struct Talk {
     limits: DecodeLimits,
     /// Keeps the connection while the call is on it, although newer calls may go elsewhere.
     link: Arc<Link>,
+    _open: Arc<()>,
 }
 
 impl Talk {
@@ -40,7 +36,13 @@ impl Talk {
         let opened = link.connection().open_bi().await;
         let (send, receive) = opened.map_err(|error| not_started(format!("no stream could be opened: {error}")))?;
         let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, frames.clone()));
-        Ok(Self { outgoing, incoming, limits: limits.clone(), link: Arc::clone(link) })
+        Ok(Self {
+            outgoing,
+            incoming,
+            limits: limits.clone(),
+            link: Arc::clone(link),
+            _open: Arc::clone(link.streams()),
+        })
     }
 
     /// Makes the call, whole, and waits for its outcome.
@@ -60,11 +62,7 @@ impl Talk {
         envelope: Envelope,
         last: bool,
     ) -> Result<Option<FrameHead>, CallError> {
-        let limit = self.link.welcome().max_body_bytes;
-        if limit > 0 && envelope.len() as u64 > limit {
-            let bytes = envelope.len();
-            return Err(too_large(format!("the input has {bytes} bytes: the node takes {limit} (max_body_bytes)")));
-        }
+        self.link.check_input(envelope.len())?;
         let head = frame_head(FrameKind::Call, 0, call, envelope.len());
         let head = head.map_err(|error| CallError::new(ErrorKind::InvalidInput, error.to_string()))?;
         let mut pieces: Vec<Bytes> = std::iter::once(head).chain(envelope.into_parts()).collect();
@@ -90,14 +88,14 @@ impl Talk {
         match self.incoming.next_head().await {
             Ok(Some(head)) => Ok(head),
             Ok(None) => Err(unknown("the stream ended without an outcome")),
-            Err(fault) => Err(read_fault(fault)),
+            Err(fault) => Err(read_fault(&fault)),
         }
     }
 
     pub(crate) async fn answer(&mut self, head: &FrameHead) -> Result<Answer, CallError> {
         match head.kind {
             FrameKind::Done => {
-                let done = head.header::<Done>().map_err(|error| read_fault(error.into()))?;
+                let done = head.header::<Done>().map_err(unreadable)?;
                 let body = self.body(head).await?;
                 Ok(Answer { done, body })
             }
@@ -116,8 +114,8 @@ impl Talk {
                     left -= bytes.len();
                     decoder.push(bytes).map_err(unreadable)?;
                 }
-                Ok(_) => return Err(read_fault(ReadFault::Ended)),
-                Err(fault) => return Err(read_fault(fault)),
+                Ok(_) => return Err(read_fault(&ReadFault::Ended)),
+                Err(fault) => return Err(read_fault(&fault)),
             }
         }
         Ok(decoder)
@@ -129,7 +127,7 @@ impl Talk {
         }
         let fail = match head.header::<Fail>() {
             Ok(fail) => fail,
-            Err(error) => return read_fault(error.into()),
+            Err(error) => return unreadable(error),
         };
         match self.incoming.short_body(head).await {
             Ok(details) => convert::error(fail, &details),
@@ -137,70 +135,4 @@ impl Talk {
             Err(_) => convert::error(fail, &Bytes::new()),
         }
     }
-}
-
-/// What came before the call was sent to its end.
-fn early(head: Result<Option<FrameHead>, ReadFault>) -> Result<FrameHead, CallError> {
-    match head {
-        Ok(Some(head)) => Ok(head),
-        Ok(None) => Err(not_started("the node ended the stream before it had the whole call".to_owned())),
-        Err(ReadFault::Reset(Some(code))) => {
-            Err(refused(code).unwrap_or_else(|| not_started("the stream was reset".to_owned())))
-        }
-        Err(fault) => Err(not_started(fault.to_string())),
-    }
-}
-
-/// What a node's code says of the call, whether or not the node had all of it.
-fn refused(code: ResetCode) -> Option<CallError> {
-    let error = |kind, message| Some(CallError::new(kind, message));
-    match code {
-        code if code.says_not_started() => Some(not_started("the node had no room".to_owned())),
-        ResetCode::Protocol => error(ErrorKind::InvalidInput, "the node refused the call as malformed"),
-        ResetCode::TooLarge => Some(too_large("the node refused the call as too large".to_owned())),
-        ResetCode::Deadline => error(ErrorKind::DeadlineExceeded, "the node gave up waiting for its caller"),
-        _ => None,
-    }
-}
-
-fn too_large(message: String) -> CallError {
-    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
-    parts.status = Some(PAYLOAD_TOO_LARGE);
-    parts.into()
-}
-
-/// What a fault says of a call that was sent to its end.
-fn read_fault(fault: ReadFault) -> CallError {
-    match fault {
-        ReadFault::Reset(Some(code)) => refused(code).unwrap_or_else(|| unknown("the stream was reset")),
-        // Said when everything that was started has been answered, and taken.
-        ReadFault::Lost(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
-            if ResetCode::from_number(close.error_code.into_inner()) == Some(ResetCode::Draining) =>
-        {
-            not_started("the node has left".to_owned())
-        }
-        ReadFault::Lost(error) => unknown(&format!("the connection was lost: {error}")),
-        // What came is beyond our limits, or none of ours.
-        ReadFault::Wire(error) => unreadable(error),
-        fault => unknown(&fault.to_string()),
-    }
-}
-
-/// An output that is beyond our own limits or none at all: the call itself has succeeded.
-pub(crate) fn unreadable(error: impl std::fmt::Display) -> CallError {
-    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, format!("the output cannot be read: {error}"));
-    parts.started = true;
-    parts.into()
-}
-
-pub(crate) fn not_started(reason: String) -> CallError {
-    CallError::new(ErrorKind::Unavailable, format!("the call was not started: {reason}"))
-}
-
-fn unknown(reason: &str) -> CallError {
-    let message = format!("the call was sent, and may have run: {reason}");
-    let mut parts = ErrorParts::new(ErrorKind::Unavailable, message);
-    parts.started = true;
-    parts.error_type = Some(CONNECTION_LOST.to_owned());
-    parts.into()
 }

@@ -10,9 +10,13 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
 use callboard_codec::{DecodeLimits, Format, Value};
+use callboard_core::CallError;
 use quinn::{Connection, ConnectionError};
 use tokio::net::UdpSocket;
 
+use super::fault::too_large;
+use super::packer::Packer;
+use super::way::Apart;
 use crate::endpoint::{ConnectFault, Transport, tls_alert};
 use crate::stream::{Incoming, Outgoing};
 
@@ -27,6 +31,12 @@ pub(crate) struct Link {
     /// What the node offers, as it last said.
     offers: ArcSwap<Vec<Offer>>,
     going_away: AtomicBool,
+    /// Small calls, which go together.
+    packer: Packer,
+    /// Calls that do not, although they are small.
+    apart: Apart,
+    /// Cloned by each stream that is open for calls.
+    streams: Arc<()>,
     /// The stream of the greeting, open for as long as the connection is wanted.
     _control: (Outgoing, Incoming),
 }
@@ -61,6 +71,32 @@ impl Link {
 
     pub(crate) fn welcome(&self) -> &Welcome {
         &self.welcome
+    }
+
+    pub(super) fn packer(&self) -> &Packer {
+        &self.packer
+    }
+
+    pub(super) fn apart(&self) -> &Apart {
+        &self.apart
+    }
+
+    pub(super) fn streams(&self) -> &Arc<()> {
+        &self.streams
+    }
+
+    /// How many calls wait to be sent, and how many streams are open for calls.
+    pub(crate) fn in_hand(&self) -> (usize, usize) {
+        (self.packer.waiting(), Arc::strong_count(&self.streams) - 2)
+    }
+
+    /// Whether the node takes an input of so many bytes.
+    pub(super) fn check_input(&self, bytes: usize) -> Result<(), CallError> {
+        let limit = self.welcome.max_body_bytes;
+        match limit > 0 && bytes as u64 > limit {
+            true => Err(too_large(format!("the input has {bytes} bytes: the node takes {limit} (max_body_bytes)"))),
+            false => Ok(()),
+        }
     }
 
     /// What the node says of this stage, if it runs it.
@@ -138,7 +174,10 @@ impl Link {
         };
         let offers = ArcSwap::from_pointee(read_offers(&body));
         let going_away = AtomicBool::new(welcome.draining);
-        let link = Arc::new(Self { connection, welcome, offers, going_away, _control: (outgoing, incoming) });
+        let streams = Arc::default();
+        let packer = Packer::spawn(transport.runtime(), connection.clone(), Arc::clone(&streams));
+        let (apart, _control) = (Apart::default(), (outgoing, incoming));
+        let link = Arc::new(Self { connection, welcome, offers, going_away, packer, apart, streams, _control });
         transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
         Ok(link)
     }

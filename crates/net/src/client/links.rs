@@ -79,6 +79,12 @@ impl Links {
         outcome.ok().and_then(|outcome| Option::clone(&outcome)).unwrap_or_else(|| Err(LinkFault::Closed))
     }
 
+    /// What all links have in hand: calls that wait to be sent, and streams.
+    pub(crate) fn in_hand(&self) -> (usize, usize) {
+        let links = self.nodes.nodes.iter().filter_map(|node| node.link.load_full());
+        links.map(|link| link.in_hand()).fold((0, 0), |(waiting, streams), (w, s)| (waiting + w, streams + s))
+    }
+
     /// Prefers another address from now on, if it is still this link's that is preferred.
     pub(crate) fn turn_away_from(&self, link: &Arc<Link>) {
         let at = self.nodes.preferred.load(Ordering::Relaxed);

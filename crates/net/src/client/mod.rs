@@ -7,9 +7,14 @@
 mod address;
 mod call;
 mod error;
+mod fault;
 mod link;
 mod links;
+mod pack;
+mod packer;
 mod replies;
+mod slot;
+mod way;
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,12 +25,14 @@ use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::{CallError, CallOptions, Caller, Deadline, ErrorKind, FunctionCall, Instant, Replies, Timing};
 
 pub use self::address::QuicUrl;
-pub(crate) use self::call::{Answer, Talk, not_started, unreadable};
+pub(crate) use self::call::Answer;
 pub(crate) use self::error::CONNECTION_LOST;
 pub use self::error::{ConnectError, Trouble};
+pub(crate) use self::fault::{not_started, unreadable};
 use self::link::LinkFault;
 pub(crate) use self::link::{Greeting, Link};
 use self::links::Links;
+pub(crate) use self::way::Room;
 use crate::convert;
 use crate::endpoint::{Transport, Tuning};
 use crate::identity::Identity;
@@ -222,7 +229,7 @@ impl Client {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future resets the call's stream, which cancels it on the node.
+    /// Dropping the future cancels the call on the node, wherever it is by then.
     pub async fn call_prepared<Out: Data>(
         &self,
         prepared: Prepared,
@@ -244,10 +251,10 @@ impl Client {
     }
 
     /// Makes a call until it was started, or it is of no use.
-    async fn run(&self, prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
+    async fn run(&self, mut prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
-            let error = match within(options.deadline(), self.attempt(prepared.clone(), options)).await {
+            let error = match within(options.deadline(), self.attempt(&mut prepared, options)).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -266,16 +273,19 @@ impl Client {
         unreachable!("the last attempt returns")
     }
 
-    async fn attempt(&self, prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
+    async fn attempt(&self, prepared: &mut Prepared, options: &CallOptions) -> Result<Answer, CallError> {
         let link = self.link().await?;
-        let talk = Talk::open(&link, &self.inner.frames, &self.inner.decode).await?;
-        let Prepared { mut call, envelope } = prepared;
-        convert::put_options(&mut call, options, Instant::now());
-        let outcome = talk.call(&call, envelope).await;
+        let limits = (&self.inner.frames, &self.inner.decode);
+        convert::put_options(&mut prepared.call, options, Instant::now());
+        let outcome = link.call(&prepared.call, &prepared.envelope, limits, Room::Wait).await;
         if outcome.as_ref().is_err_and(CallError::is_retryable) {
             self.inner.links.turn_away_from(&link);
         }
         outcome
+    }
+
+    pub(crate) fn links(&self) -> &Links {
+        &self.inner.links
     }
 
     async fn link(&self) -> Result<Arc<Link>, CallError> {

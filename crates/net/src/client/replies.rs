@@ -8,7 +8,8 @@ use callboard_codec::{Data, Payload};
 use callboard_core::{CallError, CallOptions, ErrorKind, Instant, PayloadReplies};
 use futures_util::stream;
 
-use super::call::{Talk, not_started, unreadable};
+use super::call::Talk;
+use super::fault::{not_started, unreadable};
 use super::{Client, Prepared, within};
 use crate::convert;
 

@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use callboard_codec::wire::{Call, FrameLimits};
@@ -27,13 +26,10 @@ use tokio::task::AbortHandle;
 use self::peer::Peer;
 pub use self::view::{ClusterView, SingleNode, Static, View};
 use self::weigh::{better_of_two, of_session};
-use crate::client::{Answer, CONNECTION_LOST, Greeting, Link, Talk, not_started, unreadable};
+use crate::client::{Answer, CONNECTION_LOST, Greeting, Link, Room, not_started, unreadable};
 use crate::convert;
 use crate::edge::Edge;
 use crate::endpoint::Transport;
-
-/// How long a call waits for room on one peer's connection while another peer may have some.
-const ROOM_WAIT: Duration = Duration::from_millis(5);
 
 /// The other nodes of a cluster, for the stages of this one's calls. Cloning shares them; the links end with the last one.
 #[derive(Clone, Debug)]
@@ -160,7 +156,7 @@ impl Inner {
             tried.push(peer.address());
             let began = Instant::now();
             let in_hand = peer.begin(stage, began);
-            let outcome = self.attempt(&link, &call, envelope.clone()).await;
+            let outcome = self.attempt(&link, &call, &envelope).await;
             drop(in_hand);
             let error = match outcome {
                 Ok(answer) => {
@@ -206,12 +202,10 @@ impl Inner {
         Some((Arc::clone(peer), link, again))
     }
 
-    async fn attempt(&self, link: &Arc<Link>, call: &StageCall, envelope: Envelope) -> Result<Answer, CallError> {
-        let opened = tokio::time::timeout(ROOM_WAIT, Talk::open(link, &self.frames, &self.decode)).await;
-        let talk = opened.unwrap_or_else(|_| Err(not_started("the peer has no room for another stream".to_owned())))?;
+    async fn attempt(&self, link: &Arc<Link>, call: &StageCall, envelope: &Envelope) -> Result<Answer, CallError> {
         let mut header = Call { stages: vec![call.stage.as_str().to_owned()], ..Call::default() };
         convert::put_options(&mut header, &call.options, Instant::now());
-        talk.call(&header, envelope).await
+        link.call(&header, envelope, (&self.frames, &self.decode), Room::OrElsewhere).await
     }
 }
 

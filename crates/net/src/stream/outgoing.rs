@@ -59,9 +59,14 @@ impl Outgoing {
         Ok((written.bytes, written.chunks))
     }
 
+    /// Goes before what has not said so. Best effort.
+    pub(crate) fn hurry(&self) {
+        let _ = self.stream.set_priority(1);
+    }
+
     /// Says that the message is complete.
     pub(crate) fn finish(&mut self) {
-        self.finished = self.stream.finish().is_ok();
+        self.finished = self.finished || self.stream.finish().is_ok();
     }
 
     /// Resets a message that was complete and did not arrive.

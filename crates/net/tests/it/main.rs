@@ -7,6 +7,7 @@ mod common;
 mod hostile;
 mod identity;
 mod lifecycle;
+mod packs;
 mod processes;
 mod stages;
 mod streams;

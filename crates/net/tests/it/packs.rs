@@ -1,0 +1,241 @@
+//! Calls that go together: who shares a stream, and that nothing but the stream is shared.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_codec::{DecodeLimits, Value};
+use callboard_core::{App, CallError, CallOptions, Caller, Instant, Limits, Stage};
+use callboard_net::testing::in_hand;
+use callboard_net::{Client, NetConfig, Trouble};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::common::{LONG, Served, builder, patient, until};
+
+/// A node with a gate, and how often its stages ran.
+struct Gate {
+    open: Arc<Semaphore>,
+    begun: Arc<AtomicUsize>,
+    shouted: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn new() -> (Self, App) {
+        let (open, begun, shouted) = (Arc::new(Semaphore::new(0)), Arc::default(), Arc::default());
+        let gate = Self { open: Arc::clone(&open), begun: Arc::clone(&begun), shouted: Arc::clone(&shouted) };
+        let held = Stage::each_async("held", move |n: Arc<i64>| {
+            let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+            async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                open.acquire().await.unwrap().forget();
+                Ok(*n)
+            }
+        });
+        let shout = Stage::each("shout", move |text: &String| {
+            shouted.fetch_add(1, Ordering::SeqCst);
+            Ok(text.to_uppercase())
+        });
+        let large = Stage::each("large", |bytes: &usize| Ok(Value::from(bytes::Bytes::from(vec![7_u8; *bytes]))));
+        let app = App::new().route("/held", held.concurrency(64)).route("/shout", shout).route("/large", large);
+        (gate, app.limits(Limits { max_in_flight: 256, ..Limits::default() }))
+    }
+
+    /// A call has taken the only stream, so that all that follow gather.
+    async fn occupied(&self, client: &Client) -> JoinHandle<Result<i64, CallError>> {
+        let calling = {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, i64>("/held", 0).await })
+        };
+        until(|| self.begun.load(Ordering::SeqCst) == 1).await;
+        calling
+    }
+}
+
+/// One stream beside that of the greeting.
+fn narrow() -> NetConfig {
+    let mut config = patient();
+    config.tuning.max_streams = 2;
+    config
+}
+
+fn streams(served: &Served) -> u64 {
+    let metrics = served.edge.metrics();
+    let line = metrics.lines().find(|line| line.starts_with("callboard_net_streams_total ")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn shout(client: &Client, text: &str) -> JoinHandle<Result<String, CallError>> {
+    let (client, text) = (client.clone(), text.to_owned());
+    tokio::spawn(async move { client.call("/shout", text).await })
+}
+
+async fn waits(client: &Client, calls: usize) {
+    until(|| in_hand(client).0 == calls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_wait_at_the_same_moment_share_a_stream() {
+    let (gate, app) = Gate::new();
+    let served = Served::start_with(app, narrow()).await;
+    let client = served.client().await;
+    let first = gate.occupied(&client).await;
+    let before = streams(&served);
+    let calls: Vec<_> = (0..60).map(|n| shout(&client, &format!("a{n}"))).collect();
+    waits(&client, 60).await;
+    gate.open.add_permits(1);
+    assert_eq!(first.await.unwrap().unwrap(), 0);
+    for (n, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.await.unwrap().unwrap(), format!("A{n}"));
+    }
+    // No pack is of more than 32.
+    assert_eq!(streams(&served) - before, 2);
+    served.comes_to_rest().await;
+    until(|| in_hand(&client) == (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_does_not_wait_for_company_or_for_those_before_it() {
+    let (gate, app) = Gate::new();
+    let served = Served::start(app).await;
+    let client = served.client().await;
+    let first = gate.occupied(&client).await;
+    for _ in 0..20 {
+        assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    }
+    gate.open.add_permits(1);
+    first.await.unwrap().unwrap();
+    served.comes_to_rest().await;
+}
+
+/// In one pack: calls that end well, one that is refused, one that is slow, one that is late, one whose outcome is too large, and one
+/// that was given up before it was sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
+    let (gate, app) = Gate::new();
+    let served = Served::start_with(app, narrow()).await;
+    let limits = DecodeLimits { max_bytes: 100_000, ..DecodeLimits::default() };
+    let client = builder().attempts(1).decode_limits(limits).connect(&served.url()).await.unwrap();
+    let first = gate.occupied(&client).await;
+    let before = streams(&served);
+    let call = |route: &'static str, n: i64, options: CallOptions| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call_with::<_, Value>(route, n, options).await })
+    };
+    let given_up = shout(&client, "never");
+    waits(&client, 1).await;
+    let refused = call("/nowhere", 1, CallOptions::new());
+    let slow = call("/held", 2, CallOptions::new());
+    let late = call("/held", 3, CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(2)));
+    let too_large = call("/large", 500_000, CallOptions::new());
+    let wrong = call("/shout", 7, CallOptions::new());
+    waits(&client, 6).await;
+    given_up.abort();
+    let well: Vec<_> = (0..10).map(|_| shout(&client, "a")).collect();
+    waits(&client, 15).await;
+    gate.open.add_permits(1);
+    first.await.unwrap().unwrap();
+
+    for call in well {
+        assert_eq!(tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap(), "A");
+    }
+    let trouble = async |call: JoinHandle<Result<Value, CallError>>| {
+        let error = tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap_err();
+        (Trouble::of(&error), error.was_started())
+    };
+    assert_eq!(trouble(refused).await, (Trouble::NoSuchRoute, false));
+    assert_eq!(trouble(wrong).await, (Trouble::Request, false));
+    assert_eq!(trouble(too_large).await, (Trouble::Request, true));
+    assert_eq!(trouble(late).await.0, Trouble::Deadline);
+    // The late one may not have been told yet, and take one.
+    gate.open.add_permits(2);
+    assert_eq!(slow.await.unwrap().unwrap(), Value::from(2));
+    assert_eq!(streams(&served) - before, 1);
+    assert_eq!(gate.shouted.load(Ordering::SeqCst), 10);
+    served.comes_to_rest().await;
+    until(|| in_hand(&client) == (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_of_a_pack_can_be_given_up_where_it_runs() {
+    let (gate, app) = Gate::new();
+    let served = Served::start_with(app, narrow()).await;
+    let client = served.client().await;
+    let first = gate.occupied(&client).await;
+    let held: Vec<_> = (1..=4_i64)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, i64>("/held", n).await })
+        })
+        .collect();
+    waits(&client, 4).await;
+    gate.open.add_permits(1);
+    first.await.unwrap().unwrap();
+    until(|| gate.begun.load(Ordering::SeqCst) == 5).await;
+    for call in &held[..3] {
+        call.abort();
+    }
+    let discarded = || served.node.client().metrics();
+    let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",why=\"cancelled\"} 3";
+    until(|| discarded().contains(line)).await;
+    gate.open.add_permits(1);
+    let [.., last] = <[_; 4]>::try_from(held).unwrap();
+    assert_eq!(last.await.unwrap().unwrap(), 4);
+    served.comes_to_rest().await;
+    until(|| in_hand(&client) == (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_says_of_each_call_whether_it_was_sent() {
+    let (gate, app) = Gate::new();
+    let served = Served::start_with(app, narrow()).await;
+    let client = builder().attempts(1).connect(&served.url()).await.unwrap();
+    let first = gate.occupied(&client).await;
+    let held = |n: i64| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<_, i64>("/held", n).await })
+    };
+    let sent: Vec<_> = (1..=3).map(held).collect();
+    waits(&client, 3).await;
+    gate.open.add_permits(1);
+    first.await.unwrap().unwrap();
+    until(|| gate.begun.load(Ordering::SeqCst) == 4).await;
+    let waiting: Vec<_> = (4..=6).map(held).collect();
+    waits(&client, 3).await;
+    drop(served);
+    for (calls, trouble) in [(sent, Trouble::ConnectionLost), (waiting, Trouble::NeverStarted)] {
+        for call in calls {
+            let error = tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap_err();
+            assert_eq!(Trouble::of(&error), trouble, "{error}");
+        }
+    }
+    until(|| in_hand(&client) == (0, 0)).await;
+}
+
+/// Calls with large answers would hold up the others: they go on streams of their own once that is known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_with_large_answers_go_apart() {
+    let (gate, app) = Gate::new();
+    let served = Served::start_with(app, narrow()).await;
+    let client = served.client().await;
+    let _: Value = client.call("/large", 100_000).await.unwrap();
+    let first = gate.occupied(&client).await;
+    let before = streams(&served);
+    let large: Vec<_> = (0..3)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, Value>("/large", 100_000).await })
+        })
+        .collect();
+    let small: Vec<_> = (0..3).map(|_| shout(&client, "a")).collect();
+    waits(&client, 3).await;
+    gate.open.add_permits(1);
+    first.await.unwrap().unwrap();
+    for call in large {
+        assert!(call.await.unwrap().is_ok());
+    }
+    for call in small {
+        assert_eq!(call.await.unwrap().unwrap(), "A");
+    }
+    assert_eq!(streams(&served) - before, 4);
+}
