@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::pipeline::Beyond;
+use crate::timeline::{Account, Phase, Recorder};
 
 /// Which queue class a call waits in. Higher classes leave every queue first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -37,6 +38,7 @@ pub struct CallOptions {
     priority: Option<Priority>,
     session: Option<SessionKey>,
     first_item_timeout: Option<Duration>,
+    recorder: Option<Recorder>,
 }
 
 /// What calls of one session have in common, so that they reach the same replica.
@@ -159,6 +161,20 @@ impl CallOptions {
         self
     }
 
+    /// Writes its record with this, for whoever wants to know where its time went; see [`Recorder`]. Costs an allocation for each
+    /// stage. Calls that go on to another node are recorded on this one only.
+    #[must_use]
+    pub fn with_recorder(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+
+    /// What its record is written with.
+    #[must_use]
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
     /// The class that is asked for.
     #[must_use]
     pub fn priority(&self) -> Option<Priority> {
@@ -259,6 +275,9 @@ pub(crate) struct Flight {
     late: AtomicBool,
     /// The other nodes, where its stages may run as well.
     pub(crate) beyond: Option<Arc<Beyond>>,
+    /// What its record is written with, where somebody wants one.
+    pub(crate) recorder: Option<Recorder>,
+    account: Account,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -266,7 +285,18 @@ pub(crate) struct Flight {
 impl Flight {
     pub(crate) fn new(deadline: Deadline, priority: Priority) -> Self {
         let (abandoned, late) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { deadline, priority, session: None, patient: false, abandoned, late, beyond: None, parent: None }
+        Self {
+            deadline,
+            priority,
+            session: None,
+            patient: false,
+            abandoned,
+            late,
+            beyond: None,
+            recorder: None,
+            account: Account::new(),
+            parent: None,
+        }
     }
 
     /// A call whose caller bounds how many of them there are, so that none needs to be refused for want of room.
@@ -287,9 +317,23 @@ impl Flight {
             patient,
             session: parent.session,
             beyond: parent.beyond.clone(),
+            recorder: parent.recorder.clone(),
             parent: Some(Arc::clone(parent)),
             ..own
         }
+    }
+
+    /// Books what it did until now, and what it does from now on. The call has one account, whichever branch moves.
+    pub(crate) fn enter(&self, phase: Phase, now: Instant) {
+        match &self.parent {
+            Some(parent) => parent.enter(phase, now),
+            None => self.account.enter(phase, self.deadline, now),
+        }
+    }
+
+    /// Where its time went, for an error that has no outcome to tell it.
+    pub(crate) fn spent(&self, now: Instant) -> Timing {
+        self.account.spent(self.deadline, now)
     }
 
     /// Nobody waits any more. Work that has not begun must not begin.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use callboard_codec::{DecodeError, EncodeError, Value};
 use serde::Serialize;
 
+use crate::call::Timing;
 use crate::failure::Failure;
 use crate::id::StageName;
 
@@ -136,6 +137,8 @@ pub struct ErrorParts {
     pub stage: Option<StageName>,
     /// See [`CallError::was_started`].
     pub started: bool,
+    /// See [`CallError::timing`].
+    pub timing: Option<Timing>,
 }
 
 impl ErrorParts {
@@ -152,6 +155,7 @@ impl ErrorParts {
             remote_trace: None,
             stage: None,
             started: false,
+            timing: None,
         }
     }
 }
@@ -221,6 +225,13 @@ impl CallError {
         self
     }
 
+    /// The same error, with where its call's time went.
+    #[must_use]
+    pub(crate) fn after(mut self, timing: Timing) -> Self {
+        self.0.timing = Some(timing);
+        self
+    }
+
     #[must_use]
     pub(crate) fn with_status(mut self, status: u16) -> Self {
         self.0.status = Some(status);
@@ -286,6 +297,13 @@ impl CallError {
     #[must_use]
     pub fn was_started(&self) -> bool {
         self.0.started
+    }
+
+    /// Where the call's time went until it ended so, if it was let in: summed over its stages, with the part of the last one that
+    /// had passed.
+    #[must_use]
+    pub fn timing(&self) -> Option<Timing> {
+        self.0.timing
     }
 
     /// Whether the same request may succeed if it is sent again unchanged, and nothing is done twice by that: the kind

@@ -59,6 +59,7 @@ mod router;
 mod simulation;
 mod stage;
 mod supervisor;
+mod timeline;
 mod worker;
 
 pub use actor::{
@@ -93,6 +94,7 @@ pub use stage::{
     Rows, Stage, StageSettings, StreamStage,
 };
 pub use supervisor::{BackoffPolicy, Intensity, RetryBudget, StageState};
+pub use timeline::{BatchFacts, BatchObserver, EndedBatch, Recorder, Run, RunEnd, SpanId, Timeline, Visit};
 pub use worker::{AsyncWorker, Batch, ItemContext, NotEmitted, Outputs, Replica, StreamWorker, Worker};
 
 /// The actor library whose `Actor` trait users implement; see [`ActorSpec`].

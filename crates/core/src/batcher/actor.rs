@@ -14,6 +14,7 @@ use super::policy::{Release, ReleaseReason, Waiting};
 use super::pool::Pool;
 use crate::clock::{self, Instant};
 use crate::metrics::Place;
+use crate::timeline::{BatchFacts, RunEnd};
 use crate::worker::{BatchRun, WorkerMessage, WorkerSlot};
 
 /// The actor of one stage's queue.
@@ -136,7 +137,10 @@ impl BatcherState {
     fn admit(&mut self, entry: Entry) {
         match self.pool.refusal(&entry, &self.queue, self.last_cost) {
             None => self.push(entry),
-            Some(error) => entry.refuse(error),
+            Some(error) => {
+                entry.note_end(self.pool.name(), entry.enqueued_at, RunEnd::Refused);
+                entry.refuse(error);
+            }
         }
     }
 
@@ -162,7 +166,7 @@ impl BatcherState {
                 entry.place = None;
             }
             self.pool.metrics().isolating();
-            self.hand_over(&worker, BatchRun::new(Arc::clone(&self.pool), group, clock::now(), true));
+            self.hand_over(&worker, group, clock::now(), None);
         }
         // Where sessions make what waits differ from worker to worker, one that waits for more does not hold up the others.
         let mut from = 0;
@@ -245,10 +249,17 @@ impl BatcherState {
         self.last_batch = entries.len();
         self.last_cost = entries.iter().map(|entry| entry.cost).sum();
         self.pool.record_release(reason, entries.len());
-        self.hand_over(worker, BatchRun::new(Arc::clone(&self.pool), entries, now, false));
+        self.hand_over(worker, entries, now, Some(reason));
     }
 
-    fn hand_over(&self, worker: &WorkerSlot, run: BatchRun) {
+    /// Without a reason it is a part of a batch that killed its worker.
+    fn hand_over(&self, worker: &WorkerSlot, entries: Vec<Entry>, now: Instant, reason: Option<ReleaseReason>) {
+        let (id, size, replica) = (self.pool.next_batch(), entries.len(), worker.index());
+        let facts = BatchFacts { id, size, replica, reason, span: None };
+        for entry in &entries {
+            entry.note_taken(self.pool.name(), now, facts);
+        }
+        let run = BatchRun::new(Arc::clone(&self.pool), entries, now, facts);
         if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
             // The worker died between being free and being told. The run comes back, because nothing of it has started.
             worker.retire();
@@ -333,11 +344,13 @@ impl BatcherState {
     }
 
     fn answer_all_unavailable(&mut self) {
-        for entry in self.suspects.drain(..).flatten() {
+        let refuse = |entry: Entry| {
+            entry.note_end(self.pool.name(), clock::now(), RunEnd::Closed);
             entry.refuse(self.pool.unavailable());
-        }
+        };
+        self.suspects.drain(..).flatten().for_each(refuse);
         while let Some(entry) = self.queue.pop_any() {
-            entry.refuse(self.pool.unavailable());
+            refuse(*entry);
         }
     }
 }

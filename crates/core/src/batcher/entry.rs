@@ -9,9 +9,11 @@ use tokio::sync::oneshot;
 use super::places::Place;
 pub(crate) use super::queue::EntryKey;
 use crate::call::{Flight, Micros, Timing};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::containment::drop_contained;
 use crate::error::CallError;
+use crate::id::StageName;
+use crate::timeline::{BatchFacts, Phase, RunEnd};
 use crate::worker::OutputSender;
 
 /// What one stage gave for one entry.
@@ -83,6 +85,50 @@ impl Entry {
         drop(self.place);
         self.reply.send(Err(error));
         drop_contained(self.payload);
+    }
+}
+
+/// What is told of it, in its call's account and record.
+impl Entry {
+    /// It waits from now on.
+    pub(crate) fn note_queued(&self, stage: &StageName, now: Instant) {
+        self.flight.enter(Phase::Queue, now);
+        if let Some(recorder) = &self.flight.recorder {
+            recorder.queued(stage, self.sequence, now);
+        }
+    }
+
+    /// It belongs to a batch.
+    pub(crate) fn note_taken(&self, stage: &StageName, now: Instant, facts: BatchFacts) {
+        self.flight.enter(Phase::Batch, now);
+        if let Some(recorder) = &self.flight.recorder {
+            recorder.taken(stage, self.sequence, now, facts);
+        }
+    }
+
+    /// User code begins with it.
+    pub(crate) fn note_started(&self, stage: &StageName, now: Instant, facts: BatchFacts) {
+        self.flight.enter(Phase::Compute, now);
+        if let Some(recorder) = &self.flight.recorder {
+            recorder.started(stage, self.sequence, now, facts);
+        }
+    }
+
+    /// It is about to have its outcome.
+    pub(crate) fn note_end(&self, stage: &StageName, now: Instant, end: RunEnd) {
+        self.flight.enter(Phase::Outside, now);
+        if let Some(recorder) = &self.flight.recorder {
+            recorder.ended(stage, self.sequence, now, end);
+        }
+    }
+
+    /// Its run is over, and it waits again.
+    pub(crate) fn note_again(&self, stage: &StageName, end: RunEnd) {
+        let now = clock::now();
+        self.flight.enter(Phase::Queue, now);
+        if let Some(recorder) = &self.flight.recorder {
+            recorder.waits_again(stage, self.sequence, now, end);
+        }
     }
 }
 

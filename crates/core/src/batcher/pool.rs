@@ -23,6 +23,7 @@ use crate::id::StageName;
 use crate::metrics::{Discarded, NodeMetrics, Place, StageMetrics};
 use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
 use crate::supervisor::{CulpritShare, Lifecycle, RetryBudget, StageState};
+use crate::timeline::RunEnd;
 use crate::worker::WorkerSlot;
 
 /// How many of a stage's last restarts are remembered.
@@ -56,6 +57,8 @@ pub(crate) struct Pool {
     replicas: AtomicUsize,
     pub(super) places: Places,
     pub(super) sequence: AtomicU64,
+    /// Batches that were handed out.
+    batches: AtomicU64,
     moved_to_threads: AtomicBool,
     abandoned_threads: AtomicUsize,
     retries: Mutex<RetryBudget>,
@@ -84,6 +87,7 @@ impl Pool {
             replicas: AtomicUsize::new(spec.settings().replicas().get()),
             places: Places::new(spec.settings().queue().get()),
             sequence: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
             moved_to_threads: AtomicBool::new(false),
             abandoned_threads: AtomicUsize::new(0),
             retries: Mutex::default(),
@@ -314,9 +318,15 @@ impl Pool {
     pub(crate) fn discard(&self, entry: Entry, now: Instant, place: Place) {
         let expired = entry.flight.is_late(now);
         let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
+        entry.note_end(&self.name, now, if expired { RunEnd::Expired } else { RunEnd::Cancelled });
         self.metrics.discarded(place, why);
         // Whoever still listens only waits for its own timer to say the same.
         entry.refuse(CallError::deadline_exceeded("before a worker was free").at_stage(&self.name));
+    }
+
+    /// The number of the next batch, from 1.
+    pub(crate) fn next_batch(&self) -> u64 {
+        self.batches.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(crate) fn record_release(&self, reason: ReleaseReason, entries: usize) {

@@ -132,6 +132,7 @@ impl Pool {
             place: Some(place),
         };
         let batcher = self.check_open()?;
+        entry.note_queued(&self.name, now);
         let sent = match self.inbox.put(entry) {
             Ok(true) => batcher.send_message(BatcherMessage::Submitted).is_ok(),
             Ok(false) => true,

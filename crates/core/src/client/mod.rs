@@ -157,6 +157,7 @@ impl Client {
         let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
         let mut flight = Flight::new(deadline, priority).of_session(options.session());
         flight.beyond = admission.beyond();
+        flight.recorder = options.recorder().cloned();
         flight
     }
 
@@ -206,6 +207,8 @@ fn fly(
                 Err(CallError::deadline_exceeded("before the outcome was there"))
             }
         };
+        // By the call, because a second way to its flight would be kept in every waiting call.
+        let result = result.map_err(|error| error.after(call.flight.spent(clock::now())));
         call.close(&result);
         result
     }

@@ -219,7 +219,7 @@ impl Talk {
 
     /// The error is the last item. What still runs is given up with it.
     fn end(mut self, error: CallError) -> Option<(Result<Payload, CallError>, Self)> {
-        let ended = Err(error);
+        let ended = Err(error.after(self.flight.spent(clock::now())));
         close(&self.call, &ended);
         self.phase = Phase::Over;
         ended.err().map(|error| (Err(error), self))

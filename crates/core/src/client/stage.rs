@@ -95,11 +95,13 @@ impl Client {
         tokio::select! {
             biased;
             outcome = pool.submit(payload, &flight, clock::now()) => {
-                let (payload, timing) = outcome?.into_parts();
+                let reply = outcome.map_err(|error| error.after(flight.spent(clock::now())))?;
+                let (payload, timing) = reply.into_parts();
                 Ok(Reply::new(payload, timing))
             }
             () = tokio::time::sleep_until(deadline) => {
-                Err(CallError::deadline_exceeded("before the outcome was there").at_stage(pool.name()))
+                let error = CallError::deadline_exceeded("before the outcome was there").at_stage(pool.name());
+                Err(error.after(flight.spent(clock::now())))
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::call::{CallOptions, Flight, Reply};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
+use crate::timeline::Phase;
 
 /// The other nodes, as a pipeline sees them. A node is given one with [`NodeHandle::join`](crate::NodeHandle::join).
 pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
@@ -79,7 +80,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
             let name = name.clone();
             let asking: Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>> = Box::pin(async move {
                 let Some(beyond) = &flight.beyond else { return Err(nowhere(&name)) };
-                beyond.0.run(call_of(&name, payload, &flight, None)).await.map(|reply| reply.payload)
+                leave(&*beyond.0, call_of(&name, payload, &flight, None), &flight).await.map(|reply| reply.payload)
             });
             asking
         });
@@ -97,7 +98,7 @@ pub(super) async fn run_stage(
     let Some(beyond) = &flight.beyond else { return here(pool, payload, flight, now).await };
     let (name, elsewhere) = (pool.name(), &beyond.0);
     let may_run_again = Some(pool.contract().may_run_again());
-    let leave = |payload| elsewhere.run(call_of(name, payload, flight, may_run_again));
+    let leave = |payload| leave(&**elsewhere, call_of(name, payload, flight, may_run_again), flight);
     if elsewhere.is_better(name.as_str(), &load_of(pool)) {
         let outcome = leave(payload.clone()).await;
         return match outcome {
@@ -120,6 +121,24 @@ pub(super) async fn run_stage(
         },
         outcome => outcome,
     }
+}
+
+/// Runs a stage on another node, and notes in the call's record that it was there.
+async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> Result<Reply, CallError> {
+    let now = clock::now();
+    // What it does there is told with its outcome; until then it looks like work.
+    flight.enter(Phase::Compute, now);
+    let recorder = flight.recorder.as_ref().map(|recorder| (recorder, call.stage.clone()));
+    if let Some((recorder, stage)) = &recorder {
+        recorder.sent(stage, now);
+    }
+    let outcome = elsewhere.run(call).await;
+    let now = clock::now();
+    flight.enter(Phase::Outside, now);
+    if let Some((recorder, stage)) = &recorder {
+        recorder.came_back(stage, now);
+    }
+    outcome
 }
 
 async fn here(pool: &Arc<Pool>, payload: Payload, flight: &Arc<Flight>, now: Instant) -> Result<Reply, CallError> {

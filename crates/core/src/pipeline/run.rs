@@ -18,6 +18,7 @@ use crate::clock::{self, Instant};
 use crate::containment::contain;
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
+use crate::timeline::Phase;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
 
@@ -90,9 +91,12 @@ impl Graph<Arc<Pool>> {
                 }
                 Self::Ask { name, ask, .. } => {
                     check_time(flight, now, name)?;
+                    flight.enter(Phase::Compute, now);
                     let answer = ask(payload, Arc::clone(flight)).await?;
                     // Waiting and work are the actor's own affair; from here they look like work.
-                    let compute = clock::now().saturating_duration_since(now);
+                    let then = clock::now();
+                    flight.enter(Phase::Outside, then);
+                    let compute = then.saturating_duration_since(now);
                     Ok(Reply { payload: answer, timing: Timing { compute, ..Timing::default() } })
                 }
                 Self::Stage(pool) => run_stage(pool, payload, flight, now).await,

@@ -9,11 +9,12 @@ use std::time::Duration;
 use super::erased::{Item, ItemOutcome, WrongCount};
 use crate::batcher::{BatcherMessage, Entry, Pool, StageReply};
 use crate::call::Timing;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::containment::drop_contained;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Place;
 use crate::stage::Contract;
+use crate::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId};
 
 /// The entries of one batch in hand.
 #[derive(Debug)]
@@ -24,8 +25,9 @@ pub(crate) struct Hand {
     /// From the forming of the batch until user code began, the same for all.
     batch: Duration,
     formed_at: Instant,
-    /// The batch is a part of one that killed its worker.
-    isolating: bool,
+    facts: BatchFacts,
+    /// Where a member is traced.
+    trace: Option<Box<BatchTrace>>,
 }
 
 impl Hand {
@@ -36,7 +38,7 @@ impl Hand {
         run: u64,
         formed_at: Instant,
         now: Instant,
-        isolating: bool,
+        mut facts: BatchFacts,
     ) -> (Vec<Item>, Self) {
         let keeps_inputs = pool.contract().may_run_again();
         let mut items = Vec::with_capacity(entries.len());
@@ -53,8 +55,14 @@ impl Hand {
                 owed.push(entry);
             }
         }
+        facts.size = owed.len();
+        let trace = BatchTrace::of(&owed, now);
+        facts.span = trace.as_ref().map(|trace| trace.span);
+        for entry in &owed {
+            entry.note_started(pool.name(), now, facts);
+        }
         let batch = now.saturating_duration_since(formed_at);
-        (items, Self { pool: Arc::clone(pool), run, entries: owed, batch, formed_at, isolating })
+        (items, Self { pool: Arc::clone(pool), run, entries: owed, batch, formed_at, facts, trace })
     }
 
     pub(crate) fn run(&self) -> u64 {
@@ -72,6 +80,7 @@ impl Hand {
 
     /// Answers each entry with its own outcome.
     pub(crate) fn answer(mut self, outcomes: Vec<ItemOutcome>, compute: Duration, now: Instant) {
+        self.tell_observer(now, RunEnd::Done);
         let entries = self.take_entries();
         let pool = &self.pool;
         pool.record_survivors(entries.len());
@@ -83,6 +92,12 @@ impl Hand {
             let timing = Timing { queue, batch: self.batch, compute };
             pool.record_waits(&timing);
             match outcome {
+                ItemOutcome::Done(_) => entry.note_end(pool.name(), now, RunEnd::Done),
+                ItemOutcome::Failed(_) => entry.note_end(pool.name(), now, RunEnd::Failed),
+                // Says so itself.
+                ItemOutcome::NotRun => {}
+            }
+            match outcome {
                 ItemOutcome::Done(payload) => entry.reply.send(Ok(StageReply::new(payload, timing))),
                 ItemOutcome::Failed(failure) => entry.reply.send(Err(CallError::from_failure(failure, pool.name()))),
                 ItemOutcome::NotRun => pool.discard(entry, now, Place::Worker),
@@ -92,6 +107,7 @@ impl Hand {
 
     /// Nobody waits any more; says so in the books.
     pub(crate) fn answer_nobody(mut self, now: Instant) {
+        self.tell_observer(now, RunEnd::Cancelled);
         for entry in self.take_entries() {
             self.pool.discard(entry, now, Place::Worker);
         }
@@ -101,7 +117,9 @@ impl Hand {
     pub(crate) fn refuse_wrong_count(self, wrong: &WrongCount) {
         let pool = Arc::clone(&self.pool);
         tracing::error!(stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results");
-        self.fail(|| CallError::new(ErrorKind::WorkerFailed, wrong.to_string()).at_stage(pool.name()));
+        self.fail(RunEnd::WrongCount, || {
+            CallError::new(ErrorKind::WorkerFailed, wrong.to_string()).at_stage(pool.name())
+        });
     }
 
     /// User code panicked. A stage whose calls may be run again has them run again in two halves, so that the one that did
@@ -112,14 +130,17 @@ impl Hand {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.contract() != Contract::AtMostOnce;
         if may_run_again && self.entries.len() > 1 {
-            pool.tell_batcher(BatcherMessage::Isolate(self.take_entries()));
+            self.tell_observer(clock::now(), RunEnd::Panicked);
+            let entries = self.take_entries();
+            entries.iter().for_each(|entry| entry.note_again(pool.name(), RunEnd::Panicked));
+            pool.tell_batcher(BatcherMessage::Isolate(entries));
             return true;
         }
         if may_run_again {
             pool.found_culprit();
-            tracing::error!(stage = %pool.name(), panic = words, isolated = self.isolating, "an input kills its worker");
+            tracing::error!(stage = %pool.name(), panic = words, isolated = self.facts.is_isolating(), "an input kills its worker");
         }
-        self.fail(|| {
+        self.fail(RunEnd::Panicked, || {
             CallError::new(ErrorKind::WorkerFailed, format!("the worker panicked: {words}"))
                 .at_stage(pool.name())
                 .with_trace(words)
@@ -130,7 +151,7 @@ impl Hand {
     /// Nobody knows when user code will come back.
     pub(crate) fn give_up_waiting(self, timeout: Duration) {
         let pool = Arc::clone(&self.pool);
-        self.fail(|| {
+        self.fail(RunEnd::Hung, || {
             let message = format!("stage `{}` did not answer within its timeout of {timeout:?}", pool.name());
             CallError::new(ErrorKind::DeadlineExceeded, message).at_stage(pool.name())
         });
@@ -139,12 +160,24 @@ impl Hand {
     /// The stage ends while user code still runs.
     pub(crate) fn give_up(self) {
         let pool = Arc::clone(&self.pool);
-        self.fail(|| pool.unavailable());
+        self.fail(RunEnd::Closed, || pool.unavailable());
     }
 
-    fn fail(mut self, error: impl Fn() -> CallError) {
+    fn fail(mut self, end: RunEnd, error: impl Fn() -> CallError) {
+        let now = clock::now();
+        self.tell_observer(now, end);
         for entry in self.take_entries() {
+            entry.note_end(self.pool.name(), now, end);
             entry.refuse(error());
+        }
+    }
+
+    /// Once, and before anybody has an outcome: who looks for the batch then finds it.
+    fn tell_observer(&mut self, ended_at: Instant, end: RunEnd) {
+        if let Some(trace) = self.trace.take() {
+            let BatchTrace { observer, started_at, members, .. } = *trace;
+            let (stage, facts, formed_at) = (self.pool.name().clone(), self.facts, self.formed_at);
+            observer.ended(EndedBatch { stage, facts, formed_at, started_at, ended_at, end, members });
         }
     }
 
@@ -153,15 +186,41 @@ impl Hand {
     }
 }
 
+/// Who hears of a batch with traced members, and of whom.
+#[derive(Debug)]
+struct BatchTrace {
+    observer: Arc<dyn BatchObserver>,
+    span: SpanId,
+    started_at: Instant,
+    members: Vec<SpanId>,
+}
+
+impl BatchTrace {
+    /// A trace of its own: it belongs to each of its members as much as to the others.
+    fn of(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
+        let mut traced = entries.iter().filter_map(|entry| entry.flight.recorder.as_ref()?.traced());
+        let (first, observer) = traced.next()?;
+        let members = std::iter::once(*first).chain(traced.map(|(span, _)| *span)).collect();
+        Some(Box::new(Self { observer: Arc::clone(observer), span: SpanId::begin(), started_at, members }))
+    }
+}
+
 impl Drop for Hand {
     /// A run that was lost on the way, with its worker and not by its inputs: what may be run again is, within the stage's
     /// budget. The others hear from their reply ports.
     fn drop(&mut self) {
-        if self.entries.is_empty() || !self.pool.contract().may_run_again() {
+        if self.entries.is_empty() {
+            return;
+        }
+        self.tell_observer(clock::now(), RunEnd::Lost);
+        if !self.pool.contract().may_run_again() {
+            self.entries.iter().for_each(|entry| entry.note_end(self.pool.name(), clock::now(), RunEnd::Lost));
             return;
         }
         let mut again = self.take_entries();
         let lost = again.split_off(self.pool.take_retries(again.len()));
+        again.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::Lost));
+        lost.iter().for_each(|entry| entry.note_end(self.pool.name(), clock::now(), RunEnd::Lost));
         self.pool.tell_batcher(BatcherMessage::TakeBack(again));
         drop_contained(lost);
     }

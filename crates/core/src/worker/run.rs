@@ -16,6 +16,7 @@ use super::slot::{Death, WorkerSlot};
 use crate::batcher::{BatcherMessage, Entry, Pool};
 use crate::clock::{self, Instant};
 use crate::containment::{contain, contain_future, drop_contained};
+use crate::timeline::{BatchFacts, RunEnd};
 
 /// A formed batch on its way to a worker.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(crate) struct BatchRun {
     pool: Arc<Pool>,
     entries: Vec<Entry>,
     formed_at: Instant,
-    isolating: bool,
+    facts: BatchFacts,
     /// Which run of its worker this is; told by the worker's actor.
     pub(super) number: u64,
 }
@@ -40,8 +41,8 @@ pub(crate) enum RunError {
 }
 
 impl BatchRun {
-    pub(crate) fn new(pool: Arc<Pool>, entries: Vec<Entry>, formed_at: Instant, isolating: bool) -> Self {
-        Self { pool, entries, formed_at, isolating, number: 0 }
+    pub(crate) fn new(pool: Arc<Pool>, entries: Vec<Entry>, formed_at: Instant, facts: BatchFacts) -> Self {
+        Self { pool, entries, formed_at, facts, number: 0 }
     }
 
     /// Runs the batch and answers every entry.
@@ -114,7 +115,7 @@ impl BatchRun {
 
     fn begin(mut self, now: Instant) -> (Vec<Item>, Hand) {
         let entries = std::mem::take(&mut self.entries);
-        Hand::take(&self.pool, entries, self.number, self.formed_at, now, self.isolating)
+        Hand::take(&self.pool, entries, self.number, self.formed_at, now, self.facts)
     }
 }
 
@@ -123,9 +124,12 @@ impl Drop for BatchRun {
     fn drop(&mut self) {
         if !self.entries.is_empty() {
             let entries = std::mem::take(&mut self.entries);
+            entries.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::NotBegun));
             // Suspects stay apart from the others.
-            let back =
-                if self.isolating { BatcherMessage::Isolate(entries) } else { BatcherMessage::TakeBack(entries) };
+            let back = match self.facts.is_isolating() {
+                true => BatcherMessage::Isolate(entries),
+                false => BatcherMessage::TakeBack(entries),
+            };
             self.pool.tell_batcher(back);
         }
     }

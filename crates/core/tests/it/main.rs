@@ -29,4 +29,5 @@ mod statistics;
 mod streams;
 mod supervision;
 mod support;
+mod timeline;
 mod watchdog;

@@ -1,0 +1,109 @@
+//! Where a call's time went so far, kept with every call: what an error without an outcome can still tell.
+//!
+//! A call is in one phase at a time, and whoever moves it on books the phase that ends. Where parts of a call run side by side, the
+//! last of them that moved decides the phase; the sum stays the time that has passed. Time behind the deadline is nobody's.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::call::Timing;
+use crate::clock::Instant;
+use crate::deadline::Deadline;
+
+/// What a call does at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It waits in a stage's queue.
+    Queue,
+    /// It belongs to a batch that has not begun.
+    Batch,
+    /// User code has it.
+    Compute,
+    /// It is between two stages, or on another node.
+    Outside,
+}
+
+/// The books of one call, in microseconds of 32 bits: they reach beyond the longest deadline.
+///
+/// The next move of a call comes after the last one, by the queue and the messages between, so nothing here needs an order of its
+/// own.
+#[derive(Debug)]
+pub(crate) struct Account {
+    /// One for each phase that is told.
+    sums: [AtomicU32; 3],
+    /// The phase, and above it what was left until the deadline when it began: saves the time at which the call began.
+    mark: AtomicU64,
+}
+
+impl Account {
+    pub(crate) fn new() -> Self {
+        Self { sums: Default::default(), mark: AtomicU64::new(Phase::Outside as u64) }
+    }
+
+    /// Books the phase that ends, and begins another.
+    pub(crate) fn enter(&self, phase: Phase, deadline: Deadline, now: Instant) {
+        let left = micros(deadline.remaining(now));
+        let mark = self.mark.load(Ordering::Relaxed);
+        if let Some(sum) = self.sums.get(phase_of(mark)) {
+            let passed = left_of(mark).saturating_sub(left);
+            sum.store(sum.load(Ordering::Relaxed).saturating_add(passed), Ordering::Relaxed);
+        }
+        self.mark.store(u64::from(left) << 8 | phase as u64, Ordering::Relaxed);
+    }
+
+    /// What was booked, and what has passed of the phase that goes on.
+    pub(crate) fn spent(&self, deadline: Deadline, now: Instant) -> Timing {
+        let mark = self.mark.load(Ordering::Relaxed);
+        let mut sums = self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed));
+        if let Some(sum) = sums.get_mut(phase_of(mark)) {
+            *sum = sum.saturating_add(left_of(mark).saturating_sub(micros(deadline.remaining(now))));
+        }
+        let [queue, batch, compute] = sums.map(|micros| Duration::from_micros(micros.into()));
+        Timing { queue, batch, compute }
+    }
+}
+
+fn phase_of(mark: u64) -> usize {
+    (mark & 0xff) as usize
+}
+
+fn left_of(mark: u64) -> u32 {
+    (mark >> 8) as u32
+}
+
+fn micros(duration: Duration) -> u32 {
+    let whole = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX);
+    whole.saturating_mul(1_000_000).saturating_add(duration.subsec_micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn books_each_phase_and_tells_of_the_one_that_goes_on() {
+        let (start, at) = (clock::now(), Duration::from_millis);
+        let deadline = Deadline::after(start, at(1000));
+        let account = Account::new();
+        assert_eq!(account.spent(deadline, start + at(5)), Timing::default());
+        account.enter(Phase::Queue, deadline, start + at(10));
+        account.enter(Phase::Batch, deadline, start + at(30));
+        account.enter(Phase::Compute, deadline, start + at(33));
+        account.enter(Phase::Outside, deadline, start + at(83));
+        account.enter(Phase::Queue, deadline, start + at(90));
+        let spent = account.spent(deadline, start + at(100));
+        assert_eq!(spent, Timing { queue: at(30), batch: at(3), compute: at(50) });
+    }
+
+    #[test]
+    fn what_comes_after_the_deadline_is_not_booked() {
+        let (start, at) = (clock::now(), Duration::from_millis);
+        let deadline = Deadline::after(start, at(20));
+        let account = Account::new();
+        account.enter(Phase::Compute, deadline, start + at(5));
+        assert_eq!(account.spent(deadline, start + at(500)).total(), at(15));
+        account.enter(Phase::Queue, deadline, start + at(600));
+        assert_eq!(account.spent(deadline, start + at(700)).total(), at(15));
+    }
+}

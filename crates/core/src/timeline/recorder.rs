@@ -1,0 +1,202 @@
+//! The pen of a call's record: handed in with the call's options, written by whoever has the call in hand, read at any time.
+//!
+//! * **Full:** after [`MAX_VISITS`] visits the next are counted, and nothing else is kept of them.
+//! * **Late, cancelled:** what is known then can be read; what the worker writes afterwards is read by nobody.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{BatchFacts, BatchObserver, Run, RunEnd, SpanId, Timeline, Visit};
+use crate::clock::Instant;
+use crate::id::StageName;
+
+/// Enough for every pipeline that somebody draws; a stream visits the stages behind it with each output.
+const MAX_VISITS: usize = 64;
+
+/// Records one call, or a few that belong together. Cloning it is cheap: all clones write the same record.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard_core::{App, CallOptions, Instant, Recorder, Stage};
+///
+/// let double = Stage::each("double", |n: &u64| Ok(2 * n));
+/// let node = App::new().route("/double", double).start().await?;
+///
+/// let recorder = Recorder::new(Instant::now());
+/// let options = CallOptions::new().with_recorder(recorder.clone());
+/// assert_eq!(node.client().call_with::<u64, u64>("/double", 21, options).await?, 42);
+///
+/// let timeline = recorder.timeline(Instant::now());
+/// let run = &timeline.visits[0].runs[0];
+/// println!("waited {:?}, computed {:?}", run.queue, run.compute);
+/// assert_eq!(run.batch.unwrap().size, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Recorder(Arc<Inner>);
+
+struct Inner {
+    began: Instant,
+    /// The call's place in a trace, and who hears of its batches.
+    traced: Option<(SpanId, Arc<dyn BatchObserver>)>,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Default)]
+struct Notes {
+    visits: Vec<VisitNote>,
+    omitted: usize,
+}
+
+struct VisitNote {
+    stage: StageName,
+    sequence: Option<u64>,
+    arrived: Instant,
+    left: Option<Instant>,
+    runs: Vec<RunNote>,
+}
+
+struct RunNote {
+    queued: Instant,
+    taken: Option<(Instant, BatchFacts)>,
+    started: Option<Instant>,
+    ended: Option<(Instant, RunEnd)>,
+}
+
+impl RunNote {
+    fn new(queued: Instant) -> Self {
+        Self { queued, taken: None, started: None, ended: None }
+    }
+}
+
+impl Recorder {
+    /// Begins a record.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self(Arc::new(Inner { began: now, traced: None, notes: Mutex::default() }))
+    }
+
+    /// Begins the record of a call that is part of a trace; `observer` hears of the batches that it is in.
+    #[must_use]
+    pub fn of_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
+        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), notes: Mutex::default() }))
+    }
+
+    /// When the record began.
+    #[must_use]
+    pub fn began(&self) -> Instant {
+        self.0.began
+    }
+
+    /// What is known until now.
+    #[must_use]
+    pub fn timeline(&self, now: Instant) -> Timeline {
+        let since = |at: Instant| at.saturating_duration_since(self.0.began);
+        let notes = self.0.notes.lock();
+        let run = |run: &RunNote| {
+            let (ended, taken) = (run.ended.map_or(now, |(at, _)| at), run.taken.map(|(at, _)| at));
+            let batch_wait = taken.map(|at| run.started.unwrap_or(ended).saturating_duration_since(at));
+            Run {
+                queued: since(run.queued),
+                queue: taken.unwrap_or(ended).saturating_duration_since(run.queued),
+                batch_wait,
+                compute: run.started.map(|at| ended.saturating_duration_since(at)),
+                batch: run.taken.map(|(_, facts)| facts),
+                end: run.ended.map(|(_, end)| end),
+            }
+        };
+        let visit = |visit: &VisitNote| Visit {
+            stage: visit.stage.clone(),
+            arrived: since(visit.arrived),
+            left: visit.left.map(since),
+            is_elsewhere: visit.sequence.is_none(),
+            runs: visit.runs.iter().map(run).collect(),
+        };
+        Timeline { total: since(now), visits: notes.visits.iter().map(visit).collect(), omitted: notes.omitted }
+    }
+
+    /// Its place in a trace, and who hears of its batches.
+    pub(crate) fn traced(&self) -> Option<&(SpanId, Arc<dyn BatchObserver>)> {
+        self.0.traced.as_ref()
+    }
+
+    /// It waits in the queue of a stage. `sequence` is its number there.
+    pub(crate) fn queued(&self, stage: &StageName, sequence: u64, now: Instant) {
+        self.visit(stage, Some(sequence), now, vec![RunNote::new(now)]);
+    }
+
+    /// It leaves for another node.
+    pub(crate) fn sent(&self, stage: &StageName, now: Instant) {
+        self.visit(stage, None, now, Vec::new());
+    }
+
+    /// It came back from there.
+    pub(crate) fn came_back(&self, stage: &StageName, now: Instant) {
+        self.note(stage, None, |visit| visit.left = Some(now));
+    }
+
+    /// It belongs to this batch.
+    pub(crate) fn taken(&self, stage: &StageName, sequence: u64, now: Instant, facts: BatchFacts) {
+        self.note_run(stage, sequence, |run| run.taken = Some((now, facts)));
+    }
+
+    /// User code begins with the batch.
+    pub(crate) fn started(&self, stage: &StageName, sequence: u64, now: Instant, facts: BatchFacts) {
+        self.note_run(stage, sequence, |run| {
+            run.started = Some(now);
+            run.taken = run.taken.map(|(at, _)| (at, facts));
+        });
+    }
+
+    /// It has its outcome.
+    pub(crate) fn ended(&self, stage: &StageName, sequence: u64, now: Instant, end: RunEnd) {
+        self.note(stage, Some(sequence), |visit| {
+            visit.left = Some(now);
+            if let Some(run) = visit.runs.last_mut() {
+                run.ended = Some((now, end));
+            }
+        });
+    }
+
+    /// The run is over, and it waits for another one.
+    pub(crate) fn waits_again(&self, stage: &StageName, sequence: u64, now: Instant, end: RunEnd) {
+        self.note(stage, Some(sequence), |visit| {
+            if let Some(run) = visit.runs.last_mut() {
+                run.ended = Some((now, end));
+            }
+            visit.runs.push(RunNote::new(now));
+        });
+    }
+
+    fn visit(&self, stage: &StageName, sequence: Option<u64>, now: Instant, runs: Vec<RunNote>) {
+        let mut notes = self.0.notes.lock();
+        if notes.visits.len() == MAX_VISITS {
+            notes.omitted += 1;
+            return;
+        }
+        notes.visits.push(VisitNote { stage: stage.clone(), sequence, arrived: now, left: None, runs });
+    }
+
+    fn note_run(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut RunNote)) {
+        self.note(stage, Some(sequence), |visit| visit.runs.last_mut().map_or((), write));
+    }
+
+    /// The last visit is as a rule the one that is looked for.
+    fn note(&self, stage: &StageName, sequence: Option<u64>, write: impl FnOnce(&mut VisitNote)) {
+        let mut notes = self.0.notes.lock();
+        let mut visits = notes.visits.iter_mut().rev();
+        if let Some(visit) = visits.find(|visit| visit.sequence == sequence && visit.stage == *stage) {
+            write(visit);
+        }
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("began", &self.0.began).finish_non_exhaustive()
+    }
+}
