@@ -90,6 +90,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     config.rate_limit = settings.rate_limit.value;
     config.access_log = settings.access_log.value;
     config.cors = settings.cors.value.clone();
+    config.explain_requests = settings.explain_requests.value;
     Ok(config)
 }
 

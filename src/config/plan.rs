@@ -19,8 +19,8 @@ use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT,
-    DRAIN, HTTP, JOIN, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT,
-    MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    DRAIN, EXPLAIN_REQUESTS, HTTP, JOIN, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS,
+    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -93,6 +93,8 @@ pub struct Settings {
     pub cors: Sourced<Option<Cors>>,
     /// Where QUIC is served, if it is.
     pub quic: Sourced<Option<SocketAddr>>,
+    /// Whether a request may ask for its timeline.
+    pub explain_requests: Sourced<bool>,
     /// Other nodes.
     pub join: Sourced<Vec<SocketAddr>>,
     /// Where the admin listener is.
@@ -198,6 +200,7 @@ impl Settings {
             api_keys: layers.resolve(&API_KEYS)?,
             rate_limit: layers.resolve(&RATE_LIMIT)?,
             cors: layers.resolve(&CORS)?,
+            explain_requests: layers.resolve(&EXPLAIN_REQUESTS)?,
             quic: layers.resolve(&QUIC)?,
             join: layers.resolve(&JOIN)?,
             admin: layers.resolve(&ADMIN)?,
@@ -275,6 +278,7 @@ impl Settings {
             row(&API_KEYS, &self.api_keys),
             row(&RATE_LIMIT, &self.rate_limit),
             row(&CORS, &self.cors),
+            row(&EXPLAIN_REQUESTS, &self.explain_requests),
             row(&QUIC, &self.quic),
             row(&JOIN, &self.join),
             row(&ADMIN, &self.admin),

@@ -56,6 +56,19 @@ pub(crate) struct Setting<F> {
     pub(crate) form: F,
 }
 
+/// On: it tells no more than `/metrics`, which answers at the same door.
+pub(crate) static EXPLAIN_REQUESTS: Setting<Flag> = Setting {
+    name: Name {
+        key: "http.explain_requests",
+        flag: "explain-requests",
+        env: "CALLBOARD_EXPLAIN_REQUESTS",
+        placeholder: "BOOL",
+        help: "Whether a request may ask for its timeline",
+        default: "true",
+    },
+    form: Flag,
+};
+
 /// Loopback, because a server that nobody asked to be public should not be.
 pub(crate) static HTTP: Setting<Listen> = Setting {
     name: Name {
@@ -347,7 +360,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 23] = [
+pub static ALL: [&Name; 24] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -358,6 +371,7 @@ pub static ALL: [&Name; 23] = [
     &API_KEYS.name,
     &RATE_LIMIT.name,
     &CORS.name,
+    &EXPLAIN_REQUESTS.name,
     &QUIC.name,
     &JOIN.name,
     &ADMIN.name,
@@ -467,6 +481,7 @@ mod tests {
         reads_its_default(&API_KEYS);
         reads_its_default(&RATE_LIMIT);
         reads_its_default(&CORS);
+        reads_its_default(&EXPLAIN_REQUESTS);
         reads_its_default(&BODY_TIMEOUT);
         reads_its_default(&ADMIN);
         reads_its_default(&ADMIN_API_KEYS);

@@ -3,6 +3,8 @@
 //! A line is an event of `tracing` at level `INFO` under the target `callboard_http::access`, with everything as fields. It
 //! has no header, no query and no body, so that no secret gets into it; of a key it has the name.
 //!
+//! The same remembers a request's record, where somebody wants one; see [`explain`](crate::explain).
+//!
 //! A request whose client **left** before the answer has a line with status 499. A **streamed** answer has its line when it begins.
 
 use std::net::IpAddr;
@@ -11,10 +13,12 @@ use std::sync::Arc;
 use axum::body::HttpBody;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
-use callboard_core::{Instant, Route};
+use callboard_core::{Instant, Recorder, Route};
 
 use crate::accept::Origin;
+use crate::ascii::Ascii;
 use crate::config::HttpConfig;
+use crate::explain::{self, X_CALLBOARD_TIMELINE};
 use crate::request_id::RequestId;
 use crate::server_timing::SERVER_TIMING;
 use crate::trace::{TRACEPARENT, TraceContext};
@@ -25,9 +29,13 @@ use crate::trace::{TRACEPARENT, TraceContext};
 pub(crate) struct Observed {
     begun: Instant,
     id: RequestId,
-    pub(crate) trace: TraceContext,
+    /// Not there where nobody asked for more than a timeline.
+    trace: Option<TraceContext>,
     /// Not there where only the trace is passed on.
     line: Option<Line>,
+    recorder: Option<Recorder>,
+    /// The client wants to read the record.
+    explains: bool,
 }
 
 #[derive(Debug)]
@@ -50,9 +58,11 @@ impl Observed {
         origin: Option<Origin>,
     ) -> Option<Box<Self>> {
         let trace = request.headers().get(TRACEPARENT).and_then(TraceContext::from_client);
-        if trace.is_none() && !config.access_log {
+        let explains = explain::is_wanted(config, request);
+        if trace.is_none() && !config.access_log && !explains {
             return None;
         }
+        let trace = trace.or_else(|| config.access_log.then(TraceContext::new));
         let line = config.access_log.then(|| Line {
             method: request.method().clone(),
             path: shortened(request.uri().path()).into(),
@@ -61,7 +71,13 @@ impl Observed {
             route: None,
             key: None,
         });
-        Some(Box::new(Self { begun, id: id.clone(), trace: trace.unwrap_or_else(TraceContext::new), line }))
+        let recorder = explains.then(|| Recorder::new(begun));
+        Some(Box::new(Self { begun, id: id.clone(), trace, line, recorder, explains }))
+    }
+
+    /// What its call's record is written with.
+    pub(crate) fn recorder(&self) -> Option<Recorder> {
+        self.recorder.clone()
     }
 
     /// The route that it goes to.
@@ -84,11 +100,16 @@ impl Observed {
         if let Some(line) = self.line.take() {
             self.write(&line, response.status(), bytes, response.headers());
         }
-        response.headers_mut().insert(TRACEPARENT, self.trace.to_header());
+        if let Some(trace) = self.trace {
+            response.headers_mut().insert(TRACEPARENT, trace.to_header());
+        }
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| self.explains) {
+            response.headers_mut().insert(X_CALLBOARD_TIMELINE, explain::header(recorder));
+        }
     }
 
     fn write(&self, line: &Line, status: StatusCode, bytes: Option<u64>, headers: &HeaderMap) {
-        let trace_id = self.trace.trace_id();
+        let trace_id = self.trace.map(|trace| trace.trace_id());
         tracing::info!(
             target: "callboard_http::access",
             method = line.method.as_str(),
@@ -102,7 +123,7 @@ impl Observed {
             client = line.client.as_ref().map(tracing::field::display),
             key = line.key.as_deref(),
             request_id = self.id.as_str(),
-            trace_id = trace_id.as_str(),
+            trace_id = trace_id.as_ref().map(Ascii::as_str),
         );
     }
 }

@@ -175,6 +175,12 @@ pub struct HttpConfig {
     /// send them, up to 200 characters; headers, queries and bodies are not.
     pub access_log: bool,
 
+    /// Whether a request may ask for its timeline: stages, batches and how large they were, replicas, times. Default on.
+    ///
+    /// *Threat*: a client learns how a route is built and how busy others keep it, which is less than `/metrics` tells; turn both
+    /// away from strangers. *Cost*: of those that ask, an allocation for each stage and up to 3 KiB of header.
+    pub explain_requests: bool,
+
     /// How long a closed connection is read after its last answer, so that a client which still sends a refused body sees the
     /// answer and not a reset. Default 1 s.
     ///
@@ -283,6 +289,7 @@ impl Default for HttpConfig {
             max_concurrent_streams: 256,
             max_cancelled_streams: 1_000,
             access_log: false,
+            explain_requests: true,
             close_linger: Duration::from_secs(1),
             shutdown_linger: Duration::from_millis(500),
             shutdown_grace: Duration::from_secs(30),

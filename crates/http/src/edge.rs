@@ -17,7 +17,7 @@ use axum::http::header::{CONNECTION, HOST, HeaderValue};
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::{Client, Instant, Route};
+use callboard_core::{Client, Instant, Recorder, Route};
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
@@ -36,7 +36,7 @@ use crate::openapi::ApiInfo;
 use crate::pages;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
-use crate::server_timing::{SERVER_TIMING, total};
+use crate::server_timing::{SERVER_TIMING, error_timing};
 use crate::tls::Tls;
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
@@ -172,14 +172,14 @@ impl Edge {
             if let (Some(observed), Some(route)) = (&mut observed, &route) {
                 observed.goes_to(route);
             }
+            let recorder = observed.as_ref().and_then(|observed| observed.recorder());
             let outcome = match (inner.serving.get(), &route) {
                 _ if let Some(early) = inner.early(&request, observed.as_deref_mut()) => {
                     unread = Unread::of(request.body());
                     Ok(early)
                 }
                 (Some(serving), Some(route)) => {
-                    let around =
-                        Around { client: &serving.client, config: &inner.config, metrics: &inner.metrics, id: &id };
+                    let around = inner.around(serving, &id, recorder.as_ref());
                     if way == Way::Function && functions::is_stream(request.headers()) {
                         unread = Unread::of(request.body());
                         Ok(functions::stream::answer(around, route, request.map(Body::new)))
@@ -194,8 +194,7 @@ impl Edge {
                 }
                 (Some(serving), None) if is_oip => {
                     let outcome = {
-                        let around =
-                            Around { client: &serving.client, config: &inner.config, metrics: &inner.metrics, id: &id };
+                        let around = inner.around(serving, &id, recorder.as_ref());
                         let answer = oip::answer(around, &serving.models, &mut request);
                         // Boxed, because this future is moved with each request, whosever it is.
                         catch_panic(Box::pin(answer).as_mut()).await
@@ -212,6 +211,7 @@ impl Edge {
                     Ok(pages::while_starting(request.uri().path(), &inner.metrics))
                 }
             };
+            let timing = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err()?.timing());
             let mut response = match outcome {
                 Ok(Ok(response)) => {
                     tracing::debug!(request_id = id.as_str(), status = response.status().as_u16(), "answered");
@@ -234,7 +234,7 @@ impl Edge {
                 gate.mark(sharing, headers);
             }
             if is_error {
-                headers.insert(SERVER_TIMING, total(begun.elapsed()));
+                headers.insert(SERVER_TIMING, error_timing(timing.as_ref(), begun.elapsed()));
                 if unread.ends_the_connection(version) {
                     headers.insert(CONNECTION, HeaderValue::from_static("close"));
                 }
@@ -320,6 +320,10 @@ impl Inner {
             }
             Err(error) => Some(Err(error)),
         }
+    }
+
+    fn around<'a>(&'a self, serving: &'a Serving, id: &'a RequestId, recorder: Option<&'a Recorder>) -> Around<'a> {
+        Around { client: &serving.client, config: &self.config, metrics: &self.metrics, id, recorder }
     }
 
     fn panicked(&self, id: &RequestId, route: Option<&str>) -> ApiError {

@@ -12,7 +12,7 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Map, Payload, Value};
-use callboard_core::{CallOptions, Client, Route};
+use callboard_core::{CallOptions, Client, Deadline, Priority, Recorder, Route};
 use tower::BoxError;
 
 use crate::config::HttpConfig;
@@ -36,6 +36,8 @@ pub(crate) struct Around<'a> {
     pub(crate) config: &'a HttpConfig,
     pub(crate) metrics: &'a EdgeMetrics,
     pub(crate) id: &'a RequestId,
+    /// What the record of its calls is written with.
+    pub(crate) recorder: Option<&'a Recorder>,
 }
 
 /// Answers one request to a user's route.
@@ -70,8 +72,7 @@ where
 
     let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
     let coding = head.coding;
-    let options = CallOptions::new().with_deadline(deadline);
-    let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
+    let options = around.options(deadline, head.priority);
     let body = Incoming::new(request.body_mut(), announced, &admission, limits).unpacked(coding)?;
     let payload = match way {
         Way::Route => read_payload(route, form, body, config).await?,
@@ -123,6 +124,13 @@ impl Wanted {
 }
 
 impl Around<'_> {
+    /// How its calls are made.
+    pub(crate) fn options(self, deadline: Deadline, priority: Option<Priority>) -> CallOptions {
+        let options = CallOptions::new().with_deadline(deadline);
+        let options = priority.into_iter().fold(options, CallOptions::with_priority);
+        self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder)
+    }
+
     /// What a stream keeps of its request.
     pub(crate) fn streamed(self, form: StreamForm, route: &Route, packing: &Packing) -> Streamed {
         Streamed {

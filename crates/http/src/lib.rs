@@ -68,10 +68,11 @@
 //! stream of them that is answered in order.
 //!
 //! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where there is an [access log](HttpConfig::access_log) |
+//! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
 //!
-//! `x-request-timeout-ms` and `x-request-priority` may come once; a second one is answered 400. Every answer of the edge has
+//! `x-request-timeout-ms`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400. Every answer of the edge has
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
-//! error with the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
+//! error the same as far as it came, and the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
 //!
 //! # Who may ask
 //!
@@ -114,6 +115,7 @@ mod config;
 mod convert;
 mod edge;
 mod error;
+mod explain;
 mod file_type;
 mod functions;
 mod infer;

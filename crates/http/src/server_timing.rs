@@ -10,19 +10,29 @@ use crate::ascii::Ascii;
 /// Where an answer says what took its time.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// The labels and three numbers of any length.
-type Text = Ascii<128>;
+/// The labels and four numbers of any length.
+type Text = Ascii<160>;
 
 /// `queue;dur=0.012, batch;dur=0.004, compute;dur=1.730`.
 pub(crate) fn server_timing(timing: &Timing) -> HeaderValue {
     let mut text = Text::new();
-    push_metric(&mut text, b"queue;dur=", timing.queue);
-    push_metric(&mut text, b", batch;dur=", timing.batch);
-    push_metric(&mut text, b", compute;dur=", timing.compute);
+    push_stages(&mut text, timing);
     text.to_header()
 }
 
-/// `total;dur=30.125`: what an error can tell, from the head of its request on.
+/// `queue;dur=…, batch;dur=…, compute;dur=…, total;dur=30.125`: what an error can tell, the total from the head of its request on,
+/// and the rest where there was a call.
+pub(crate) fn error_timing(timing: Option<&Timing>, total: Duration) -> HeaderValue {
+    let mut text = Text::new();
+    if let Some(timing) = timing {
+        push_stages(&mut text, timing);
+        text.push(b", ");
+    }
+    push_metric(&mut text, b"total;dur=", total);
+    text.to_header()
+}
+
+/// `total;dur=30.125`, from the head of the request on.
 pub(crate) fn total(duration: Duration) -> HeaderValue {
     let mut text = Text::new();
     push_metric(&mut text, b"total;dur=", duration);
@@ -34,6 +44,12 @@ pub(crate) fn first(duration: Duration) -> HeaderValue {
     let mut text = Text::new();
     push_metric(&mut text, b"first;dur=", duration);
     text.to_header()
+}
+
+fn push_stages(text: &mut Text, timing: &Timing) {
+    push_metric(text, b"queue;dur=", timing.queue);
+    push_metric(text, b", batch;dur=", timing.batch);
+    push_metric(text, b", compute;dur=", timing.compute);
 }
 
 fn push_metric(text: &mut Text, label: &[u8], duration: Duration) {
@@ -58,5 +74,10 @@ mod tests {
             server_timing(&timing(3_600_000_000, 1_000, 999)),
             "queue;dur=3600000.000, batch;dur=1.000, compute;dur=0.999"
         );
+        assert_eq!(
+            error_timing(Some(&timing(12, 0, 1_730)), Duration::from_millis(30)),
+            "queue;dur=0.012, batch;dur=0.000, compute;dur=1.730, total;dur=30.000"
+        );
+        assert_eq!(error_timing(None, Duration::from_millis(30)), "total;dur=30.000");
     }
 }

@@ -118,7 +118,8 @@ const SETTABLE: &str = "accept, authorization, content-encoding, content-type, g
                         x-request-priority, x-request-timeout-ms";
 
 /// Every header of an answer that means something to a page, beside those that it may always read.
-const READABLE: &str = "inference-header-content-length, retry-after, server-timing, traceparent, x-request-id";
+const READABLE: &str = "inference-header-content-length, retry-after, server-timing, traceparent, x-callboard-timeline, \
+                        x-request-id";
 
 /// What is written cannot be a list of origins.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
-use callboard_core::{CallError, ErrorKind, Failure};
+use callboard_core::{CallError, ErrorKind, Failure, Timing};
 
 use self::mapping::status_of;
 use crate::access::RateLimit;
@@ -46,6 +46,8 @@ struct Inner {
     header: Option<(HeaderName, HeaderValue)>,
     /// The route that it is about, where that is not known from the path alone.
     route: Option<String>,
+    /// Where its call's time went.
+    timing: Option<Timing>,
 }
 
 impl ApiError {
@@ -75,6 +77,7 @@ impl ApiError {
             details: None,
             header: None,
             route: None,
+            timing: None,
         }))
     }
 
@@ -294,6 +297,11 @@ impl ApiError {
         details.into_iter().fold(failure, Failure::with_details)
     }
 
+    /// Where its call's time went, if there was one.
+    pub(crate) fn timing(&self) -> Option<Timing> {
+        self.0.timing
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
     }
@@ -325,6 +333,7 @@ impl From<CallError> for ApiError {
         answer.0.remote_trace = error.remote_trace().map(str::to_owned);
         answer.0.stage = error.stage().map(str::to_owned);
         answer.0.details = error.details().cloned();
+        answer.0.timing = error.timing();
         answer
     }
 }

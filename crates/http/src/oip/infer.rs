@@ -102,8 +102,7 @@ where
     let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
     let body = Incoming::new(request.body_mut(), announced, &admission, limits).unpacked(coding)?;
     let bytes = body.collect_aligned_at(form.arrays_at()).await?;
-    let options = CallOptions::new().with_deadline(deadline);
-    let options = priority.into_iter().fold(options, CallOptions::with_priority);
+    let options = asked.around.options(deadline, priority);
     Ok(ReadBody { bytes, admission, options, packing })
 }
 

@@ -254,9 +254,13 @@ pub(super) fn problem_response(description: &str) -> Value {
     })
 }
 
-const HEADERS: [(&str, &str); 3] = [
+const HEADERS: [(&str, &str); 4] = [
     ("x-request-id", "The request's id: the client's own or a new one."),
-    ("server-timing", "Milliseconds in the queue, in the batch, and in user code."),
+    ("server-timing", "Milliseconds in the queue, in the batch, and in user code; of an error also in total."),
+    (
+        "x-callboard-timeline",
+        "The request's stages, batches and times as JSON, where `x-callboard-explain` asks for it.",
+    ),
     (RETRY_AFTER, "Seconds until a retry may fit."),
 ];
 
@@ -269,9 +273,10 @@ pub(super) fn headers() -> Value {
 }
 
 /// Component, header, description.
-const PARAMETERS: [(&str, &str, &str); 3] = [
+const PARAMETERS: [(&str, &str, &str); 4] = [
     ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
     ("Priority", "x-request-priority", "The class of the queues in which the request waits."),
+    ("Explain", "x-callboard-explain", "Whether the answer tells where its time went."),
     (
         "RequestId",
         "x-request-id",
@@ -284,6 +289,7 @@ pub(super) fn parameters() -> Value {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
             "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"], "default": "normal" }),
+            "Explain" => json!({ "type": "string", "enum": ["0", "1"], "default": "0" }),
             // Whatever it is, it is taken: what is no id is replaced.
             _ => json!({ "type": "string" }),
         };

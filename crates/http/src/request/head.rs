@@ -12,6 +12,7 @@ use callboard_core::{MAX_TIMEOUT, Priority};
 
 use crate::coding::Coding;
 use crate::error::ApiError;
+use crate::explain::X_CALLBOARD_EXPLAIN;
 
 /// How long the client is willing to wait, in milliseconds.
 pub(crate) const X_REQUEST_TIMEOUT_MS: &str = "x-request-timeout-ms";
@@ -30,6 +31,8 @@ pub(crate) struct Head<'a> {
     pub(crate) accept_encoding: Option<Cow<'a, HeaderValue>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) priority: Option<Priority>,
+    /// Asked and answered around the call; here it is only checked.
+    explain: Option<()>,
 }
 
 impl<'a> Head<'a> {
@@ -46,6 +49,7 @@ impl<'a> Head<'a> {
                 "content-encoding" => head.coding = Coding::of_body(value)?,
                 X_REQUEST_TIMEOUT_MS => set_once(&mut head.timeout, parse_timeout(value)?, X_REQUEST_TIMEOUT_MS)?,
                 X_REQUEST_PRIORITY => set_once(&mut head.priority, parse_priority(value)?, X_REQUEST_PRIORITY)?,
+                X_CALLBOARD_EXPLAIN => set_once(&mut head.explain, check_explain(value)?, X_CALLBOARD_EXPLAIN)?,
                 _ => {}
             }
         }
@@ -89,6 +93,13 @@ fn parse_priority(value: &HeaderValue) -> Result<Priority, ApiError> {
         b"normal" => Ok(Priority::Normal),
         b"low" => Ok(Priority::Low),
         _ => Err(ApiError::bad_header(X_REQUEST_PRIORITY, "`high`, `normal` or `low`")),
+    }
+}
+
+fn check_explain(value: &HeaderValue) -> Result<(), ApiError> {
+    match value.as_bytes() {
+        b"0" | b"1" => Ok(()),
+        _ => Err(ApiError::bad_header(X_CALLBOARD_EXPLAIN, "`0` or `1`")),
     }
 }
 

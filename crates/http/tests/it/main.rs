@@ -21,4 +21,5 @@ mod pages;
 mod refusals;
 mod streams;
 mod support;
+mod timelines;
 mod tls;

@@ -1,0 +1,180 @@
+//! One request's timeline, for a client that asks for it by `x-callboard-explain: 1` or `?explain=1`.
+//!
+//! It comes as JSON in a header, [`X_CALLBOARD_TIMELINE`], because bodies have forms of their own: whatever the route gives, an error
+//! included, `curl -s -o answer -w '%header{x-callboard-timeline}' …` shows it. A stream's head tells what was known at its first
+//! item.
+//!
+//! * **Full:** the header has at most [`MAX_BYTES`]; stages that do not fit are counted in `omitted`.
+//! * **Not allowed:** where [`HttpConfig::explain_requests`] is off, the wish is passed over.
+
+use std::time::Duration;
+
+use axum::http::header::{HeaderName, HeaderValue};
+use axum::http::{HeaderMap, Request};
+use callboard_core::{BatchFacts, Instant, Recorder, Run, Timeline, Visit};
+use serde::Serialize;
+
+use crate::config::HttpConfig;
+
+/// Asks for the timeline: `1`, or `0` for none.
+pub(crate) const X_CALLBOARD_EXPLAIN: &str = "x-callboard-explain";
+
+/// Where the answer has it.
+pub(crate) const X_CALLBOARD_TIMELINE: HeaderName = HeaderName::from_static("x-callboard-timeline");
+
+/// The same wish in the query, for those who have only an address to type.
+const PARAMETER: &str = "explain=1";
+
+/// Proxies keep a whole head in 8 KiB, or in 4; some twenty runs.
+const MAX_BYTES: usize = 3 * 1024;
+
+/// Whether this request is to be explained.
+pub(crate) fn is_wanted<B>(config: &HttpConfig, request: &Request<B>) -> bool {
+    config.explain_requests && (by_header(request.headers()) || by_query(request.uri().query()))
+}
+
+fn by_header(headers: &HeaderMap) -> bool {
+    headers.get(X_CALLBOARD_EXPLAIN).is_some_and(|value| value == "1")
+}
+
+fn by_query(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|parameter| parameter == PARAMETER))
+}
+
+/// What is known of the request until now.
+pub(crate) fn header(recorder: &Recorder) -> HeaderValue {
+    let timeline = recorder.timeline(Instant::now());
+    let mut omitted = timeline.omitted;
+    let mut shown = timeline.visits.len();
+    loop {
+        let text = written(&timeline, shown, omitted);
+        match HeaderValue::from_str(&text) {
+            Ok(header) if text.len() <= MAX_BYTES || shown == 0 => return header,
+            _ if shown == 0 => return HeaderValue::from_static("{}"),
+            _ => {
+                shown -= 1;
+                omitted += 1;
+            }
+        }
+    }
+}
+
+fn written(timeline: &Timeline, shown: usize, omitted: usize) -> String {
+    let stages = timeline.visits.iter().take(shown).map(StageJson::of).collect();
+    let json = TimelineJson { total_ms: ms(timeline.total), stages, omitted };
+    ascii(&serde_json::to_string(&json).unwrap_or_default())
+}
+
+#[derive(Serialize)]
+struct TimelineJson<'a> {
+    total_ms: f64,
+    stages: Vec<StageJson<'a>>,
+    #[serde(skip_serializing_if = "is_zero")]
+    omitted: usize,
+}
+
+#[derive(Serialize)]
+struct StageJson<'a> {
+    stage: &'a str,
+    arrived_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_ms: Option<f64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    elsewhere: bool,
+    attempts: usize,
+    runs: Vec<RunJson>,
+}
+
+#[derive(Serialize)]
+struct RunJson {
+    queue_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch: Option<BatchJson>,
+    /// Not there while it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct BatchJson {
+    id: u64,
+    size: usize,
+    replica: usize,
+    release: &'static str,
+}
+
+impl<'a> StageJson<'a> {
+    fn of(visit: &'a Visit) -> Self {
+        Self {
+            stage: visit.stage.as_str(),
+            arrived_ms: ms(visit.arrived),
+            left_ms: visit.left.map(ms),
+            elsewhere: visit.is_elsewhere,
+            attempts: visit.runs.iter().filter(|run| run.compute.is_some()).count(),
+            runs: visit.runs.iter().map(RunJson::of).collect(),
+        }
+    }
+}
+
+impl RunJson {
+    fn of(run: &Run) -> Self {
+        Self {
+            queue_ms: ms(run.queue),
+            batch_ms: run.batch_wait.map(ms),
+            compute_ms: run.compute.map(ms),
+            batch: run.batch.as_ref().map(BatchJson::of),
+            end: run.end.map(|end| end.as_str()),
+        }
+    }
+}
+
+impl BatchJson {
+    fn of(facts: &BatchFacts) -> Self {
+        let BatchFacts { id, size, replica, reason, .. } = *facts;
+        Self { id, size, replica, release: reason.map_or("isolation", |reason| reason.as_str()) }
+    }
+}
+
+/// With microseconds behind the point.
+fn ms(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// A header is ASCII; names of stages need not be.
+fn ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c.is_ascii() {
+            true => text.push(c),
+            false => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wish_is_one_parameter_among_others() {
+        assert!(by_query(Some("explain=1")) && by_query(Some("a=b&explain=1&c")));
+        for other in ["explain", "explain=0", "explain=10", "unexplain=1", ""] {
+            assert!(!by_query(Some(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn names_of_any_script_are_written_in_ascii() {
+        assert_eq!(ascii("\"größe😀\""), r#""gr\u00f6\u00dfe\ud83d\ude00""#);
+        assert_eq!(serde_json::from_str::<String>(&ascii("\"größe😀\"")).unwrap(), "größe😀");
+    }
+}

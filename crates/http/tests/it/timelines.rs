@@ -1,0 +1,105 @@
+//! Where one request's time went: on its answer, and on the error of a call that failed.
+
+use serde_json::Value;
+
+use crate::support::app::{Hold, app};
+use crate::support::{Answer, Server, config};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn timeline(answer: &Answer) -> Value {
+    let header = answer.header("x-callboard-timeline").unwrap_or_else(|| panic!("no timeline: {answer:?}"));
+    assert!(header.is_ascii());
+    serde_json::from_str(header).unwrap_or_else(|error| panic!("{error}: {header}"))
+}
+
+/// The milliseconds of one metric of `server-timing`.
+fn spent(answer: &Answer, metric: &str) -> Option<f64> {
+    let timing = answer.header("server-timing").expect("every error has it");
+    let metrics = timing.split(", ").filter_map(|one| one.split_once(";dur="));
+    metrics.into_iter().find(|(name, _)| *name == metric).map(|(_, ms)| ms.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_request_that_asks_is_told_its_stages_batches_and_times() {
+    let server = Server::of_app(app(), config(|_| {})).await;
+    let by_header = server.connect().await.post("/mirror", &[JSON, ("x-callboard-explain", "1")], "7").await;
+    let by_query = server.post_json("/mirror?a=b&explain=1", "7").await;
+    for answer in [by_header, by_query] {
+        assert_eq!((answer.status, answer.text()), (200, "7"));
+        let told = timeline(&answer);
+        let stage = &told["stages"][0];
+        assert_eq!((&stage["stage"], &stage["attempts"]), (&"mirror".into(), &1.into()), "{told}");
+        let run = &stage["runs"][0];
+        assert_eq!(
+            (&run["end"], &run["batch"]["size"], &run["batch"]["replica"]),
+            (&"done".into(), &1.into(), &0.into())
+        );
+        assert_eq!(run["batch"]["release"], "full");
+        let [queue, batch, compute, total] =
+            [&run["queue_ms"], &run["batch_ms"], &run["compute_ms"], &told["total_ms"]].map(|ms| ms.as_f64().unwrap());
+        assert!(queue + batch + compute <= total, "{told}");
+        assert_eq!((Some(queue), Some(compute)), (spent(&answer, "queue"), spent(&answer, "compute")), "{answer:?}");
+    }
+
+    for headers in [&[JSON][..], &[JSON, ("x-callboard-explain", "0")]] {
+        assert_eq!(server.connect().await.post("/mirror", headers, "7").await.header("x-callboard-timeline"), None);
+    }
+    let refused = server.connect().await.post("/mirror", &[JSON, ("x-callboard-explain", "yes")], "7").await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("header `x-callboard-explain` must be `0` or `1`"), "{}", refused.text());
+}
+
+#[tokio::test]
+async fn an_inference_request_and_a_function_call_are_told_theirs() {
+    let server = Server::of_app(app(), config(|_| {})).await;
+    let call = server.post_json("/v1/call/mirror?explain=1", r#"{"args": [1]}"#).await;
+    assert_eq!((call.status, &timeline(&call)["stages"][0]["stage"]), (200, &"mirror".into()));
+    let refused = server.post_json("/v2/models/mirror/infer?explain=1", "{").await;
+    assert_eq!((refused.status, timeline(&refused)["stages"].as_array().unwrap().len()), (400, 0));
+}
+
+#[tokio::test]
+async fn an_expired_request_tells_where_its_time_went() {
+    let (app, holding) = Hold::with_queue(4).split();
+    let server = Server::of_app(app, config(|_| {})).await;
+    let headers = [JSON, ("x-request-timeout-ms", "60"), ("x-callboard-explain", "1")];
+    let (mut first, mut second) = (server.connect().await, server.connect().await);
+    let running = async {
+        let answer = first.post("/hold", &headers, "\"x\"").await;
+        assert_eq!(answer.status, 504);
+        let run = &timeline(&answer)["stages"][0]["runs"][0];
+        assert!(run["compute_ms"].as_f64().unwrap() > 0.0 && run["end"].is_null(), "{run}");
+        assert!(spent(&answer, "compute").unwrap() > 0.0 && spent(&answer, "total").unwrap() >= 60.0);
+    };
+    running.await;
+    holding.one_is_held().await;
+
+    // The thread is still at the first.
+    let answer = second.post("/hold", &headers, "\"y\"").await;
+    assert_eq!(answer.status, 504);
+    let told = timeline(&answer);
+    let stage = &told["stages"][0];
+    assert_eq!((&stage["attempts"], &stage["runs"][0]["batch"]), (&0.into(), &Value::Null), "{told}");
+    assert!(spent(&answer, "queue").unwrap() > 0.0, "{answer:?}");
+    assert_eq!(spent(&answer, "compute"), Some(0.0));
+    holding.release_one();
+}
+
+#[tokio::test]
+async fn an_error_tells_its_times_unasked_and_what_was_no_call_its_total() {
+    let server = Server::of_app(app(), config(|_| {})).await;
+    let failed = server.post_json("/fail", "\"plainly\"").await;
+    assert_eq!((failed.status, failed.header("x-callboard-timeline")), (500, None));
+    assert!(spent(&failed, "compute").unwrap() <= spent(&failed, "total").unwrap());
+    let unknown = server.post_json("/nowhere", "1").await;
+    assert_eq!((unknown.status, spent(&unknown, "compute")), (404, None));
+    assert!(spent(&unknown, "total").is_some());
+}
+
+#[tokio::test]
+async fn where_it_is_off_the_wish_is_passed_over() {
+    let server = Server::of_app(app(), config(|c| c.explain_requests = false)).await;
+    let answer = server.connect().await.post("/mirror?explain=1", &[JSON, ("x-callboard-explain", "1")], "7").await;
+    assert_eq!((answer.status, answer.header("x-callboard-timeline")), (200, None));
+}
