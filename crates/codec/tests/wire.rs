@@ -88,7 +88,7 @@ fn a_node_of_version_1_is_understood() {
 
     assert_eq!(value(&frames[1].body), Value::Int(0));
     let done: Done = header(&frames[2]);
-    assert_eq!((done.times, done.load), (Times { queue: 1, batch: 2, compute: 300 }, Load { in_flight: 5 }));
+    assert_eq!((done.times, done.load), (Times { queue: 1, batch: 2, compute: 300 }, Load { in_flight: 5, queued: 0 }));
     let fail: Fail = header(&frames[3]);
     assert_eq!((fail.kind.as_str(), fail.started, fail.status), ("failed", true, 418));
     assert_eq!(value(&frames[3].body), Value::Map(Map::from_iter([("why", Value::from("x"))])));

@@ -253,6 +253,10 @@ pub struct Reply {
 }
 
 impl Reply {
+    pub(crate) fn into_parts(self) -> (Payload, Timing) {
+        (self.payload, self.timing)
+    }
+
     /// An outcome that another door brings.
     #[must_use]
     pub fn new(payload: Payload, timing: Timing) -> Self {

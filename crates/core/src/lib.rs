@@ -73,7 +73,7 @@ pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
     AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, Client, FunctionCall, NO_ARGS,
-    OfferedStage, PayloadReplies, Prepare, Preprocess, Replies, StageAdmission,
+    OfferedStage, PayloadReplies, Prepare, Preprocess, Replies, StageAdmission, StageQueue,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
@@ -86,14 +86,17 @@ pub use node::{
     ActorDescription, AlreadyJoined, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
     ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
 };
-pub use pipeline::{Elsewhere, MemberError, Members, Pipeline, StageCall, StageLoad, StreamPipeline};
+pub use pipeline::{
+    Choice, Elsewhere, FromElsewhere, MemberError, Members, Pipeline, StageCall, StageLoad, StageOutputs, StageReply,
+    StreamPipeline,
+};
 pub use plan::Plan;
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{
     Contract, DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Placement,
     Rows, Stage, StageSettings, StreamStage,
 };
-pub use supervisor::{BackoffPolicy, Intensity, RetryBudget, StageState};
+pub use supervisor::{BackoffPolicy, Intensity, StageState};
 pub use timeline::{BatchFacts, BatchObserver, EndedBatch, Recorder, Run, RunEnd, SpanId, Timeline, Visit};
 pub use worker::{AsyncWorker, Batch, ItemContext, NotEmitted, Outputs, Replica, StreamWorker, Worker};
 

@@ -43,6 +43,9 @@ pub struct Welcome {
     pub max_body_bytes: u64,
     /// It takes no new work.
     pub draining: bool,
+    /// How many stages one call may name; 0 for a node that runs one at a time.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_stages: u32,
 }
 
 /// One thing that a node offers: a route, or a stage that peers may call.
@@ -53,7 +56,7 @@ pub struct Offer {
     pub name: String,
     /// It is a stage.
     pub stage: bool,
-    /// The number of the change that opened it.
+    /// Of a route, the number of the change that opened it; of a stage, which revision it is.
     pub revision: u64,
     /// It answers one input with many outputs.
     pub streams: bool,
@@ -98,6 +101,9 @@ pub struct Call {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Done {
+    /// How many of the call's stages ran, where the next one had no room; 0 for all of them.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stages: u32,
     /// Where the time went.
     #[serde(skip_serializing_if = "is_default")]
     pub times: Times,
@@ -175,6 +181,9 @@ pub struct Times {
 pub struct Load {
     /// Calls that it has in flight.
     pub in_flight: u32,
+    /// Entries that wait in the stages of this call.
+    #[serde(skip_serializing_if = "is_default")]
+    pub queued: u32,
 }
 
 /// The frame that gives up one call of a pack.

@@ -12,7 +12,7 @@ pub use blocking::{BlockingClient, BlockingStream};
 pub use caller::Caller;
 pub use function::{FunctionCall, NO_ARGS};
 pub use replies::{PayloadReplies, Replies};
-pub use stage::{OfferedStage, StageAdmission};
+pub use stage::{OfferedStage, StageAdmission, StageQueue};
 pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 
 use std::any::Any;
@@ -146,6 +146,12 @@ impl Client {
         fly(now, AdmittedCall::new(admission, flight), payload)
     }
 
+    /// Calls that this node has admitted and not answered.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.shared.gateway.in_flight()
+    }
+
     /// A call's flight by what its caller, its route and its node say.
     fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
         Arc::new(Self::new_flight(admission, options))
@@ -228,6 +234,7 @@ fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
 struct AdmittedCall {
     admission: Admission,
     flight: Arc<Flight>,
+    /// Whether its outcome is still to be counted.
     open: bool,
 }
 
@@ -236,12 +243,19 @@ impl AdmittedCall {
         Self { admission, flight, open: true }
     }
 
+    /// One whose outcome is counted by the node that owns it.
+    fn of_peer(admission: Admission, flight: Arc<Flight>) -> Self {
+        Self { admission, flight, open: false }
+    }
+
     fn admitted_at(&self) -> Instant {
         self.admission.admitted_at()
     }
 
     fn close(&mut self, result: &Result<Reply, CallError>) {
-        self.open = false;
+        if !std::mem::take(&mut self.open) {
+            return;
+        }
         let metrics = self.admission.route().metrics();
         match result {
             _ if !COUNTING => {}

@@ -16,13 +16,13 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::{AdmittedCall, Client, read_output};
-use crate::batcher::StageOutcome;
+use crate::batcher::{Pool, StageOutcome};
 use crate::call::{CallOptions, Flight, Reply, Timing};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
-use crate::pipeline::Graph;
-use crate::router::Route;
+use crate::pipeline::{Graph, StageOutputs, StreamPlace, place_stream, stream_elsewhere};
+use crate::router::{HeldRoute, Route};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -64,10 +64,22 @@ impl Client {
     pub fn submit_streaming(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
         let flight = Self::flight_of(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admitted_at() + timeout);
-        let route = Arc::clone(admission.route());
-        let call = Arc::new(Mutex::new(Some(AdmittedCall::new(admission, Arc::clone(&flight)))));
+        let way = Way::Route(Arc::clone(admission.route()));
+        self.talk(AdmittedCall::new(admission, flight), way, first_by, payload)
+    }
+
+    /// Runs a call along its way as its outputs are read.
+    pub(super) fn talk(
+        &self,
+        call: AdmittedCall,
+        way: Way,
+        first_by: Option<Instant>,
+        payload: Payload,
+    ) -> PayloadReplies {
+        let flight = Arc::clone(&call.flight);
+        let call = Arc::new(Mutex::new(Some(call)));
         let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
-        let talk = Talk { call, end, route, flight, first_by, phase: Phase::Begin(payload) };
+        let talk = Talk { call, end, way, flight, first_by, phase: Phase::Begin(payload) };
         PayloadReplies(stream::unfold(talk, Talk::next).boxed())
     }
 }
@@ -156,12 +168,40 @@ fn late(what: &str) -> CallError {
     CallError::deadline_exceeded(&format!("before the {what} was there"))
 }
 
+/// The steps of a call with a stream in it.
+pub(super) enum Way {
+    Route(Arc<Route>),
+    /// A stage that streams, and those behind it: what another node asked for.
+    Stages {
+        steps: Vec<Graph<Arc<Pool>>>,
+        /// The routes that keep them.
+        _held: Vec<HeldRoute>,
+    },
+}
+
+impl Way {
+    fn steps(&self) -> &[Graph<Arc<Pool>>] {
+        match self {
+            Self::Route(route) => route.graph().steps(),
+            Self::Stages { steps, .. } => steps,
+        }
+    }
+
+    /// Where the streaming stage stands; behind all steps where none streams.
+    fn streams_at(&self) -> usize {
+        match self {
+            Self::Route(route) => route.streams_at().unwrap_or_else(|| self.steps().len()),
+            Self::Stages { .. } => 0,
+        }
+    }
+}
+
 /// A call in the middle of its answer.
 struct Talk {
     call: Open,
     /// The task that waits for its deadline.
     end: AbortHandle,
-    route: Arc<Route>,
+    way: Way,
     flight: Arc<Flight>,
     /// When the first output has to be there.
     first_by: Option<Instant>,
@@ -172,7 +212,15 @@ enum Phase {
     /// Nothing has been asked for yet.
     Begin(Payload),
     /// The streaming stage is at work. Its outcome comes behind its last output.
-    Streaming { outputs: mpsc::Receiver<Payload>, outcome: BoxFuture<StageOutcome>, ended: Option<StageOutcome> },
+    Streaming {
+        outputs: mpsc::Receiver<Payload>,
+        outcome: BoxFuture<StageOutcome>,
+        ended: Option<StageOutcome>,
+        /// The input again, while another node may take the call if this one refuses it.
+        spare: Option<Payload>,
+    },
+    /// The streaming stage is at work on another node, and so are those behind it, up to this step.
+    Elsewhere { outputs: PayloadReplies, passed: usize },
     /// The last output was given.
     Ending,
     /// The outcome was given.
@@ -199,7 +247,7 @@ impl Talk {
         let due = self.first_by.map_or(deadline, |first_by| first_by.min(deadline));
         let next = tokio::select! {
             biased;
-            next = Self::advance(&self.route, &self.flight, &mut self.phase) => next,
+            next = Self::advance(&self.way, &self.flight, &mut self.phase) => next,
             () = tokio::time::sleep_until(due) => {
                 Err(late(if self.first_by.is_some() { "first output" } else { "outcome" }))
             }
@@ -226,57 +274,108 @@ impl Talk {
     }
 
     /// The next output, or `None` after the last.
-    async fn advance(route: &Route, flight: &Arc<Flight>, phase: &mut Phase) -> Result<Option<Payload>, CallError> {
-        let steps = route.graph().steps();
-        // All steps are before it, where none streams.
-        let streams_at = route.streams_at().unwrap_or(steps.len());
+    async fn advance(way: &Way, flight: &Arc<Flight>, phase: &mut Phase) -> Result<Option<Payload>, CallError> {
+        let steps = way.steps();
+        let streams_at = way.streams_at();
         if matches!(phase, Phase::Begin(_))
             && let Phase::Begin(payload) = std::mem::replace(phase, Phase::Ending)
         {
             let head = Graph::run_steps(&steps[..streams_at], payload, flight, clock::now()).await?;
-            let Some(stage) = steps.get(streams_at) else { return Ok(Some(head.payload)) };
-            *phase = Self::begin_streaming(flight, stage, head.payload)?;
+            if streams_at == steps.len() {
+                return Ok(Some(head.payload));
+            }
+            let begun = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
+            *phase = begun.map_err(|error| error.after_start(streams_at > 0))?;
         }
-        let Phase::Streaming { outputs, outcome, ended } = phase else { return Ok(None) };
-        let output = loop {
-            tokio::select! {
-                biased;
-                output = outputs.recv() => break output,
-                outcome = &mut *outcome, if ended.is_none() => {
-                    // A thread that does not come back may hold the other end; what it sent before is still read.
-                    outputs.close();
-                    *ended = Some(outcome);
-                }
+        let (output, passed) = loop {
+            match phase {
+                Phase::Streaming { outputs, outcome, ended, spare } => match next_here(outputs, outcome, ended).await {
+                    Ok(output) => {
+                        *spare = None;
+                        break (output, 1);
+                    }
+                    // Refused before it began. What this node said of itself is what its caller can do something about.
+                    Err(refusal) => match spare.take().filter(|_| refusal.is_retryable()) {
+                        None => return Err(refusal),
+                        Some(payload) => match stream_elsewhere(&steps[streams_at..], payload, flight, None).await {
+                            Err(error) if error.is_retryable() => return Err(refusal),
+                            begun => *phase = elsewhere(begun?),
+                        },
+                    },
+                },
+                Phase::Elsewhere { outputs, passed } => match outputs.next().await {
+                    Some(output) => break (Some(output?), *passed),
+                    None => break (None, *passed),
+                },
+                Phase::Begin(_) | Phase::Ending | Phase::Over => return Ok(None),
             }
         };
-        match output {
-            Some(output) => {
-                let reply = Graph::run_steps(&steps[streams_at + 1..], output, flight, clock::now()).await;
-                // The stream has begun, and so has its side effect.
-                Ok(Some(reply.map_err(|error| error.after_start(true))?.payload))
-            }
-            None => {
-                let outcome = match ended.take() {
-                    Some(outcome) => outcome,
-                    None => outcome.await,
-                };
-                *phase = Phase::Ending;
-                outcome.map(|_| None)
-            }
-        }
+        let Some(output) = output else {
+            *phase = Phase::Ending;
+            return Ok(None);
+        };
+        let reply = Graph::run_steps(&steps[streams_at + passed..], output, flight, clock::now()).await;
+        // The stream has begun, and so has its side effect.
+        Ok(Some(reply.map_err(|error| error.after_start(true))?.payload))
     }
 
-    fn begin_streaming(
+    /// Begins the stream of the first step, here or elsewhere.
+    async fn begin_streaming(
         flight: &Arc<Flight>,
-        stage: &Graph<Arc<crate::batcher::Pool>>,
+        steps: &[Graph<Arc<Pool>>],
         payload: Payload,
     ) -> Result<Phase, CallError> {
-        let Graph::Stage(pool) = stage else {
+        let pool = match &steps[0] {
+            Graph::Stage(pool) => Some(pool),
+            _ => None,
+        };
+        let spare = match place_stream(&steps[0], flight) {
+            StreamPlace::Elsewhere(revision) => {
+                let begun = stream_elsewhere(steps, payload.clone(), flight, revision).await;
+                match begun {
+                    Err(error) if error.is_retryable() && pool.is_some() => None,
+                    begun => return begun.map(elsewhere),
+                }
+            }
+            StreamPlace::Here { may_leave } => may_leave.then(|| payload.clone()),
+        };
+        let Some(pool) = pool else {
             return Err(CallError::new(ErrorKind::Internal, "the streaming step is not a stage"));
         };
         let (sender, outputs) = mpsc::channel(pool.settings().credit().get());
         let (pool, flight) = (Arc::clone(pool), Arc::clone(flight));
         let outcome = Box::pin(async move { pool.submit_streaming(payload, sender, &flight, clock::now()).await });
-        Ok(Phase::Streaming { outputs, outcome, ended: None })
+        Ok(Phase::Streaming { outputs, outcome, ended: None, spare })
     }
+}
+
+fn elsewhere(begun: StageOutputs) -> Phase {
+    Phase::Elsewhere { outputs: begun.outputs, passed: begun.stages }
+}
+
+/// The next output of a stage on this node, or `None` after the last.
+async fn next_here(
+    outputs: &mut mpsc::Receiver<Payload>,
+    outcome: &mut BoxFuture<StageOutcome>,
+    ended: &mut Option<StageOutcome>,
+) -> Result<Option<Payload>, CallError> {
+    let output = loop {
+        tokio::select! {
+            biased;
+            output = outputs.recv() => break output,
+            outcome = &mut *outcome, if ended.is_none() => {
+                // A thread that does not come back may hold the other end; what it sent before is still read.
+                outputs.close();
+                *ended = Some(outcome);
+            }
+        }
+    };
+    if output.is_some() {
+        return Ok(output);
+    }
+    let outcome = match ended.take() {
+        Some(outcome) => outcome,
+        None => outcome.await,
+    };
+    outcome.map(|_| None)
 }

@@ -1,23 +1,63 @@
-//! Calls of single stages, by other nodes: the owner of the call is elsewhere, the permits and the work are here.
+//! Calls of stages by other nodes: the owner of the call is elsewhere, the permits and the work are here.
+//!
+//! A call may name several stages that follow each other. Where a later one has no room, the output of those before it goes back, and
+//! the owner asks on; nothing of it is run twice. Nothing is sent on from here, and no outcome is counted: both are the owner's.
 
 use std::sync::Arc;
 
 use callboard_codec::Payload;
 
-use super::Client;
+use super::replies::Way;
+use super::{AdmittedCall, Client, PayloadReplies};
 use crate::batcher::Pool;
-use crate::call::{CallOptions, Reply};
+use crate::call::{CallOptions, Flight, Micros, Reply};
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
+use crate::pipeline::{Graph, StageReply};
+use crate::router::HeldRoute;
 use crate::stage::Contract;
 
-/// A stage's right to be called once by another node. Dropping it gives the permits back.
+/// The right of stages to be called once by another node. Dropping it gives the permits back.
 #[derive(Debug)]
 pub struct StageAdmission {
-    /// Holds the route that keeps the stage.
+    /// Holds the route that keeps the first stage.
     admission: Admission,
-    pool: Arc<Pool>,
+    pools: Vec<Arc<Pool>>,
+    /// Those that keep the stages behind it.
+    _held: Vec<HeldRoute>,
+}
+
+impl StageAdmission {
+    /// Whether the first stage answers one input with many outputs.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        self.pools.first().is_some_and(|pool| pool.streams())
+    }
+
+    /// The queues of the stages.
+    #[must_use]
+    pub fn queue(&self) -> StageQueue {
+        StageQueue(self.pools.clone())
+    }
+}
+
+/// The queues of some stages, to look at.
+#[derive(Clone, Debug)]
+pub struct StageQueue(Vec<Arc<Pool>>);
+
+impl StageQueue {
+    /// Entries that wait in them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|pool| pool.queued()).sum()
+    }
+
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// A stage that other nodes may call.
@@ -28,50 +68,64 @@ pub struct OfferedStage {
     pub name: String,
     /// Whether it may be run a second time.
     pub contract: Contract,
+    /// It answers one input with many outputs.
+    pub streams: bool,
+    /// Which revision of it this is.
+    pub revision: u64,
 }
 
 impl Client {
-    /// The stages that other nodes may call: those that routes use, and that do not stream.
+    /// The stages that other nodes may call: those that routes use.
     #[must_use]
     pub fn offered_stages(&self) -> Vec<OfferedStage> {
         let mut offered: Vec<OfferedStage> = Vec::new();
         for route in self.routes() {
             for pool in route.graph().stages() {
                 let name = pool.name().as_str();
-                let open = pool.state().0.accepts_entries() && !pool.streams();
+                let open = pool.state().0.accepts_entries();
                 if open && !offered.iter().any(|stage| stage.name == name) {
-                    offered.push(OfferedStage { name: name.to_owned(), contract: pool.contract() });
+                    offered.push(OfferedStage {
+                        name: name.to_owned(),
+                        contract: pool.contract(),
+                        streams: pool.streams(),
+                        revision: pool.settings().revision(),
+                    });
                 }
             }
         }
         offered
     }
 
-    /// Calls that this node has admitted and not answered.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.shared.gateway.in_flight()
-    }
-
-    /// Takes the permits for a call of one stage before its `bytes` are read.
+    /// Takes the permits for a call of stages that follow each other before its `bytes` are read.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when no route uses such a stage, or the node drains; `Overloaded` when the node's permits are out. Nothing was
-    /// started.
-    pub fn admit_stage(&self, stage: &str, bytes: u64) -> Result<StageAdmission, CallError> {
-        let found = self.routes().into_iter().find_map(|route| {
-            let pool = route.graph().stages().into_iter().find(|pool| pool.name().as_str() == stage).cloned()?;
-            Some((route, pool))
-        });
-        let Some((route, pool)) = found else {
-            let message = format!("this node does not run the stage `{stage}`");
-            return Err(CallError::new(ErrorKind::Unavailable, message));
-        };
-        Ok(StageAdmission { admission: self.admit(&route, bytes)?, pool })
+    /// `Unavailable` when no route uses such a stage, or the node drains; `Overloaded` when the node's permits are out; `InvalidInput`
+    /// when a stage streams that is not the first. Nothing was started.
+    pub fn admit_stages<S: AsRef<str>>(&self, stages: &[S], bytes: u64) -> Result<StageAdmission, CallError> {
+        let mut pools = Vec::with_capacity(stages.len());
+        let mut held = Vec::with_capacity(stages.len());
+        for stage in stages {
+            let stage = stage.as_ref();
+            let Some((route, pool)) = self.shared.router.hold_stage(stage) else {
+                let message = format!("this node does not run the stage `{stage}`");
+                return Err(CallError::new(ErrorKind::Unavailable, message));
+            };
+            if pool.streams() && !pools.is_empty() {
+                let message = format!("the stage `{stage}` streams: it has to be the first of the call");
+                return Err(CallError::new(ErrorKind::InvalidInput, message));
+            }
+            pools.push(pool);
+            held.push(route);
+        }
+        if held.is_empty() {
+            return Err(CallError::new(ErrorKind::InvalidInput, "the call names no stage"));
+        }
+        let admission = self.shared.gateway.admit(held.swap_remove(0), bytes)?;
+        Ok(StageAdmission { admission, pools, _held: held })
     }
 
-    /// Runs an admitted call of a stage, here and nowhere else.
+    /// Runs an admitted call of stages, here and nowhere else. Where a later stage refuses, it says how many ran before that.
     ///
     /// # Errors
     ///
@@ -80,29 +134,68 @@ impl Client {
     /// # Cancellation
     ///
     /// Dropping the future cancels the call.
-    pub async fn submit_stage(
+    pub async fn submit_stages(
         &self,
         admission: StageAdmission,
         payload: Payload,
         options: CallOptions,
-    ) -> Result<Reply, CallError> {
-        let StageAdmission { admission, pool } = admission;
-        // Not sent on: who sent it has made the choice.
-        let mut flight = Self::new_flight(&admission, &options);
-        flight.beyond = None;
-        let flight = Arc::new(flight);
+    ) -> Result<StageReply, CallError> {
+        if admission.streams() {
+            let message = format!("the stage `{}` streams: it needs credit", admission.pools[0].name());
+            return Err(CallError::new(ErrorKind::InvalidInput, message));
+        }
+        let flight = here_only(&admission, &options);
         let deadline = flight.deadline.instant();
         tokio::select! {
             biased;
-            outcome = pool.submit(payload, &flight, clock::now()) => {
-                let reply = outcome.map_err(|error| error.after(flight.spent(clock::now())))?;
-                let (payload, timing) = reply.into_parts();
-                Ok(Reply::new(payload, timing))
+            outcome = run(&admission.pools, payload, &flight) => {
+                outcome.map_err(|error| error.after(flight.spent(clock::now())))
             }
             () = tokio::time::sleep_until(deadline) => {
-                let error = CallError::deadline_exceeded("before the outcome was there").at_stage(pool.name());
-                Err(error.after(flight.spent(clock::now())))
+                let error = CallError::deadline_exceeded("before the outcome was there");
+                Err(error.at_stage(admission.pools[0].name()).after(flight.spent(clock::now())))
             }
         }
     }
+
+    /// Runs an admitted call whose first stage streams, here and nowhere else, as its outputs are read. Those behind it run for each
+    /// output.
+    #[must_use = "a call runs as its replies are read"]
+    pub fn submit_stages_streaming(
+        &self,
+        admission: StageAdmission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> PayloadReplies {
+        let flight = here_only(&admission, &options);
+        let first_by = options.first_item_timeout().map(|timeout| admission.admission.admitted_at() + timeout);
+        let StageAdmission { admission, pools, _held } = admission;
+        let way = Way::Stages { steps: pools.into_iter().map(Graph::Stage).collect(), _held };
+        self.talk(AdmittedCall::of_peer(admission, flight), way, first_by, payload)
+    }
+}
+
+/// Not sent on: who sent it has made the choice.
+fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
+    let mut flight = Client::new_flight(&admission.admission, options);
+    flight.beyond = None;
+    Arc::new(flight)
+}
+
+async fn run(pools: &[Arc<Pool>], mut payload: Payload, flight: &Arc<Flight>) -> Result<StageReply, CallError> {
+    let mut total = Micros::default();
+    for (ran, pool) in pools.iter().enumerate() {
+        // What it would go on with elsewhere.
+        let so_far = (ran > 0).then(|| payload.clone());
+        let timing;
+        (payload, timing) = match (pool.submit(payload, flight, clock::now()).await, so_far) {
+            (Ok(reply), _) => reply.into_parts(),
+            (Err(refusal), Some(so_far)) if refusal.is_retryable() => {
+                return Ok(StageReply::new(Reply::new(so_far, total.into()), ran));
+            }
+            (Err(error), _) => return Err(error.after_start(ran > 0)),
+        };
+        total.add(timing);
+    }
+    Ok(StageReply::new(Reply::new(payload, total.into()), pools.len()))
 }

@@ -1,7 +1,8 @@
 //! The seam for stages that run on other nodes: core says what it needs of them, and knows no network.
 //!
 //! A call stays with the node that admitted it. At each stage that node decides anew where it runs: here, unless it is clearly better
-//! elsewhere; and where the one has no room, the other is asked. A call that came from another node is never sent on.
+//! elsewhere; and where the one has no room, the other is asked. Stages that stand behind one that leaves, and run elsewhere only, go
+//! along. A call that came from another node is never sent on.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,32 +10,55 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
-use super::{Graph, Pipeline};
+use super::run::check_time;
+use super::{Graph, Pipeline, StreamPipeline};
 use crate::batcher::Pool;
-use crate::call::{CallOptions, Flight, Reply};
+use crate::call::{CallOptions, Flight, Reply, SessionKey};
+use crate::client::PayloadReplies;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
+use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::Phase;
+
+/// What will be there, or why not.
+pub type FromElsewhere<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
 
 /// The other nodes, as a pipeline sees them. A node is given one with [`NodeHandle::join`](crate::NodeHandle::join).
 pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
-    /// Whether the next call of this stage should leave, given how the stage does here. Asked once per call and stage: it looks at what
-    /// it knows, and waits for nothing.
-    fn is_better(&self, stage: &str, here: &StageLoad) -> bool;
+    /// Where the next call of a stage goes that runs here as well, given how it does here. Asked once per call and stage: it looks at
+    /// what it knows, and waits for nothing.
+    fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> Choice;
+
+    /// Whether a stage may be called together with the one before it, on whatever node that one is. Not where its node is to be
+    /// chosen for its own sake.
+    fn goes_along(&self, stage: &str) -> bool;
 
     /// Whether a node that runs this stage can be reached.
     fn offers(&self, stage: &str) -> bool;
 
-    /// Runs a stage on another node.
+    /// Runs the first of the call's stages on another node, and as many of those behind it as that node runs as well.
     ///
     /// Its error [is retryable](CallError::is_retryable) exactly when no node has started the call: then it may still be run here.
     /// Dropping the future cancels the call where it runs.
-    fn run(&self, call: StageCall) -> Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>>;
+    fn run(&self, call: StageCall) -> FromElsewhere<StageReply>;
+
+    /// As [`run`](Self::run), where the first stage answers with a stream: ready when its first output is there, or its end. Until then
+    /// the same holds for the error, and after that every error is the last item. Dropping the outputs cancels the call.
+    fn stream(&self, call: StageCall) -> FromElsewhere<StageOutputs>;
+}
+
+/// Where a call of a stage goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// To another node first.
+    pub leaves: bool,
+    /// To a node that runs this revision, wherever that is, as long as there is one.
+    pub revision: Option<u64>,
 }
 
 /// How a stage does on this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageLoad {
     /// It takes calls.
@@ -43,20 +67,70 @@ pub struct StageLoad {
     pub queued: usize,
     /// Entries that its replicas take at once.
     pub capacity: usize,
+    /// Which revision of it this is; see [`StageSettings::revision`](crate::StageSettings::revision).
+    pub revision: u64,
 }
 
-/// One call of one stage, for another node.
+/// One call of a stage, and of those behind it, for another node.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StageCall {
-    /// The stage.
-    pub stage: StageName,
-    /// Its input.
+    /// The stages in their order, at least one.
+    pub stages: Vec<StageName>,
+    /// The input of the first.
     pub payload: Payload,
     /// Deadline, priority and session of the call.
     pub options: CallOptions,
-    /// It may be run a second time when its outcome is not known. `None`: the node that runs the stage knows.
+    /// They may be run a second time when their outcome is not known. `None`: the node that runs them knows.
     pub may_run_again: Option<bool>,
+    /// The revision of the first stage that was chosen for this call.
+    pub revision: Option<u64>,
+    /// How many outputs there is room for, where the first stage streams.
+    pub credit: usize,
+}
+
+impl StageCall {
+    /// The first stage.
+    #[must_use]
+    pub fn stage(&self) -> &str {
+        self.stages.first().map_or("", StageName::as_str)
+    }
+}
+
+/// What stages gave that ran on another node.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StageReply {
+    /// The output of the last that ran.
+    pub reply: Reply,
+    /// How many of the call's stages ran.
+    pub stages: usize,
+}
+
+impl StageReply {
+    /// The outcome of so many stages.
+    #[must_use]
+    pub fn new(reply: Reply, stages: usize) -> Self {
+        Self { reply, stages }
+    }
+}
+
+/// What a streaming stage gives that runs on another node.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct StageOutputs {
+    /// Its outputs, at the pace of whoever asks for them.
+    pub outputs: PayloadReplies,
+    /// How many of the call's stages each of them has passed.
+    pub stages: usize,
+}
+
+impl StageOutputs {
+    /// The outputs of so many stages.
+    #[must_use]
+    pub fn new(outputs: PayloadReplies, stages: usize) -> Self {
+        Self { outputs, stages }
+    }
 }
 
 /// Behind one thin pointer, because every call carries it.
@@ -64,47 +138,67 @@ pub struct StageCall {
 pub(crate) struct Beyond(pub(crate) Box<dyn Elsewhere>);
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
-    /// A stage of this name that runs on other nodes only. While none is known that runs it, its calls are `Unavailable`.
+    /// A stage of this name that runs on other nodes only. While none is known that runs it, its calls are `Unavailable`. Several in a
+    /// row that one node runs are one call to it.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
     ///
     /// let decode = Stage::each("decode", |text: &String| Ok(text.len()));
     /// let pipeline: Pipeline<String, f32> = Pipeline::from(decode).then(Pipeline::elsewhere("classify"));
-    /// assert_eq!(pipeline.to_string(), "decode → <classify>");
+    /// assert_eq!(pipeline.to_string(), "decode → ↗classify");
     /// ```
     #[must_use]
     pub fn elsewhere(stage: &str) -> Self {
-        let name = StageName::new(stage);
-        let ask = Arc::new(move |payload, flight: Arc<Flight>| {
-            let name = name.clone();
-            let asking: Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>> = Box::pin(async move {
-                let Some(beyond) = &flight.beyond else { return Err(nowhere(&name)) };
-                leave(&*beyond.0, call_of(&name, payload, &flight, None), &flight).await.map(|reply| reply.payload)
-            });
-            asking
-        });
-        Self::of(Graph::Ask { name: stage.into(), ask })
+        Self::of(Graph::Elsewhere(StageName::new(stage)))
     }
 }
 
-/// Runs a stage here or elsewhere, whichever is better, and where it has no room, the other.
-pub(super) async fn run_stage(
-    pool: &Arc<Pool>,
+impl<In: Data, Out: Data> StreamPipeline<In, Out> {
+    /// A streaming stage of this name that runs on other nodes only, as [`Pipeline::elsewhere`]. A reader that pauses lets its worker
+    /// wait, wherever that is.
+    ///
+    /// ```
+    /// use callboard_core::{Pipeline, Stage, StreamPipeline};
+    ///
+    /// let tokens = Stage::each("tokens", |text: &String| Ok(text.len()));
+    /// let generate = StreamPipeline::<usize, u32>::elsewhere("generate");
+    /// let pipeline = Pipeline::from(tokens).then_stream(generate);
+    /// assert_eq!(pipeline.to_string(), "tokens → ↗generate");
+    /// ```
+    #[must_use]
+    pub fn elsewhere(stage: &str) -> Self {
+        Self::of_one(Graph::Elsewhere(StageName::new(stage)))
+    }
+}
+
+/// Runs the first of these steps, a stage, here or elsewhere, whichever is better, and where it has no room, the other. Says how many
+/// of the steps ran.
+pub(super) async fn run_stages(
+    steps: &[Graph<Arc<Pool>>],
     payload: Payload,
     flight: &Arc<Flight>,
     now: Instant,
-) -> Result<Reply, CallError> {
+) -> Result<(Reply, usize), CallError> {
+    let pool = match steps {
+        [Graph::Stage(pool), ..] => pool,
+        [Graph::Elsewhere(name), ..] => {
+            check_time(flight, now, name.as_str())?;
+            let Some(beyond) = &flight.beyond else { return Err(nowhere(name)) };
+            return leave(&*beyond.0, call_of(steps, payload, flight, None), flight).await;
+        }
+        _ => return Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
+    };
     let Some(beyond) = &flight.beyond else { return here(pool, payload, flight, now).await };
     let (name, elsewhere) = (pool.name(), &beyond.0);
-    let may_run_again = Some(pool.contract().may_run_again());
-    let leave = |payload| leave(&**elsewhere, call_of(name, payload, flight, may_run_again), flight);
-    if elsewhere.is_better(name.as_str(), &load_of(pool)) {
-        let outcome = leave(payload.clone()).await;
-        return match outcome {
-            Err(error)
-                if error.is_retryable() || (may_run_again == Some(true) && error.kind() == ErrorKind::Unavailable) =>
-            {
+    let choice = elsewhere.choose(name.as_str(), flight.session, &load_of(pool));
+    let leave = |call| leave(&**elsewhere, call, flight);
+    if choice.leaves {
+        let call = call_of(steps, payload.clone(), flight, choice.revision);
+        // Of all that went, not of the first alone.
+        let again = call.may_run_again == Some(true);
+        return match leave(call).await {
+            Err(error) if error.is_retryable() || (again && error.kind() == ErrorKind::Unavailable) => {
                 here(pool, payload, flight, clock::now()).await
             }
             outcome => outcome,
@@ -114,7 +208,7 @@ pub(super) async fn run_stage(
         return here(pool, payload, flight, now).await;
     }
     match here(pool, payload.clone(), flight, now).await {
-        Err(refusal) if refusal.is_retryable() => match leave(payload).await {
+        Err(refusal) if refusal.is_retryable() => match leave(call_of(steps, payload, flight, choice.revision)).await {
             // What this node said of itself is what its caller can do something about.
             Err(error) if error.is_retryable() => Err(refusal),
             outcome => outcome,
@@ -123,40 +217,131 @@ pub(super) async fn run_stage(
     }
 }
 
-/// Runs a stage on another node, and notes in the call's record that it was there.
-async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> Result<Reply, CallError> {
-    let now = clock::now();
-    // What it does there is told with its outcome; until then it looks like work.
-    flight.enter(Phase::Compute, now);
-    let recorder = flight.recorder.as_ref().map(|recorder| (recorder, call.stage.clone()));
-    if let Some((recorder, stage)) = &recorder {
-        recorder.sent(stage, now);
-    }
+/// Runs stages on another node, and notes in the call's record that they were there.
+async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
+    let record = Away::begin(&call, flight);
     let outcome = elsewhere.run(call).await;
-    let now = clock::now();
-    flight.enter(Phase::Outside, now);
-    if let Some((recorder, stage)) = &recorder {
-        recorder.came_back(stage, now);
-    }
-    outcome
+    record.end(outcome.as_ref().map_or(1, |ran| ran.stages));
+    outcome.map(|ran| (ran.reply, ran.stages))
 }
 
-async fn here(pool: &Arc<Pool>, payload: Payload, flight: &Arc<Flight>, now: Instant) -> Result<Reply, CallError> {
+/// Where a call's time goes while it is on another node. What it does there is told with its outcome; until then it looks like work.
+struct Away<'a> {
+    flight: &'a Flight,
+    began: Instant,
+    /// Only where somebody wants a record.
+    stages: Vec<StageName>,
+}
+
+impl<'a> Away<'a> {
+    fn begin(call: &StageCall, flight: &'a Flight) -> Self {
+        let began = clock::now();
+        flight.enter(Phase::Compute, began);
+        let stages = flight.recorder.as_ref().map(|_| call.stages.clone()).unwrap_or_default();
+        if let (Some(recorder), Some(stage)) = (&flight.recorder, stages.first()) {
+            recorder.sent(stage, began);
+        }
+        Self { flight, began, stages }
+    }
+
+    /// It is back; so many stages have run, or were tried.
+    fn end(self, stages: usize) {
+        let now = clock::now();
+        self.flight.enter(Phase::Outside, now);
+        let Some(recorder) = &self.flight.recorder else { return };
+        for (position, stage) in self.stages.iter().take(stages.max(1)).enumerate() {
+            if position > 0 {
+                recorder.sent(stage, self.began);
+            }
+            recorder.came_back(stage, now);
+        }
+    }
+}
+
+async fn here(
+    pool: &Arc<Pool>,
+    payload: Payload,
+    flight: &Arc<Flight>,
+    now: Instant,
+) -> Result<(Reply, usize), CallError> {
     let (payload, timing) = pool.submit(payload, flight, now).await?.into_parts();
-    Ok(Reply::new(payload, timing))
+    Ok((Reply::new(payload, timing), 1))
+}
+
+/// Where the stream of this step, a streaming stage, is to begin.
+pub(crate) enum StreamPlace {
+    /// On this node, and if it has no room, elsewhere where there is somebody.
+    Here { may_leave: bool },
+    /// On another one, and if that does not start it, here where it runs here as well.
+    Elsewhere(Option<u64>),
+}
+
+/// Where a streaming stage's call goes; see [`run_stages`].
+pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPlace {
+    match (step, &flight.beyond) {
+        (Graph::Elsewhere(_), _) => StreamPlace::Elsewhere(None),
+        (Graph::Stage(pool), Some(beyond)) => {
+            let (name, elsewhere) = (pool.name().as_str(), &beyond.0);
+            let choice = elsewhere.choose(name, flight.session, &load_of(pool));
+            match choice.leaves {
+                true => StreamPlace::Elsewhere(choice.revision),
+                false => StreamPlace::Here { may_leave: elsewhere.offers(name) },
+            }
+        }
+        _ => StreamPlace::Here { may_leave: false },
+    }
+}
+
+/// Begins the stream of the first of these steps on another node.
+pub(crate) async fn stream_elsewhere(
+    steps: &[Graph<Arc<Pool>>],
+    payload: Payload,
+    flight: &Arc<Flight>,
+    revision: Option<u64>,
+) -> Result<StageOutputs, CallError> {
+    match (steps.first(), &flight.beyond) {
+        (Some(Graph::Elsewhere(name)), None) => Err(nowhere(name)),
+        (_, Some(beyond)) => {
+            let call = call_of(steps, payload, flight, revision);
+            let record = Away::begin(&call, flight);
+            let begun = beyond.0.stream(call).await;
+            record.end(begun.as_ref().map_or(1, |begun| begun.stages));
+            begun
+        }
+        _ => Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
+    }
 }
 
 fn load_of(pool: &Pool) -> StageLoad {
     let capacity = pool.replicas().saturating_mul(pool.policy().max_batch_size.get());
-    StageLoad { open: pool.state().0.accepts_entries(), queued: pool.queued(), capacity }
+    let (open, revision) = (pool.state().0.accepts_entries(), pool.settings().revision());
+    StageLoad { open, queued: pool.queued(), capacity, revision }
 }
 
-fn call_of(stage: &StageName, payload: Payload, flight: &Flight, may_run_again: Option<bool>) -> StageCall {
+/// A call of the first of these steps, and of those right behind it that run elsewhere only.
+fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revision: Option<u64>) -> StageCall {
     let mut options = CallOptions::new().with_deadline(flight.deadline).with_priority(flight.priority);
     if let Some(session) = flight.session {
         options = options.with_session_key(session);
     }
-    StageCall { stage: stage.clone(), payload, options, may_run_again }
+    let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), None, DEFAULT_CREDIT);
+    for (position, step) in steps.iter().enumerate() {
+        match step {
+            Graph::Stage(pool) if position == 0 => {
+                stages.push(pool.name().clone());
+                may_run_again = Some(pool.contract().may_run_again());
+                credit = pool.settings().credit().get();
+            }
+            Graph::Elsewhere(name) if position == 0 => stages.push(name.clone()),
+            Graph::Elsewhere(name) if flight.beyond.as_ref().is_some_and(|there| there.0.goes_along(name.as_str())) => {
+                stages.push(name.clone());
+                // What this node says of the first says nothing of those behind it.
+                may_run_again = may_run_again.filter(|again| !again);
+            }
+            _ => break,
+        }
+    }
+    StageCall { stages, payload, options, may_run_again, revision, credit }
 }
 
 fn nowhere(stage: &StageName) -> CallError {

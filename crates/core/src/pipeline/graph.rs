@@ -9,6 +9,7 @@ use callboard_codec::Payload;
 use super::ensemble::Join;
 use crate::actor::AskFn;
 use crate::failure::Failure;
+use crate::id::StageName;
 
 /// A function between stages, without its types.
 pub(crate) type MapFn = Arc<dyn Fn(Payload) -> Result<Payload, Failure> + Send + Sync>;
@@ -24,6 +25,8 @@ pub(crate) type Labels = Arc<[String]>;
 pub(crate) enum Graph<S> {
     /// One stage.
     Stage(S),
+    /// A stage that runs on other nodes only.
+    Elsewhere(StageName),
     /// One after the other; empty, it gives what it takes.
     Sequence(Vec<Self>),
     /// A function that runs in the caller's own future: no queue, no worker.
@@ -79,7 +82,7 @@ impl<S> Graph<S> {
     fn collect_stages<'a>(&'a self, stages: &mut Vec<&'a S>) {
         match self {
             Self::Stage(stage) => stages.push(stage),
-            Self::Map { .. } | Self::Ask { .. } => {}
+            Self::Map { .. } | Self::Ask { .. } | Self::Elsewhere(_) => {}
             Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
                 for part in parts {
                     part.collect_stages(stages);
@@ -112,16 +115,19 @@ impl<S> Graph<S> {
             },
             Self::Map { name, function } => Graph::Map { name: Arc::clone(name), function: Arc::clone(function) },
             Self::Ask { name, ask } => Graph::Ask { name: Arc::clone(name), ask: Arc::clone(ask) },
+            Self::Elsewhere(name) => Graph::Elsewhere(name.clone()),
             Self::Stage(stage) => Graph::Stage(map(stage)?),
         })
     }
 }
 
 impl<S: Display> Display for Graph<S> {
-    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`; a partial ensemble is `(a | b)?`
+    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`; a partial ensemble is `(a | b)?`, a stage that
+    /// runs on other nodes only `↗a`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => stage.fmt(f),
+            Self::Elsewhere(name) => write!(f, "↗{name}"),
             Self::Sequence(steps) if steps.is_empty() => f.write_str("·"),
             Self::Sequence(steps) => separated(f, steps, &[], " → "),
             Self::Map { name, .. } => write!(f, "[{name}]"),
@@ -165,6 +171,7 @@ impl<S: fmt::Debug> fmt::Debug for Graph<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => f.debug_tuple("Stage").field(stage).finish(),
+            Self::Elsewhere(name) => f.debug_tuple("Elsewhere").field(name).finish(),
             Self::Sequence(steps) => f.debug_tuple("Sequence").field(steps).finish(),
             Self::Map { name, function: _ } => f.debug_struct("Map").field("name", name).finish_non_exhaustive(),
             Self::Ask { name, ask: _ } => f.debug_struct("Ask").field("name", name).finish_non_exhaustive(),

@@ -35,11 +35,11 @@ use crate::actor::{Answer, Ref, ask_step};
 use crate::failure::Failure;
 use crate::stage::{Stage, StageSpec};
 
-pub use elsewhere::{Elsewhere, StageCall, StageLoad};
+pub use elsewhere::{Choice, Elsewhere, FromElsewhere, StageCall, StageLoad, StageOutputs, StageReply};
 pub use ensemble::{MemberError, Members};
 pub use stream::StreamPipeline;
 
-pub(crate) use elsewhere::Beyond;
+pub(crate) use elsewhere::{Beyond, StreamPlace, place_stream, stream_elsewhere};
 pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
 

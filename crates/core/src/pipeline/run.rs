@@ -9,7 +9,7 @@ use callboard_codec::Payload;
 use futures_util::future::{join_all, try_join_all};
 
 use super::Graph;
-use super::elsewhere::run_stage;
+use super::elsewhere::run_stages;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
 use crate::batcher::Pool;
@@ -66,6 +66,13 @@ impl Graph<Arc<Pool>> {
                         check_time(flight, now, name)?;
                         (apply(name, function, payload)?, Timing::default())
                     }
+                    Self::Stage(_) | Self::Elsewhere(_) => {
+                        let outcome = Box::pin(run_stages(&steps[position..], payload, flight, now)).await;
+                        let (reply, ran) = outcome.map_err(|error| error.after_start(started))?;
+                        started = true;
+                        position += ran.saturating_sub(1);
+                        reply.into_parts()
+                    }
                     nested => {
                         let outcome = nested.run_nested(payload, flight, now).await;
                         let Reply { payload, timing } = outcome.map_err(|error| error.after_start(started))?;
@@ -99,8 +106,9 @@ impl Graph<Arc<Pool>> {
                     let compute = then.saturating_duration_since(now);
                     Ok(Reply { payload: answer, timing: Timing { compute, ..Timing::default() } })
                 }
-                Self::Stage(pool) => run_stage(pool, payload, flight, now).await,
-                Self::Sequence(_) | Self::Map { .. } => self.run(payload, flight, now).await,
+                Self::Stage(_) | Self::Elsewhere(_) | Self::Sequence(_) | Self::Map { .. } => {
+                    self.run(payload, flight, now).await
+                }
             }
         })
     }
@@ -168,7 +176,7 @@ fn apply(name: &str, function: &MapFn, payload: Payload) -> Result<Payload, Call
 }
 
 /// A call that is late or abandoned starts no user code, not even a small function in its own future.
-fn check_time(flight: &Flight, now: Instant, name: &str) -> Result<(), CallError> {
+pub(super) fn check_time(flight: &Flight, now: Instant, name: &str) -> Result<(), CallError> {
     if flight.is_wanted(now) {
         return Ok(());
     }

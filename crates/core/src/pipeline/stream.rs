@@ -23,10 +23,10 @@ pub struct StreamPipeline<In, Out> {
 impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// Continues with a stage that makes a stream of what this pipeline gives.
     #[must_use]
-    pub fn then_stream<Next: Data>(self, next: StreamStage<Out, Next>) -> StreamPipeline<In, Next> {
-        let streams_at = self.graph.steps().len();
-        let graph = self.graph.then(Graph::Stage(Arc::clone(next.spec())));
-        StreamPipeline { graph, streams_at, types: PhantomData }
+    pub fn then_stream<Next: Data>(self, next: impl Into<StreamPipeline<Out, Next>>) -> StreamPipeline<In, Next> {
+        let next = next.into();
+        let streams_at = self.graph.steps().len() + next.streams_at;
+        StreamPipeline { graph: self.graph.then(next.graph), streams_at, types: PhantomData }
     }
 }
 
@@ -50,6 +50,11 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
 }
 
 impl<In, Out> StreamPipeline<In, Out> {
+    /// One streaming step and nothing else.
+    pub(super) fn of_one(step: Graph<Arc<StageSpec>>) -> Self {
+        Self { graph: step, streams_at: 0, types: PhantomData }
+    }
+
     pub(crate) fn graph(&self) -> &Graph<Arc<StageSpec>> {
         &self.graph
     }
@@ -61,7 +66,7 @@ impl<In, Out> StreamPipeline<In, Out> {
 
 impl<In: Data, Out: Data> From<StreamStage<In, Out>> for StreamPipeline<In, Out> {
     fn from(stage: StreamStage<In, Out>) -> Self {
-        Self { graph: Graph::Stage(Arc::clone(stage.spec())), streams_at: 0, types: PhantomData }
+        Self::of_one(Graph::Stage(Arc::clone(stage.spec())))
     }
 }
 

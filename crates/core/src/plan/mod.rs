@@ -98,6 +98,10 @@ fn draw_steps(
             }
             vec![(id, String::new())]
         }
+        Graph::Elsewhere(name) => {
+            let label = format!("{name} · elsewhere");
+            vec![(step(drawing, Shape::Box, &label, from), String::new())]
+        }
         Graph::Map { name, .. } => vec![(step(drawing, Shape::Slanted, name, from), String::new())],
         Graph::Ask { name, .. } => vec![(step(drawing, Shape::Actor, name, from), String::new())],
         Graph::Sequence(steps) => steps.iter().fold(from, |from, step| draw_steps(drawing, frame, used, step, from)),

@@ -11,6 +11,7 @@ use super::change::{Change, ChangeError, Changed, MAX_REPLICAS, MAX_WAITING_CHAN
 use super::message::RouterMessage;
 use super::route::{HeldRoute, Route};
 use super::table::Table;
+use crate::batcher::Pool;
 use crate::supervisor::DeploymentMessage;
 
 /// Shared by every handle of the node.
@@ -45,6 +46,16 @@ impl Router {
         loop {
             if let Some(held) = self.route(name)?.hold() {
                 return Some(held);
+            }
+        }
+    }
+
+    /// Begins a call of the stage of this name on a route that keeps it, as [`hold`](Self::hold).
+    pub(crate) fn hold_stage(&self, name: &str) -> Option<(HeldRoute, Arc<Pool>)> {
+        loop {
+            let (route, pool) = self.table.load().routed_stage(name).cloned()?;
+            if let Some(held) = route.hold() {
+                return Some((held, pool));
             }
         }
     }

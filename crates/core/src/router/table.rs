@@ -48,6 +48,8 @@ pub(crate) struct Table {
     next_index: usize,
     /// Hashed quickly rather than safely: callers choose the names that are looked up, but not those that are in it.
     by_name: FxHashMap<RouteName, Arc<Route>>,
+    /// Stages that routes lead to, each with a route that keeps it.
+    by_stage: FxHashMap<StageName, (Arc<Route>, Arc<Pool>)>,
     /// In the order of declaration, for listings.
     routes: Vec<Arc<Route>>,
     retiring: Vec<Arc<Route>>,
@@ -92,6 +94,11 @@ impl Table {
     /// The stage that routes know by this name.
     pub(crate) fn stage(&self, name: &str) -> Option<&Arc<DeployedStage>> {
         self.serving.iter().find(|stage| stage.name().as_str() == name && self.is_routed(stage))
+    }
+
+    /// The stage of this name that a route leads to, with such a route.
+    pub(crate) fn routed_stage(&self, name: &str) -> Option<&(Arc<Route>, Arc<Pool>)> {
+        self.by_stage.get(name)
     }
 
     /// Whether a route that takes calls leads here.
@@ -222,6 +229,12 @@ impl Table {
         self.serving.sort_by_cached_key(|stage| first_use(stage).unwrap_or(usize::MAX));
         self.retiring.extend(closed.iter().cloned());
         self.by_name = self.routes.iter().map(|route| (route.id().clone(), Arc::clone(route))).collect();
+        let routed = |route: &Arc<Route>| {
+            let kept = |pool: &Arc<Pool>| (pool.name().clone(), (Arc::clone(route), Arc::clone(pool)));
+            route.graph().stages().into_iter().map(kept).collect::<Vec<_>>()
+        };
+        // From the last to the first, so that the first route that uses a stage is the one that keeps it.
+        self.by_stage = self.routes.iter().rev().flat_map(routed).collect();
     }
 
     fn open(&mut self, spec: RouteSpec, metrics: &NodeMetrics) -> Arc<Route> {

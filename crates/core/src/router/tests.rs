@@ -77,6 +77,15 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
     for route in table.routes() {
         prop_assert!(table.route(route.name()).is_some_and(|found| Arc::ptr_eq(found, route)));
     }
+    for stage in table.serving().iter().filter(|stage| table.is_routed(stage)) {
+        let (route, pool) = table.routed_stage(stage.name().as_str()).expect("a route leads to it");
+        prop_assert!(Arc::ptr_eq(pool, &stage.pool), "another stage of this name");
+        prop_assert!(table.routes().iter().any(|other| Arc::ptr_eq(other, route)), "its route takes no calls");
+    }
+    for name in 0..3 {
+        let name = format!("stage-{name}");
+        prop_assert_eq!(table.routed_stage(&name).is_some(), table.stage(&name).is_some());
+    }
     let indices: HashSet<_> = table.routes().iter().chain(table.retiring()).map(|route| route.index().0).collect();
     prop_assert_eq!(indices.len(), table.routes().len() + table.retiring().len());
     Ok(())

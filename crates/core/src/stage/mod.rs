@@ -364,6 +364,12 @@ impl<In, Out> Stage<In, Out> {
         })
     }
 
+    /// Which revision of the stage this is; see [`StageSettings::revision`].
+    #[must_use]
+    pub fn revision(self, revision: u64) -> Self {
+        self.change(|settings| settings.with_revision(revision))
+    }
+
     /// The number of replicas. 0 counts as 1.
     #[must_use]
     pub fn replicas(self, replicas: usize) -> Self {

@@ -55,6 +55,7 @@ pub struct StageSettings {
     max_abandoned_threads: usize,
     concurrency: NonZeroU32,
     credit: NonZeroUsize,
+    revision: u64,
     affinity: Arc<[usize]>,
     replica_settings: Arc<[Map]>,
 }
@@ -75,6 +76,7 @@ impl StageSettings {
             max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
             concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
             credit: at_least_one(DEFAULT_CREDIT),
+            revision: 0,
             affinity: Arc::default(),
             replica_settings: Arc::default(),
         }
@@ -238,6 +240,20 @@ impl StageSettings {
     #[must_use]
     pub fn with_credit(mut self, outputs: NonZeroUsize) -> Self {
         self.credit = outputs;
+        self
+    }
+
+    /// Which revision of the stage this is, for nodes that split their calls between several by weight. Default 0. It decides nothing
+    /// on this node, where a name stands for one stage.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// See [`revision`](Self::revision).
+    #[must_use]
+    pub fn with_revision(mut self, revision: u64) -> Self {
+        self.revision = revision;
         self
     }
 

@@ -120,6 +120,12 @@ impl<In, Out> StreamStage<In, Out> {
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 
+    /// Which revision of the stage this is; see [`StageSettings::revision`].
+    #[must_use]
+    pub fn revision(self, revision: u64) -> Self {
+        self.change(|settings| settings.with_revision(revision))
+    }
+
     /// The number of replicas. 0 counts as 1.
     #[must_use]
     pub fn replicas(self, replicas: usize) -> Self {

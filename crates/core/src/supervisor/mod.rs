@@ -31,4 +31,4 @@ pub(crate) use deployment::{DeploymentActor, DeploymentArgs};
 pub(crate) use intensity::{RestartWindow, Verdict};
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use message::DeploymentMessage;
-pub use retry_budget::RetryBudget;
+pub(crate) use retry_budget::RetryBudget;

@@ -11,7 +11,7 @@ const RESERVE: f64 = 10.0;
 
 /// The retries that a stage may still make.
 #[derive(Debug)]
-pub struct RetryBudget(f64);
+pub(crate) struct RetryBudget(f64);
 
 impl Default for RetryBudget {
     fn default() -> Self {
@@ -21,13 +21,13 @@ impl Default for RetryBudget {
 
 impl RetryBudget {
     /// Entries had their outcome.
-    pub fn completed(&mut self, entries: usize) {
+    pub(crate) fn completed(&mut self, entries: usize) {
         self.0 = (self.0 + DEPOSIT * entries as f64).min(RESERVE);
     }
 
     /// Takes as many retries as there are, at most this many, and says how many.
     #[must_use]
-    pub fn take(&mut self, retries: usize) -> usize {
+    pub(crate) fn take(&mut self, retries: usize) -> usize {
         let taken = retries.min(self.0 as usize);
         self.0 -= taken as f64;
         taken

@@ -25,13 +25,14 @@ use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::{CallError, CallOptions, Caller, Deadline, ErrorKind, FunctionCall, Instant, Replies, Timing};
 
 pub use self::address::QuicUrl;
-pub(crate) use self::call::Answer;
+pub(crate) use self::call::{Answer, Talk};
 pub(crate) use self::error::CONNECTION_LOST;
 pub use self::error::{ConnectError, Trouble};
 pub(crate) use self::fault::{not_started, unreadable};
 use self::link::LinkFault;
 pub(crate) use self::link::{Greeting, Link};
 use self::links::Links;
+pub(crate) use self::packer::ROOM_WAIT;
 pub(crate) use self::way::Room;
 use crate::convert;
 use crate::endpoint::{Transport, Tuning};

@@ -23,12 +23,11 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    /// Whether a call may go there now.
-    pub(super) fn allows(&self, now: Instant) -> bool {
-        let is_open = self.open_until.is_some_and(|until| now < until);
+    /// Until when no call may go there, as far as can be told. `None` for one that is in order.
+    pub(super) fn out_of_order_until(&self, now: Instant) -> Option<Instant> {
         // A probe that was cancelled says nothing: after a pause it is forgotten.
-        let probing = self.probing_since.is_some_and(|since| now < since + FIRST_PAUSE);
-        !is_open && !probing
+        let probed_until = self.probing_since.map(|since| since + FIRST_PAUSE);
+        self.open_until.max(probed_until).filter(|until| now < *until)
     }
 
     /// A call goes there.
@@ -59,6 +58,12 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Breaker {
+        fn allows(&self, now: Instant) -> bool {
+            self.out_of_order_until(now).is_none()
+        }
+    }
 
     #[test]
     fn opens_after_losses_in_a_row_and_lets_one_call_try() {

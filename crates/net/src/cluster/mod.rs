@@ -2,32 +2,40 @@
 //!
 //! The node that admitted a call owns it and asks one peer at a time. A peer that did not start the call (it refused, it drains, the
 //! connection went before all was sent) leaves it to the next; one that is lost with it leaves it to the next only where the stage may
-//! be run twice, within the retry budget; one that answered has answered. No peer is asked twice for one call. The deadline goes along
+//! be run twice; one that answered has answered. What a peer refused for want of room, and what was lost, is asked again within the retry
+//! budget. No peer is asked twice for one call. The deadline goes along
 //! as the time that is left, and a call that is dropped here is reset there.
 
+mod asking;
 mod breaker;
+mod outputs;
 mod peer;
+mod retries;
+mod split;
+mod standing;
 mod view;
 mod weigh;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use callboard_codec::wire::{Call, FrameLimits};
-use callboard_codec::{DecodeLimits, Envelope, Payload};
-use callboard_core::{CallError, Elsewhere, ErrorKind, Instant, Reply, RetryBudget, StageCall, StageLoad};
+use callboard_codec::DecodeLimits;
+use callboard_codec::wire::FrameLimits;
+use callboard_core::{
+    Choice, Elsewhere, FromElsewhere, Instant, SessionKey, StageCall, StageLoad, StageOutputs, StageReply,
+};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use self::peer::Peer;
+use self::retries::Retries;
+use self::split::Split;
 pub use self::view::{ClusterView, SingleNode, Static, View};
-use self::weigh::{better_of_two, of_session};
-use crate::client::{Answer, CONNECTION_LOST, Greeting, Link, Room, not_started, unreadable};
-use crate::convert;
+use self::weigh::leaves;
+use crate::client::Greeting;
 use crate::edge::Edge;
 use crate::endpoint::Transport;
 
@@ -45,7 +53,8 @@ struct Inner {
     frames: FrameLimits,
     decode: DecodeLimits,
     peers: ArcSwap<Vec<Arc<Peer>>>,
-    retries: Mutex<RetryBudget>,
+    retries: Mutex<Retries>,
+    splits: ArcSwap<HashMap<String, Arc<Split>>>,
     following: Mutex<Option<AbortHandle>>,
 }
 
@@ -61,6 +70,7 @@ impl Cluster {
             decode: edge.config().decode.clone(),
             peers: ArcSwap::default(),
             retries: Mutex::default(),
+            splits: ArcSwap::default(),
             following: Mutex::default(),
         });
         let views = view.watch();
@@ -68,6 +78,23 @@ impl Cluster {
         let following = edge.transport().runtime().spawn(follow(Arc::downgrade(&inner), views));
         *inner.following.lock() = Some(following.abort_handle());
         Self { inner }
+    }
+
+    /// Divides the calls of a stage between its [revisions](callboard_core::StageSettings::revision) by weight, from now on. No weights:
+    /// not any more, any revision is as good.
+    ///
+    /// The division is exact among the revisions on offer, this node's included; a session stays with one of them. Where nobody who runs
+    /// the drawn revision takes a call, another revision does: being answered goes first.
+    pub fn split(&self, stage: &str, weights: impl IntoIterator<Item = (u64, u32)>) {
+        let split = Arc::new(Split::new(weights, fastrand::u64(..u64::MAX / 2)));
+        self.inner.splits.rcu(|splits| {
+            let mut splits = HashMap::clone(splits);
+            match split.is_empty() {
+                true => splits.remove(stage),
+                false => splits.insert(stage.to_owned(), Arc::clone(&split)),
+            };
+            splits
+        });
     }
 
     /// How many other nodes are linked now.
@@ -122,95 +149,38 @@ impl Drop for LinkTask {
 }
 
 impl Elsewhere for Cluster {
-    fn is_better(&self, stage: &str, here: &StageLoad) -> bool {
+    fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> Choice {
+        let inner = &self.inner;
+        let revision = inner.draw(stage, session, Some(here.revision));
+        if revision.is_some_and(|revision| revision != here.revision) {
+            return Choice { leaves: true, revision };
+        }
+        // Most calls stay, and cost no more than this look.
         if here.open && here.queued < here.capacity {
-            return false;
+            return Choice { leaves: false, revision };
         }
         let now = Instant::now();
-        let peers = self.inner.peers.load();
-        let in_hand =
-            peers.iter().filter(|peer| peer.link_for(stage, now).is_some()).map(|peer| peer.weight().in_hand());
-        // Clearly better: with half of what waits here, all told.
-        in_hand.min().is_some_and(|least| !here.open || least * 2 < here.queued)
+        let candidates = inner.candidates(stage, None, now);
+        let same = candidates.iter().filter(|candidate| revision.is_none_or(|drawn| candidate.revision == drawn));
+        let least = same.map(|candidate| candidate.weight.in_hand).min();
+        Choice { leaves: leaves(here, least), revision }
+    }
+
+    fn goes_along(&self, stage: &str) -> bool {
+        !self.inner.splits.load().contains_key(stage)
     }
 
     fn offers(&self, stage: &str) -> bool {
         self.inner.peers.load().iter().any(|peer| peer.offers(stage))
     }
 
-    fn run(&self, call: StageCall) -> Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>> {
+    fn run(&self, call: StageCall) -> FromElsewhere<StageReply> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.run(call).await })
     }
-}
 
-impl Inner {
-    async fn run(&self, call: StageCall) -> Result<Reply, CallError> {
-        let stage = call.stage.as_str();
-        let envelope = call.payload.to_envelope().map_err(|error| {
-            CallError::new(ErrorKind::Internal, format!("the input of stage `{stage}` cannot be sent: {error}"))
-        })?;
-        let mut tried: Vec<SocketAddr> = Vec::new();
-        let mut last = None;
-        while let Some((peer, link, idempotent)) = self.pick(&call, &tried) {
-            tried.push(peer.address());
-            let began = Instant::now();
-            let in_hand = peer.begin(stage, began);
-            let outcome = self.attempt(&link, &call, &envelope).await;
-            drop(in_hand);
-            let error = match outcome {
-                Ok(answer) => {
-                    peer.answered(stage, began.elapsed(), Some(answer.done.load));
-                    self.retries.lock().completed(1);
-                    return read(answer);
-                }
-                Err(error) => error,
-            };
-            let was_lost = error.error_type() == Some(CONNECTION_LOST);
-            if was_lost || error.kind() == ErrorKind::Unavailable {
-                peer.lost(stage, Instant::now());
-            } else {
-                peer.answered(stage, began.elapsed(), None);
-            }
-            let again = call.may_run_again.unwrap_or(idempotent);
-            // Asked in this order: what was not started costs nothing of the budget.
-            let goes_on = error.is_retryable() || (was_lost && again && self.retries.lock().take(1) == 1);
-            if !goes_on {
-                return Err(error);
-            }
-            // That it may have run stays said, whoever refuses after that.
-            if last.as_ref().is_none_or(CallError::is_retryable) {
-                last = Some(error);
-            }
-        }
-        Err(last.unwrap_or_else(|| not_started(format!("no node can be reached that runs the stage `{stage}`"))))
+    fn stream(&self, call: StageCall) -> FromElsewhere<StageOutputs> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.stream(call).await })
     }
-
-    /// The next peer for a call, of those that were not tried.
-    fn pick(&self, call: &StageCall, tried: &[SocketAddr]) -> Option<(Arc<Peer>, Arc<Link>, bool)> {
-        let (now, peers) = (Instant::now(), self.peers.load());
-        let untried = peers.iter().filter(|peer| !tried.contains(&peer.address()));
-        let mut candidates: Vec<_> = untried
-            .filter_map(|peer| peer.link_for(call.stage.as_str(), now).map(|(link, again)| (peer, link, again)))
-            .collect();
-        let weights: Vec<_> = candidates.iter().map(|(peer, ..)| peer.weight()).collect();
-        let place = match call.options.session() {
-            Some(session) => of_session(&weights, session.number()),
-            None => better_of_two(&weights, (fastrand::usize(..), fastrand::usize(..))),
-        };
-        let (peer, link, again) = candidates.swap_remove(place?);
-        Some((Arc::clone(peer), link, again))
-    }
-
-    async fn attempt(&self, link: &Arc<Link>, call: &StageCall, envelope: &Envelope) -> Result<Answer, CallError> {
-        let mut header = Call { stages: vec![call.stage.as_str().to_owned()], ..Call::default() };
-        convert::put_options(&mut header, &call.options, Instant::now());
-        link.call(&header, envelope, (&self.frames, &self.decode), Room::OrElsewhere).await
-    }
-}
-
-fn read(answer: Answer) -> Result<Reply, CallError> {
-    let Answer { done, body } = answer;
-    let value = body.finish().map_err(unreadable)?;
-    Ok(Reply::new(Payload::new(value), convert::timing(done.times)))
 }

@@ -3,16 +3,14 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use callboard_codec::wire::Load;
 use callboard_core::Instant;
 use parking_lot::Mutex;
 
-use super::breaker::Breaker;
-use super::weigh::{Weight, smoothed};
+use super::standing::Standing;
+use super::weigh::Weight;
 use crate::client::{Greeting, Link};
 use crate::endpoint::Transport;
 
@@ -26,34 +24,49 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
+    key: u64,
     link: ArcSwapOption<Link>,
-    ours: AtomicUsize,
-    reported: AtomicUsize,
-    known: Mutex<Known>,
+    /// Of each stage that this node calls.
+    stages: Mutex<HashMap<String, Standing>>,
 }
 
-#[derive(Debug, Default)]
-struct Known {
-    latency_micros: f64,
-    breakers: HashMap<String, Breaker>,
+/// A peer that may be asked to run a stage.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) peer: Arc<Peer>,
+    pub(super) link: Arc<Link>,
+    pub(super) weight: Weight,
+    /// The peer says that the stage may be run again.
+    pub(super) idempotent: bool,
+    pub(super) revision: u64,
+    /// How long nothing should go there, if its calls came to nothing lately.
+    pub(super) out_until: Option<Instant>,
 }
 
 impl Peer {
     pub(super) fn new(address: SocketAddr) -> Self {
-        let (ours, reported) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { address, link: ArcSwapOption::empty(), ours, reported, known: Mutex::default() }
+        let key = (u64::from(address.port()) << 32) ^ address_bits(address);
+        Self { address, key, link: ArcSwapOption::empty(), stages: Mutex::default() }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The link, if this stage may be called on it now, and whether the peer says that it may be run again.
-    pub(super) fn link_for(&self, stage: &str, now: Instant) -> Option<(Arc<Link>, bool)> {
+    /// What speaks for and against calling this stage here, if it is offered, in the form that is wanted.
+    pub(super) fn candidate(self: &Arc<Self>, stage: &str, streams: Option<bool>, now: Instant) -> Option<Candidate> {
         let link = self.link.load_full().filter(|link| link.is_usable())?;
-        let idempotent = link.offer_of_stage(stage)?.idempotent;
-        let allowed = self.known.lock().breakers.get(stage).is_none_or(|breaker| breaker.allows(now));
-        allowed.then_some((link, idempotent))
+        let offer =
+            link.offer_of_stage(stage).filter(|offer| streams.is_none_or(|streams| offer.streams == streams))?;
+        let stages = self.stages.lock();
+        let unknown = Standing::default();
+        let standing = stages.get(stage).unwrap_or(&unknown);
+        let (in_hand, latency_micros) = (standing.in_hand(now), standing.latency_micros(now));
+        let weight = Weight { in_hand, latency_micros, key: self.key };
+        let out_until = standing.breaker.out_of_order_until(now);
+        drop(stages);
+        let (idempotent, revision) = (offer.idempotent, offer.revision);
+        Some(Candidate { peer: Arc::clone(self), link, weight, idempotent, revision, out_until })
     }
 
     /// Whether it can be reached and runs the stage.
@@ -65,41 +78,19 @@ impl Peer {
         self.link.load().as_ref().is_some_and(|link| link.is_usable())
     }
 
-    pub(super) fn weight(&self) -> Weight {
-        let latency_micros = self.known.lock().latency_micros;
-        let key = (u64::from(self.address.port()) << 32) ^ address_bits(self.address);
-        let (ours, reported) = (self.ours.load(Ordering::Relaxed), self.reported.load(Ordering::Relaxed));
-        Weight { ours, reported, latency_micros, key }
-    }
-
     /// A call goes there; it is counted until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>, stage: &str, now: Instant) -> InHand {
-        if let Some(breaker) = self.known.lock().breakers.get_mut(stage) {
-            breaker.began(now);
-        }
-        self.ours.fetch_add(1, Ordering::Relaxed);
-        InHand(Arc::clone(self))
+        self.note(stage, |standing| standing.began(now));
+        InHand { peer: Arc::clone(self), stage: stage.to_owned() }
     }
 
-    /// The peer answered, after so long.
-    pub(super) fn answered(&self, stage: &str, took: Duration, load: Option<Load>) {
-        if let Some(load) = load {
-            self.reported.store(load.in_flight as usize, Ordering::Relaxed);
-        }
-        let mut known = self.known.lock();
-        known.latency_micros = smoothed(known.latency_micros, took);
-        if let Some(breaker) = known.breakers.get_mut(stage) {
-            breaker.answered();
-        }
-    }
-
-    /// A call there came to nothing.
-    pub(super) fn lost(&self, stage: &str, now: Instant) {
-        let mut known = self.known.lock();
-        match known.breakers.get_mut(stage) {
-            Some(breaker) => breaker.lost(now),
+    /// Notes what was heard of a stage there.
+    pub(super) fn note(&self, stage: &str, note: impl FnOnce(&mut Standing)) {
+        let mut stages = self.stages.lock();
+        match stages.get_mut(stage) {
+            Some(standing) => note(standing),
             // There are as many as there are stages that this node calls.
-            None => known.breakers.entry(stage.to_owned()).or_default().lost(now),
+            None => note(stages.entry(stage.to_owned()).or_default()),
         }
     }
 
@@ -127,11 +118,22 @@ impl Peer {
 }
 
 /// One of our calls that a peer has in hand.
-pub(super) struct InHand(Arc<Peer>);
+#[derive(Debug)]
+pub(super) struct InHand {
+    peer: Arc<Peer>,
+    stage: String,
+}
+
+impl InHand {
+    /// It goes on.
+    pub(super) fn heard(&self) {
+        self.peer.note(&self.stage, |standing| standing.heard(Instant::now()));
+    }
+}
 
 impl Drop for InHand {
     fn drop(&mut self) {
-        self.0.ours.fetch_sub(1, Ordering::Relaxed);
+        self.peer.note(&self.stage, |standing| standing.ended(Instant::now()));
     }
 }
 

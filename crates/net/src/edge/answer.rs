@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_codec::wire::{Done, FrameKind, Item, Load, WireError, frame_head};
-use callboard_core::{CallError, ErrorKind, Instant, Reply};
+use callboard_core::{CallError, ErrorKind, Instant, StageReply};
 
 use super::NetConfig;
 use super::exchange::Fault;
@@ -27,11 +27,12 @@ pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut piece
 }
 
 /// Appends the frame of an outcome. An output that cannot be encoded is an error of this node's.
-pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<Reply, CallError>, load: Load) {
-    let encoded = outcome.and_then(|reply| Ok((reply.payload.to_envelope()?, reply.timing)));
+pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<StageReply, CallError>, load: Load) {
+    let encoded = outcome.and_then(|ran| Ok((ran.reply.payload.to_envelope()?, ran.reply.timing, ran.stages)));
     let put = match encoded {
-        Ok((envelope, timing)) => {
-            let done = Done { times: convert::times(timing), load };
+        Ok((envelope, timing, stages)) => {
+            let stages = u32::try_from(stages).unwrap_or(u32::MAX);
+            let done = Done { stages, times: convert::times(timing), load };
             put_frame(pieces, FrameKind::Done, entry, &done, envelope.into_parts())
         }
         Err(error) => put_error(pieces, entry, error, load),

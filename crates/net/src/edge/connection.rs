@@ -113,6 +113,7 @@ async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8) -> Res
         build: env!("CARGO_PKG_VERSION").to_owned(),
         max_body_bytes: serving.config.frames.max_body_bytes as u64,
         draining: serving.is_draining(),
+        max_stages: exchange::MAX_STAGES as u32,
     };
     // A welcome is short: it has a header on any node.
     let Ok(head) = frame_head(FrameKind::Welcome, 0, &header, body.len()) else {
@@ -133,8 +134,9 @@ fn offers(serving: &Serving) -> Bytes {
     let stages = node.offered_stages().into_iter().map(|stage| Offer {
         name: stage.name,
         stage: true,
+        revision: stage.revision,
+        streams: stage.streams,
         idempotent: stage.contract.may_run_again(),
-        ..Offer::default()
     });
     let offers: Vec<Offer> = routes.chain(stages).collect();
     Payload::new(offers).to_envelope().map(callboard_codec::Envelope::into_bytes).unwrap_or_default()

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead, FrameKind, FramePart, Load, ResetCode, WireError};
 use callboard_codec::{EnvelopeDecoder, Payload};
 use callboard_core::{
-    Admission, CallError, CallOptions, Client, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Reply,
-    Route, StageAdmission,
+    Admission, CallError, CallOptions, Client, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Route,
+    StageAdmission, StageReply,
 };
 use futures_util::future::{AbortHandle, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -27,10 +27,14 @@ use crate::stream::{Incoming, Outgoing, ReadFault};
 /// Calls of one stream that may be under way at once.
 pub(crate) const MAX_PACK_ENTRIES: usize = 32;
 
+/// Stages that one call may name.
+pub(crate) const MAX_STAGES: usize = 16;
+
 /// How long the acknowledgement of an answer may take that its caller has room for. Threat: a peer that acknowledges nothing.
 const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(60);
 
-type Outcome = (u16, Result<Reply, CallError>);
+/// Which call, what became of it, and how many wait where it ran.
+type Outcome = (u16, Result<StageReply, CallError>, usize);
 type Running = Pin<Box<dyn Future<Output = Result<Outcome, Aborted>> + Send>>;
 
 /// Why a stream was not answered to its end.
@@ -117,7 +121,7 @@ struct Body {
 /// What is called, with the permits for it.
 enum Target {
     Route { admission: Admission, function: bool },
-    Stage(StageAdmission),
+    Stages(StageAdmission),
 }
 
 impl Exchange<'_> {
@@ -176,7 +180,7 @@ impl Exchange<'_> {
             Receiving::Body(body) if body.due.is_expired(Instant::now()) => {
                 let error =
                     CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the body was there");
-                self.ready.push((body.entry, Err(error)));
+                self.ready.push((body.entry, Err(error), 0));
                 self.receiving = Receiving::Discarded;
                 Ok(())
             }
@@ -218,11 +222,11 @@ impl Exchange<'_> {
             Ok(body) if has_body => Receiving::Body(Box::new(body)),
             Ok(body) => {
                 let error = CallError::new(ErrorKind::InvalidInput, "the call has no body: send an envelope");
-                self.ready.push((body.entry, Err(error)));
+                self.ready.push((body.entry, Err(error), 0));
                 Receiving::Nothing
             }
             Err(error) => {
-                self.ready.push((head.entry, Err(error)));
+                self.ready.push((head.entry, Err(error), 0));
                 if has_body { Receiving::Discarded } else { Receiving::Nothing }
             }
         };
@@ -246,12 +250,14 @@ impl Exchange<'_> {
                 let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
                 (Target::Route { admission, function: call.function }, due)
             }
-            [stage] => {
+            stages if stages.len() <= MAX_STAGES => {
                 let due = options.deadline().unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
-                (Target::Stage(node.admit_stage(stage, bytes)?), due)
+                (Target::Stages(node.admit_stages(stages, bytes)?), due)
             }
-            // No version of this protocol sends more yet.
-            _ => return Err(CallError::new(ErrorKind::Unavailable, "this node runs one stage at a time for a peer")),
+            _ => {
+                let message = format!("the call names more than {MAX_STAGES} stages (max_stages)");
+                return Err(CallError::new(ErrorKind::InvalidInput, message));
+            }
         };
         let decoder = EnvelopeDecoder::new(&self.serving.config.decode);
         Ok(Body { entry: head.entry, credit: call.credit, target, node, options, due, decoder })
@@ -262,7 +268,7 @@ impl Exchange<'_> {
         if let Receiving::Body(body) = &mut self.receiving
             && let Err(error) = body.decoder.push(bytes)
         {
-            self.ready.push((body.entry, Err(error.into())));
+            self.ready.push((body.entry, Err(error.into()), 0));
             self.receiving = Receiving::Discarded;
         }
         if !last {
@@ -272,27 +278,43 @@ impl Exchange<'_> {
         let Receiving::Body(body) = std::mem::replace(&mut self.receiving, Receiving::Nothing) else { return Ok(None) };
         let Body { entry, credit, target, node, options, due, decoder } = *body;
         match target {
-            Target::Stage(admission) => match decoder.finish() {
-                Err(error) => self.ready.push((entry, Err(error.into()))),
+            Target::Stages(admission) => match decoder.finish() {
+                Err(error) => self.ready.push((entry, Err(error.into()), 0)),
+                Ok(value) if credit > 0 && admission.streams() => {
+                    let replies = node.submit_stages_streaming(admission, Payload::new(value), options);
+                    return Ok(Some(streaming::StreamingCall { entry, credit, replies, due }));
+                }
                 Ok(value) => {
-                    let payload = Payload::new(value);
-                    self.start(entry, async move { node.submit_stage(admission, payload, options).await });
+                    let (payload, queue) = (Payload::new(value), admission.queue());
+                    let call = async move { node.submit_stages(admission, payload, options).await };
+                    self.start(entry, async move { (call.await, queue.len()) });
                 }
             },
             Target::Route { admission, function } => match read_input(decoder, admission.route(), function) {
-                Err(error) => self.ready.push((entry, Err(error))),
+                Err(error) => self.ready.push((entry, Err(error), 0)),
                 Ok(payload) if credit > 0 => {
                     let replies = node.submit_streaming(admission, payload, options);
                     return Ok(Some(streaming::StreamingCall { entry, credit, replies, due }));
                 }
-                Ok(payload) => self.start(entry, async move { node.submit(admission, payload, options).await }),
+                Ok(payload) => {
+                    let call = async move { node.submit(admission, payload, options).await };
+                    // One route is all that was called.
+                    self.start(entry, async move { (call.await.map(|reply| StageReply::new(reply, 0)), 0) });
+                }
             },
         }
         Ok(None)
     }
 
-    fn start(&mut self, entry: u16, call: impl Future<Output = Result<Reply, CallError>> + Send + 'static) {
-        let (calling, abort) = abortable(async move { (entry, call.await) });
+    fn start(
+        &mut self,
+        entry: u16,
+        call: impl Future<Output = (Result<StageReply, CallError>, usize)> + Send + 'static,
+    ) {
+        let (calling, abort) = abortable(async move {
+            let (outcome, queued) = call.await;
+            (entry, outcome, queued)
+        });
         self.aborts.push((entry, abort));
         self.running.push(Box::pin(calling));
     }
@@ -312,9 +334,9 @@ impl Exchange<'_> {
     fn finished(&mut self, outcome: Result<Outcome, Aborted>) {
         // Nobody waits for the answer of one that was given up.
         self.idle_since = Instant::now();
-        let Ok((entry, outcome)) = outcome else { return };
+        let Ok((entry, outcome, queued)) = outcome else { return };
         self.aborts.retain(|(running, _)| *running != entry);
-        self.ready.push((entry, outcome));
+        self.ready.push((entry, outcome, queued));
     }
 
     /// Writes every outcome that is there, in one go.
@@ -324,7 +346,8 @@ impl Exchange<'_> {
         }
         let load = load(self.serving);
         let mut pieces = Vec::with_capacity(self.ready.len() * 2);
-        for (entry, outcome) in self.ready.drain(..) {
+        for (entry, outcome, queued) in self.ready.drain(..) {
+            let load = Load { queued: u32::try_from(queued).unwrap_or(u32::MAX), ..load };
             put_outcome(&mut pieces, entry, outcome, load);
         }
         write(&self.serving.config, &mut self.outgoing, &mut pieces).await
@@ -350,5 +373,5 @@ fn read_input(decoder: EnvelopeDecoder, route: &Route, function: bool) -> Result
 /// How the node does, for peers that weigh where to send the next call.
 pub(super) fn load(serving: &Serving) -> Load {
     let in_flight = serving.node().map_or(0, |node| node.in_flight());
-    Load { in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX) }
+    Load { in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX), queued: 0 }
 }

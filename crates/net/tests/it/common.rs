@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use callboard_core::{App, Node};
-use callboard_net::{Client, ClientBuilder, Edge, Identity, NetConfig};
+use callboard_codec::Data;
+use callboard_core::{App, CallError, Elsewhere, Node};
+use callboard_net::{Client, ClientBuilder, Cluster, Edge, Identity, NetConfig, Static};
 
 /// Longer than anything takes on a machine that does other things as well.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -64,9 +65,46 @@ impl Served {
         builder().connect(&self.url()).await.unwrap()
     }
 
+    /// Streams with calls that have come so far.
+    pub(crate) fn streams_begun(&self) -> u64 {
+        let metrics = self.edge.metrics();
+        let line = metrics.lines().find_map(|line| line.strip_prefix("callboard_net_streams_total "));
+        line.unwrap().parse().unwrap()
+    }
+
     /// That nothing is left of what was called.
     pub(crate) async fn comes_to_rest(&self) {
         until(|| self.edge.streams() == 0 && self.node.describe().in_flight == 0).await;
+    }
+}
+
+/// A node that may run stages elsewhere.
+pub(crate) struct Member {
+    pub(crate) served: Served,
+    pub(crate) cluster: Cluster,
+}
+
+impl Member {
+    pub(crate) async fn start(app: App, peers: &[&Edge]) -> Self {
+        let served = Served::start(app).await;
+        let view = Static::new(peers.iter().map(|edge| edge.address()));
+        let cluster = Cluster::start(&served.edge, Arc::new(view));
+        served.node.handle().join(cluster.clone()).unwrap();
+        Self { served, cluster }
+    }
+
+    /// That somebody else runs this stage.
+    pub(crate) async fn sees(&self, stage: &str) {
+        until(|| self.cluster.offers(stage)).await;
+    }
+
+    /// That so many others are there.
+    pub(crate) async fn is_linked_to(&self, peers: usize) {
+        until(|| self.cluster.linked() == peers).await;
+    }
+
+    pub(crate) async fn call<In: Data>(&self, input: In) -> Result<i64, CallError> {
+        self.served.node.client().call::<In, i64>("/run", input).await
     }
 }
 

@@ -9,5 +9,7 @@ mod identity;
 mod lifecycle;
 mod packs;
 mod processes;
+mod routing;
+mod stage_streams;
 mod stages;
 mod streams;

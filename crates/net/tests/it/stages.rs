@@ -6,35 +6,9 @@ use std::time::Duration;
 
 use callboard_codec::Tensor;
 use callboard_core::{App, CallOptions, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage};
-use callboard_net::{Cluster, Edge, Static};
 use tokio::sync::Semaphore;
 
-use crate::common::{LONG, Served, until};
-
-/// A node that may run stages elsewhere.
-struct Member {
-    served: Served,
-    cluster: Cluster,
-}
-
-impl Member {
-    async fn start(app: App, peers: &[&Edge]) -> Self {
-        let served = Served::start(app).await;
-        let view = Static::new(peers.iter().map(|edge| edge.address()));
-        let cluster = Cluster::start(&served.edge, Arc::new(view));
-        served.node.handle().join(cluster.clone()).unwrap();
-        Self { served, cluster }
-    }
-
-    async fn sees(&self, stage: &str) {
-        use callboard_core::Elsewhere;
-        until(|| self.cluster.offers(stage)).await;
-    }
-
-    async fn call<In: callboard_codec::Data>(&self, input: In) -> Result<i64, callboard_core::CallError> {
-        self.served.node.client().call::<In, i64>("/run", input).await
-    }
-}
+use crate::common::{LONG, Member, Served, until};
 
 /// Doubles, and counts how often.
 fn doubling(runs: &Arc<AtomicUsize>) -> Stage<i64, i64> {

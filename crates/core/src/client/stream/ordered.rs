@@ -175,7 +175,9 @@ where
         let deadline = self.window.deadline(now, self.timeout);
         let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
         let priority = self.options.priority().unwrap_or_else(|| admission.route().default_priority());
-        let flight = Arc::new(Flight::patient(deadline, priority).of_session(self.options.session()));
+        let mut flight = Flight::patient(deadline, priority).of_session(self.options.session());
+        flight.beyond = admission.beyond();
+        let flight = Arc::new(flight);
         let driver = self.driver.get_or_insert_with(|| Driver::spawn(self.client.runtime()));
         driver.begin(AdmittedCall::new(admission, Arc::clone(&flight)), payload);
         self.calls.push_back(Call { kept, state: State::Running(AbandonOnDrop(flight)) });

@@ -1,0 +1,205 @@
+//! One call of a stage: which peer is asked, what its answer means, and who is asked next.
+
+use std::net::SocketAddr;
+
+use callboard_codec::wire::Call;
+use callboard_codec::{Envelope, Payload};
+use callboard_core::{
+    CallError, ErrorKind, Instant, PayloadReplies, Reply, SessionKey, StageCall, StageOutputs, StageReply,
+};
+
+use super::Inner;
+use super::outputs::Outputs;
+use super::peer::{Candidate, InHand};
+use super::weigh::{Weight, better_of_two, left_out, of_session};
+use crate::client::{Answer, CONNECTION_LOST, ROOM_WAIT, Room, Talk, not_started, unreadable};
+use crate::convert;
+
+/// What came of asking one peer.
+enum Told {
+    Outcome(Box<Answer>),
+    Outputs(Box<Outputs>),
+}
+
+impl Inner {
+    pub(super) async fn run(&self, call: StageCall) -> Result<StageReply, CallError> {
+        match self.ask(call, false).await? {
+            (Told::Outcome(answer), stages) => {
+                let Answer { done, body } = *answer;
+                let value = body.finish().map_err(unreadable)?;
+                // 0 says that all of them ran.
+                let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
+                Ok(StageReply::new(Reply::new(Payload::new(value), convert::timing(done.times)), ran))
+            }
+            (Told::Outputs(_), _) => Err(CallError::new(ErrorKind::Internal, "a call with one outcome was streamed")),
+        }
+    }
+
+    pub(super) async fn stream(&self, call: StageCall) -> Result<StageOutputs, CallError> {
+        match self.ask(call, true).await? {
+            (Told::Outputs(outputs), stages) => {
+                let outputs = futures_util::stream::unfold(outputs, Outputs::next);
+                Ok(StageOutputs::new(PayloadReplies::new(outputs), stages))
+            }
+            (Told::Outcome(_), _) => Err(CallError::new(ErrorKind::Internal, "a streaming call had one outcome")),
+        }
+    }
+
+    /// Asks one peer after the other, until one has an answer, or it may not be asked any more. Says how many stages went along.
+    async fn ask(&self, mut call: StageCall, streams: bool) -> Result<(Told, usize), CallError> {
+        let envelope = call.payload.to_envelope().map_err(|error| {
+            CallError::new(
+                ErrorKind::Internal,
+                format!("the input of stage `{}` cannot be sent: {error}", call.stage()),
+            )
+        })?;
+        self.retries.lock().called(Instant::now());
+        if call.revision.is_none() {
+            call.revision = self.draw(call.stage(), call.options.session(), None);
+        }
+        let mut tried: Vec<SocketAddr> = Vec::new();
+        let mut last: Option<CallError> = None;
+        while let Some((candidate, stages, idempotent)) = self.pick(&call, streams, &tried) {
+            tried.push(candidate.peer.address());
+            let error = match self.attempt(&candidate, &call, streams, stages, &envelope).await {
+                Ok(told) => return Ok((told, stages)),
+                Err(error) => error,
+            };
+            let was_lost = error.error_type() == Some(CONNECTION_LOST);
+            let may_have_run = was_lost && call.may_run_again.unwrap_or(idempotent) && !streams;
+            let goes_on = match error.kind() {
+                // What could not be begun costs nothing of the budget: the peer has not had it.
+                ErrorKind::Unavailable if error.is_retryable() => true,
+                _ if error.is_retryable() || may_have_run => self.retries.lock().take(Instant::now()),
+                _ => false,
+            };
+            // That it may have run stays said, whoever refuses after that.
+            if last.as_ref().is_none_or(CallError::is_retryable) {
+                last = Some(error);
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        Err(last
+            .unwrap_or_else(|| not_started(format!("no node can be reached that runs the stage `{}`", call.stage()))))
+    }
+
+    /// Asks one peer, and remembers how it did.
+    async fn attempt(
+        &self,
+        candidate: &Candidate,
+        call: &StageCall,
+        streams: bool,
+        stages: usize,
+        envelope: &Envelope,
+    ) -> Result<Told, CallError> {
+        let (peer, stage, began) = (&candidate.peer, call.stage(), Instant::now());
+        let in_hand = peer.begin(stage, began);
+        let told = match streams {
+            false => {
+                let limits = (&self.frames, &self.decode);
+                let answered = candidate.link.call(&header(call, stages), envelope, limits, Room::OrElsewhere).await;
+                answered.map(|answer| Told::Outcome(Box::new(answer)))
+            }
+            true => {
+                let begun = self.begin(candidate, call, stages, envelope.clone(), in_hand).await;
+                begun.map(|outputs| Told::Outputs(Box::new(outputs)))
+            }
+        };
+        let now = Instant::now();
+        peer.note(stage, |standing| match &told {
+            Ok(Told::Outcome(answer)) => {
+                standing.answered(now, now - began, Some(answer.done.load.queued as usize));
+            }
+            Ok(Told::Outputs(_)) => standing.answered(now, now - began, None),
+            Err(error) if error.kind() == ErrorKind::Overloaded => standing.refused(now),
+            Err(error) if error.kind() == ErrorKind::Unavailable => standing.lost(now),
+            Err(_) => standing.answered(now, now - began, None),
+        });
+        told
+    }
+
+    async fn begin(
+        &self,
+        candidate: &Candidate,
+        call: &StageCall,
+        stages: usize,
+        envelope: Envelope,
+        in_hand: InHand,
+    ) -> Result<Outputs, CallError> {
+        let talk = self.talk(candidate).await?;
+        let mut header = header(call, stages);
+        header.credit = u32::try_from(call.credit.max(1)).unwrap_or(u32::MAX);
+        Outputs::begin(talk, &header, envelope, in_hand).await
+    }
+
+    async fn talk(&self, candidate: &Candidate) -> Result<Talk, CallError> {
+        let opening = Talk::open(&candidate.link, &self.frames, &self.decode);
+        let opened = tokio::time::timeout(ROOM_WAIT, opening).await;
+        opened.unwrap_or_else(|_| Err(not_started("the peer has no room for another stream".to_owned())))
+    }
+
+    /// The next peer for a call, of those that were not tried; how many of its stages go along, and whether the peer says of all of them
+    /// that they may be run again.
+    fn pick(&self, call: &StageCall, streams: bool, tried: &[SocketAddr]) -> Option<(Candidate, usize, bool)> {
+        let mut candidates = self.candidates(call.stage(), Some(streams), Instant::now());
+        candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
+        if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
+            candidates.retain(|candidate| Some(candidate.revision) == call.revision);
+        }
+        // One crossing rather than several.
+        let along = |candidate: &Candidate| goes_along(candidate, call);
+        let most = candidates.iter().map(|candidate| along(candidate).0).max()?;
+        candidates.retain(|candidate| along(candidate).0 == most);
+        let weights: Vec<Weight> = candidates.iter().map(|candidate| candidate.weight).collect();
+        let place = match call.options.session() {
+            Some(session) => of_session(&weights, session.number()),
+            None => better_of_two(&weights, (fastrand::usize(..), fastrand::usize(..))),
+        };
+        let chosen = candidates.swap_remove(place?);
+        let (stages, idempotent) = goes_along(&chosen, call);
+        Some((chosen, stages, idempotent))
+    }
+
+    /// The peers that may be asked to run a stage, without those that are left alone for a while.
+    pub(super) fn candidates(&self, stage: &str, streams: Option<bool>, now: Instant) -> Vec<Candidate> {
+        let peers = self.peers.load();
+        let mut candidates: Vec<_> = peers.iter().filter_map(|peer| peer.candidate(stage, streams, now)).collect();
+        if candidates.iter().any(|candidate| candidate.out_until.is_some()) {
+            let until: Vec<_> = candidates.iter().map(|candidate| candidate.out_until).collect();
+            let mut out = left_out(&until).into_iter();
+            candidates.retain(|_| !out.next().unwrap_or(false));
+        }
+        candidates
+    }
+
+    /// The revision whose turn it is, where the stage's calls are divided; `here` is that of this node, if it runs the stage.
+    pub(super) fn draw(&self, stage: &str, session: Option<SessionKey>, here: Option<u64>) -> Option<u64> {
+        let split = self.splits.load().get(stage).cloned()?;
+        let mut offered: Vec<u64> = here.into_iter().collect();
+        let candidates = self.candidates(stage, None, Instant::now());
+        offered.extend(candidates.iter().map(|candidate| candidate.revision));
+        split.draw(session.map(SessionKey::number), |revision| offered.contains(&revision))
+    }
+}
+
+/// How many of the call's stages this peer runs in one go, and whether all of those may be run again.
+fn goes_along(candidate: &Candidate, call: &StageCall) -> (usize, bool) {
+    let most = (candidate.link.welcome().max_stages.max(1) as usize).min(call.stages.len());
+    let (mut stages, mut idempotent) = (1, candidate.idempotent);
+    for stage in call.stages.iter().take(most).skip(1) {
+        let offer = candidate.link.offer_of_stage(stage.as_str()).filter(|offer| !offer.streams);
+        let Some(offer) = offer else { break };
+        idempotent &= offer.idempotent;
+        stages += 1;
+    }
+    (stages, idempotent)
+}
+
+fn header(call: &StageCall, stages: usize) -> Call {
+    let names = call.stages.iter().take(stages).map(|stage| stage.as_str().to_owned()).collect();
+    let mut header = Call { stages: names, ..Call::default() };
+    convert::put_options(&mut header, &call.options, Instant::now());
+    header
+}

@@ -1,0 +1,189 @@
+//! What is known of one stage on one peer: how busy it is, how long it takes, whether it works. Pure values, fed with time.
+//!
+//! What was heard grows old: a queue that was reported counts for half after a quarter of a second, a latency after three seconds, so that a
+//! peer that was slow is tried again when it may be well. One that has calls of ours and says nothing is taken to be as slow as it has
+//! been silent.
+
+use std::time::Duration;
+
+use callboard_core::Instant;
+
+use super::breaker::Breaker;
+
+/// A new peer gets the benefit of the doubt, and little of it.
+const UNKNOWN_LATENCY_MICROS: f64 = 1_000.0;
+
+/// How much the newest latency counts.
+const NEWEST: f64 = 0.2;
+
+/// In which time a latency that nothing confirms counts for half. Fifty times slower is forgotten in 17 s.
+const LATENCY_HALVES: Duration = Duration::from_secs(3);
+
+/// In which time a queue that was reported is half gone, for all we know.
+const QUEUE_HALVES: Duration = Duration::from_millis(250);
+
+/// What stands for the queue of a peer that had no room.
+const FULL: usize = 64;
+
+/// One stage of one peer.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    pub(super) breaker: Breaker,
+    /// Our calls that it has in hand.
+    ours: usize,
+    queued: usize,
+    queued_at: Option<Instant>,
+    latency_micros: f64,
+    latency_at: Option<Instant>,
+    /// Since when it has calls of ours and has answered none.
+    silent_since: Option<Instant>,
+}
+
+impl Standing {
+    /// A call goes there.
+    pub(super) fn began(&mut self, now: Instant) {
+        self.breaker.began(now);
+        self.ours += 1;
+        self.silent_since.get_or_insert(now);
+    }
+
+    /// A call of ours is over, whatever became of it.
+    pub(super) fn ended(&mut self, now: Instant) {
+        self.ours = self.ours.saturating_sub(1);
+        self.silent_since = (self.ours > 0).then(|| self.silent_since.unwrap_or(now));
+    }
+
+    /// It answered after so long; so many wait there now, if it said so.
+    pub(super) fn answered(&mut self, now: Instant, took: Duration, queued: Option<usize>) {
+        self.breaker.answered();
+        self.silent_since = Some(now);
+        let (before, newest) = (self.latency(now), took.as_secs_f64() * 1e6);
+        self.latency_micros = match self.latency_at {
+            Some(_) => before + NEWEST * (newest - before),
+            None => newest,
+        };
+        self.latency_at = Some(now);
+        if let Some(queued) = queued {
+            (self.queued, self.queued_at) = (queued, Some(now));
+        }
+    }
+
+    /// It is at work on what it has.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.silent_since = Some(now);
+    }
+
+    /// It had no room.
+    pub(super) fn refused(&mut self, now: Instant) {
+        self.breaker.answered();
+        self.silent_since = Some(now);
+        (self.queued, self.queued_at) = (self.queued(now).max(FULL), Some(now));
+    }
+
+    /// A call there came to nothing.
+    pub(super) fn lost(&mut self, now: Instant) {
+        self.breaker.lost(now);
+    }
+
+    /// Our calls that it has, and those that wait there.
+    pub(super) fn in_hand(&self, now: Instant) -> usize {
+        self.ours + self.queued(now)
+    }
+
+    fn queued(&self, now: Instant) -> usize {
+        (self.queued as f64 * faded(self.queued_at, now, QUEUE_HALVES)) as usize
+    }
+
+    /// How long a call takes there, as far as can be told now, in microseconds.
+    pub(super) fn latency_micros(&self, now: Instant) -> f64 {
+        let silent = match self.silent_since {
+            Some(since) if self.ours > 0 => now.saturating_duration_since(since).as_secs_f64() * 1e6,
+            _ => 0.0,
+        };
+        self.latency(now).max(silent).max(1.0)
+    }
+
+    fn latency(&self, now: Instant) -> f64 {
+        match self.latency_at {
+            None => UNKNOWN_LATENCY_MICROS,
+            Some(at) => self.latency_micros * faded(Some(at), now, LATENCY_HALVES),
+        }
+    }
+}
+
+/// What is left of something that was heard at `at`.
+fn faded(at: Option<Instant>, now: Instant, halves: Duration) -> f64 {
+    let Some(at) = at else { return 0.0 };
+    0.5_f64.powf(now.saturating_duration_since(at).as_secs_f64() / halves.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn answered(standing: &mut Standing, now: Instant, took: Duration, queued: usize) {
+        standing.began(now);
+        standing.answered(now, took, Some(queued));
+        standing.ended(now);
+    }
+
+    #[test]
+    fn latency_follows_slowly() {
+        let (mut standing, now) = (Standing::default(), Instant::now());
+        assert_eq!(standing.latency_micros(now), UNKNOWN_LATENCY_MICROS);
+        answered(&mut standing, now, Duration::from_micros(500), 0);
+        assert_eq!(standing.latency_micros(now), 500.0);
+        answered(&mut standing, now, Duration::from_micros(1_500), 0);
+        assert!((standing.latency_micros(now) - 700.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_that_was_slow_is_tried_again_after_a_while() {
+        let (mut slow, mut steady, start) = (Standing::default(), Standing::default(), Instant::now());
+        answered(&mut slow, start, millis(250), 0);
+        let mut now = start;
+        let tried_after = loop {
+            answered(&mut steady, now, millis(5), 0);
+            if slow.latency_micros(now) < steady.latency_micros(now) {
+                break now - start;
+            }
+            now += millis(10);
+        };
+        assert!((Duration::from_secs(10)..Duration::from_secs(25)).contains(&tried_after), "{tried_after:?}");
+    }
+
+    #[test]
+    fn one_that_says_nothing_is_as_slow_as_it_is_silent() {
+        let (mut standing, start) = (Standing::default(), Instant::now());
+        answered(&mut standing, start, millis(5), 0);
+        standing.began(start + millis(10));
+        assert!(standing.latency_micros(start + millis(510)) >= 500_000.0);
+        standing.ended(start + millis(510));
+        assert!(standing.latency_micros(start + millis(510)) < 6_000.0, "with nothing in hand it owes no word");
+    }
+
+    #[test]
+    fn a_reported_queue_counts_and_fades() {
+        let (mut standing, now) = (Standing::default(), Instant::now());
+        answered(&mut standing, now, millis(5), 40);
+        assert_eq!(standing.in_hand(now), 40);
+        assert_eq!(standing.in_hand(now + QUEUE_HALVES), 20);
+        assert_eq!(standing.in_hand(now + QUEUE_HALVES * 20), 0);
+        standing.began(now);
+        assert_eq!(standing.in_hand(now + QUEUE_HALVES * 20), 1);
+    }
+
+    #[test]
+    fn one_that_refuses_looks_busy_for_a_moment() {
+        let (mut standing, now) = (Standing::default(), Instant::now());
+        standing.began(now);
+        standing.refused(now);
+        standing.ended(now);
+        assert_eq!(standing.in_hand(now), FULL);
+        assert!(standing.in_hand(now + Duration::from_secs(2)) == 0);
+    }
+}

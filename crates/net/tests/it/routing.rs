@@ -1,0 +1,247 @@
+//! Who runs what: stages in a row on one peer, sessions, revisions, and what is known of a peer's time.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_codec::Payload;
+use callboard_core::{App, CallOptions, ErrorKind, Pipeline, Stage};
+use tokio::sync::Semaphore;
+
+use crate::common::{Member, Served, until};
+
+type Count = Arc<AtomicUsize>;
+
+fn runs(count: &Count) -> usize {
+    count.load(Ordering::SeqCst)
+}
+
+/// Adds something, and counts how often.
+fn adding(name: &str, n: i64, runs: &Count) -> Stage<i64, i64> {
+    let runs = Arc::clone(runs);
+    Stage::each(name, move |input: &i64| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Ok(input + n)
+    })
+}
+
+fn there(stage: &str) -> Pipeline<i64, i64> {
+    Pipeline::elsewhere(stage)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stages_in_a_row_on_one_peer_cross_once() {
+    let counts: [Count; 3] = Default::default();
+    let pipeline = Pipeline::from(adding("one", 1, &counts[0])).then(adding("ten", 10, &counts[1]));
+    let worker = Served::start(App::new().route("/work", pipeline.then(adding("hundred", 100, &counts[2])))).await;
+    let pipeline = there("one").then(there("ten")).then(there("hundred"));
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
+    gateway.sees("hundred").await;
+    let before = worker.streams_begun();
+    assert_eq!(gateway.call(5).await.unwrap(), 116);
+    assert_eq!((worker.streams_begun() - before, counts.each_ref().map(runs)), (1, [1, 1, 1]));
+}
+
+/// The first two stages have one home, the third another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stages_in_a_row_on_two_peers_cross_once_to_each() {
+    let count = Count::default();
+    let pipeline = Pipeline::from(adding("one", 1, &count)).then(adding("ten", 10, &count));
+    let first = Served::start(App::new().route("/work", pipeline)).await;
+    let second = Served::start(App::new().route("/work", adding("hundred", 100, &count))).await;
+    let pipeline = there("one").then(there("ten")).then(there("hundred"));
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
+    gateway.is_linked_to(2).await;
+    let before = (first.streams_begun(), second.streams_begun());
+    assert_eq!(gateway.call(5).await.unwrap(), 116);
+    assert_eq!((first.streams_begun() - before.0, second.streams_begun() - before.1), (1, 1));
+}
+
+/// What was done before a stage that refuses is not done again: its output goes on to somebody who has room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_in_the_row_that_has_no_room_is_run_by_another_peer() {
+    let open = Arc::new(Semaphore::new(0));
+    let (begun, before, after): (Count, Count, Count) = Default::default();
+    let full = Stage::each_async("narrow", {
+        let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+        move |n: Arc<i64>| {
+            let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+            async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                open.acquire().await.unwrap().forget();
+                Ok(*n)
+            }
+        }
+    });
+    let full = full.queue(1).concurrency(1);
+    let app = App::new().route("/work", Pipeline::from(adding("first", 1, &before)).then(full.clone()));
+    let first = Served::start(app.route("/narrow", full)).await;
+    let second = Served::start(App::new().route("/work", adding("narrow", 10, &after))).await;
+    let app = App::new().route("/run", there("first").then(there("narrow")));
+    let gateway = Member::start(app, &[&first.edge, &second.edge]).await;
+    gateway.is_linked_to(2).await;
+    // One runs and one waits there: no room for a third.
+    let fillers: Vec<_> = (0..2_i64)
+        .map(|n| {
+            let client = first.node.client();
+            tokio::spawn(async move { client.call::<i64, i64>("/narrow", n).await })
+        })
+        .collect();
+    until(|| first.node.describe().in_flight == 2 && runs(&begun) == 1).await;
+    until(|| first.node.describe().stages.iter().any(|stage| stage.queued == 1)).await;
+    assert_eq!(gateway.call(5).await.unwrap(), 16);
+    assert_eq!((runs(&before), runs(&after)), (1, 1));
+    open.add_permits(2);
+    for filler in fillers {
+        filler.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_peer_says_of_a_calls_time_is_kept() {
+    let open = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&open);
+    let held = Stage::each_async("held", move |n: Arc<i64>| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(*n)
+        }
+    });
+    let worker = Served::start(App::new().route("/held", held.concurrency(1))).await;
+    let gateway = Member::start(App::new().route("/run", there("held")), &[&worker.edge]).await;
+    gateway.sees("held").await;
+    let client = gateway.served.node.client();
+    let calls = [1_i64, 2].map(|n| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let route = client.route("/run").unwrap();
+            let admission = client.admit(&route, 8).unwrap();
+            client.submit(admission, Payload::new(n), CallOptions::new()).await.unwrap().timing
+        })
+    });
+    until(|| worker.node.describe().stages[0].queued == 1).await;
+    open.add_permits(2);
+    let [first, second] = calls.map(|call| async move { call.await.unwrap() });
+    let timings = [first.await, second.await];
+    // One of the two has waited in the peer's queue, and both have been at work there.
+    assert!(timings.iter().any(|timing| timing.queue > Duration::ZERO), "{timings:?}");
+    assert!(timings.iter().all(|timing| timing.compute > Duration::ZERO), "{timings:?}");
+}
+
+#[test]
+fn a_stage_elsewhere_is_drawn_as_a_stage() {
+    let plan = App::new().route("/run", there("classify")).plan();
+    assert_eq!(plan.to_string(), "/run: ↗classify\n");
+    assert!(plan.to_mermaid().contains(r#"["classify · elsewhere"]"#), "{}", plan.to_mermaid());
+}
+
+/// Three workers, of which each says who it is.
+async fn three_that_tell() -> (Vec<Served>, Member) {
+    let mut workers = Vec::new();
+    for n in 0..3_i64 {
+        let who = Stage::each("who", move |_: &i64| Ok(n)).revision(n as u64 % 2);
+        workers.push(Served::start(App::new().route("/who", who)).await);
+    }
+    let edges: Vec<_> = workers.iter().map(|worker| &worker.edge).collect();
+    let gateway = Member::start(App::new().route("/run", there("who")), &edges).await;
+    gateway.is_linked_to(3).await;
+    (workers, gateway)
+}
+
+async fn of_session(gateway: &Member, session: u64) -> i64 {
+    let options = CallOptions::new().with_session_key(session.to_string().as_str());
+    gateway.served.node.client().call_with::<i64, i64>("/run", 0, options).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_stays_with_its_peer_while_it_lives() {
+    let (mut workers, gateway) = three_that_tell().await;
+    let mut homes = Vec::new();
+    for session in 0..30 {
+        let home = of_session(&gateway, session).await;
+        for _ in 0..3 {
+            assert_eq!(of_session(&gateway, session).await, home, "session {session}");
+        }
+        homes.push(home);
+    }
+    assert_eq!(homes.iter().collect::<HashSet<_>>().len(), 3, "all have some: {homes:?}");
+    let Served { node, edge } = workers.remove(0);
+    edge.shutdown(Duration::ZERO).await;
+    drop(node);
+    gateway.is_linked_to(2).await;
+    for (session, home) in (0..).zip(homes) {
+        let now = of_session(&gateway, session).await;
+        assert!(now == home || home == 0, "session {session} left {home} for {now}");
+    }
+}
+
+/// Two peers run revision 0, one runs revision 1.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revisions_get_exactly_their_share() {
+    let (workers, gateway) = three_that_tell().await;
+    gateway.cluster.split("who", [(0, 7), (1, 3)]);
+    let mut second = 0;
+    for _ in 0..100 {
+        second += usize::from(gateway.call(0).await.unwrap() == 1);
+    }
+    assert_eq!(second, 30);
+    // A revision that nobody runs gets nothing, and nobody fails for it.
+    gateway.cluster.split("who", [(0, 1), (1, 1), (2, 98)]);
+    let mut second = 0;
+    for _ in 0..100 {
+        second += usize::from(gateway.call(0).await.unwrap() == 1);
+    }
+    assert_eq!(second, 50);
+    gateway.cluster.split("who", []);
+    assert!((0..3).contains(&gateway.call(0).await.unwrap()));
+    drop(workers);
+}
+
+/// The node runs a revision of its own, free and near, and still leaves the other its share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revision_elsewhere_gets_its_share_of_a_stage_that_runs_here_as_well() {
+    let who = |n: i64| Stage::each("who", move |_: &i64| Ok(n)).revision(n as u64);
+    let worker = Served::start(App::new().route("/who", who(2))).await;
+    let gateway = Member::start(App::new().route("/run", who(1)), &[&worker.edge]).await;
+    gateway.sees("who").await;
+    gateway.cluster.split("who", [(1, 3), (2, 1)]);
+    let mut told = [0; 2];
+    for _ in 0..40 {
+        told[gateway.call(0).await.unwrap() as usize - 1] += 1;
+    }
+    assert_eq!(told, [30, 10]);
+    // Who is gone leaves its share to the rest.
+    worker.edge.shutdown(Duration::ZERO).await;
+    gateway.is_linked_to(0).await;
+    for _ in 0..10 {
+        assert_eq!(gateway.call(0).await.unwrap(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_row_of_stages_crosses_as_often_as_the_peer_asks_for() {
+    let count = Count::default();
+    let worker = Served::start(App::new().route("/one", adding("one", 1, &count))).await;
+    let mut pipeline = there("one");
+    for _ in 0..40 {
+        pipeline = pipeline.then(there("one"));
+    }
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
+    gateway.sees("one").await;
+    let before = worker.streams_begun();
+    // The peer says how many it takes at once, and gets no more.
+    assert_eq!(gateway.call(0).await.unwrap(), 41);
+    assert_eq!((worker.streams_begun() - before, runs(&count)), (3, 41));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_streams_is_no_candidate_for_a_call_with_one_outcome() {
+    let count = callboard_core::StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let worker = Served::start(App::new().route_streaming("/count", count)).await;
+    let gateway = Member::start(App::new().route("/run", there("count")), &[&worker.edge]).await;
+    gateway.sees("count").await;
+    let error = gateway.call(3).await.unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false), "{error}");
+}

@@ -1,0 +1,222 @@
+//! Streaming stages that run on other nodes: order, credit from one end to the other, and what becomes of a stream in the middle.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{
+    App, CallOptions, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamPipeline, StreamStage,
+};
+use futures_util::{StreamExt, stream};
+
+use crate::common::{LONG, Member, Served, until};
+
+const NEVER: u64 = u64::MAX;
+
+type Count = Arc<AtomicUsize>;
+
+fn count(count: &Count) -> usize {
+    count.load(Ordering::SeqCst)
+}
+
+/// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
+fn counting(taken: &Count) -> StreamStage<u64, u64> {
+    let taken = Arc::clone(taken);
+    StreamStage::each("count", move |n: Arc<u64>| {
+        let (n, taken) = (*n, Arc::clone(&taken));
+        stream::iter(0..=n).map(move |k| {
+            taken.fetch_add(1, Ordering::SeqCst);
+            if k == n && n % 2 == 1 && n != NEVER { Err(Failure::new("odd")) } else { Ok(k) }
+        })
+    })
+}
+
+fn there() -> StreamPipeline<u64, u64> {
+    StreamPipeline::elsewhere("count")
+}
+
+/// A node whose `/count` runs on the other.
+async fn two(taken: &Count) -> (Served, Member) {
+    let worker = Served::start(App::new().route_streaming("/count", counting(taken).credit(2))).await;
+    let gateway = Member::start(App::new().route_streaming("/count", there()), &[&worker.edge]).await;
+    gateway.sees("count").await;
+    (worker, gateway)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_cross_in_order_and_an_error_is_the_last() {
+    let (worker, gateway) = two(&Count::default()).await;
+    let client = gateway.served.node.client();
+    let all: Vec<_> = client.replies::<u64, u64>("/count", 1_000).unwrap().map(Result::unwrap).collect().await;
+    assert_eq!(all, (0..=1_000).collect::<Vec<_>>());
+    let mut replies = client.replies::<u64, u64>("/count", 3).unwrap();
+    for expected in 0..3 {
+        assert_eq!(replies.next().await.unwrap().unwrap(), expected);
+    }
+    let error = replies.next().await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.message(), error.stage()), (ErrorKind::Failed, "odd", Some("count")));
+    assert!(replies.next().await.is_none());
+    worker.comes_to_rest().await;
+    gateway.served.comes_to_rest().await;
+}
+
+/// The reader takes one and waits: the owner has asked for 16, the peer's stage holds 2 and makes 1, and half of what was asked for may be
+/// granted again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_pauses_the_worker_on_the_peer() {
+    let taken = Count::default();
+    let (worker, gateway) = two(&taken).await;
+    let client = gateway.served.node.client();
+    let mut replies = client.replies::<u64, u64>("/count", NEVER).unwrap();
+    assert_eq!(replies.next().await.unwrap().unwrap(), 0);
+    until(|| count(&taken) >= 16).await;
+    // Other calls show that both nodes had their turns.
+    for _ in 0..20 {
+        let all: Vec<_> = client.replies::<u64, u64>("/count", 0).unwrap().collect().await;
+        assert_eq!(all.len(), 1);
+    }
+    let while_paused = count(&taken) - 20;
+    assert!(while_paused <= 16 + 2 + 2, "{while_paused} outputs for a reader that has taken one");
+    for expected in 1..200 {
+        assert_eq!(replies.next().await.unwrap().unwrap(), expected);
+    }
+    assert!(count(&taken) - 20 <= 200 + 16 + 4, "{} outputs for a reader that has taken 200", count(&taken) - 20);
+    // Dropped in the middle: it ends on the peer, although it would never end by itself.
+    drop(replies);
+    worker.comes_to_rest().await;
+    gateway.served.comes_to_rest().await;
+}
+
+/// Before it a stage here; behind it one that runs on the same peer and goes along, and one here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_in_the_middle_of_a_pipeline_takes_along_what_stands_behind_it() {
+    let squares = Count::default();
+    let square = Stage::each("square", {
+        let squares = Arc::clone(&squares);
+        move |n: &u64| {
+            squares.fetch_add(1, Ordering::SeqCst);
+            Ok(n * n)
+        }
+    });
+    let app = App::new().route_streaming("/count", counting(&Count::default())).route("/square", square);
+    let worker = Served::start(app).await;
+    let parse = Stage::each("parse", |text: &String| Ok(text.parse::<u64>()?));
+    let tell = Stage::each("tell", |n: &u64| Ok(format!("{n}!")));
+    let pipeline =
+        Pipeline::from(parse).then_stream(there()).then(Pipeline::<u64, u64>::elsewhere("square")).then(tell);
+    assert_eq!(pipeline.to_string(), "parse → ↗count → ↗square → tell");
+    let gateway = Member::start(App::new().route_streaming("/run", pipeline), &[&worker.edge]).await;
+    gateway.sees("square").await;
+    let before = worker.streams_begun();
+    let client = gateway.served.node.client();
+    let replies = client.replies::<String, String>("/run", "4".to_owned()).unwrap();
+    let all: Vec<_> = replies.map(Result::unwrap).collect().await;
+    assert_eq!(all, ["0!", "1!", "4!", "9!", "16!"]);
+    assert_eq!((worker.streams_begun() - before, count(&squares)), (1, 5), "all of it in one crossing");
+    let error = client.replies::<String, String>("/run", "x".to_owned()).unwrap().next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Failed, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_deadline_of_a_stream_crosses() {
+    let taken = Count::default();
+    let (worker, gateway) = two(&taken).await;
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(300));
+    let client = gateway.served.node.client();
+    let mut replies = client.replies_with::<u64, u64>("/count", NEVER, options).unwrap();
+    assert_eq!(replies.next().await.unwrap().unwrap(), 0);
+    // Nobody reads on; both ends give up by themselves.
+    worker.comes_to_rest().await;
+    let produced = count(&taken);
+    let last = tokio::time::timeout(LONG, async {
+        loop {
+            match replies.next().await.unwrap() {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        }
+    });
+    assert_eq!(last.await.unwrap().kind(), ErrorKind::DeadlineExceeded);
+    assert_eq!(count(&taken), produced, "nothing is made for nobody");
+    gateway.served.comes_to_rest().await;
+}
+
+/// The peer is cut off in the middle. What had come is given; then the loss is told, with how much it was, and nothing runs again although
+/// somebody else could.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_lost_in_the_middle_is_told_as_lost() {
+    let taken: [Count; 2] = Default::default();
+    let first = Served::start(App::new().route_streaming("/count", counting(&taken[0]))).await;
+    let second = Served::start(App::new().route_streaming("/count", counting(&taken[1]))).await;
+    let gateway = Member::start(App::new().route_streaming("/count", there()), &[&first.edge, &second.edge]).await;
+    gateway.is_linked_to(2).await;
+    let client = gateway.served.node.client();
+    let mut replies = client.replies::<u64, u64>("/count", NEVER).unwrap();
+    for expected in 0..5 {
+        assert_eq!(replies.next().await.unwrap().unwrap(), expected);
+    }
+    let (lost, rest, unused) =
+        if count(&taken[0]) > 0 { (first, second, &taken[1]) } else { (second, first, &taken[0]) };
+    lost.edge.shutdown(Duration::ZERO).await;
+    let mut received = 5;
+    let error = loop {
+        match replies.next().await.expect("the loss is told") {
+            Ok(output) => {
+                assert_eq!(output, received);
+                received += 1;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, true), "{error}");
+    assert!(error.message().contains(&format!("lost after {received} outputs")), "{error}");
+    assert!(replies.next().await.is_none());
+    assert_eq!(count(unused), 0);
+    drop(rest);
+    gateway.served.comes_to_rest().await;
+}
+
+/// Before the first output it is another matter: what was not begun goes to the next peer, or stays here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_no_peer_has_begun_is_begun_by_another() {
+    let taken: [Count; 2] = Default::default();
+    let full = Limits { max_in_flight: 1, ..Limits::default() };
+    let first = Served::start(App::new().route_streaming("/count", counting(&taken[0])).limits(full)).await;
+    let second = Served::start(App::new().route_streaming("/count", counting(&taken[1]))).await;
+    let gateway = Member::start(App::new().route_streaming("/count", there()), &[&first.edge, &second.edge]).await;
+    gateway.is_linked_to(2).await;
+    let mut filler = first.node.client().replies::<u64, u64>("/count", NEVER).unwrap();
+    filler.next().await.unwrap().unwrap();
+    let client = gateway.served.node.client();
+    for _ in 0..10 {
+        let all: Vec<_> = client.replies::<u64, u64>("/count", 2).unwrap().map(Result::unwrap).collect().await;
+        assert_eq!(all, [0, 1, 2]);
+    }
+    assert_eq!(count(&taken[1]), 30);
+}
+
+/// Its own stage is taken; the peer's is free. When the peer is gone, it runs here as it always did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_has_no_room_here_runs_on_a_peer() {
+    let taken: [Count; 2] = Default::default();
+    let narrow = |taken| {
+        let stage = counting(taken).concurrency(1);
+        let settings = stage.settings().clone().with_queue(NonZeroUsize::MIN);
+        stage.with_settings(settings)
+    };
+    let worker = Served::start(App::new().route_streaming("/count", counting(&taken[1]))).await;
+    let gateway = Member::start(App::new().route_streaming("/count", narrow(&taken[0])), &[&worker.edge]).await;
+    gateway.sees("count").await;
+    let client = gateway.served.node.client();
+    let mut runs = client.replies::<u64, u64>("/count", NEVER).unwrap();
+    runs.next().await.unwrap().unwrap();
+    let mut waits = client.replies::<u64, u64>("/count", 2).unwrap();
+    let waiting = tokio::spawn(async move { waits.next().await });
+    until(|| gateway.served.node.describe().stages[0].queued == 1).await;
+    let all: Vec<_> = client.replies::<u64, u64>("/count", 4).unwrap().map(Result::unwrap).collect().await;
+    assert_eq!((all.len(), count(&taken[1])), (5, 5));
+    drop(runs);
+    assert_eq!(waiting.await.unwrap().unwrap().unwrap(), 0);
+    worker.comes_to_rest().await;
+}
