@@ -5,18 +5,17 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
 use callboard_codec::{Data, Payload};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use super::calls::Calls;
 use crate::client::{AdmittedCall, fly, panicked, read_output, runtime_gone};
 use crate::error::CallError;
 
@@ -130,27 +129,24 @@ fn wake(waker: Option<Waker>) {
 /// Runs what is begun until it is aborted.
 async fn drive<Out: Data + Clone>(shared: Arc<Shared<Out>>) {
     let _gone = GoneOnDrop(&shared);
-    let mut calls = FuturesUnordered::new();
+    let mut calls = Calls::new();
     let (mut begun, mut given_up, mut over) = (Vec::new(), Vec::new(), Vec::new());
     poll_fn(|cx| {
         loop {
-            if !given_up.is_empty() {
-                // Seldom: there is no other way to take one out.
-                let kept = std::mem::take(&mut calls).into_iter();
-                calls = kept.filter(|call: &Running<Out>| !given_up.contains(&call.number)).collect();
-                given_up.clear();
+            for number in given_up.drain(..) {
+                calls.give_up(number);
             }
-            calls.extend(begun.drain(..).map(Running::new));
-            while let Poll::Ready(Some(outcome)) = calls.poll_next_unpin(cx) {
-                over.push(outcome);
+            for Begun { number, call, payload } in begun.drain(..) {
+                calls.begin(number, run::<Out>(call, payload));
             }
+            calls.poll(cx, |number, outcome| over.push((number, outcome)));
 
             let mut state = shared.lock();
             for (number, outcome) in over.drain(..) {
                 state.put(number, outcome);
             }
-            std::mem::swap(&mut begun, &mut state.begun);
-            std::mem::swap(&mut given_up, &mut state.given_up);
+            mem::swap(&mut begun, &mut state.begun);
+            mem::swap(&mut given_up, &mut state.given_up);
             let idle = begun.is_empty() && given_up.is_empty();
             if idle && !state.driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 state.driver = Some(cx.waker().clone());
@@ -168,34 +164,12 @@ async fn drive<Out: Data + Clone>(shared: Arc<Shared<Out>>) {
     .await;
 }
 
-/// One call that runs.
-struct Running<Out> {
-    number: usize,
-    call: Pin<Box<dyn Future<Output = Result<Out, CallError>> + Send>>,
-}
-
-impl<Out: Data + Clone> Running<Out> {
-    fn new(begun: Begun) -> Self {
-        let Begun { number, call, payload } = begun;
-        let now = call.admitted_at();
-        let call = Box::pin(async move {
-            let payload = fly(now, call, payload).await?.payload;
-            // The type's own `Deserialize` may run here. Its panic is this call's error, not the end of the others.
-            match catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))) {
-                Ok(output) => output,
-                Err(panic) => Err(panicked(panic.as_ref())),
-            }
-        });
-        Self { number, call }
-    }
-}
-
-impl<Out> Future for Running<Out> {
-    type Output = (usize, Result<Out, CallError>);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = ready!(self.call.as_mut().poll(cx));
-        Poll::Ready((self.number, outcome))
+async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
+    let payload = fly(call.admitted_at(), call, payload).await?.payload;
+    // The type's own `Deserialize` may run here. Its panic is this call's error, not the end of the others.
+    match catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))) {
+        Ok(output) => output,
+        Err(panic) => Err(panicked(panic.as_ref())),
     }
 }
 
