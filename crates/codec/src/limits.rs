@@ -4,7 +4,9 @@
 //! [`DecodeError`] of kind [`LimitExceeded`](crate::DecodeErrorKind::LimitExceeded) that names the limit, its setting and the
 //! place in the input. Nothing is truncated and nothing is retried.
 
+use crate::Value;
 use crate::error::DecodeError;
+use crate::value::size::Structure;
 
 /// The deepest nesting that any decoder or encoder follows, whatever [`DecodeLimits::max_depth`] says.
 ///
@@ -85,6 +87,28 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
+    /// What the other parts of one input may still take when `value` was decoded of one of them: a form, say, is one input
+    /// however many parts it has. Elements, structure and unpacked bytes are counted; the other limits hold for each part.
+    ///
+    /// ```
+    /// use callboard_codec::{DecodeLimits, Format, Value};
+    ///
+    /// let limits = DecodeLimits { max_elements: 5, ..DecodeLimits::default() };
+    /// let first = Value::decode(Format::Json, &"[1, [2, 3]]".into(), &limits)?;
+    /// assert_eq!(limits.left_after(&first).max_elements, 1);
+    /// # Ok::<(), callboard_codec::DecodeError>(())
+    /// ```
+    #[must_use]
+    pub fn left_after(&self, value: &Value) -> Self {
+        let Structure { elements, bytes, unpacked } = value.structure();
+        Self {
+            max_elements: self.max_elements.saturating_sub(elements),
+            max_tree_bytes: self.max_tree_bytes.saturating_sub(bytes),
+            max_decompressed_bytes: self.max_decompressed_bytes.saturating_sub(unpacked),
+            ..self.clone()
+        }
+    }
+
     /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before anything of it is looked at.
     pub(crate) fn check_bytes(&self, len: usize) -> Result<(), DecodeError> {
         if len > self.max_bytes {

@@ -36,7 +36,7 @@ fn unsupported_type(data_type: &DataType) -> Option<&DataType> {
 
 /// Memory that one column of one batch takes beside its data: field, array, buffers and their counts. Measured at 350 to 700
 /// bytes; the nested ones are counted by themselves.
-pub(super) const COLUMN_BYTES: usize = 1024;
+pub(crate) const COLUMN_BYTES: usize = 1024;
 
 /// Rows that no byte stands behind cost nothing to claim and something to visit.
 const MAX_EMPTY_ROWS: usize = 1 << 20;

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use crate::error::EncodeError;
 use crate::matching::{Joined, Matching};
 
+pub(crate) use check::COLUMN_BYTES;
 pub(crate) use ipc::{from_file, from_stream, series_from_stream};
 
 /// Named columns of equal length: a polars or pandas data frame, an Arrow table. Cloning shares.

@@ -11,7 +11,7 @@ pub(crate) mod handover;
 mod map;
 pub(crate) mod scalar;
 mod serde;
-mod size;
+pub(crate) mod size;
 
 use bytes::Bytes;
 

@@ -1,5 +1,7 @@
-//! How much memory a value holds on to: what admission by bytes counts.
+//! How much memory a value holds on to: what admission by bytes counts, and what decoding it took of its limits.
 
+#[cfg(feature = "arrow")]
+use crate::data_frame::COLUMN_BYTES;
 use crate::value::Value;
 
 impl Value {
@@ -25,6 +27,50 @@ impl Value {
             Self::DataFrame(frame) => frame.resident_bytes(),
             #[cfg(feature = "arrow")]
             Self::Series(series) => series.resident_bytes(),
+        }
+    }
+
+    /// What decoding this took of the limits for structure.
+    pub(crate) fn structure(&self) -> Structure {
+        let mut structure = Structure::default();
+        structure.add(self);
+        structure
+    }
+}
+
+/// What a value is made of beside its leaves.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Structure {
+    /// List items and map entries, over all levels.
+    pub(crate) elements: usize,
+    /// Memory of the nodes that hold them.
+    pub(crate) bytes: usize,
+    /// Bytes of arrays and tables, which may have come packed.
+    pub(crate) unpacked: usize,
+}
+
+impl Structure {
+    fn add(&mut self, value: &Value) {
+        match value {
+            Value::List(items) | Value::Tuple(items) => {
+                self.elements += items.len();
+                self.bytes += size_of_val(items.as_slice());
+                items.iter().for_each(|item| self.add(item));
+            }
+            Value::Map(map) => {
+                self.elements += map.len();
+                self.bytes += map.len() * size_of::<(String, Value)>();
+                map.iter().for_each(|(_, value)| self.add(value));
+            }
+            #[cfg(feature = "arrow")]
+            Value::DataFrame(frame) => {
+                self.bytes += frame.num_columns() * frame.batches().len().max(1) * COLUMN_BYTES;
+                self.unpacked += value.heap_bytes();
+            }
+            #[cfg(feature = "arrow")]
+            Value::Series(_) => self.unpacked += value.heap_bytes(),
+            Value::Tensor(_) | Value::StrTensor(_) => self.unpacked += value.heap_bytes(),
+            _ => {}
         }
     }
 }
