@@ -24,6 +24,20 @@ pub(crate) fn caught<T, E: Into<ApiError>>(
     }
 }
 
+/// The same for work that takes its time.
+pub(crate) async fn caught_within<T>(
+    panics: &Counter,
+    mut work: Pin<Box<impl Future<Output = Result<T, ApiError>>>>,
+) -> Result<T, ApiError> {
+    match catch_panic(work.as_mut()).await {
+        Ok(outcome) => outcome,
+        Err(_told_by_the_panic_hook) => {
+            panics.inc();
+            Err(ApiError::panicked())
+        }
+    }
+}
+
 /// Drives `work`; a panic becomes the error. The future must not be polled again after one: its state may be broken.
 ///
 /// Takes it pinned, because a future that is an argument of another is part of it twice, and hyper moves the whole.

@@ -7,7 +7,7 @@ use callboard_codec::DecodeLimits;
 use callboard_core::Deadline;
 use thiserror::Error;
 
-use crate::access::{ApiKeys, Cors, RateLimit};
+use crate::access::{ApiKeys, Cors, Hosts, RateLimit};
 use crate::request::pace::PaceLimits;
 use crate::tls::TlsConfig;
 
@@ -83,25 +83,39 @@ pub struct HttpConfig {
 
     /// The keys that let requests in. Default none: everybody may call. Answered with 401.
     ///
-    /// *Threat*: strangers. Only hashes are kept, and every key is compared to its end. Health (`/livez`, `/readyz`,
+    /// *Threat*: strangers. Only hashes are kept, and what is shown is compared to the end. Health (`/livez`, `/readyz`,
     /// `/v2/health`), `/`, `/docs` and `/openapi.json` answer without a key. Without [`tls`](Self::tls), whoever is on the
     /// way reads the keys.
     pub api_keys: Option<ApiKeys>,
 
+    /// How often [keys of a file](ApiKeys::read) are looked at for a change. Default 10 s.
+    ///
+    /// *Threat*: a key that was taken back and still lets requests in.
+    pub api_keys_reload_interval: Duration,
+
     /// How often each key may be used that has no limit of its own. Default no limit. Answered with 429 and `retry-after`.
     ///
-    /// *Threat*: one client that takes what all share. The node's own permits protect the node; this protects the others. HTTP
-    /// requests are counted, not calls: a stream of calls counts once however many it makes, and so does a request of many rows
+    /// *Threat*: one client that takes what all share. The node's own permits protect the node; this protects the others. Calls
+    /// are counted: each of a stream of calls, which wait for their turn as long as a call may, and each item of a request
     /// under `/v2`.
     pub rate_limit: Option<RateLimit>,
 
     /// The web pages that may read answers. Default none but our own.
     ///
     /// *Threat*: a page somewhere that reads from a service which only its visitor can reach. `*` opens it to every page. It is the
-    /// answer that is withheld from other pages, not the call: a form or a text needs no permission to be sent. And a page whose own
-    /// name is made to lead here (DNS rebinding) counts as ours. Where calls change something, set
-    /// [`api_keys`](Self::api_keys) on loopback, too.
+    /// answer that is withheld from other pages, not the call: a form or a text needs no permission to be sent. On loopback other
+    /// pages may not call either (403), see [`hosts`](Self::hosts); beyond it calls that change something need
+    /// [`api_keys`](Self::api_keys).
     pub cors: Option<Cors>,
+
+    /// The names by which a listener on loopback may be called, beside its address, `localhost` and names without a dot. Default
+    /// none; others are answered 403. Has no meaning beyond loopback.
+    ///
+    /// *Threat*: a web page whose own name is made to lead to this machine (DNS rebinding) is taken for one of ours by its
+    /// visitor's browser, and calls and reads what only its visitor can reach. List the names that a proxy on this machine passes
+    /// on, or let it set `host` to the address. Pages of our own are told by that name, too: where the proxy sets another, list the
+    /// page under [`cors`](Self::cors).
+    pub hosts: Hosts,
 
     /// The time in which a client has to move on within a request body: [`min_bytes_per_second`](Self::min_bytes_per_second)
     /// is measured over it. Default 10 s, answered with 408.
@@ -207,7 +221,7 @@ impl HttpConfig {
     /// Names the first field that is out of range, and the range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let tls = self.tls.as_ref();
-        let above_zero: [(&'static str, bool); 13] = [
+        let above_zero: [(&'static str, bool); 14] = [
             ("max_connections", self.max_connections > 0),
             ("max_connections_per_address", self.max_connections_per_address > 0),
             ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
@@ -219,6 +233,7 @@ impl HttpConfig {
             ("stream_heartbeat", !self.stream_heartbeat.is_zero()),
             ("max_concurrent_streams", self.max_concurrent_streams > 0),
             ("max_body_bytes_by_route", self.max_body_bytes_by_route.values().all(|bytes| *bytes > 0)),
+            ("api_keys_reload_interval", !self.api_keys_reload_interval.is_zero()),
             ("tls.handshake_timeout", tls.is_none_or(|tls| !tls.handshake_timeout.is_zero())),
             ("tls.reload_interval", tls.is_none_or(|tls| !tls.reload_interval.is_zero())),
         ];
@@ -277,8 +292,10 @@ impl Default for HttpConfig {
             max_body_bytes: 64 * 1024 * 1024,
             max_body_bytes_by_route: BTreeMap::new(),
             api_keys: None,
+            api_keys_reload_interval: Duration::from_secs(10),
             rate_limit: None,
             cors: None,
+            hosts: Hosts::default(),
             body_progress_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
             min_bytes_per_second: 1024,

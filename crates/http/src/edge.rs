@@ -23,7 +23,7 @@ use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
 use crate::accept::{AcceptMetrics, Origin, Respond};
-use crate::access::Gate;
+use crate::access::{Caller, Doorstep, Gate};
 use crate::access_log::Observed;
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
@@ -53,6 +53,8 @@ struct Inner {
     tls: Option<Tls>,
     /// Not there where everybody may ask.
     gate: Option<Gate>,
+    /// Before it, on a listener that only this machine can reach.
+    doorstep: Doorstep,
     /// Not there while the node is starting.
     serving: OnceLock<Serving>,
 }
@@ -87,10 +89,10 @@ impl Edge {
         config.validate()?;
         config.decode.max_bytes = usize::try_from(config.largest_body_bytes()).unwrap_or(usize::MAX);
         info.needs_key |= config.api_keys.is_some();
-        let gate = Gate::new(&config);
+        let (gate, doorstep) = (Gate::new(&config), Doorstep::new(&config));
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
-        let inner = Inner { config, info: Arc::new(info), ids, metrics, tls, gate, serving: OnceLock::new() };
+        let inner = Inner { config, info: Arc::new(info), ids, metrics, tls, gate, doorstep, serving: OnceLock::new() };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -126,6 +128,11 @@ impl Edge {
 
     pub(crate) fn tls(&self) -> Option<Tls> {
         self.0.tls.clone()
+    }
+
+    /// Reads again what is in files and changes while serving, beside [`tls`](Self::tls).
+    pub(crate) fn keep_fresh(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.0.gate.as_ref()?.keep_fresh()
     }
 
     pub(crate) fn accept_metrics(&self) -> AcceptMetrics {
@@ -173,13 +180,14 @@ impl Edge {
                 observed.goes_to(route);
             }
             let recorder = observed.as_ref().and_then(|observed| observed.recorder());
+            let mut caller = None;
             let outcome = match (inner.serving.get(), &route) {
-                _ if let Some(early) = inner.early(&request, observed.as_deref_mut()) => {
+                _ if let Some(early) = inner.early(&request, origin, &mut caller, observed.as_deref_mut()) => {
                     unread = Unread::of(request.body());
                     Ok(early)
                 }
                 (Some(serving), Some(route)) => {
-                    let around = inner.around(serving, &id, recorder.as_ref());
+                    let around = inner.around(serving, &id, recorder.as_ref(), caller.as_ref());
                     if way == Way::Function && functions::is_stream(request.headers()) {
                         unread = Unread::of(request.body());
                         Ok(functions::stream::answer(around, route, request.map(Body::new)))
@@ -194,7 +202,7 @@ impl Edge {
                 }
                 (Some(serving), None) if is_oip => {
                     let outcome = {
-                        let around = inner.around(serving, &id, recorder.as_ref());
+                        let around = inner.around(serving, &id, recorder.as_ref(), caller.as_ref());
                         let answer = oip::answer(around, &serving.models, &mut request);
                         // Boxed, because this future is moved with each request, whosever it is.
                         catch_panic(Box::pin(answer).as_mut()).await
@@ -303,27 +311,45 @@ impl Serving {
 
 impl Inner {
     /// The answer to a request that goes no further than its head.
-    fn early<B>(&self, request: &Request<B>, observed: Option<&mut Observed>) -> Option<Result<Response, ApiError>> {
+    fn early<B>(
+        &self,
+        request: &Request<B>,
+        origin: Option<Origin>,
+        caller: &mut Option<Caller>,
+        observed: Option<&mut Observed>,
+    ) -> Option<Result<Response, ApiError>> {
         if request.extensions().get::<NoHost>().is_some() {
             return Some(Err(ApiError::no_host()));
+        }
+        if origin.is_some_and(|origin| origin.is_local)
+            && let Err(error) = self.doorstep.admit(request)
+        {
+            return Some(Err(error));
         }
         let gate = self.gate.as_ref()?;
         if let Some(permission) = gate.preflight(request) {
             return Some(Ok(permission));
         }
         match gate.admit(request) {
-            Ok(caller) => {
-                if let (Some(observed), Some(caller)) = (observed, caller) {
-                    observed.came_with(gate.name(caller));
+            Ok(found) => {
+                if let (Some(observed), Some(found)) = (observed, &found) {
+                    observed.came_with(found.name());
                 }
+                *caller = found;
                 None
             }
             Err(error) => Some(Err(error)),
         }
     }
 
-    fn around<'a>(&'a self, serving: &'a Serving, id: &'a RequestId, recorder: Option<&'a Recorder>) -> Around<'a> {
-        Around { client: &serving.client, config: &self.config, metrics: &self.metrics, id, recorder }
+    fn around<'a>(
+        &'a self,
+        serving: &'a Serving,
+        id: &'a RequestId,
+        recorder: Option<&'a Recorder>,
+        caller: Option<&'a Caller>,
+    ) -> Around<'a> {
+        Around { client: &serving.client, config: &self.config, metrics: &self.metrics, id, recorder, caller }
     }
 
     fn panicked(&self, id: &RequestId, route: Option<&str>) -> ApiError {

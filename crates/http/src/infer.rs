@@ -15,6 +15,7 @@ use callboard_codec::{Map, Payload, Value};
 use callboard_core::{CallOptions, Client, Deadline, Priority, Recorder, Route};
 use tower::BoxError;
 
+use crate::access::Caller;
 use crate::config::HttpConfig;
 use crate::convert;
 use crate::error::ApiError;
@@ -23,7 +24,7 @@ use crate::metrics::EdgeMetrics;
 use crate::request::body::{self, BodyLimits, Incoming};
 use crate::request::head::Head;
 use crate::request::media::BodyForm;
-use crate::request::{form_fields, multipart};
+use crate::request::multipart;
 use crate::request_id::RequestId;
 use crate::respond::stream::{self, StreamForm, Streamed};
 use crate::respond::{self, Accepted, Packing};
@@ -38,6 +39,8 @@ pub(crate) struct Around<'a> {
     pub(crate) id: &'a RequestId,
     /// What the record of its calls is written with.
     pub(crate) recorder: Option<&'a Recorder>,
+    /// Whoever asks, where that has to be shown.
+    pub(crate) caller: Option<&'a Caller>,
 }
 
 /// Answers one request to a user's route.
@@ -160,10 +163,7 @@ where
             return convert::decode(route, format, body.collect().await?, &config.decode).await;
         }
         // Boxed, because it is large and seldom: as a part of this future it would be moved with each request.
-        BodyForm::Multipart(boundary) => {
-            let form = Box::pin(multipart::read(body, boundary, &config.decode)).await?;
-            Value::Map(form_fields::fit(form, route.input().schema(), &config.decode))
-        }
+        BodyForm::Multipart(boundary) => Value::Map(Box::pin(read_form(route, boundary, body, config)).await?),
         BodyForm::Raw(field) => raw_value(field, body.collect().await?),
         BodyForm::Text => Value::Str(convert::text(body.collect().await?)?),
         BodyForm::Bytes => Value::Bytes(body.collect().await?),
@@ -183,12 +183,24 @@ where
 {
     match form {
         BodyForm::Encoded(format) => convert::decode_call(route, format, body.collect().await?, &config.decode).await,
-        BodyForm::Multipart(boundary) => {
-            let form = multipart::read(body, boundary, &config.decode).await?;
-            functions::from_form(route, form_fields::fit(form, route.input().schema(), &config.decode))
-        }
+        BodyForm::Multipart(boundary) => functions::from_form(route, read_form(route, boundary, body, config).await?),
         BodyForm::Raw(_) | BodyForm::Text | BodyForm::Bytes => Err(ApiError::bad_multipart("arguments have names")),
     }
+}
+
+/// The fields of a form, as the schema of `route` has them.
+async fn read_form<B>(
+    route: &Arc<Route>,
+    boundary: String,
+    body: Incoming<'_, B>,
+    config: &HttpConfig,
+) -> Result<Map, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let form = multipart::read(body, boundary, &config.decode).await?;
+    convert::fit(route, form).await
 }
 
 fn raw_value(field: &str, bytes: Bytes) -> Value {

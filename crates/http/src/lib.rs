@@ -78,7 +78,7 @@
 //!
 //! Everybody, until [`HttpConfig::api_keys`] are set: then `authorization: Bearer …` or `x-api-key` shows one, and 401 answers
 //! whoever does not. [`HttpConfig::rate_limit`] bounds how often a key may be used (429), [`HttpConfig::cors`] which web
-//! pages may read answers, [`HttpConfig::tls`] who can read along. [`Admin`] is for whoever runs the node, on a socket of its own.
+//! pages may read answers, [`HttpConfig::hosts`] which may ask a server on loopback, [`HttpConfig::tls`] who can read along. [`Admin`] is for whoever runs the node, on a socket of its own.
 //!
 //! # What may go wrong
 //!
@@ -117,6 +117,7 @@ mod edge;
 mod error;
 mod explain;
 mod file_type;
+mod fresh;
 mod functions;
 mod infer;
 mod metrics;
@@ -132,7 +133,7 @@ mod snippet;
 mod tls;
 mod trace;
 
-pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, RateLimit, RateLimitError};
+pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use admin::{Admin, serve_admin};
 pub use config::{ConfigError, HttpConfig};
 pub use edge::Edge;

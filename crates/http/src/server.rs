@@ -6,6 +6,7 @@ use axum::Router;
 use callboard_core::Client;
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use crate::accept::{self, AcceptMetrics};
 use crate::config::{ConfigError, HttpConfig};
@@ -50,6 +51,9 @@ pub async fn serve(
 pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future<Output = Duration>) {
     let metrics = edge.accept_metrics();
     let (config, tls) = (edge.config().clone(), edge.tls());
+    // Ends with this function, however that ends.
+    let mut freshness = JoinSet::new();
+    edge.keep_fresh().map(|fresh| freshness.spawn(fresh));
     accept::run(listener, edge, &config, tls, metrics, shutdown).await;
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use callboard_core::Instant;
 use tokio::time::timeout;
 
 /// The counts of one connection.
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 pub(crate) struct Activity {
     begun: AtomicU64,
     ended: AtomicU64,
-    /// Of those that ended, how many got their answer.
+    /// Of those that ended, how many the client let come to their end, or had for a while.
     answered: AtomicU64,
     written_bytes: AtomicU64,
     /// The number of the period that is being watched.
@@ -62,7 +63,7 @@ impl Activity {
     /// A request came; it is in hand until the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> InHand {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        InHand(Arc::clone(self))
+        InHand { activity: Arc::clone(self), begun: Instant::now(), is_over: false }
     }
 
     pub(crate) fn wrote(&self, bytes: u64) {
@@ -73,14 +74,7 @@ impl Activity {
     pub(crate) async fn watch<F: Future>(&self, mut work: Pin<&mut F>, misuse: Misuse) -> Watched<F::Output> {
         let mut before = self.seen();
         loop {
-            let unless_flooded = poll_fn(|cx| {
-                // Before the work: each turn of it may begin another few hundred requests.
-                if self.is_flooded(misuse.most_taken_back) {
-                    return Poll::Ready(None);
-                }
-                work.as_mut().poll(cx).map(Some)
-            });
-            match timeout(misuse.idle_period, unless_flooded).await {
+            match timeout(misuse.idle_period, self.unless_flooded(work.as_mut(), misuse)).await {
                 Ok(Some(output)) => return Watched::Ended(output),
                 Ok(None) => return Watched::Flooded,
                 Err(_elapsed) => {}
@@ -93,6 +87,18 @@ impl Activity {
             }
             before = now;
         }
+    }
+
+    /// Drives `work` until it ends (`Some`) or the client takes back what it asks for (`None`).
+    pub(crate) async fn unless_flooded<F: Future>(&self, mut work: Pin<&mut F>, misuse: Misuse) -> Option<F::Output> {
+        poll_fn(|cx| {
+            // Before the work: each turn of it may begin another few hundred requests.
+            if self.is_flooded(misuse.most_taken_back) {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(cx).map(Some)
+        })
+        .await
     }
 
     fn is_flooded(&self, most_taken_back: u64) -> bool {
@@ -134,19 +140,27 @@ fn parity(turn: u64) -> usize {
 
 /// A request whose answer has not come to its end yet.
 #[derive(Debug)]
-pub(crate) struct InHand(Arc<Activity>);
+pub(crate) struct InHand {
+    activity: Arc<Activity>,
+    begun: Instant,
+    is_over: bool,
+}
+
+/// Whoever wants a request for this long and then no more has changed its mind. A flood of such would need thousands of requests
+/// at a time.
+const WANTED: Duration = Duration::from_secs(1);
 
 impl InHand {
-    /// Its answer has begun.
-    pub(crate) fn answered(&self) {
-        self.0.answered.fetch_add(1, Ordering::Relaxed);
+    /// Its answer has come to its end.
+    pub(crate) fn answered(&mut self) {
+        self.is_over = true;
     }
 
     /// A piece of its answer waits for the client until the guard is dropped.
     pub(crate) fn owe(&self) -> Owed {
-        let parity = parity(self.0.turn.load(Ordering::Relaxed));
-        self.0.owed[parity].fetch_add(1, Ordering::Relaxed);
-        Owed { activity: Arc::clone(&self.0), parity }
+        let parity = parity(self.activity.turn.load(Ordering::Relaxed));
+        self.activity.owed[parity].fetch_add(1, Ordering::Relaxed);
+        Owed { activity: Arc::clone(&self.activity), parity }
     }
 }
 
@@ -165,7 +179,10 @@ impl Drop for Owed {
 
 impl Drop for InHand {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        if self.is_over || self.begun.elapsed() >= WANTED {
+            self.activity.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        self.activity.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 

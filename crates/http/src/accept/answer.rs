@@ -27,13 +27,20 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn new(body: Body, in_hand: InHand) -> Self {
+    pub(crate) fn new(body: Body, mut in_hand: InHand) -> Self {
+        if body.is_end_stream() {
+            in_hand.answered();
+        }
         Self { body, rest: Bytes::new(), owed: None, in_hand }
     }
 
     fn slice(&mut self) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let slice = self.rest.split_to(SLICE_BYTES.min(self.rest.len()));
         self.owed = Some(self.in_hand.owe());
+        // Nobody asks for what is behind the end.
+        if self.is_end_stream() {
+            self.in_hand.answered();
+        }
         Poll::Ready(Some(Ok(Frame::data(slice))))
     }
 }
@@ -55,6 +62,10 @@ impl HttpBody for Answer {
                 }
                 Err(trailers) => Poll::Ready(Some(Ok(trailers))),
             },
+            Poll::Ready(None) => {
+                self.in_hand.answered();
+                Poll::Ready(None)
+            }
             other => other,
         }
     }

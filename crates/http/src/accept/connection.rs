@@ -22,7 +22,6 @@ use super::closing::Closing;
 use super::stream::{Socket, Stream, StreamLimits, Version};
 use super::{Origin, Respond};
 use crate::config::HttpConfig;
-use crate::error::Unheard;
 use crate::tls::Tls;
 
 /// The settings of every connection of one listener, and the closing that they watch.
@@ -31,6 +30,7 @@ pub(crate) struct Connections {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     tls: Option<Tls>,
+    is_local: bool,
     first_byte_timeout: Duration,
     stream: StreamLimits,
     /// What ends an HTTP/2 connection.
@@ -41,7 +41,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, flooded: Counter) -> Arc<Self> {
+    pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, is_local: bool, flooded: Counter) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
             .timer(TokioTimer::new())
@@ -61,6 +61,7 @@ impl Connections {
             http1,
             http2,
             tls,
+            is_local,
             first_byte_timeout: config.first_byte_timeout,
             stream: StreamLimits {
                 write_timeout: config.write_progress_timeout,
@@ -86,17 +87,21 @@ impl Connections {
             return;
         }
         match &self.tls {
-            None => self.serve_plain(socket, Origin { client, is_secure: false }, responder).await,
+            None => self.serve_plain(socket, self.origin(client, false), responder).await,
             // Boxed: a connection without TLS should not be as large as one with it.
             Some(tls) => Box::pin(self.serve_secure(tls, socket, client, responder)).await,
         }
+    }
+
+    fn origin(&self, client: IpAddr, is_secure: bool) -> Origin {
+        Origin { client, is_secure, is_local: self.is_local }
     }
 
     async fn serve_secure(&self, tls: &Tls, socket: TcpStream, client: IpAddr, responder: impl Respond) {
         let handshake = tls.acceptor().accept_with(socket, |session| session.set_buffer_limit(Some(MAX_TLS_BUFFER)));
         let shaken = pin!(timeout(tls.handshake_timeout(), handshake));
         match self.unless_lingered(shaken).await {
-            Some(Ok(Ok(socket))) => self.serve_plain(socket, Origin { client, is_secure: true }, responder).await,
+            Some(Ok(Ok(socket))) => self.serve_plain(socket, self.origin(client, true), responder).await,
             Some(Ok(Err(error))) => tracing::debug!(%error, "no handshake"),
             Some(Err(_elapsed)) => tracing::debug!("no handshake in time, connection cut"),
             None => tracing::debug!("closed before the handshake"),
@@ -169,34 +174,33 @@ impl Connections {
         let activity = Arc::clone(stream.activity());
         let service = service_fn(|request| {
             let in_hand = activity.begin();
-            responder.clone().respond(request, origin).map(|answer| {
-                if answer.extensions().get::<Unheard>().is_none() {
-                    in_hand.answered();
-                }
-                Ok::<_, Infallible>(answer.map(|body| Answer::new(body, in_hand)))
-            })
+            let answer = responder.clone().respond(request, origin);
+            answer.map(|answer| Ok::<_, Infallible>(answer.map(|body| Answer::new(body, in_hand))))
         });
         let mut connection = pin!(self.http2.serve_connection(stream, service));
         let watched = {
             let watched = pin!(activity.watch(connection.as_mut(), self.misuse));
             self.closing.unless_begun(watched).await
         };
-        match watched {
-            Some(Watched::Ended(ended)) => ended,
+        // Whoever was told to go may still ask until it has heard of it, and may not do that for ever either.
+        let ended = match watched {
+            Some(Watched::Ended(ended)) => Some(ended),
+            Some(Watched::Flooded) => None,
             Some(Watched::Idle) => {
                 connection.as_mut().graceful_shutdown();
-                timeout(self.misuse.idle_period, connection).await.unwrap_or(Ok(()))
-            }
-            Some(Watched::Flooded) => {
-                self.flooded.inc();
-                tracing::warn!(client = %origin.client, "an HTTP/2 client that takes back its requests was cut");
-                Ok(())
+                let leaving = activity.unless_flooded(connection, self.misuse);
+                timeout(self.misuse.idle_period, leaving).await.unwrap_or(Some(Ok(())))
             }
             None => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                activity.unless_flooded(connection, self.misuse).await
             }
-        }
+        };
+        ended.unwrap_or_else(|| {
+            self.flooded.inc();
+            tracing::warn!(client = %origin.client, "an HTTP/2 client that takes back its requests was cut");
+            Ok(())
+        })
     }
 }
 

@@ -32,6 +32,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::task::coop::unconstrained;
 use tower::Service;
 
 use self::addresses::{AddressPlace, Addresses};
@@ -54,6 +55,8 @@ pub(crate) struct Origin {
     pub(crate) client: IpAddr,
     /// Whether nobody between us and it can read along.
     pub(crate) is_secure: bool,
+    /// Whether only this machine can reach the listener.
+    pub(crate) is_local: bool,
 }
 
 impl Respond for Router {
@@ -92,13 +95,13 @@ pub(crate) async fn run(
         freshness.spawn(tls.keep_fresh());
     }
     let mut accepting = Accepting {
-        listener,
-        responder,
         places: Arc::new(Semaphore::new(config.max_connections)),
         addresses: Addresses::new(config.max_connections_per_address),
-        connections: Connections::new(config, tls, metrics.flooded.clone()),
+        connections: Connections::new(config, tls, is_local(&listener), metrics.flooded.clone()),
         tasks: JoinSet::new(),
         metrics,
+        listener,
+        responder,
     };
     let grace = tokio::select! {
         biased;
@@ -106,6 +109,11 @@ pub(crate) async fn run(
         grace = shutdown => grace,
     };
     accepting.close(grace).await;
+}
+
+/// Whether only this machine can reach it. Who cannot tell takes the stricter rule.
+pub(crate) fn is_local(listener: &TcpListener) -> bool {
+    listener.local_addr().map_or(true, |address| address.ip().to_canonical().is_loopback())
 }
 
 struct Accepting<R> {
@@ -172,7 +180,8 @@ impl<R: Respond> Accepting<R> {
                 Poll::Ready(accepted) => Poll::Ready(accepted.ok()),
                 Poll::Pending => Poll::Ready(None),
             });
-            match waiting.await {
+            // With a budget, "not now" would be the answer after a hundred of them, too.
+            match unconstrained(waiting).await {
                 Some((socket, peer)) => self.spawn(socket, peer.ip(), place),
                 None => return,
             }

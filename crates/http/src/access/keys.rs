@@ -1,6 +1,8 @@
 //! The keys that let a request in. Only their hashes are kept: neither a dump of the memory nor a log has a key in it.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
@@ -8,6 +10,7 @@ use subtle::ConstantTimeEq;
 use thiserror::Error;
 
 use super::rate::{RateLimit, RateLimitError};
+use crate::fresh::read_bounded;
 
 /// The keys of an edge, by name. Clones share them.
 ///
@@ -21,10 +24,19 @@ use super::rate::{RateLimit, RateLimitError};
 /// assert_eq!(keys.len(), 2);
 /// # Ok::<(), callboard_http::ApiKeysError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct ApiKeys(Arc<[ApiKey]>);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ApiKeys(Arc<Keys>);
 
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Hash)]
+struct Keys {
+    keys: Vec<ApiKey>,
+    /// The places of the keys by the beginnings of their hashes.
+    by_prefix: Vec<(u64, usize)>,
+    /// Where they were read.
+    file: Option<PathBuf>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
 struct ApiKey {
     name: Box<str>,
     hash: Hash,
@@ -39,8 +51,11 @@ const LEAST_KEY_CHARS: usize = 16;
 /// Longer ones are certificates, pasted by mistake.
 const MOST_KEY_CHARS: usize = 256;
 
-/// Each costs a comparison on every request.
+/// More are looked up in a database, by a proxy in front.
 const MOST_KEYS: usize = 10_000;
+
+/// So many keys of the longest kind, with names and remarks.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 const HASHED: &str = "sha256:";
 
@@ -52,7 +67,32 @@ impl ApiKeys {
     ///
     /// The first line that is wrong, by its number: a message never repeats what may be a key.
     pub fn parse(text: &str) -> Result<Self, ApiKeysError> {
+        Self::parse_from(text, None)
+    }
+
+    /// Reads the keys in this file, as [`parse`](Self::parse) does. An edge reads them again when the file changes
+    /// ([`api_keys_reload_interval`](crate::HttpConfig::api_keys_reload_interval)): a key that is gone is refused from then on, and
+    /// one that stays goes on with the count of its limit.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, and what `parse` refuses.
+    pub fn read(file: impl Into<PathBuf>) -> Result<Self, ApiKeysError> {
+        let file = file.into();
+        let unreadable = |reason: String| ApiKeysError::Read { file: file.clone(), reason };
+        let content = read_bounded(&file, MAX_FILE_BYTES).map_err(|error| unreadable(error.to_string()))?;
+        let text = String::from_utf8(content).map_err(|_| unreadable("it is not UTF-8".to_owned()))?;
+        Self::parse_from(&text, Some(file))
+    }
+
+    /// Where they were read, if in a file.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.0.file.as_deref()
+    }
+
+    fn parse_from(text: &str, file: Option<PathBuf>) -> Result<Self, ApiKeysError> {
         let mut keys: Vec<ApiKey> = Vec::new();
+        let (mut names, mut hashes) = (HashSet::new(), HashSet::new());
         for (line, content) in (1..).zip(text.lines()) {
             let content = content.split('#').next().unwrap_or_default();
             let mut words = content.split_whitespace();
@@ -64,7 +104,7 @@ impl ApiKeys {
             if words.next().is_some() {
                 return Err(ApiKeysError::TooMuch { line });
             }
-            if keys.iter().any(|other| *other.name == *name || other.hash == hash) {
+            if !(names.insert(name) && hashes.insert(hash)) {
                 return Err(ApiKeysError::Twice { line });
             }
             if keys.len() == MOST_KEYS {
@@ -75,47 +115,62 @@ impl ApiKeys {
         if keys.is_empty() {
             return Err(ApiKeysError::None);
         }
-        Ok(Self(keys.into()))
+        let mut by_prefix: Vec<(u64, usize)> = keys.iter().map(|key| prefix_of(&key.hash)).zip(0..).collect();
+        by_prefix.sort_unstable();
+        Ok(Self(Arc::new(Keys { keys, by_prefix, file })))
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.keys.len()
     }
 
     /// Never: no key would let nobody in.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.keys.is_empty()
     }
 
-    /// The place of this key. Every key is compared to its end, so that the time tells nothing about any of them.
+    /// The place of this key. It is looked up by the beginning of its hash, which nobody can choose, and compared to its end.
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
         let hash = digest(&SHA256, key);
+        let (by_prefix, prefix) = (&self.0.by_prefix, prefix_of(hash.as_ref()));
+        let first = by_prefix.partition_point(|(other, _)| *other < prefix);
+        let alike = by_prefix[first..].iter().take_while(|(other, _)| *other == prefix);
         let mut found = None;
-        for (index, known) in self.0.iter().enumerate() {
-            if bool::from(known.hash.as_slice().ct_eq(hash.as_ref())) {
-                found = Some(index);
+        for (_, index) in alike {
+            if bool::from(self.0.keys[*index].hash.as_slice().ct_eq(hash.as_ref())) {
+                found = Some(*index);
             }
         }
         found
     }
 
     pub(super) fn name(&self, index: usize) -> &str {
-        self.0.get(index).map_or("", |key| &key.name)
+        self.0.keys.get(index).map_or("", |key| &key.name)
+    }
+
+    /// The place of the key that has this name.
+    pub(super) fn named(&self, name: &str) -> Option<usize> {
+        self.0.keys.iter().position(|key| *key.name == *name)
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = Option<RateLimit>> {
-        self.0.iter().map(|key| key.limit)
+        self.0.keys.iter().map(|key| key.limit)
     }
 }
 
 /// Names alone.
 impl fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.iter().map(|key| &key.name)).finish()
+        f.debug_set().entries(self.0.keys.iter().map(|key| &key.name)).finish()
     }
+}
+
+/// Enough of a hash to tell it from the others.
+fn prefix_of(hash: &[u8]) -> u64 {
+    hash.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
 fn hash_of(key: &str) -> Option<Hash> {
@@ -181,6 +236,14 @@ pub enum ApiKeysError {
     Twice {
         /// The second of the two lines.
         line: usize,
+    },
+    /// Correct the path, or the rights of the file.
+    #[error("{} cannot be read: {reason}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// Let a proxy in front check keys.
     #[error("there are more than {most} keys")]

@@ -1,10 +1,13 @@
 //! Who may ask, how often, and from which web pages: decided by a request's head alone, before anything else is looked at.
 //!
-//! Everything here is opt-in. Where [`api_keys`](crate::HttpConfig::api_keys) are set, a request without a valid one is 401
+//! Nearly everything here is opt-in. Where [`api_keys`](crate::HttpConfig::api_keys) are set, a request without a valid one is 401
 //! and costs one hash; the pages that only describe the service stay open. A key **over its limit** is 429 with
-//! `retry-after`, and its request counts for nothing.
+//! `retry-after`, and its request counts for nothing; the calls of a stream wait instead. On a listener that only this machine can
+//! reach, web pages of others may not ask at all (403): see [`Doorstep`].
 
 mod cors;
+mod doorstep;
+mod keyring;
 mod keys;
 mod rate;
 
@@ -13,11 +16,15 @@ use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
 
-use self::rate::Limiter;
+use self::keyring::Keyring;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 
+pub(crate) use self::doorstep::{Doorstep, is_named_locally};
+pub(crate) use self::keyring::{Caller, OverLimit};
+
 pub use self::cors::{Cors, CorsError};
+pub use self::doorstep::{Hosts, HostsError};
 pub use self::keys::{ApiKeys, ApiKeysError};
 pub use self::rate::{RateLimit, RateLimitError};
 
@@ -31,38 +38,33 @@ const OPEN: [&str; 5] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/hea
 /// What an edge checks before it answers.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    keys: Option<(ApiKeys, Box<[Option<Limiter>]>)>,
+    keys: Option<Keyring>,
     cors: Option<Cors>,
 }
-
-/// The name of the key that a request came with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller(usize);
 
 impl Gate {
     /// `None` where nothing is to be checked.
     pub(crate) fn new(config: &HttpConfig) -> Option<Self> {
-        let keys = config.api_keys.clone().map(|keys| {
-            let limiters = keys.limits().map(|own| own.or(config.rate_limit).map(Limiter::new)).collect();
-            (keys, limiters)
-        });
-        let cors = config.cors.clone();
-        (keys.is_some() || cors.is_some()).then_some(Self { keys, cors })
+        let HttpConfig { api_keys, rate_limit, api_keys_reload_interval, cors, .. } = config;
+        let keys = api_keys.clone().map(|keys| Keyring::new(keys, *rate_limit, *api_keys_reload_interval));
+        (keys.is_some() || cors.is_some()).then(|| Self { keys, cors: cors.clone() })
+    }
+
+    /// Reads keys again when their file changes. To be dropped with the listener.
+    pub(crate) fn keep_fresh(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.keys.clone().map(Keyring::keep_fresh)
     }
 
     /// Whose request this is, or why it goes no further.
     pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<Caller>, ApiError> {
-        let Some((keys, limiters)) = &self.keys else { return Ok(None) };
+        let Some(keys) = &self.keys else { return Ok(None) };
         if is_open(request.uri().path()) {
             return Ok(None);
         }
         let shown = key_of(request.headers());
-        let found = shown.and_then(|key| keys.find(key));
-        let index = found.ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
-        if let Some(limiter) = limiters.get(index).and_then(Option::as_ref) {
-            limiter.take().map_err(|wait| ApiError::rate_limited(keys.name(index), limiter.limit(), wait))?;
-        }
-        Ok(Some(Caller(index)))
+        let caller = shown.and_then(|key| keys.find(key)).ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
+        caller.take(1).map_err(|over| over.error)?;
+        Ok(Some(caller))
     }
 
     /// The answer to a browser that asks whether it may ask.
@@ -87,11 +89,6 @@ impl Gate {
         if let Some(cors) = &self.cors {
             cors.mark(sharing, headers);
         }
-    }
-
-    /// For the access log; the key itself is not known here.
-    pub(crate) fn name(&self, caller: Caller) -> &str {
-        self.keys.as_ref().map_or("", |(keys, _)| keys.name(caller.0))
     }
 }
 

@@ -9,7 +9,7 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use thiserror::Error;
 
 /// So many requests in such a time: at once, if nothing came before, and then evenly. Written `20/s`, `600/m` or `5000/h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RateLimit {
     requests: NonZeroU32,
     period: Duration,
@@ -70,9 +70,11 @@ impl Limiter {
         Self { limit, limiter: RateLimiter::direct(limit.quota()), clock: DefaultClock::default() }
     }
 
-    /// Counts a request, or says how long to wait for one that will be counted.
-    pub(super) fn take(&self) -> Result<(), Duration> {
-        self.limiter.check().map_err(|not_until| not_until.wait_time_from(self.clock.now()))
+    /// Counts so many requests at once, or says how long to wait until they will be counted. `None` where the limit never lets so
+    /// many through.
+    pub(super) fn take(&self, count: NonZeroU32) -> Option<Result<(), Duration>> {
+        let taken = self.limiter.check_n(count).ok()?;
+        Some(taken.map_err(|not_until| not_until.wait_time_from(self.clock.now())))
     }
 
     pub(super) fn limit(&self) -> RateLimit {
@@ -103,11 +105,12 @@ mod tests {
     #[test]
     fn lets_a_burst_through_and_then_says_when_to_come_again() {
         let limiter = Limiter::new(RateLimit::parse("3/h").unwrap());
-        for _ in 0..3 {
-            limiter.take().unwrap();
-        }
-        let wait = limiter.take().unwrap_err();
+        let take = |count| limiter.take(NonZeroU32::new(count).unwrap());
+        assert!((0..3).all(|_| take(1) == Some(Ok(()))));
+        let wait = take(1).unwrap().unwrap_err();
         assert!(wait > Duration::from_secs(1100) && wait <= Duration::from_secs(1200), "{wait:?}");
-        assert!(limiter.take().is_err(), "a refused request does not count");
+        assert!(take(1).unwrap().is_err(), "a refused request does not count");
+        assert!(take(3).unwrap().unwrap_err() > Duration::from_secs(3500), "three of them later");
+        assert!(take(4).is_none(), "four of them never");
     }
 }

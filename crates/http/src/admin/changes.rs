@@ -1,18 +1,22 @@
 //! Changes of a running node, as its operator asks for them.
 
-use axum::Json;
-use axum::extract::{Path, State};
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::IntoResponse;
-use bytes::Bytes;
+use axum::{Extension, Json};
 use callboard_codec::MediaType;
 use callboard_core::{ChangeError, ErrorKind};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Admin;
+use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::request::short::short_body;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,15 +27,17 @@ struct Scale {
 /// `POST /v1/stages/{stage}/replicas`.
 pub(super) async fn scale(
     State(admin): State<Admin>,
-    Path(stage): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    Extension(config): Extension<Arc<HttpConfig>>,
+    stage: Result<Path<String>, PathRejection>,
+    mut request: Request,
 ) -> Result<impl IntoResponse, ApiError> {
+    let stage = named(stage)?;
     // A form of a web page has another type: one more reason why no page can do this.
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if content_type.and_then(MediaType::parse).is_none_or(|media| media.essence() != JSON) {
         return Err(ApiError::unsupported_media_type(content_type, JSON));
     }
+    let body = short_body(&mut request, config.body_progress_timeout).await?;
     let Scale { replicas } = serde_json::from_slice(&body).map_err(|error| {
         ApiError::of_kind(ErrorKind::InvalidInput, format!("expected such as {{\"replicas\": 3}}: {error}"))
     })?;
@@ -44,9 +50,9 @@ const JSON: &str = "application/json";
 /// `DELETE /v1/routes/{route}`.
 pub(super) async fn remove_route(
     State(admin): State<Admin>,
-    Path(route): Path<String>,
+    route: Result<Path<String>, PathRejection>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let route = format!("/{route}");
+    let route = format!("/{}", named(route)?);
     let changed = admin.0.node.remove_route(&route).await?;
     Ok(Json(json!({ "route": route, "revision": changed.revision() })))
 }
@@ -61,8 +67,20 @@ pub(super) async fn not_found(uri: Uri) -> ApiError {
     ApiError::no_such_page(uri.path(), "`GET /v1/status` tells what runs")
 }
 
-pub(super) async fn method_not_allowed(method: Method) -> ApiError {
-    ApiError::method_not_allowed(&method, "GET, POST, DELETE")
+pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    let allowed = match uri.path() {
+        path if path.starts_with("/v1/stages/") => "POST",
+        path if path.starts_with("/v1/routes/") => "DELETE",
+        "/v1/drain" => "POST",
+        _ => "GET, HEAD",
+    };
+    ApiError::method_not_allowed(&method, allowed)
+}
+
+/// What a path names. One that is no text names nothing.
+fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let Path(name) = path.map_err(|error| ApiError::of_kind(ErrorKind::NotFound, error.body_text()))?;
+    Ok(name)
 }
 
 impl From<ChangeError> for ApiError {

@@ -12,8 +12,8 @@
 //!
 //! *Threats*: whoever reaches this listener can take the service down. So it has a socket of its own, on loopback unless
 //! somebody says otherwise; there it answers no web page ([`guard`]); and beyond loopback it should have keys
-//! ([`HttpConfig::api_keys`]), which the command line insists on, and TLS, for which it takes the certificate of the edge where
-//! there is one. Without TLS whoever is on the way reads the keys.
+//! ([`HttpConfig::api_keys`]) and TLS, without which whoever is on the way reads the keys: the command line insists on both, and
+//! takes the certificate of the edge.
 
 mod changes;
 mod guard;
@@ -25,14 +25,16 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use callboard_core::{Client, Instant, NodeHandle};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use self::guard::Guard;
 use crate::accept::{self, AcceptMetrics};
+use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
 use crate::edge::Edge;
 use crate::error::ApiError;
@@ -75,11 +77,12 @@ impl Admin {
         self.0.drain.notified().await;
     }
 
-    fn router(&self, guard: Guard) -> Router {
+    fn router(&self, guard: Guard, config: &HttpConfig) -> Router {
         let machines = pages::for_machines(self.0.client.clone(), Arc::clone(&self.0.metrics));
         Router::new()
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
+            .layer(Extension(Arc::new(config.clone())))
             .route("/v1/routes/{*route}", delete(changes::remove_route))
             .route("/v1/drain", post(changes::drain))
             .with_state(self.clone())
@@ -108,9 +111,11 @@ pub async fn serve_admin(
 ) -> Result<(), ServeError> {
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
-    // Who cannot tell where it listens takes the stricter rule.
-    let is_local = listener.local_addr().map_or(true, |address| address.ip().is_loopback());
-    let router = admin.router(Guard::new(is_local, &config));
+    let guard = Guard::new(accept::is_local(&listener), &config);
+    // Ends with this function, however that ends.
+    let mut freshness = JoinSet::new();
+    guard.keep_fresh().map(|fresh| freshness.spawn(fresh));
+    let router = admin.router(guard, &config);
     accept::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
     Ok(())
 }
@@ -122,7 +127,10 @@ async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Requ
     let is_change = !request.method().is_safe();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = match guard.admit(&request) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            let answer = catch_panic(Box::pin(next.run(request)).as_mut()).await;
+            answer.unwrap_or_else(|_told_by_the_panic_hook| ApiError::panicked().into_response())
+        }
         Err(error) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

@@ -16,6 +16,9 @@ use crate::error::ApiError;
 /// Room for one step of deflate; the other decoders have 32 KiB of their own.
 const STEP_BYTES: usize = 32 * 1024;
 
+/// How often a decoder is asked in one step.
+const MAX_TURNS: usize = 64;
+
 /// The largest window that a body may ask for, as a power of two: 8 MiB (RFC 9659). It is allocated.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
@@ -62,9 +65,13 @@ impl Unpacking {
         self.input = input;
     }
 
-    /// The next step, or `None` when more has to be received.
+    /// The next step, or `None` when more has to be received. A step is empty where much was received that unpacks to nothing,
+    /// such as members without content: so that others have their turn.
     pub(crate) fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
-        while !self.input.is_empty() || self.holds_more() {
+        for _ in 0..MAX_TURNS {
+            if self.input.is_empty() && !self.holds_more() {
+                return Ok(None);
+            }
             let (taken, unpacked) = match &mut self.decoder {
                 Decoder::Gzip(decoder) => {
                     decoder.write(&self.input).map(|taken| (taken, std::mem::take(decoder.get_mut())))
@@ -83,7 +90,7 @@ impl Unpacking {
                 return Ok(Some(unpacked.into()));
             }
         }
-        Ok(None)
+        Ok(Some(Bytes::new()))
     }
 
     /// Whether all input may be taken and something of it not be given yet.
@@ -151,6 +158,9 @@ mod tests {
             while let Some(step) = unpacking.step()? {
                 assert!(step.len() <= 4 * STEP_BYTES, "{} bytes in one step", step.len());
                 whole.extend_from_slice(&step);
+                if step.is_empty() {
+                    continue;
+                }
                 // What is kept of a step is what is counted of it.
                 let (length, capacity) = (step.len(), step.try_into_mut().unwrap().capacity());
                 assert!(capacity <= 2 * length + 64, "{coding:?} keeps {capacity} bytes for {length}");
@@ -227,6 +237,21 @@ mod tests {
         let mut bare = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
         bare.write_all(b"without a header").unwrap();
         assert_eq!(unpack(Coding::Deflate, &bare.finish().unwrap(), 4).unwrap(), b"without a header");
+    }
+
+    #[test]
+    fn members_without_content_leave_others_their_turn() {
+        for coding in [Coding::Gzip, Coding::Zstd] {
+            let mut unpacking = Unpacking::new(coding).unwrap();
+            unpacking.push(pack(coding, b"").unwrap().repeat(10_000).into());
+            let mut steps = 0;
+            while let Some(step) = unpacking.step().unwrap() {
+                assert!(step.is_empty());
+                steps += 1;
+            }
+            assert!(steps >= 100, "{coding:?}: {steps} steps");
+            assert!(unpacking.finish().unwrap().is_empty());
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::access::RateLimit;
 use crate::coding;
 use crate::request::fields::{self, Misfit};
 
-pub(crate) use self::problem::{PROBLEM_JSON, Unheard};
+pub(crate) use self::problem::PROBLEM_JSON;
 
 /// The type of the error when a body does not come to its end.
 const BROKEN_BODY: &str = "broken_body";
@@ -137,6 +137,16 @@ impl ApiError {
         let mut error = Self::of_kind(ErrorKind::Overloaded, format!("key `{key}` is over its limit of {limit}"));
         error.0.error_type = Some("rate_limited".into());
         error.0.retry_after = Some(wait);
+        error
+    }
+
+    /// 429: so many items at once are more than the key's limit ever lets through.
+    pub(crate) fn beyond_rate(key: &str, limit: RateLimit, items: u32) -> Self {
+        let message =
+            format!("{items} items at once are beyond the limit of key `{key}`, {limit}; ask for fewer at a time");
+        let mut error = Self::of_kind(ErrorKind::Overloaded, message);
+        error.0.error_type = Some("rate_limited".into());
+        error.0.retryable = false;
         error
     }
 

@@ -9,14 +9,10 @@ use axum::response::Response;
 use callboard_codec::Value;
 use serde::Serialize;
 
-use super::{ApiError, BROKEN_BODY};
+use super::ApiError;
 
 /// The media type of every error.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
-
-/// Marks the answer to a request whose body broke off: as a rule its client has left, or taken it back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unheard;
 
 /// The document, in the order in which it is read.
 #[derive(Serialize)]
@@ -75,9 +71,6 @@ impl ApiError {
         headers.extend(error.header);
         if let Some(pause) = error.retry_after {
             insert_retry_after(headers, pause);
-        }
-        if error.error_type.as_deref() == Some(BROKEN_BODY) {
-            response.extensions_mut().insert(Unheard);
         }
         response
     }

@@ -3,6 +3,7 @@
 //! * **Full:** no frame is read while the stream has no room for its call; the connection's own flow control holds the client. A
 //!   frame takes bytes of the node as they arrive, not as it announces them, and no place of its route. Where the node has none
 //!   left it waits, as a call of a stream does, and is refused (429) when it has waited as long as a call may.
+//! * **Over its limit:** where the caller's key has one, each frame waits for its turn, too, and is refused (429) in the same way.
 //! * **Late:** a frame that has begun has the pace of any body (408). Between frames a client may be silent while calls of its
 //!   stream are open, and for `body_timeout` when there are none.
 //! * **Broken:** what is no frame is the end of the stream, told by [`Frames::fault`].
@@ -18,10 +19,11 @@ use callboard_core::{Client, DEFAULT_TIMEOUT, Deadline, HeldBytes, Instant, MAX_
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
+use tokio::time::{sleep_until, timeout_at};
 
-use crate::config::HttpConfig;
+use crate::access::{Caller, OverLimit};
 use crate::error::ApiError;
+use crate::infer::Around;
 use crate::request::gather::Gathering;
 use crate::request::pace::{Pace, PaceLimits, TooSlow};
 use crate::respond::frame::{HEAD_BYTES, Kind};
@@ -54,8 +56,12 @@ pub(super) struct Frames {
     client: Client,
     max_bytes: u64,
     idle: Duration,
-    /// How long a frame may wait for room.
+    /// How long a frame may wait for room, or for its turn.
     timeout: Duration,
+    /// Whoever asks, where that is limited.
+    caller: Option<Caller>,
+    /// The first call is counted with the request.
+    is_counted: bool,
     pace: PaceLimits,
     shared: Arc<Shared>,
 }
@@ -63,16 +69,27 @@ pub(super) struct Frames {
 impl Frames {
     pub(super) fn new(
         body: Body,
-        client: Client,
+        around: Around<'_>,
         route: &Route,
-        config: &HttpConfig,
         timeout: Option<Duration>,
         shared: Arc<Shared>,
     ) -> Self {
+        let Around { client, config, caller, .. } = around;
         let pace = config.pace(Deadline::after(Instant::now(), MAX_TIMEOUT));
         let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
         let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(DEFAULT_TIMEOUT);
-        Self { body: body.into_data_stream(), rest: Bytes::new(), client, max_bytes, idle, timeout, pace, shared }
+        Self {
+            body: body.into_data_stream(),
+            rest: Bytes::new(),
+            client: client.clone(),
+            max_bytes,
+            idle,
+            timeout,
+            caller: caller.cloned(),
+            is_counted: true,
+            pace,
+            shared,
+        }
     }
 
     /// The envelopes of the calls, as bytes. Ends at the end, and at what is no frame.
@@ -94,6 +111,7 @@ impl Frames {
         if !self.begins().await? {
             return Ok(None);
         }
+        self.count().await?;
         // Each frame is a body of its own to whoever waits for it.
         let mut pace = Pace::new(Instant::now());
         self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
@@ -113,13 +131,29 @@ impl Frames {
         self.exactly(length, &mut pace, &mut room).await.map(Some)
     }
 
+    /// Waits until the caller's limit lets one more call through, as long as a call may.
+    async fn count(&mut self) -> Result<(), ApiError> {
+        let is_counted = std::mem::replace(&mut self.is_counted, false);
+        let Some(caller) = self.caller.as_ref().filter(|_| !is_counted) else { return Ok(()) };
+        let end = Instant::now() + self.timeout;
+        while let Err(OverLimit { wait, error }) = caller.take(1) {
+            match wait.map(|wait| Instant::now() + wait).filter(|turn| *turn <= end) {
+                Some(turn) => sleep_until(turn).await,
+                None => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for the first byte of a frame. `false` at the end of the body.
     async fn begins(&mut self) -> Result<bool, ApiError> {
+        // Pieces without a byte in them, which HTTP/2 has, are silence, too.
+        let mut end = Instant::now() + self.idle;
         while self.rest.is_empty() {
-            match timeout_at(Instant::now() + self.idle, self.body.next()).await {
+            match timeout_at(end, self.body.next()).await {
                 Ok(Some(chunk)) => self.rest = self.whole(chunk)?,
                 Ok(None) => return Ok(false),
-                Err(_) if self.shared.open.load(Ordering::Relaxed) > 0 => {}
+                Err(_) if self.shared.open.load(Ordering::Relaxed) > 0 => end = Instant::now() + self.idle,
                 Err(_) => return Err(ApiError::body_stalled(1, self.idle)),
             }
         }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
 use callboard_core::{FunctionCall, Route};
 
-use crate::convert;
+use crate::convert::{self, EXPLAINED_BYTES};
 use crate::error::ApiError;
 use crate::respond::stream::StreamForm;
 
@@ -56,20 +56,23 @@ pub(crate) fn decode(
     bytes: &Bytes,
     limits: &DecodeLimits,
 ) -> Result<Payload, ApiError> {
-    let call = arguments().decode(format, bytes, limits)?;
-    payload_of(route, call.into_inner()?)
+    let read = || -> Result<FunctionCall, ApiError> { Ok(arguments().decode(format, bytes, limits)?.into_inner()?) };
+    let call = read()?;
+    if route.is_function() {
+        return Ok(Payload::new(call));
+    }
+    // Read a second time where the first does not fit: a price that only a mistake pays.
+    let again = || (bytes.len() <= EXPLAINED_BYTES).then(|| read().ok()?.into_input(route).ok()).flatten();
+    convert::payload_from(route.input(), call.into_input(route)?, again)
 }
 
 /// The payload that the fields of a form are to `route`: arguments by name.
 pub(crate) fn from_form(route: &Arc<Route>, kwargs: Map) -> Result<Payload, ApiError> {
-    payload_of(route, FunctionCall { args: Vec::new(), kwargs })
-}
-
-fn payload_of(route: &Route, call: FunctionCall) -> Result<Payload, ApiError> {
-    match route.is_function() {
-        true => Ok(Payload::new(call)),
-        false => convert::payload_from(route.input(), call.into_input(route)?),
+    let call = FunctionCall { args: Vec::new(), kwargs };
+    if route.is_function() {
+        return Ok(Payload::new(call));
     }
+    convert::payload_of_form(route.input(), call.into_input(route)?)
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
     let timeout = head.timeout;
     let shared = Arc::default();
     let body = request.into_body();
-    let frames = Frames::new(body, around.client.clone(), route, around.config, timeout, Arc::clone(&shared));
+    let frames = Frames::new(body, around, route, timeout, Arc::clone(&shared));
     let limits = around.config.decode.clone();
     // Two instances of one talk, because a function takes its arguments as they are and every other route a value.
     let outcomes = match route.is_function() {

@@ -4,8 +4,8 @@
 //! under `parameters`, are parameters. An answer has the model's name and version and each output under its name.
 //!
 //! `generate_stream` answers with server-sent events, one for each output of the call, and one for a model that gives one. What
-//! fails before the first event has its status; after it, the last event is `{"error": …}`. A reader that leaves cancels the
-//! call; one that is slow is waited for.
+//! fails before the first event has its status; after it, the last event is `{"error": …}`. After a silence there is a comment, and
+//! a stream that is silent from the first begins with one. A reader that leaves cancels the call; one that is slow is waited for.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::convert::{self, decode_part};
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request_id::RequestId;
-use crate::respond::stream::Leaving;
+use crate::respond::stream::{HEARTBEAT, Heartbeat, Leaving, one_line};
 use crate::server_timing::{SERVER_TIMING, first, total};
 
 /// A call that is ready to be made.
@@ -78,7 +78,7 @@ where
     B::Error: Into<BoxError>,
 {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
-    let Around { client, metrics, id: request_id, .. } = asked.around;
+    let Around { client, config, metrics, id: request_id, .. } = asked.around;
     let begun = admission.admitted_at();
     let mut talk = Talk {
         replies: client.submit_streaming(admission, payload, options),
@@ -87,6 +87,7 @@ where
         request_id: request_id.clone(),
         route: asked.route.name().to_owned(),
         panics: metrics.panics.clone(),
+        heartbeat: Heartbeat::new(config.stream_heartbeat),
         leaving: None,
     };
     // The first event decides the status.
@@ -96,7 +97,7 @@ where
     let rest = stream::unfold(Some(talk), async |talk| {
         let mut talk = talk?;
         match talk.next().await {
-            Some(Ok(json)) => Some((json, Some(talk))),
+            Some(Ok(event)) => Some((event, Some(talk))),
             Some(Err(error)) => Some((talk.failed(&error), None)),
             None => {
                 talk.ended();
@@ -104,7 +105,7 @@ where
             }
         }
     });
-    let events = stream::iter(first_event).chain(rest).map(|json| Ok::<_, Infallible>(event(&json)));
+    let events = stream::iter(first_event).chain(rest).map(Ok::<_, Infallible>);
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -124,22 +125,29 @@ struct Talk {
     route: String,
     /// Answers on which a user's codec panicked.
     panics: Counter,
+    heartbeat: Heartbeat,
     /// Until the stream has begun, whoever leaves is counted by the edge.
     leaving: Option<Leaving>,
 }
 
 impl Talk {
-    async fn next(&mut self) -> Option<Result<Vec<u8>, ApiError>> {
-        let payload = self.replies.next().await?;
+    /// The next event, or a comment after a silence.
+    async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
+        let payload = tokio::select! {
+            biased;
+            payload = self.replies.next() => payload?,
+            () = self.heartbeat.silence() => return Some(Ok(HEARTBEAT)),
+        };
+        self.heartbeat.said();
         let write = |payload| caught(&self.panics, || written(&self.model, self.id.as_deref(), &payload));
-        Some(payload.map_err(ApiError::from).and_then(write))
+        Some(payload.map_err(ApiError::from).and_then(write).map(|json| event(&json)))
     }
 
     /// The last event of a stream that failed.
-    fn failed(&mut self, error: &ApiError) -> Vec<u8> {
+    fn failed(&mut self, error: &ApiError) -> Bytes {
         error.tell(self.request_id.as_str(), Some(&self.route));
         self.ended();
-        error.to_protocol_json()
+        event(&error.to_protocol_json())
     }
 
     fn ended(&mut self) {
@@ -147,9 +155,8 @@ impl Talk {
     }
 }
 
-/// JSON has no line ends that are not escaped, so it is one line of the event.
 fn event(json: &[u8]) -> Bytes {
-    [b"data: ", json, b"\n\n"].concat().into()
+    [b"data: ", &*one_line(json), b"\n\n"].concat().into()
 }
 
 async fn prepare<B>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Prepared, ApiError>

@@ -20,7 +20,7 @@ use super::error::Refusal;
 use super::model::Model;
 use super::request::{Form, InferRequest};
 use super::response::Written;
-use crate::convert::{LARGE_BYTES, off_thread};
+use crate::convert::{LARGE_BYTES, off_thread, sized};
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::body::{self, BodyLimits, Incoming};
@@ -52,6 +52,10 @@ where
     let form = Form::of(request.headers())?;
     let ReadBody { bytes, admission, options, packing } = read_body(asked, form, request).await?;
     let InferRequest { id, parameters, inputs, outputs: wanted, rows } = parse(asked, form, bytes).await?;
+    // One was counted with the request.
+    if let Some(caller) = asked.around.caller {
+        caller.take(rows.saturating_sub(1)).map_err(|over| over.error)?;
+    }
     let options = parameters.apply(options, &admission);
 
     let (outputs, timing) = run(asked, admission, &options, inputs, rows).await?;
@@ -63,7 +67,7 @@ where
     let worked_on = wanted.iter().filter(|wanted| !wanted.is_binary || wanted.classes.is_some());
     let worked_on: usize = worked_on.map(|wanted| outputs[wanted.index].data.len()).sum();
     let write = move || Written::of(&model, id.as_deref(), &outputs, &wanted);
-    let written = if worked_on < LARGE_BYTES { write() } else { off_thread(write).await? }?;
+    let written = sized(worked_on, write).await??;
     let mut response = written.into_response(is_binary, &packing).await?;
     response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
     Ok(response)
@@ -115,11 +119,8 @@ async fn parse(asked: Asked<'_>, form: Form, bytes: Bytes) -> Result<InferReques
         Form::Raw => 0,
     };
     let model = Arc::clone(asked.model);
-    if looked_at < LARGE_BYTES {
-        return Ok(InferRequest::read(&model, form, &bytes, &asked.around.config.decode)?);
-    }
     let limits = asked.around.config.decode.clone();
-    Ok(off_thread(move || InferRequest::read(&model, form, &bytes, &limits)).await??)
+    Ok(sized(looked_at, move || InferRequest::read(&model, form, &bytes, &limits)).await??)
 }
 
 /// Runs all items of a request. The outputs of the model, and the time of the item that took longest.

@@ -36,25 +36,21 @@ mod response;
 mod signature;
 mod statistics;
 
-use std::future::poll_fn;
-use std::pin::Pin;
-
 use axum::Json;
 use axum::body::HttpBody;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use callboard_core::ErrorKind;
 use serde_json::json;
 use tower::BoxError;
 
 use self::infer::Asked;
 use self::path::{Action, Endpoint};
-use self::repository::MAX_BODY_BYTES;
-use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::head::Head;
+use crate::request::short::short_body;
 
 pub(crate) use self::model::Models;
 pub(crate) use self::path::owns;
@@ -95,7 +91,7 @@ where
             if Head::read(request.headers())?.coding.is_some() {
                 return Err(ApiError::unsupported_encoding());
             }
-            let body = short_body(request, config).await?;
+            let body = short_body(request, config.body_progress_timeout).await?;
             Ok(Json(repository::index(client, models, &body)?).into_response())
         }
         Endpoint::Control { name, load } => Err(repository::no_control(&name, load).into()),
@@ -148,26 +144,4 @@ fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
 
 fn unready(reason: String) -> ApiError {
     ApiError::of_kind(ErrorKind::Unavailable, reason)
-}
-
-/// A body of a few words, within its limits of size and time.
-async fn short_body<B>(request: &mut Request<B>, config: &HttpConfig) -> Result<Bytes, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    let reading = async {
-        let mut whole = BytesMut::new();
-        while let Some(frame) = poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await {
-            let frame = frame.map_err(|error| ApiError::broken_body(&*error.into()))?;
-            let Ok(chunk) = frame.into_data() else { continue };
-            if (whole.len() + chunk.len()) as u64 > MAX_BODY_BYTES {
-                return Err(ApiError::body_too_large(MAX_BODY_BYTES));
-            }
-            whole.extend_from_slice(&chunk);
-        }
-        Ok(whole.freeze())
-    };
-    let limit = config.body_progress_timeout;
-    tokio::time::timeout(limit, reading).await.map_err(|_| ApiError::body_out_of_time(limit))?
 }

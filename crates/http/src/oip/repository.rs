@@ -27,9 +27,6 @@ pub(super) struct Listed {
     reason: Option<String>,
 }
 
-/// What clients may send with a question: nothing of it is kept.
-pub(super) const MAX_BODY_BYTES: u64 = 64 * 1024;
-
 pub(super) fn index(client: &Client, models: &Models, body: &Bytes) -> Result<Vec<Listed>, Refusal> {
     let asked: IndexRequest = match body.trim_ascii() {
         [] => IndexRequest::default(),

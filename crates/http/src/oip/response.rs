@@ -1,7 +1,7 @@
 //! The answer to an inference request: JSON, or JSON with the bytes of those outputs behind it that were asked for in binary.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
@@ -115,10 +115,7 @@ impl Written {
         } else {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        if let Some(coding) = coding {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
-            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-        }
+        packing.mark(coding, json_bytes + binary_bytes, headers);
         Ok(response)
     }
 }

@@ -1,10 +1,11 @@
 //! Every place at which a value does not fit a route's schema, for the 422 that lists them.
 //!
-//! Runs only when reading the value has failed already, and so costs a good request nothing. Serde, which reads for real, stops at
+//! Runs only when reading the value has failed already. Serde, which reads for real, stops at
 //! its first error; this goes on, by the JSON Schema that the type itself has given. Where the two disagree serde is right: its
 //! error is always told. What a schema has no words for (bytes, arrays, tables) fits everything here.
 //!
-//! The work is bounded whatever the input: so many places of value and schema are looked at, and so many misfits told.
+//! The work is bounded whatever the input: so many places of value and schema are looked at, long texts and names being several,
+//! and so many misfits told.
 
 use callboard_codec::{DecodeError, Map, Value};
 use serde_json::Value as Schema;
@@ -14,6 +15,9 @@ const MAX_FIELDS: usize = 32;
 
 /// Places that are looked at. A large list that is wrong throughout ends at [`MAX_FIELDS`]; this ends one that is right.
 const MAX_STEPS: usize = 20_000;
+
+/// So much of a text takes as long as another place.
+const STEP_BYTES: usize = 256;
 
 /// Deeper than any schema that is written by people.
 const MAX_DEPTH: usize = 64;
@@ -58,10 +62,17 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
+    /// Takes a step, and one more for each piece of a text that is looked through. `false` when there are none left.
+    fn step(&mut self, text_bytes: usize) -> bool {
+        let steps = 1 + text_bytes / STEP_BYTES;
+        let is_allowed = steps <= self.steps;
+        self.steps = self.steps.saturating_sub(steps);
+        is_allowed
+    }
+
     fn of(&mut self, schema: &'a Schema, value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
-        let Some(left) = self.steps.checked_sub(1) else { return Vec::new() };
-        self.steps = left;
-        if depth > MAX_DEPTH || is_opaque(value) {
+        let text_bytes = value.as_str().map_or(0, str::len);
+        if depth > MAX_DEPTH || is_opaque(value) || !self.step(text_bytes) {
             return Vec::new();
         }
         let mut found = Vec::new();
@@ -101,7 +112,7 @@ impl<'a> Walk<'a> {
             found.push(misfit(&step(path, name), "is missing"));
         }
         for (name, value) in map {
-            if found.len() >= MAX_FIELDS {
+            if found.len() >= MAX_FIELDS || !self.step(name.len()) {
                 return;
             }
             match properties.and_then(|properties| properties.get(name)) {
@@ -126,7 +137,7 @@ impl<'a> Walk<'a> {
         }
         let first = schema["prefixItems"].as_array().map_or(&[][..], Vec::as_slice);
         for (index, item) in items.iter().enumerate() {
-            if found.len() >= MAX_FIELDS || self.steps == 0 {
+            if found.len() >= MAX_FIELDS || !self.step(0) {
                 return;
             }
             let of_item = first.get(index).unwrap_or_else(|| &schema["items"]);
@@ -451,9 +462,29 @@ mod tests {
         let many = json!(vec![json!({ "id": "x" }); 50_000]);
         let told = told(with(&[("/items", many), ("/name", json!(1))]));
         assert_eq!(told.len(), MAX_FIELDS);
-        let schema = json!({ "$defs": { "A": { "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }] } }, "$ref": "#/$defs/A" });
-        let mut walk = Walk { root: &schema, steps: MAX_STEPS };
-        walk.of(&schema, &Value::Null, "$", 0);
-        assert!(walk.steps < MAX_STEPS, "it walks, and comes back");
+        let schema = json!({ "$defs": { "A": { "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }], "type": "string" } }, "$ref": "#/$defs/A" });
+        assert_eq!(steps(&schema, &Value::Null), MAX_STEPS, "it comes back when it has none left");
+    }
+
+    #[test]
+    fn what_is_large_and_looked_at_again_and_again_takes_its_steps_each_time() {
+        let twice = json!({ "anyOf": [
+            { "required": ["x"], "properties": { "a": { "$ref": "#/$defs/A" } } },
+            { "required": ["y"], "properties": { "a": { "$ref": "#/$defs/A" } } },
+        ] });
+        let schema = json!({ "$defs": { "A": twice }, "$ref": "#/$defs/A" });
+        let nested = |inner: Value| (0..6).fold(inner, |inner, _| Map::from_iter([("a", inner)]).into());
+        let plain = steps(&schema, &nested(Map::new().into()));
+        let many: Map = (0..1000).map(|n| (format!("unknown {n}"), Value::Null)).collect();
+        let (many, long) = (steps(&schema, &nested(many.into())), steps(&schema, &nested(" ".repeat(100_000).into())));
+        assert!(plain < 2_000, "{plain}");
+        assert!(many > 10 * plain && long > 10 * plain, "{many} and {long} beside {plain}");
+    }
+
+    /// The steps that are taken to look at this.
+    fn steps(schema: &Schema, value: &Value) -> usize {
+        let mut walk = Walk { root: schema, steps: MAX_STEPS };
+        walk.of(schema, value, "$", 0);
+        MAX_STEPS - walk.steps
     }
 }

@@ -8,82 +8,98 @@
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
 
+use super::multipart::Form;
+
 /// References that are followed from one schema; longer chains, and those that lead back, end nowhere.
 const MAX_REFERENCES: usize = 16;
 
-/// Longer texts are left as they are: reading them would hold up a thread that serves others. A part with a media type of its
-/// own may be as long as a body.
+/// Longer texts are left as they are: what is that long is no field that somebody filled in. A part with a media type of its own
+/// may be as long as a body.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// The fields of a form for `schema`, whose references lead into its own `$defs`.
-pub(crate) fn fit(form: Map, schema: &Schema, limits: &DecodeLimits) -> Map {
+/// The fields of a form for `schema`, whose references lead into its own `$defs`. What texts are read as is held against what
+/// the form's parts have left of their limits; what exceeds them stays a text.
+pub(crate) fn fit(form: Form, schema: &Schema) -> Map {
+    let Form { fields, left } = form;
     let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
-    let Some(properties) = properties else { return form };
-    let fitted = form.into_iter().map(|(name, value)| match properties.get(&name) {
+    let Some(properties) = properties else { return fields };
+    let mut fitting = Fitting { root: schema, left };
+    let fitted = fields.into_iter().map(|(name, value)| match properties.get(&name) {
         Some(property) => {
-            let fitted = field(value, property, schema, limits);
+            let fitted = fitting.field(value, property);
             (name, fitted)
         }
         None => (name, value),
     });
-    let mut form: Map = fitted.collect();
+    let mut fields: Map = fitted.collect();
     for name in target(schema, schema)["required"].as_array().into_iter().flatten().filter_map(Schema::as_str) {
         let is_list = properties.get(name).is_some_and(|property| Allowed::by(property, schema).types == ["array"]);
-        if is_list && form.get(name).is_none() {
-            form.insert(name.to_owned(), Value::List(Vec::new()));
+        if is_list && fields.get(name).is_none() {
+            fields.insert(name.to_owned(), Value::List(Vec::new()));
         }
     }
-    form
+    fields
 }
 
-fn field(value: Value, schema: &Schema, root: &Schema, limits: &DecodeLimits) -> Value {
-    let allowed = Allowed::by(schema, root);
-    match value {
-        Value::List(items) if allowed.has("array") => {
-            Value::List(items.into_iter().map(|item| one(item, &allowed, root, limits)).collect())
+/// One form on its way to its schema.
+struct Fitting<'a> {
+    root: &'a Schema,
+    left: DecodeLimits,
+}
+
+impl<'a> Fitting<'a> {
+    fn field(&mut self, value: Value, schema: &'a Schema) -> Value {
+        let allowed = Allowed::by(schema, self.root);
+        match value {
+            Value::List(items) if allowed.has("array") => {
+                Value::List(items.into_iter().map(|item| self.item(item, &allowed)).collect())
+            }
+            Value::Str(text) => match self.as_json(&text, &allowed) {
+                Some(read) => read,
+                None => self.listed(Value::Str(text), &allowed),
+            },
+            other => self.listed(other, &allowed),
         }
-        Value::Str(text) => match as_json(&text, &allowed, limits) {
-            Some(read) => read,
-            None => listed(Value::Str(text), &allowed, root, limits),
-        },
-        other => listed(other, &allowed, root, limits),
     }
-}
 
-/// What came once, where only a list will do.
-fn listed(value: Value, allowed: &Allowed<'_>, root: &Schema, limits: &DecodeLimits) -> Value {
-    let is_fit = allowed.says_nothing() || !allowed.has("array") || allowed.has("string");
-    if is_fit { value } else { Value::List(vec![one(value, allowed, root, limits)]) }
-}
+    /// What came once, where only a list will do.
+    fn listed(&mut self, value: Value, allowed: &Allowed<'a>) -> Value {
+        let is_fit = allowed.says_nothing() || !allowed.has("array") || allowed.has("string");
+        if is_fit { value } else { Value::List(vec![self.item(value, allowed)]) }
+    }
 
-/// An item of a list.
-fn one(value: Value, list: &Allowed<'_>, root: &Schema, limits: &DecodeLimits) -> Value {
-    match (value, list.items) {
-        (Value::Str(text), Some(items)) => {
-            as_json(&text, &Allowed::by(items, root), limits).unwrap_or(Value::Str(text))
+    fn item(&mut self, value: Value, list: &Allowed<'a>) -> Value {
+        match (value, list.items) {
+            (Value::Str(text), Some(items)) => {
+                self.as_json(&text, &Allowed::by(items, self.root)).unwrap_or(Value::Str(text))
+            }
+            (value, _) => value,
         }
-        (value, _) => value,
     }
-}
 
-/// The text as JSON, where it is some of a type that is allowed and a text is not, or could not mean it.
-fn as_json(text: &str, allowed: &Allowed<'_>, limits: &DecodeLimits) -> Option<Value> {
-    if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
-        return None;
+    /// The text as JSON, where it is some of a type that is allowed and a text is not, or could not mean it.
+    fn as_json(&mut self, text: &str, allowed: &Allowed<'_>) -> Option<Value> {
+        if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
+            return None;
+        }
+        let read = Value::decode(Format::Json, &bytes::Bytes::copy_from_slice(text.as_bytes()), &self.left).ok()?;
+        let kinds: &[&str] = match &read {
+            Value::Null => &["null"],
+            Value::Bool(_) => &["boolean"],
+            Value::Int(_) | Value::UInt(_) => &["integer", "number"],
+            Value::Float(_) => &["number"],
+            Value::List(_) => &["array"],
+            Value::Map(_) => &["object"],
+            _ => return None,
+        };
+        let is_structure = matches!(read, Value::List(_) | Value::Map(_));
+        let is_meant = kinds.iter().any(|kind| allowed.has(kind)) && (is_structure || !allowed.has("string"));
+        if !is_meant {
+            return None;
+        }
+        self.left = self.left.left_after(&read);
+        Some(read)
     }
-    let read = Value::decode(Format::Json, &bytes::Bytes::copy_from_slice(text.as_bytes()), limits).ok()?;
-    let kinds: &[&str] = match &read {
-        Value::Null => &["null"],
-        Value::Bool(_) => &["boolean"],
-        Value::Int(_) | Value::UInt(_) => &["integer", "number"],
-        Value::Float(_) => &["number"],
-        Value::List(_) => &["array"],
-        Value::Map(_) => &["object"],
-        _ => return None,
-    };
-    let is_structure = matches!(read, Value::List(_) | Value::Map(_));
-    let is_meant = kinds.iter().any(|kind| allowed.has(kind)) && (is_structure || !allowed.has("string"));
-    is_meant.then_some(read)
 }
 
 /// The types that a schema allows, and what it says of a list's items.
@@ -182,9 +198,13 @@ mod tests {
         })
     }
 
+    fn form<const N: usize>(fields: [(&str, Value); N]) -> Form {
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Form { fields, left: DecodeLimits::default() }
+    }
+
     fn fitted(name: &str, value: impl Into<Value>) -> Schema {
-        let form = Map::from_iter([(name.to_owned(), value.into())]);
-        let fitted = fit(form, &schema(), &DecodeLimits::default());
+        let fitted = fit(form([(name, value.into())]), &schema());
         let json = fitted.get(name).unwrap().encode(Format::Json).unwrap();
         serde_json::from_slice(&json).unwrap()
     }
@@ -216,8 +236,8 @@ mod tests {
 
     #[test]
     fn a_list_that_has_to_be_there_and_did_not_come_is_empty() {
-        let form = fit(Map::new(), &schema(), &DecodeLimits::default());
-        assert_eq!(form, Map::from_iter([("tags".to_owned(), Value::List(Vec::new()))]));
+        let fitted = fit(form([]), &schema());
+        assert_eq!(fitted, Map::from_iter([("tags".to_owned(), Value::List(Vec::new()))]));
     }
 
     #[test]
@@ -227,5 +247,14 @@ mod tests {
         assert_eq!(fitted("counts", "3"), json!([3]));
         assert_eq!(fitted("counts", "[3, 4]"), json!([3, 4]));
         assert_eq!(fitted("counts", Value::List(vec![Value::from("3"), Value::from("x")])), json!([3, "x"]));
+    }
+
+    #[test]
+    fn all_texts_together_become_no_more_than_one_body_may() {
+        let mut form = form([("counts", Value::List(vec![Value::from("[1, 2]"), Value::from("[3, 4]")]))]);
+        form.left.max_elements = 3;
+        let schema = json!({ "properties": { "counts": { "type": "array", "items": { "type": "array" } } } });
+        let fitted = fit(form, &schema).get("counts").unwrap().encode(Format::Json).unwrap();
+        assert_eq!(fitted, r#"[[1,2],"[3, 4]"]"#);
     }
 }

@@ -8,3 +8,4 @@ pub(crate) mod head;
 pub(crate) mod media;
 pub(crate) mod multipart;
 pub(crate) mod pace;
+pub(crate) mod short;

@@ -5,6 +5,7 @@
 //! error of that form, 500, and not silently sent as another.
 
 use axum::body::Body;
+use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
@@ -39,6 +40,16 @@ impl Packing {
     pub(crate) fn of_bytes(&self, is_dense: bool, bytes: usize) -> Option<Coding> {
         let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
         Coding::of_answer(accept_encoding.to_str().ok()?, is_dense)
+    }
+
+    /// Says how an answer of so many bytes is packed, and that it would be otherwise for another client.
+    pub(crate) fn mark(&self, coding: Option<Coding>, bytes: usize, headers: &mut HeaderMap) {
+        if let Some(coding) = coding {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+        }
+        if bytes >= self.from_bytes {
+            headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        }
     }
 
     /// A stream is packed piece by piece, each by itself hardly worth it: as what is dense.
@@ -97,10 +108,7 @@ async fn response(encoded: Encoded, form: ReplyForm, packing: &Packing) -> Resul
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-    if let Some(coding) = coding {
-        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
-        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-    }
+    packing.mark(coding, length, headers);
     Ok(response)
 }
 

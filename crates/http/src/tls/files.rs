@@ -1,14 +1,13 @@
 //! The two files of a certificate: read with a limit, compared by content, parsed.
 
-use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{TlsConfig, TlsError};
+use crate::fresh::read_bounded;
 
 /// A chain of a dozen certificates is some 30 KiB; a file of more than this was named by mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -21,7 +20,7 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn read(config: &TlsConfig) -> Result<Self, TlsError> {
-        let read = |path: &Path| match read(path) {
+        let read = |path: &Path| match read_bounded(path, MAX_FILE_BYTES) {
             Ok(content) => Ok((path.to_owned(), content)),
             Err(source) => Err(TlsError::Read { path: path.to_owned(), source }),
         };
@@ -37,15 +36,6 @@ impl Pair {
         let key = PrivateKeyDer::from_pem_slice(pem);
         Ok((chain, key.map_err(|_| TlsError::Pem { path: path.clone(), what: "private key" })?))
     }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
-    }
-    Ok(content)
 }
 
 /// Tells one reading from another, failed ones included: what is wrong twice is told once.

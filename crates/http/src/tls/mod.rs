@@ -17,6 +17,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use self::files::Pair;
+use crate::fresh::keep_fresh;
 
 /// Where certificate and key are, and the timers around them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,19 +110,9 @@ impl Tls {
 
     /// Looks at the files for ever and takes what is new. To be dropped with the listener.
     pub(crate) async fn keep_fresh(self) {
-        // What `load` read may be old by now: the first look is for that.
-        let mut seen = None;
-        loop {
-            let config = self.0.config.clone();
-            let read = tokio::task::spawn_blocking(move || Pair::read(&config));
-            // A blocking task that cannot be had is a runtime that ends.
-            let Ok(read) = read.await else { return };
-            let fingerprint = files::fingerprint(&read);
-            if seen.replace(fingerprint) != Some(fingerprint) {
-                self.take(read);
-            }
-            tokio::time::sleep(self.0.config.reload_interval).await;
-        }
+        let config = self.0.config.clone();
+        let read = move || Pair::read(&config);
+        keep_fresh(self.0.config.reload_interval, read, files::fingerprint, |pair| self.take(pair)).await;
     }
 
     fn take(&self, read: Result<Pair, TlsError>) {

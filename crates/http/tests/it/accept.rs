@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
 use crate::support::{PATIENCE, Raw, Server, bind, config};
@@ -227,13 +227,21 @@ async fn shutdown_cuts_what_outlasts_the_grace() {
 
 #[tokio::test]
 async fn shutdown_still_answers_those_who_wait_in_the_backlog() {
-    let listener = bind().await;
-    let mut client = Raw::connect(listener.local_addr().unwrap()).await;
-    client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
-    // The accept loop sees the end before it sees the client.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(512).unwrap();
+    let mut clients = Vec::new();
+    // More than are taken before the runtime would have its turn.
+    for _ in 0..200 {
+        let mut client = Raw::connect(listener.local_addr().unwrap()).await;
+        client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
+        clients.push(client);
+    }
+    // The accept loop sees the end before it sees the clients.
     let serving = tokio::spawn(serve_router(listener, hello(), HttpConfig::default(), ready(())));
-    assert_eq!(client.answer().await.header("connection"), Some("close"));
-    drop(client);
+    for mut client in clients {
+        assert_eq!(client.answer().await.header("connection"), Some("close"));
+    }
     serving.await.unwrap().unwrap();
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use callboard_http::{ApiKeys, Cors, HttpConfig, RateLimit};
+use callboard_http::{ApiKeys, Cors, Hosts, HttpConfig, RateLimit};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
@@ -116,7 +116,7 @@ async fn a_listed_page_may_ask_and_read_and_another_may_not() {
     assert_eq!(error.status, 401);
     assert!(error.header("access-control-allow-origin").is_some(), "a page may read why it was refused");
     let unread = mirror(&server, &[("origin", "https://other.example.org"), ("x-api-key", KEY)]).await;
-    assert_eq!((unread.status, unread.header("access-control-allow-origin")), (200, None));
+    assert_eq!((unread.status, unread.header("access-control-allow-origin")), (403, None));
     assert_eq!(unread.header("vary"), Some("origin"));
 }
 
@@ -214,4 +214,78 @@ async fn no_key_gets_into_a_log_at_any_level() {
     for secret in [KEY, OTHER, "a-wrong-key-somebody-mistyped", "a-cookie"] {
         assert!(!words.contains(secret), "`{secret}` is in the log");
     }
+}
+
+/// What a page somewhere can have its visitor's browser send without asking anybody.
+#[tokio::test]
+async fn no_page_of_others_calls_a_server_on_loopback() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let ask = async |line: &str, headers: &str| {
+        let mut client = server.connect().await;
+        let body = "--xyz\r\nContent-Disposition: form-data; name=\"name\"\r\n\r\nAda\r\n--xyz--\r\n";
+        let form = format!("content-type: multipart/form-data; boundary=xyz\r\ncontent-length: {}", body.len());
+        client.send(format!("{line} HTTP/1.1\r\n{headers}\r\n{form}\r\n\r\n{body}")).await;
+        client.answer().await
+    };
+    let own = format!("host: localhost:{0}\r\norigin: http://localhost:{0}", server.address.port());
+    for path in ["/greet", "/v1/call/greet"] {
+        let line = format!("POST {path}");
+        let other = ask(&line, "host: localhost\r\norigin: https://evil.example.org").await;
+        assert_eq!((other.status, other.problem()["kind"].as_str()), (403, Some("permission_denied")));
+        let hidden = ask(&line, "host: localhost\r\norigin: null").await;
+        assert_eq!(hidden.status, 403);
+        let rebound = ask(&line, "host: evil.example.org\r\norigin: http://evil.example.org").await;
+        assert_eq!(rebound.status, 403);
+        assert_eq!(ask(&line, &own).await.status, 200, "our own pages");
+        assert_eq!(ask(&line, "host: 127.0.0.1").await.status, 200, "programs");
+    }
+    let model = ask("POST /v2/models/greet/infer", "host: localhost\r\norigin: https://evil.example.org").await;
+    assert_eq!((model.status, model.json()["error"].is_string()), (403, true));
+    // What it reads of answers is what CORS says; by a name of its own it would read all.
+    assert_eq!(ask("GET /livez", "host: localhost\r\norigin: https://evil.example.org").await.status, 200);
+    assert_eq!(ask("GET /metrics", "host: evil.example.org").await.status, 403);
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
+#[tokio::test]
+async fn a_name_that_a_proxy_passes_on_may_be_listed() {
+    let hosts = Hosts::parse(["models.example.org"]).unwrap();
+    let server = Server::of_app(app(), config(|c| c.hosts = hosts)).await;
+    let ask = async |host: &str| {
+        let mut client = server.connect().await;
+        client.send(format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n")).await;
+        client.answer().await.status
+    };
+    assert_eq!((ask("models.example.org").await, ask("other.example.org").await), (200, 403));
+}
+
+#[tokio::test]
+async fn keys_of_a_file_are_read_again_when_it_changes() {
+    let file = std::env::temp_dir().join(format!("callboard-keys-{}", std::process::id()));
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    write(&format!("web {KEY}\nslow {OTHER} 2/h\n"));
+    let limits = config(|c| {
+        c.api_keys = Some(ApiKeys::read(&file).unwrap());
+        c.api_keys_reload_interval = std::time::Duration::from_millis(20);
+    });
+    let server = Server::of_app(app(), limits).await;
+    let status = async |key: &str| mirror(&server, &[("x-api-key", key)]).await.status;
+    let becomes = async |key: &str, wanted: u16| {
+        let becoming = async { while status(key).await != wanted {} };
+        tokio::time::timeout(crate::support::PATIENCE, becoming).await.unwrap_or_else(|_| panic!("{key}: {wanted}"));
+    };
+    assert_eq!((status(OTHER).await, status(OTHER).await, status(OTHER).await), (200, 200, 429));
+
+    let new = "a-new-key-that-nobody-guesses";
+    write(&format!("new {new}\nslow {OTHER} 2/h\n"));
+    becomes(new, 200).await;
+    assert_eq!((status(KEY).await, status(OTHER).await), (401, 429), "one is gone, one goes on with its count");
+
+    // A slip locks nobody out: here a key that is none, of which the log does not tell.
+    write("new short\n");
+    write(&format!("new {new}\nlast {KEY}\n"));
+    becomes(KEY, 200).await;
+    assert_eq!(status(new).await, 200);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(status(new).await, 200);
 }

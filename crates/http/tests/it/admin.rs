@@ -155,3 +155,25 @@ async fn may_have_keys_of_its_own() {
     let head = "GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-api-key: a-key-of-the-operator";
     assert_eq!(run.ask(head, "").await.status, 200);
 }
+
+#[tokio::test]
+async fn whatever_is_wrong_with_a_request_is_a_problem_document() {
+    let run = Run::start(app(), config(|c| c.body_progress_timeout = Duration::from_millis(200))).await;
+    let replicas = "POST /v1/stages/greet/replicas";
+    assert_eq!(run.local("POST /v1/stages/%ff/replicas", "{}").await.problem()["status"], 404);
+    assert_eq!(run.local("DELETE /v1/routes/%ff", "").await.problem()["status"], 404);
+    assert_eq!(run.local(replicas, &" ".repeat(100_000)).await.problem()["status"], 413);
+    for (line, allowed) in [
+        ("DELETE /v1/status", "GET, HEAD"),
+        ("GET /v1/stages/greet/replicas", "POST"),
+        ("POST /v1/routes/greet", "DELETE"),
+        ("GET /v1/drain", "POST"),
+    ] {
+        let answer = run.local(line, "").await;
+        assert_eq!((answer.problem()["status"].as_u64(), answer.header("allow")), (Some(405), Some(allowed)), "{line}");
+    }
+    let mut client = Raw::connect(run.address).await;
+    let head = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 20";
+    client.send(format!("{replicas} HTTP/1.1\r\n{head}\r\n\r\n{{")).await;
+    assert_eq!(client.answer().await.problem()["status"], 408, "a body that does not come");
+}

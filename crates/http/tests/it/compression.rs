@@ -70,7 +70,11 @@ async fn what_is_short_or_dense_is_sent_as_it_is() {
     let mut client = server.connect().await;
     let short = client.post("/mirror", &[JSON, ("accept-encoding", "gzip, zstd")], "[1, 2, 3]").await;
     assert_eq!((short.header("content-encoding"), short.text()), (None, "[1,2,3]"));
+    assert_eq!(short.header("vary"), None);
     let zeros = format!("[{}0]", "0,".repeat(10_000));
+    let plain = client.post("/mirror", &[JSON], &zeros).await;
+    let both = (plain.header("content-encoding"), plain.header("vary"));
+    assert_eq!(both, (None, Some("accept-encoding")), "another client would get another answer");
     let mut encoding = async |accept: &str, accept_encoding: &str| {
         let headers = [JSON, ("accept", accept), ("accept-encoding", accept_encoding)];
         let answer = client.post("/mirror", &headers, &zeros).await;

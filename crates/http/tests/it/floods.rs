@@ -1,9 +1,13 @@
 //! Clients that ask for more than their share.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_codec::Value;
+use callboard_core::StreamStage;
 use callboard_http::HttpConfig;
+use futures_util::stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -16,6 +20,7 @@ struct Frames {
     next_stream: u32,
 }
 
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -139,6 +144,37 @@ async fn requests_taken_back_one_by_one_end_their_connection() {
 }
 
 /// A window of nothing holds an answer back for ever, while a look at `/livez` now and then is a sign of life.
+/// Their answers begin at once and would go on for ever, so that each has had its head when it is taken back.
+#[tokio::test]
+async fn streams_that_are_taken_back_when_they_have_begun_end_their_connection() {
+    const MOST: u32 = 50;
+    let endless = StreamStage::each("endless", |_: Arc<Value>| {
+        stream::unfold(0, |n| async move {
+            tokio::task::yield_now().await;
+            Some((Ok(n), n + 1))
+        })
+    });
+    let app = app().route_streaming("/endless", endless);
+    let server = Server::of_app(app, config(|c| c.max_cancelled_streams = MOST)).await;
+    let mut flood = Frames::connect(server.address).await;
+    let mut begun = 0;
+    loop {
+        let [request, taken_back] = flood.taken_back(0, "/endless");
+        let stream = flood.next_stream - 2;
+        let body = frame(DATA, END_STREAM, stream, b"1");
+        let under_way = flood.socket.write_all(&[request, body].concat()).await.is_ok()
+            && flood.read_until(&[(DATA, 0), (GOAWAY, 0)]).await == Some(DATA);
+        if !under_way || flood.socket.write_all(&taken_back).await.is_err() {
+            break;
+        }
+        begun += 1;
+        assert!(begun < 10 * MOST, "still served");
+    }
+    assert!(begun > MOST, "{begun}");
+    assert_eq!(server.metric("callboard_http_connections_flooded_total").await, Some(1.0));
+    is_as_before(&server).await;
+}
+
 #[tokio::test]
 async fn a_client_that_gives_no_window_is_cut_whatever_else_it_asks_for() {
     let limits = config(|c| {

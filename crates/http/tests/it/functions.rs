@@ -1,8 +1,10 @@
 //! `/v1/call`: arguments in each form, ordered streams of calls, and the recorded examples of `docs/wire.md`.
 
+use std::time::Duration;
+
 use callboard_codec::{DecodeLimits, Format, Map, Tensor, Value};
 use callboard_core::{App, FunctionCall, Limits, Stage};
-use callboard_http::HttpConfig;
+use callboard_http::{ApiKeys, HttpConfig};
 use serde_json::json;
 
 use crate::access::Words;
@@ -408,4 +410,32 @@ async fn the_recorded_examples_are_what_is_said() {
             false => assert_eq!(hexadecimal(&answer.body), hexadecimal(&exchange.answer), "{}", exchange.path),
         }
     }
+}
+
+/// A key's limit counts calls: those of a stream wait for their turn, and are refused when they have waited as long as a call may.
+#[tokio::test]
+async fn each_call_of_a_stream_counts_and_waits_for_its_turn() {
+    let keys = ApiKeys::parse("quick a-key-for-streams-of-calls 50/s\nslow another-key-for-the-streams 2/h").unwrap();
+    let server = Server::of_app(functions(), config(|c| c.api_keys = Some(keys))).await;
+    let begun = async |key: &str| {
+        let mut client = server.connect().await;
+        let head =
+            "POST /v1/call/mirror HTTP/1.1\r\nhost: test\r\nx-request-timeout-ms: 10000\r\ntransfer-encoding: chunked";
+        client.send(format!("{head}\r\ncontent-type: {FRAMES}\r\nx-api-key: {key}\r\n\r\n")).await;
+        client
+    };
+    let calls = |count: i64| [(0..count).flat_map(|n| call([n.into()])).collect(), b"0\r\n\r\n".to_vec()].concat();
+    let began = std::time::Instant::now();
+    let mut client = begun("a-key-for-streams-of-calls").await;
+    client.send(calls(80)).await;
+    let answers = frames(&client.answer().await.body);
+    assert_eq!((answers.len(), answers.last().map(|(kind, _)| *kind)), (81, Some(2)));
+    assert!(began.elapsed() >= Duration::from_millis(500), "30 beyond the first 50 take 600 ms: {:?}", began.elapsed());
+
+    let mut client = begun("another-key-for-the-streams").await;
+    client.send(calls(3)).await;
+    let answers = frames(&client.answer().await.body);
+    let kinds: Vec<u8> = answers.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [0, 0, 1], "the third would wait for half an hour");
+    assert_eq!(answers[2].1.as_ref().unwrap().get("error_type"), Some(&"rate_limited".into()));
 }

@@ -12,6 +12,7 @@ mod client;
 mod compression;
 mod floods;
 mod formats;
+mod forms;
 mod functions;
 mod hostile;
 mod http2;

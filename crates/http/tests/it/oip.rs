@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::http::Request;
 use callboard_codec::{DType, DataType, Tensor, TensorField, TensorFields, Value};
 use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage};
-use callboard_http::{ApiInfo, Edge, HttpConfig};
+use callboard_http::{ApiInfo, ApiKeys, Edge, HttpConfig};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use futures_util::stream;
@@ -426,4 +426,21 @@ async fn packed_bodies_are_taken_and_their_lengths_are_those_of_what_is_in_them(
     let refused = client.post("/v2/models/x/infer", &[("content-encoding", "deflate")], &bomb).await;
     assert_eq!(refused.status, 413);
     error(&refused);
+}
+
+#[tokio::test]
+async fn each_item_of_a_request_counts_against_the_limit_of_its_key() {
+    let keys = ApiKeys::parse("few a-key-for-a-few-items-only 4/h").unwrap();
+    let server = Server::of_app(app(), config(|c| c.api_keys = Some(keys))).await;
+    let mut client = server.connect().await;
+    let mut ask = async |items: usize| {
+        let body = input(json!({ "shape": [items, 2], "data": vec![1.0; items * 2] })).to_string();
+        client.post("/v2/models/rows/infer", &[("x-api-key", "a-key-for-a-few-items-only")], body).await
+    };
+    let never = ask(6).await;
+    assert_eq!((never.status, never.header("retry-after")), (429, None));
+    assert!(error(&never).contains("ask for fewer at a time"), "{never:?}");
+    assert_eq!(ask(3).await.status, 200);
+    let later = ask(1).await;
+    assert_eq!((later.status, later.header("retry-after").is_some()), (429, true));
 }

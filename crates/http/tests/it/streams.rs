@@ -120,6 +120,15 @@ async fn a_stream_that_says_nothing_has_a_heartbeat() {
     for _ in 0..3 {
         client.hears("3\r\n:\n\n\r\n").await;
     }
+    // The same of a model.
+    let mut client = server.connect().await;
+    let head =
+        "POST /v2/models/silent/generate_stream HTTP/1.1\r\nhost: test\r\ncontent-length: 12\r\n\r\n{\"input\": 1}";
+    client.send(head).await;
+    client.hears("HTTP/1.1 200 OK\r\n").await;
+    for _ in 0..3 {
+        client.hears("3\r\n:\n\n\r\n").await;
+    }
 }
 
 /// Asks for a stream without waiting for it.
@@ -257,4 +266,38 @@ async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
     );
     let calls = forms("/paths/~1v1~1call~1{name}/post/requestBody/content");
     assert!(calls.contains(&"application/vnd.callboard.envelope-stream".to_owned()), "{calls:?}");
+}
+
+/// A text that is JSON already, whatever blanks it has.
+#[derive(Clone, Deserialize, JsonSchema)]
+struct Written(#[schemars(with = "i64")] Box<serde_json::value::RawValue>);
+
+impl Serialize for Written {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+#[tokio::test]
+async fn an_item_with_line_breaks_of_its_own_is_one_line() {
+    let stage = StreamStage::each("written", |_: Arc<i64>| {
+        let raw = serde_json::value::RawValue::from_string("{\n  \"n\":\r\n 1\n}".to_owned()).unwrap();
+        stream::iter([Ok(Written(raw))])
+    });
+    let server = Server::of_app(App::new().route_streaming("/written", stage), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let events = client.post("/written", &[JSON], "0").await;
+    assert_eq!(events.text(), "id: 0\ndata: {   \"n\":   1 }\n\nevent: end\ndata: {\"items\":1}\n\n");
+    let lines = client.post("/written", &[JSON, ("accept", "application/x-ndjson")], "0").await;
+    assert_eq!(lines.text(), "{   \"n\":   1 }\n");
+}
+
+/// What takes long to write is written off the threads that serve others, where a panic is caught as well.
+#[tokio::test]
+async fn a_large_item_is_an_event_like_any_other_and_its_panic_too() {
+    let stage = StreamStage::each("large", |n: Arc<i64>| stream::iter([Ok(Value::from("x".repeat(*n as usize)))]));
+    let server = Server::of_app(App::new().route_streaming("/large", stage), HttpConfig::default()).await;
+    let answer = server.post_json("/large", "600000").await;
+    let data = answer.text().strip_prefix("id: 0\ndata: \"").unwrap();
+    assert!(data.starts_with(&"x".repeat(600_000)) && data.ends_with("event: end\ndata: {\"items\":1}\n\n"));
 }

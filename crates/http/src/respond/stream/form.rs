@@ -11,6 +11,7 @@ use axum::http::header::HeaderValue;
 use bytes::Bytes;
 use callboard_codec::{EncodeError, Format, MediaType, Payload};
 
+use super::heartbeat::HEARTBEAT;
 use crate::error::ApiError;
 use crate::respond::frame::{Frame, Kind};
 
@@ -51,6 +52,11 @@ impl StreamForm {
     pub(crate) const fn has_heartbeats(self) -> bool {
         matches!(self, Self::Events)
     }
+
+    /// Whether each item is written as JSON.
+    pub(crate) const fn is_json(self) -> bool {
+        matches!(self, Self::Events | Self::Lines)
+    }
 }
 
 /// Frames, each with an envelope.
@@ -69,19 +75,33 @@ impl Writer {
         Self { form, items: 0 }
     }
 
+    pub(super) fn form(&self) -> StreamForm {
+        self.form
+    }
+
     /// One outcome.
     pub(super) fn item(&mut self, payload: Payload, out: &mut VecDeque<Bytes>) -> Result<(), EncodeError> {
         match self.form {
+            StreamForm::Events | StreamForm::Lines => self.json(&payload.encode(Format::Json)?, out),
+            StreamForm::Envelopes => {
+                Frame::of(Kind::Value, payload.to_envelope()?)?.write(out);
+                self.items += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// One outcome that is written as JSON already.
+    pub(super) fn json(&mut self, json: &[u8], out: &mut VecDeque<Bytes>) {
+        let json = one_line(json);
+        match self.form {
             StreamForm::Events => {
-                let json = payload.encode(Format::Json)?;
                 let id = self.items;
                 out.push_back(event(format_args!("id: {id}\n"), &json));
             }
-            StreamForm::Lines => out.push_back(line(&[&payload.encode(Format::Json)?])),
-            StreamForm::Envelopes => Frame::of(Kind::Value, payload.to_envelope()?)?.write(out),
+            StreamForm::Lines | StreamForm::Envelopes => out.push_back(line(&[&json])),
         }
         self.items += 1;
-        Ok(())
     }
 
     /// The error that ends the stream.
@@ -109,11 +129,20 @@ impl Writer {
 
     /// Nothing, said aloud.
     pub(super) fn heartbeat(out: &mut VecDeque<Bytes>) {
-        out.push_back(Bytes::from_static(b":\n\n"));
+        out.push_back(HEARTBEAT);
     }
 }
 
-/// One event. Our JSON has no line breaks, so that one line of data is all of it.
+/// The same JSON on one line. Ours is; that of a type which brings its own text (`serde_json`'s `RawValue`) may have line breaks,
+/// which mean nothing in JSON and the end of a line, or of an event, around it.
+pub(crate) fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
+    if !json.contains(&b'\n') && !json.contains(&b'\r') {
+        return json.into();
+    }
+    json.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect::<Vec<u8>>().into()
+}
+
+/// One event, of JSON that is [one line](one_line) of data.
 fn event(head: std::fmt::Arguments<'_>, json: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(json.len() + 32);
     // Writing into memory does not fail.

@@ -10,27 +10,28 @@
 //!   abandoned.
 
 mod form;
+mod heartbeat;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::Payload;
-use callboard_core::{CallError, Instant, PayloadReplies};
+use callboard_codec::{Format, Payload};
+use callboard_core::{CallError, PayloadReplies};
 use futures_util::{StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
-use tokio::time::Sleep;
 
-pub(crate) use self::form::{STREAM_FORMS, StreamForm};
+pub(crate) use self::form::{STREAM_FORMS, StreamForm, one_line};
+pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
 
 use self::form::Writer;
-use crate::catch_panic::caught;
+use crate::catch_panic::{caught, caught_within};
 use crate::coding::{Coding, Packer};
+use crate::convert::{self, LARGE_BYTES};
 use crate::error::ApiError;
 use crate::request_id::RequestId;
 
@@ -116,7 +117,7 @@ impl Talk {
             },
         };
         match first {
-            Some(item) => self.item(item?),
+            Some(item) => self.item(item?).await,
             None => {
                 self.end();
                 Ok(())
@@ -151,15 +152,15 @@ impl Talk {
                     }
                 },
             };
-            self.write(item);
+            self.write(item).await;
         }
     }
 
-    fn write(&mut self, item: Option<Result<Payload, CallError>>) {
+    async fn write(&mut self, item: Option<Result<Payload, CallError>>) {
         let error = match item {
             None => return self.end(),
             Some(Err(error)) => error.into(),
-            Some(Ok(payload)) => match self.item(payload) {
+            Some(Ok(payload)) => match self.item(payload).await {
                 Ok(()) => return,
                 Err(error) => error,
             },
@@ -170,9 +171,16 @@ impl Talk {
     }
 
     /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'.
-    fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
+    async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
         let (writer, unsent) = (&mut self.writer, &mut self.unsent);
-        caught(&self.panics, || writer.item(payload, unsent).map_err(ApiError::unencodable))
+        // An envelope shares the outcome's memory.
+        if payload.size_hint() < LARGE_BYTES || !writer.form().is_json() {
+            return caught(&self.panics, || writer.item(payload, unsent).map_err(ApiError::unencodable));
+        }
+        let encoding = Box::pin(convert::encode(payload, Format::Json));
+        let encoded = caught_within(&self.panics, encoding).await?;
+        writer.json(&encoded.map_err(ApiError::unencodable)?, unsent);
+        Ok(())
     }
 
     fn end(&mut self) {
@@ -183,41 +191,6 @@ impl Talk {
     fn over(&mut self) {
         self.is_over = true;
         self.leaving.iter_mut().for_each(Leaving::ended);
-    }
-}
-
-/// Says something when nothing was said for a while, so that neither client nor proxy takes silence for a dead connection.
-struct Heartbeat {
-    every: Duration,
-    /// When something was said last. The timer is moved when it fires, not with each item.
-    last: Instant,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Heartbeat {
-    fn new(every: Duration) -> Self {
-        Self { every, last: Instant::now(), timer: None }
-    }
-
-    fn said(&mut self) {
-        self.last = Instant::now();
-    }
-
-    /// Ready after a silence.
-    async fn silence(&mut self) {
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.every)));
-        loop {
-            timer.as_mut().await;
-            let now = Instant::now();
-            let is_due = self.last + self.every <= now;
-            if is_due {
-                self.last = now;
-            }
-            timer.as_mut().reset(self.last + self.every);
-            if is_due {
-                return;
-            }
-        }
     }
 }
 

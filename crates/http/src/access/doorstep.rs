@@ -1,0 +1,208 @@
+//! Which web pages may ask at all, on a listener that only this machine can reach.
+//!
+//! A page that somebody on this machine visits can send requests to loopback, too. Directly: a form or a text needs nobody's
+//! permission to be sent, and browsers mark it with its `origin`. Or by a name of its own that leads to 127.0.0.1 ("DNS
+//! rebinding"), which the `host` shows, and by which the page could read the answers as well. Neither is answered but with 403,
+//! which programs, that name an address and no origin, never see.
+//!
+//! Names without a dot are nobody's on the internet, and taken for local ones.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, Request, Uri};
+use thiserror::Error;
+
+use super::Cors;
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+
+/// The names by which a listener on loopback may be called, beside its address, `localhost` and names without a dot.
+///
+/// ```
+/// use callboard_http::Hosts;
+///
+/// let hosts = Hosts::parse(["models.example.org"])?;
+/// assert_eq!(hosts.to_string(), "models.example.org");
+/// assert!(Hosts::parse(["https://models.example.org"]).is_err());
+/// # Ok::<(), callboard_http::HostsError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts(Names);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Names {
+    Any,
+    Listed(Vec<String>),
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::Listed(Vec::new())
+    }
+}
+
+const ANY: &str = "*";
+
+impl Hosts {
+    /// These names, without scheme, port or path. `*` alone is every name there is.
+    ///
+    /// # Errors
+    ///
+    /// The first that is no name.
+    pub fn parse<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Self, HostsError> {
+        let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_ascii_lowercase()).collect();
+        if names == [ANY] {
+            return Ok(Self(Names::Any));
+        }
+        match names.iter().find(|name| !is_name(name)) {
+            Some(name) => Err(HostsError { name: name.clone() }),
+            None => Ok(Self(Names::Listed(names))),
+        }
+    }
+
+    /// Whether none is listed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0 == Names::default()
+    }
+
+    fn allow(&self, host: &str) -> bool {
+        match &self.0 {
+            Names::Any => true,
+            Names::Listed(names) => names.iter().any(|name| name.eq_ignore_ascii_case(host)),
+        }
+    }
+}
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Names::Any => f.write_str(ANY),
+            Names::Listed(names) => f.write_str(&names.join(", ")),
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+}
+
+/// What is written is no name of a host.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{name}` is no name such as `models.example.org`")]
+pub struct HostsError {
+    /// As it was written.
+    name: String,
+}
+
+/// The rules of an edge for its listeners on loopback.
+#[derive(Debug)]
+pub(crate) struct Doorstep {
+    hosts: Hosts,
+    cors: Option<Cors>,
+}
+
+impl Doorstep {
+    pub(crate) fn new(config: &HttpConfig) -> Self {
+        Self { hosts: config.hosts.clone(), cors: config.cors.clone() }
+    }
+
+    /// Or why the request goes no further.
+    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
+        let named = named(request.uri(), request.headers());
+        // HTTP/1.0 has no `host`, and no browser speaks it.
+        if let Some(named) = named
+            && !is_local(named)
+            && !self.hosts.allow(host_of(named))
+        {
+            return Err(ApiError::forbidden(
+                "a server on loopback is called by its address, as localhost, or by a name in `http.hosts`",
+            ));
+        }
+        // What other pages get to read of answers is what CORS says.
+        if request.method().is_safe() {
+            return Ok(());
+        }
+        let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
+        let of_page = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        let is_own = of_page.is_some_and(|(_, page)| Some(page) == named);
+        if is_own || self.cors.as_ref().is_some_and(|cors| cors.allowed(request.headers()).is_some()) {
+            return Ok(());
+        }
+        Err(ApiError::forbidden("a server on loopback is called by no web page but its own and those in `http.cors`"))
+    }
+}
+
+/// Whether whoever asks has named this machine, and not some name that leads to it.
+pub(crate) fn is_named_locally<B>(request: &Request<B>) -> bool {
+    named(request.uri(), request.headers()).is_none_or(is_local)
+}
+
+/// What the client calls us, with the port.
+fn named<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let authority = uri.authority().map(|authority| authority.as_str());
+    authority.or_else(|| Some(headers.get(HOST)?.to_str().unwrap_or_default()))
+}
+
+fn host_of(named: &str) -> &str {
+    match named.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => host,
+        _ => named,
+    }
+}
+
+fn is_local(named: &str) -> bool {
+    let host = host_of(named);
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    is_name(host) && !host.contains('.') || address.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(host: &str, origin: Option<&str>) -> Request<()> {
+        let request = Request::post("/mirror").header(HOST, host);
+        origin.into_iter().fold(request, |request, origin| request.header(ORIGIN, origin)).body(()).unwrap()
+    }
+
+    #[test]
+    fn an_address_and_a_plain_name_are_local_and_other_names_are_not() {
+        for local in ["localhost", "LOCALHOST:8001", "test", "127.0.0.1:8001", "[::1]:8001", "[::1]", "10.0.0.1"] {
+            assert!(is_local(local), "{local}");
+        }
+        for other in ["evil.example.org", "evil.example.org:8001", "localhost.evil.org:8001", "", "127.0.0.1.evil.org"]
+        {
+            assert!(!is_local(other), "{other}");
+        }
+        let of_http2 = Request::get("http://evil.example.org:8001/").body(()).unwrap();
+        assert!(!is_named_locally(&of_http2));
+    }
+
+    #[test]
+    fn a_page_may_ask_where_it_is_our_own_or_listed() {
+        let mut config = HttpConfig::default();
+        let may = |config: &HttpConfig, host, origin| Doorstep::new(config).admit(&request(host, Some(origin))).is_ok();
+        assert!(may(&config, "localhost:8000", "http://localhost:8000"));
+        for other in ["http://localhost:5173", "https://evil.example.org", "null", "http://localhost:8000.evil.org"] {
+            assert!(!may(&config, "localhost:8000", other), "{other}");
+        }
+        config.cors = Some(Cors::parse(["http://localhost:5173"]).unwrap());
+        assert!(may(&config, "localhost:8000", "http://localhost:5173"));
+        assert!(!may(&config, "localhost:8000", "https://evil.example.org"));
+    }
+
+    #[test]
+    fn a_name_is_answered_where_it_is_listed() {
+        let mut config = HttpConfig::default();
+        let may = |config: &HttpConfig, host| Doorstep::new(config).admit(&request(host, None)).is_ok();
+        assert!(may(&config, "127.0.0.1:8000") && !may(&config, "models.example.org"));
+        config.hosts = Hosts::parse(["models.example.org"]).unwrap();
+        assert!(may(&config, "Models.Example.org:80") && !may(&config, "other.example.org"));
+        config.hosts = Hosts::parse(["*"]).unwrap();
+        assert!(may(&config, "other.example.org"));
+        assert!(Hosts::parse(["*", "a.org"]).is_err() && Hosts::parse(["a.org:80"]).is_err());
+    }
+}

@@ -1,0 +1,46 @@
+//! Decides when an event stream has been silent for long enough to say so.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_core::Instant;
+use tokio::time::Sleep;
+
+/// A comment, which readers of events pass over.
+pub(crate) const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
+
+/// Says something when nothing was said for a while, so that neither client nor proxy takes silence for a dead connection.
+pub(crate) struct Heartbeat {
+    every: Duration,
+    /// When something was said last. The timer is moved when it fires, not with each item.
+    last: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Heartbeat {
+    pub(crate) fn new(every: Duration) -> Self {
+        Self { every, last: Instant::now(), timer: None }
+    }
+
+    pub(crate) fn said(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// Ready after a silence.
+    pub(crate) async fn silence(&mut self) {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.every)));
+        loop {
+            timer.as_mut().await;
+            let now = Instant::now();
+            let is_due = self.last + self.every <= now;
+            if is_due {
+                self.last = now;
+            }
+            timer.as_mut().reset(self.last + self.every);
+            if is_due {
+                return;
+            }
+        }
+    }
+}
