@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use callboard_core::{App, Limits, Node};
-use callboard_http::{ApiInfo, ApiKeys, HttpConfig, TlsConfig};
+use callboard_http::{ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
 
 use super::error::CliError;
-use super::target::{self, FILE_NAME};
+use super::target::FILE_NAME;
 use crate::config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
 
 /// An app and its settings.
@@ -90,6 +90,10 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     config.rate_limit = settings.rate_limit.value;
     config.access_log = settings.access_log.value;
     config.cors = settings.cors.value.clone();
+    config.hosts = settings.hosts.value.clone();
+    config.stream_heartbeat = settings.stream_heartbeat.value;
+    let compress_from = settings.compress_from_bytes.value.and_then(|bytes| usize::try_from(bytes).ok());
+    config.compress_from_bytes = compress_from.unwrap_or(usize::MAX);
     config.explain_requests = settings.explain_requests.value;
     Ok(config)
 }
@@ -122,20 +126,21 @@ fn tls_config(plan: &Plan) -> Option<TlsConfig> {
 /// The keys that let requests in. What goes wrong is told without repeating anything that may be a key.
 fn api_keys(plan: &Plan, setting: &Sourced<Option<SecretSource>>) -> Result<Option<ApiKeys>, CliError> {
     let Some(source) = &setting.value else { return Ok(None) };
-    let (place, text) = match source {
+    let (place, keys) = match source {
         SecretSource::File(path) => {
             let path = seen_from_here(plan, &setting.source, path);
-            let text = target::read(path.clone()).map_err(|error| CliError::because("the api keys", &error))?;
-            (path.display().to_string(), text)
+            (path.display().to_string(), ApiKeys::read(path))
         }
         SecretSource::Variable(name) => {
             let text = std::env::var(name)
                 .map_err(|error| CliError::because(format_args!("the api keys: the variable {name}"), &error))?;
-            (format!("the variable {name}"), text)
+            (format!("the variable {name}"), ApiKeys::parse(&text))
         }
     };
-    let keys = ApiKeys::parse(&text);
-    keys.map(Some).map_err(|error| CliError::because(format_args!("the api keys: {place}"), &error))
+    keys.map(Some).map_err(|error| match error {
+        ApiKeysError::Read { .. } => CliError::because("the api keys", &error),
+        _ => CliError::because(format_args!("the api keys: {place}"), &error),
+    })
 }
 
 /// A setting's file as it is reached from the current directory: what a configuration file names starts from that file.
@@ -214,6 +219,8 @@ mod tests {
         assert_eq!(settings.max_connections.value, edge.max_connections);
         assert_eq!(settings.max_connections_per_address.value, edge.max_connections_per_address);
         assert_eq!(settings.body_timeout.value, edge.body_timeout);
+        assert_eq!(settings.stream_heartbeat.value, edge.stream_heartbeat);
+        assert_eq!(settings.compress_from_bytes.value, Some(edge.compress_from_bytes as u64));
         assert_eq!(settings.drain.value, edge.shutdown_grace);
     }
 

@@ -39,8 +39,8 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
     }
 }
 
-/// A file of settings or keys, with a limit.
-pub(crate) fn read(path: PathBuf) -> Result<String, ConfigError> {
+/// A file of settings, with a limit.
+fn read(path: PathBuf) -> Result<String, ConfigError> {
     let metadata = fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
     // Of a pipe or device nobody knows whether anything ever comes.
     if !metadata.is_file() {

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_http::{Cors, RateLimit};
+use callboard_http::{Cors, Hosts, RateLimit};
 use toml::de::DeValue;
 
 use super::units;
@@ -457,6 +457,58 @@ impl Form for Pages {
 
     fn show(&self, value: &Option<Cors>) -> String {
         value.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)
+    }
+}
+
+/// Names of hosts: a list in the file, words between commas elsewhere, `*` for all, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct HostNames;
+
+impl Form for HostNames {
+    type Value = Hosts;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Hosts> {
+        match raw {
+            Raw::Toml(DeValue::Array(names)) => {
+                let names: Option<Vec<&str>> = names.iter().map(|name| name.get_ref().as_str()).collect();
+                Hosts::parse(names?).ok()
+            }
+            _ => match raw.text()? {
+                NONE => Some(Hosts::default()),
+                text => Hosts::parse(text.split(',').map(str::trim)).ok(),
+            },
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("names such as \"models.example.org\", \"*\" for all, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Hosts) -> String {
+        if value.is_empty() { NONE.to_owned() } else { value.to_string() }
+    }
+}
+
+/// A number of bytes within limits, or `none` for no number at all.
+#[derive(Clone, Debug)]
+pub(crate) struct MaybeBytes(pub(crate) Bytes);
+
+impl Form for MaybeBytes {
+    type Value = Option<u64>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<u64>> {
+        match raw.text()? {
+            NONE => Some(None),
+            _ => self.0.read(raw).map(Some),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("{}, or \"{NONE}\"", self.0.expected())
+    }
+
+    fn show(&self, value: &Option<u64>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), |bytes| self.0.show(bytes))
     }
 }
 

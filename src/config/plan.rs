@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_http::{Cors, RateLimit};
+use callboard_http::{Cors, Hosts, RateLimit};
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
@@ -18,9 +18,10 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
-    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CORS, DEFAULT_TIMEOUT,
-    DRAIN, EXPLAIN_REQUESTS, HTTP, JOIN, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS,
-    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, COMPRESS_FROM_BYTES, CORS,
+    DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT,
+    Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -91,6 +92,12 @@ pub struct Settings {
     pub rate_limit: Sourced<Option<RateLimit>>,
     /// The web pages that may read answers.
     pub cors: Sourced<Option<Cors>>,
+    /// The names by which a server on loopback may be called.
+    pub hosts: Sourced<Hosts>,
+    /// The longest silence of an event stream.
+    pub stream_heartbeat: Sourced<Duration>,
+    /// The shortest answer that is compressed, if any is.
+    pub compress_from_bytes: Sourced<Option<u64>>,
     /// Where QUIC is served, if it is.
     pub quic: Sourced<Option<SocketAddr>>,
     /// Whether a request may ask for its timeline.
@@ -200,6 +207,9 @@ impl Settings {
             api_keys: layers.resolve(&API_KEYS)?,
             rate_limit: layers.resolve(&RATE_LIMIT)?,
             cors: layers.resolve(&CORS)?,
+            hosts: layers.resolve(&HOSTS)?,
+            stream_heartbeat: layers.resolve(&STREAM_HEARTBEAT)?,
+            compress_from_bytes: layers.resolve(&COMPRESS_FROM_BYTES)?,
             explain_requests: layers.resolve(&EXPLAIN_REQUESTS)?,
             quic: layers.resolve(&QUIC)?,
             join: layers.resolve(&JOIN)?,
@@ -237,19 +247,28 @@ impl Settings {
         }
         if let AdminAddress::At(address) = self.admin.value
             && !address.ip().is_loopback()
-            && self.admin_api_keys.value.is_none()
         {
-            return Err(ConfigError::Contradiction {
-                one: described(&ADMIN, &self.admin),
-                other: described(&ADMIN_API_KEYS, &self.admin_api_keys),
-                why: "beyond loopback anybody could end the service",
-            });
+            self.check_admin_beyond_loopback()?;
         }
         if self.rate_limit.value.is_some() && self.api_keys.value.is_none() {
             return Err(ConfigError::NotHere {
                 what: described(&RATE_LIMIT, &self.rate_limit),
                 why: "it is a limit of each key, and http.api_keys is not set",
             });
+        }
+        Ok(())
+    }
+
+    fn check_admin_beyond_loopback(&self) -> Result<(), ConfigError> {
+        let contradiction =
+            |other, why| Err(ConfigError::Contradiction { one: described(&ADMIN, &self.admin), other, why });
+        if self.admin_api_keys.value.is_none() {
+            let keys = described(&ADMIN_API_KEYS, &self.admin_api_keys);
+            return contradiction(keys, "beyond loopback anybody could end the service");
+        }
+        if self.tls_certificate.value.is_none() {
+            let certificate = described(&TLS_CERTIFICATE, &self.tls_certificate);
+            return contradiction(certificate, "beyond loopback anybody could read the keys that end the service");
         }
         Ok(())
     }
@@ -278,6 +297,9 @@ impl Settings {
             row(&API_KEYS, &self.api_keys),
             row(&RATE_LIMIT, &self.rate_limit),
             row(&CORS, &self.cors),
+            row(&HOSTS, &self.hosts),
+            row(&STREAM_HEARTBEAT, &self.stream_heartbeat),
+            row(&COMPRESS_FROM_BYTES, &self.compress_from_bytes),
             row(&EXPLAIN_REQUESTS, &self.explain_requests),
             row(&QUIC, &self.quic),
             row(&JOIN, &self.join),

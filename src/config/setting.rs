@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Count, FilePath, Flag, KeysFrom, Label, Listen, LogFilter, MaybeListen, Pages, Peers, Rate,
-    Span,
+    AdminListen, Bytes, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, MaybeBytes, MaybeListen,
+    Pages, Peers, Rate, Span,
 };
 
 /// What a setting is called in the places where it can be set.
@@ -236,6 +236,44 @@ pub(crate) static CORS: Setting<Pages> = Setting {
     form: Pages,
 };
 
+pub(crate) static HOSTS: Setting<HostNames> = Setting {
+    name: Name {
+        key: "http.hosts",
+        flag: "hosts",
+        env: "CALLBOARD_HOSTS",
+        placeholder: "NAMES",
+        help: "The names by which a server on loopback may be called, beside localhost and its address; * is all",
+        default: "none",
+    },
+    form: HostNames,
+};
+
+/// A second at least: more would be a stream of comments. A quarter of an hour at most: no proxy waits longer.
+pub(crate) static STREAM_HEARTBEAT: Setting<Span> = Setting {
+    name: Name {
+        key: "http.stream_heartbeat",
+        flag: "stream-heartbeat",
+        env: "CALLBOARD_STREAM_HEARTBEAT",
+        placeholder: "DURATION",
+        help: "The longest silence of an event stream, after which a comment is sent",
+        default: "15s",
+    },
+    form: Span(Duration::from_secs(1)..=Duration::from_secs(15 * 60)),
+};
+
+/// Below a few hundred bytes what is packed is longer than what is not.
+pub(crate) static COMPRESS_FROM_BYTES: Setting<MaybeBytes> = Setting {
+    name: Name {
+        key: "http.compress_from_bytes",
+        flag: "compress-from-bytes",
+        env: "CALLBOARD_COMPRESS_FROM_BYTES",
+        placeholder: "SIZE",
+        help: "The shortest answer that is compressed for clients that ask for it; none compresses none",
+        default: "1KiB",
+    },
+    form: MaybeBytes(Bytes(SIZE_RANGE)),
+};
+
 /// A second at least, for the slowest of honest lines; an hour at most, as any call.
 pub(crate) static BODY_TIMEOUT: Setting<Span> = Setting {
     name: Name {
@@ -360,7 +398,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 24] = [
+pub static ALL: [&Name; 27] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -371,6 +409,9 @@ pub static ALL: [&Name; 24] = [
     &API_KEYS.name,
     &RATE_LIMIT.name,
     &CORS.name,
+    &HOSTS.name,
+    &STREAM_HEARTBEAT.name,
+    &COMPRESS_FROM_BYTES.name,
     &EXPLAIN_REQUESTS.name,
     &QUIC.name,
     &JOIN.name,
@@ -481,6 +522,9 @@ mod tests {
         reads_its_default(&API_KEYS);
         reads_its_default(&RATE_LIMIT);
         reads_its_default(&CORS);
+        reads_its_default(&HOSTS);
+        reads_its_default(&STREAM_HEARTBEAT);
+        reads_its_default(&COMPRESS_FROM_BYTES);
         reads_its_default(&EXPLAIN_REQUESTS);
         reads_its_default(&BODY_TIMEOUT);
         reads_its_default(&ADMIN);

@@ -47,13 +47,17 @@ fn a_wish_to_drain_ends_the_process_in_good_order() {
 }
 
 #[test]
-fn the_admin_listener_can_be_left_out_and_needs_keys_beyond_loopback() {
+fn the_admin_listener_can_be_left_out_and_needs_keys_and_a_certificate_beyond_loopback() {
     let mut server = Server::digits(&["--admin", "off"]);
     server.wait_for("curl ");
     assert!(!server.said.iter().any(|line| line.contains("admin on")), "{:#?}", server.said);
     let (message, code) = failure(callboard(["serve", "examples/digits", "--admin", "0.0.0.0:0"]));
     assert_eq!(code, 2);
     assert!(message.contains("beyond loopback anybody could end the service"), "{message}");
+    let keys = ["serve", "examples/digits", "--admin", "0.0.0.0:0", "--admin-api-keys", "env:NO_SUCH_KEYS"];
+    let (message, code) = failure(callboard(keys));
+    assert_eq!(code, 2);
+    assert!(message.contains("beyond loopback anybody could read the keys"), "{message}");
 }
 
 #[test]
