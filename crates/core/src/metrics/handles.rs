@@ -1,0 +1,186 @@
+//! The handles of one route and of one stage: the series that its calls count in, looked up once.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::{COUNTING, Discarded, Place, Refused, ReplicaState, Seconds, Sizes, micros};
+use crate::batcher::ReleaseReason;
+use crate::call::Timing;
+use crate::error::ErrorKind;
+
+/// The handles of one route.
+#[derive(Debug)]
+pub(crate) struct RouteMetrics {
+    pub(super) ok: Counter,
+    pub(super) errors: [Counter; ErrorKind::ALL.len()],
+    pub(super) seconds: Seconds,
+    pub(super) failed_seconds: Counter<f64, AtomicU64>,
+}
+
+impl RouteMetrics {
+    pub(crate) fn succeeded(&self, total: Duration) {
+        self.ok.inc();
+        self.seconds.observe(micros(total));
+    }
+
+    pub(crate) fn ended(&self, kind: ErrorKind, total: Duration) {
+        if !COUNTING {
+            return;
+        }
+        self.errors[kind as usize].inc();
+        self.failed_seconds.inc_by(total.as_secs_f64());
+    }
+
+    pub(crate) fn outcomes(&self) -> u64 {
+        self.ok.get() + self.errors.iter().map(Counter::get).sum::<u64>()
+    }
+}
+
+/// The handles of one stage.
+#[derive(Debug)]
+pub(crate) struct StageMetrics {
+    pub(super) queue_seconds: Seconds,
+    pub(super) batch_seconds: Seconds,
+    pub(super) compute_seconds: Seconds,
+    pub(super) batch_size: Sizes,
+    pub(super) full: Counter,
+    pub(super) idle: Counter,
+    pub(super) delay: Counter,
+    pub(super) deadline: Counter,
+    pub(super) drain: Counter,
+    pub(super) queue_expired: Counter,
+    pub(super) queue_cancelled: Counter,
+    pub(super) worker_expired: Counter,
+    pub(super) worker_cancelled: Counter,
+    pub(super) refused_full: Counter,
+    pub(super) refused_late: Counter,
+    pub(super) refused_large: Counter,
+    pub(super) restarts: Counter,
+    pub(super) retries: Counter,
+    pub(super) replica_states: [Gauge; ReplicaState::ALL.len()],
+    pub(super) culprits: Counter,
+    pub(super) isolations: Counter,
+    pub(super) hung: Counter,
+    pub(super) abandoned_threads: Gauge,
+    pub(super) moved: Counter,
+    pub(super) queued: Gauge,
+    pub(super) replicas: Gauge,
+    pub(super) ready: Gauge,
+}
+
+impl StageMetrics {
+    pub(crate) fn released(&self, reason: ReleaseReason, entries: usize) {
+        if !COUNTING {
+            return;
+        }
+        self.batch_size.observe(entries as u64);
+        self.reason(reason).inc();
+    }
+
+    fn reason(&self, reason: ReleaseReason) -> &Counter {
+        match reason {
+            ReleaseReason::Full => &self.full,
+            ReleaseReason::Idle => &self.idle,
+            ReleaseReason::Delay => &self.delay,
+            ReleaseReason::Deadline => &self.deadline,
+            ReleaseReason::Drain => &self.drain,
+        }
+    }
+
+    pub(crate) fn computed(&self, compute: Duration) {
+        if !COUNTING {
+            return;
+        }
+        self.compute_seconds.observe(micros(compute));
+    }
+
+    pub(crate) fn waited(&self, timing: &Timing) {
+        if !COUNTING {
+            return;
+        }
+        self.queue_seconds.observe(micros(timing.queue));
+        self.batch_seconds.observe(micros(timing.batch));
+    }
+
+    pub(crate) fn discarded(&self, place: Place, why: Discarded) {
+        self.discards(place, why).inc();
+    }
+
+    pub(crate) fn discards(&self, place: Place, why: Discarded) -> &Counter {
+        match (place, why) {
+            (Place::Queue, Discarded::Expired) => &self.queue_expired,
+            (Place::Queue, Discarded::Cancelled) => &self.queue_cancelled,
+            (Place::Worker, Discarded::Expired) => &self.worker_expired,
+            (Place::Worker, Discarded::Cancelled) => &self.worker_cancelled,
+        }
+    }
+
+    pub(crate) fn refused(&self, why: Refused) {
+        match why {
+            Refused::Full => &self.refused_full,
+            Refused::Late => &self.refused_late,
+            Refused::Large => &self.refused_large,
+        }
+        .inc();
+    }
+
+    pub(crate) fn restarted(&self) {
+        self.restarts.inc();
+    }
+
+    pub(crate) fn retried(&self, entries: usize) {
+        self.retries.inc_by(entries as u64);
+    }
+
+    pub(crate) fn set_replica_state(&self, state: ReplicaState, replicas: usize) {
+        self.replica_states[state as usize].set(replicas as i64);
+    }
+
+    pub(crate) fn found_culprit(&self) {
+        self.culprits.inc();
+    }
+
+    pub(crate) fn isolating(&self) {
+        self.isolations.inc();
+    }
+
+    pub(crate) fn hung(&self) {
+        self.hung.inc();
+    }
+
+    pub(crate) fn set_abandoned_threads(&self, threads: usize) {
+        self.abandoned_threads.set(threads as i64);
+    }
+
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.get()
+    }
+
+    pub(crate) fn moved_to_threads(&self) {
+        self.moved.inc();
+    }
+
+    /// Batches by why they were released.
+    pub(crate) fn releases(&self) -> [(ReleaseReason, u64); ReleaseReason::ALL.len()] {
+        ReleaseReason::ALL.map(|reason| (reason, self.reason(reason).get()))
+    }
+
+    /// Entries in all batches.
+    pub(crate) fn released_entries(&self) -> u64 {
+        self.batch_size.sum()
+    }
+
+    pub(crate) fn batches(&self) -> u64 {
+        [&self.full, &self.idle, &self.delay, &self.deadline, &self.drain].iter().map(|counter| counter.get()).sum()
+    }
+
+    /// The gauges are read from their owners when somebody looks, so that nothing has to be kept in step.
+    pub(crate) fn set_gauges(&self, queued: usize, replicas: usize, ready: bool) {
+        self.queued.set(queued as i64);
+        self.replicas.set(replicas as i64);
+        self.ready.set(i64::from(ready));
+    }
+}

@@ -1,0 +1,182 @@
+//! Plays a script: hands events to the decisions and does what they say, as the actors would.
+
+mod batches;
+mod calls;
+mod replicas;
+mod state;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+pub(super) use self::state::{Call, Counts, Life, Outcome, Place};
+use self::state::{Family, ReplicaState};
+use super::invariants;
+use super::script::{Chance, Script};
+use super::trace::Trace;
+use crate::batcher::{EntryKey, Lanes, SharedCost};
+use crate::clock::{self, Instant};
+use crate::deadline::Deadline;
+use crate::gateway::Ledger;
+use crate::supervisor::{CulpritShare, Lifecycle, RestartWindow, RetryBudget, StageState};
+
+/// What happens at a moment.
+#[derive(Clone, Debug)]
+enum Event {
+    Arrive(usize),
+    Leave(usize),
+    Late(usize),
+    /// The batch of this life ends, one way or another.
+    Over(u64),
+    Restart(usize),
+    Due,
+    Settled,
+    Scale(usize),
+    Die(usize),
+    Drain,
+}
+
+pub(super) struct World {
+    pub(super) script: Script,
+    pub(super) trace: Trace,
+    pub(super) violations: Vec<String>,
+    pub(super) counts: Counts,
+    pub(super) calls: Vec<Call>,
+    pub(super) ledger: Ledger,
+    pub(super) lanes: Lanes<usize>,
+    pub(super) suspects: VecDeque<(usize, Vec<usize>)>,
+    pub(super) lives: BTreeMap<u64, Life>,
+    pub(super) families: Vec<Family>,
+    pub(super) settling: bool,
+    pub(super) crashes: Vec<u64>,
+    base: Instant,
+    pub(super) now: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    next_event: u64,
+    next_life: u64,
+    replicas: Vec<ReplicaState>,
+    wanted: usize,
+    cost: SharedCost,
+    window: RestartWindow,
+    culprits: CulpritShare,
+    budget: RetryBudget,
+    pub(super) life: Lifecycle,
+    last_batch: usize,
+    last_cost: u64,
+    settled_at: usize,
+    fruitless_turns: u32,
+    due_at: Option<u64>,
+    draining: bool,
+    chance: Chance,
+}
+
+impl World {
+    pub(super) fn of(script: Script) -> Self {
+        let base = clock::now();
+        let calls = script.calls.iter().enumerate().map(|(sequence, plan)| {
+            let deadline = Deadline::at(base + Duration::from_nanos(plan.at + plan.timeout));
+            let key = EntryKey { priority: plan.priority, deadline, sequence: sequence as u64 };
+            Call { key, arrived_at: plan.at, place: Place::Outside, starts: 0, outcome: None, line: None }
+        });
+        let mut world = Self {
+            trace: Trace::new(),
+            violations: Vec::new(),
+            counts: Counts::default(),
+            calls: calls.collect(),
+            ledger: Ledger::new(script.limits.clone()),
+            lanes: Lanes::new(script.policy.ageing),
+            suspects: VecDeque::new(),
+            lives: BTreeMap::new(),
+            families: Vec::new(),
+            settling: false,
+            crashes: Vec::new(),
+            base,
+            now: 0,
+            events: BTreeMap::new(),
+            next_event: 0,
+            next_life: 0,
+            replicas: Vec::new(),
+            wanted: 0,
+            cost: SharedCost::default(),
+            window: RestartWindow::new(script.intensity),
+            culprits: CulpritShare::default(),
+            budget: RetryBudget::default(),
+            life: Lifecycle::default(),
+            last_batch: 0,
+            last_cost: 0,
+            settled_at: 0,
+            fruitless_turns: 0,
+            due_at: None,
+            draining: false,
+            chance: Chance::new(!script.seed),
+            script,
+        };
+        for call in 0..world.calls.len() {
+            world.at(world.script.calls[call].at, Event::Arrive(call));
+        }
+        for (at, replicas) in world.script.scales.clone() {
+            world.at(at, Event::Scale(replicas));
+        }
+        for (at, index) in world.script.deaths.clone() {
+            world.at(at, Event::Die(index));
+        }
+        if let Some(at) = world.script.drains_at {
+            world.at(at, Event::Drain);
+        }
+        world
+    }
+
+    pub(super) fn play(mut self) -> Self {
+        self.scale(self.script.replicas);
+        self.life.enter(StageState::Ready, None);
+        while let Some(((at, _), event)) = self.events.pop_first() {
+            self.now = at;
+            self.happen(event);
+            invariants::check(&mut self);
+        }
+        invariants::check_end(&mut self);
+        self
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.base + Duration::from_nanos(self.now)
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.events.insert((at, self.next_event), event);
+        self.next_event += 1;
+    }
+
+    fn note(&mut self, what: String) {
+        self.trace.note(self.now, what);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(call) => self.arrive(call),
+            Event::Leave(call) => self.give_up(call, Outcome::Cancelled),
+            Event::Late(call) => self.give_up(call, Outcome::Late),
+            Event::Over(life) => self.batch_over(life),
+            Event::Restart(index) => {
+                if index < self.wanted && std::mem::take(&mut self.replicas[index].restart_due) {
+                    self.start(index);
+                }
+            }
+            Event::Due => self.due_at = None,
+            Event::Settled => {
+                self.settling = false;
+                let brought = self.lanes.len() > self.settled_at;
+                self.fruitless_turns = if brought { 0 } else { self.fruitless_turns + 1 };
+            }
+            Event::Scale(replicas) => self.scale(replicas),
+            Event::Die(index) => self.die(index),
+            Event::Drain => {
+                self.ledger.drain();
+                self.draining = true;
+                self.note("drain".to_owned());
+            }
+        }
+        if !self.settling {
+            self.dispatch();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a world is made of: calls, lives, batches, and the counts of what happened to them.
+
+use crate::batcher::{EntryKey, ReleaseReason};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::simulation) enum Outcome {
+    Done,
+    Failed,
+    WorkerFailed,
+    Late,
+    Cancelled,
+    Overloaded,
+    Unavailable,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::simulation) enum Place {
+    Outside,
+    Queue,
+    Suspects,
+    Running,
+}
+
+/// One call, as the world knows it.
+#[derive(Clone, Debug)]
+pub(in crate::simulation) struct Call {
+    pub(in crate::simulation) key: EntryKey,
+    pub(in crate::simulation) arrived_at: u64,
+    pub(in crate::simulation) place: Place,
+    pub(in crate::simulation) starts: u32,
+    pub(in crate::simulation) outcome: Option<Outcome>,
+    pub(super) line: Option<usize>,
+}
+
+/// One life of a replica.
+#[derive(Clone, Debug)]
+pub(in crate::simulation) struct Life {
+    pub(in crate::simulation) index: usize,
+    pub(in crate::simulation) leaving: bool,
+    pub(in crate::simulation) batch: Option<Batch>,
+    pub(super) batches: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(in crate::simulation) struct Batch {
+    pub(in crate::simulation) calls: Vec<usize>,
+    /// The batch that died first, where this is a part of it.
+    pub(super) family: Option<usize>,
+    pub(super) started_at: u64,
+    pub(super) end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Returns,
+    Panics,
+    Hangs,
+}
+
+/// A batch that killed its worker, and the search for who did it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::simulation) struct Family {
+    pub(in crate::simulation) size: usize,
+    pub(in crate::simulation) runs: usize,
+    /// Some of them may leave before they are found.
+    pub(in crate::simulation) culprits: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReplicaState {
+    pub(super) attempt: u32,
+    pub(super) restart_due: bool,
+}
+
+/// How often what happened.
+#[derive(Debug, Default)]
+pub(in crate::simulation) struct Counts {
+    pub(in crate::simulation) outcomes: [u64; 7],
+    pub(in crate::simulation) reasons: [u64; ReleaseReason::ALL.len()],
+    pub(in crate::simulation) batches: u64,
+    pub(in crate::simulation) isolations: u64,
+    pub(in crate::simulation) restarts: u64,
+    pub(in crate::simulation) failed_stages: u64,
+}
+
+impl Counts {
+    pub(in crate::simulation) fn add(&mut self, other: &Self) {
+        self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, more)| *sum += more);
+        self.reasons.iter_mut().zip(other.reasons).for_each(|(sum, more)| *sum += more);
+        self.batches += other.batches;
+        self.isolations += other.isolations;
+        self.restarts += other.restarts;
+        self.failed_stages += other.failed_stages;
+    }
+
+    pub(in crate::simulation) fn has_everything(&self) -> bool {
+        let all = self.outcomes.iter().chain(&self.reasons);
+        all.chain([&self.isolations, &self.restarts, &self.failed_stages]).all(|count| *count > 0)
+    }
+}
