@@ -209,3 +209,32 @@ proptest! {
         prop_assert_eq!(read([cut], FrameLimits::default()).is_ok(), complete);
     }
 }
+
+/// A byte may come in a chunk that keeps a whole datagram; what is not read on must not keep it.
+#[test]
+fn a_head_in_small_pieces_keeps_none_of_its_chunks() {
+    let call = Call { route: "/".repeat(1_000), ..Call::default() };
+    let head = frame_head(FrameKind::Call, 0, &call, 0).expect("fits");
+    let mut reader = FrameReader::new(FrameLimits::default());
+    for byte in &head[..head.len() - 1] {
+        let datagram = Bytes::from(vec![*byte; 1_200]);
+        reader.push(datagram.slice(..1));
+        assert!(matches!(reader.next_part(), Ok(None)));
+        assert!(datagram.is_unique());
+    }
+    assert!(matches!(reader.finish(), Err(WireError::Truncated { missing: 1 })));
+    reader.push(head.slice(head.len() - 1..));
+    let Ok(Some(FramePart::Head(read))) = reader.next_part() else { panic!("it is all there") };
+    assert_eq!(read.header::<Call>().expect("is one"), call);
+}
+
+#[test]
+fn a_failure_that_does_not_say_so_may_have_run() {
+    let said = |fail: Value| {
+        let head = frame_head(FrameKind::Fail, 0, &fail, 0).expect("fits");
+        let frames = read([head], FrameLimits::default()).expect("are frames");
+        header::<Fail>(&frames[0]).started
+    };
+    assert!(said(Value::from(Map::from_iter([("kind", Value::from("unavailable"))]))));
+    assert!(!said(Value::from(Map::from_iter([("started", Value::from(false))]))));
+}

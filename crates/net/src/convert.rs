@@ -110,7 +110,7 @@ pub(crate) const fn max_details_bytes() -> usize {
     MAX_DETAILS_BYTES
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

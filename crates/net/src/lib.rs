@@ -37,6 +37,7 @@
 
 mod client;
 mod cluster;
+mod contained;
 mod convert;
 mod edge;
 mod endpoint;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, Hello, ResetCode, frame_head};
-use quinn::{Connection, ConnectionError};
+use quinn::{Connection, ConnectionError, Endpoint};
+use tokio::runtime::Handle;
 
 use crate::client::Client;
-use crate::endpoint::{Transport, Tuning};
+use crate::endpoint::{BindError, Transport, Tuning};
 use crate::identity::Identity;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 
@@ -22,6 +23,53 @@ pub struct RawPeer {
 /// A stream that is open, and not written any more.
 #[derive(Debug)]
 pub struct RawStream((Outgoing, Incoming));
+
+/// An endpoint as nodes and clients have it, on its own thread and tuned, on which nothing of ours is said: what ours is measured
+/// beside.
+#[derive(Debug)]
+pub struct BareEndpoint(Transport);
+
+impl BareEndpoint {
+    /// One that answers.
+    ///
+    /// # Errors
+    ///
+    /// An address that cannot be bound.
+    pub fn serving(address: SocketAddr, identity: &Identity) -> Result<Self, BindError> {
+        Ok(Self(Transport::serving(address, identity.clone(), &Tuning::default())?))
+    }
+
+    /// One that only calls.
+    ///
+    /// # Errors
+    ///
+    /// When there is no socket.
+    pub fn reaching(identity: &Identity) -> Result<Self, BindError> {
+        Ok(Self(Transport::reaching(identity.clone(), &Tuning::default())?))
+    }
+
+    /// quinn's own.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        self.0.endpoint()
+    }
+
+    /// Where its packets are sent and received.
+    #[must_use]
+    pub fn thread(&self) -> &Handle {
+        self.0.runtime()
+    }
+
+    /// A connection with certificates on both sides.
+    ///
+    /// # Errors
+    ///
+    /// What became of the handshake, for people.
+    pub async fn connect(&self, address: SocketAddr) -> Result<Connection, String> {
+        let connecting = self.0.connect(address).map_err(|error| error.to_string())?;
+        connecting.await.map_err(|error| error.to_string())
+    }
+}
 
 /// Frames with their bodies.
 pub type Frames = Vec<(FrameHead, Bytes)>;

@@ -38,10 +38,12 @@ enum Input {
 }
 
 impl QuicCallArgs {
-    /// Whether these words call by QUIC.
+    /// Whether these words call by QUIC: the first address says so, and not what an option sends.
     pub(crate) fn are_meant(words: &[OsString]) -> bool {
-        let quic = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with("quic://"));
-        words.get(1).is_some_and(|word| word == "call") && words.iter().skip(2).any(quic)
+        let texts: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+        let of_an_option = |before: &str| before.starts_with('-') && !before.contains('=');
+        let mut addresses = texts.windows(2).skip(1).filter(|pair| pair[1].contains("://") && !of_an_option(pair[0]));
+        texts.get(1) == Some(&"call") && addresses.next().is_some_and(|pair| pair[1].starts_with("quic://"))
     }
 
     /// The grammar.

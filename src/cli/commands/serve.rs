@@ -79,7 +79,10 @@ fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
     let identity = Identity::development().map_err(|error| failed(&error))?;
     // What a body may be does not depend on the door.
     let mut config = NetConfig::default();
-    config.frames.max_body_bytes = usize::try_from(http.max_body_bytes).unwrap_or(usize::MAX);
+    config.max_body_bytes = http.max_body_bytes;
+    config.max_body_bytes_by_route.clone_from(&http.max_body_bytes_by_route);
+    let largest = http.max_body_bytes_by_route.values().copied().fold(http.max_body_bytes, u64::max);
+    config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;
     Edge::bind(address, identity, config).map(Some).map_err(|error| failed(&error))
 }

@@ -46,6 +46,9 @@ pub struct Welcome {
     /// How many stages one call may name; 0 for a node that runs one at a time.
     #[serde(skip_serializing_if = "is_default")]
     pub max_stages: u32,
+    /// How long a call may take whose caller does not say, in milliseconds; 0 for unknown.
+    #[serde(skip_serializing_if = "is_default")]
+    pub timeout_millis: u64,
 }
 
 /// One thing that a node offers: a route, or a stage that peers may call.
@@ -62,6 +65,9 @@ pub struct Offer {
     pub streams: bool,
     /// It may be run again when its outcome is not known.
     pub idempotent: bool,
+    /// How long a call of this route may take whose caller does not say, in milliseconds, where it is not as for all; 0 otherwise.
+    #[serde(skip_serializing_if = "is_default")]
+    pub timeout_millis: u64,
 }
 
 /// One call. Its body is the input as an envelope.
@@ -125,7 +131,8 @@ pub struct Fail {
     pub kind: String,
     /// What happened, for people.
     pub message: String,
-    /// User code may have run. Without it the same call may be made elsewhere.
+    /// User code may have run: taken for granted where it is not said. Otherwise the same call may be made elsewhere.
+    #[serde(default = "taken_for_granted")]
     pub started: bool,
     /// The type of the error that user code raised.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,6 +197,10 @@ pub struct Load {
 #[must_use]
 pub fn cancel(entry: u16) -> Bytes {
     frame::bare(FrameKind::Cancel, entry)
+}
+
+fn taken_for_granted() -> bool {
+    true
 }
 
 fn is_default<T: Default + PartialEq>(field: &T) -> bool {

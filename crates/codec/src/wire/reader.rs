@@ -47,6 +47,8 @@ pub struct FrameReader {
     limits: FrameLimits,
     chunks: VecDeque<Bytes>,
     buffered: usize,
+    /// The beginning of a head that came in several chunks. Copied, because a chunk of one byte may keep a whole datagram.
+    gathered: Vec<u8>,
     state: State,
 }
 
@@ -71,7 +73,7 @@ impl FrameReader {
     /// A reader that has received nothing.
     #[must_use]
     pub fn new(limits: FrameLimits) -> Self {
-        Self { limits, chunks: VecDeque::new(), buffered: 0, state: State::Prelude }
+        Self { limits, chunks: VecDeque::new(), buffered: 0, gathered: Vec::new(), state: State::Prelude }
     }
 
     /// Takes the next chunk, empty ones included.
@@ -102,10 +104,11 @@ impl FrameReader {
     ///
     /// When it is inside a frame.
     pub fn finish(&self) -> Result<(), WireError> {
+        let there = self.buffered + self.gathered.len();
         let missing = match &self.state {
-            State::Prelude if self.buffered == 0 => return Ok(()),
-            State::Prelude => PRELUDE_BYTES.saturating_sub(self.buffered),
-            State::Header(HeaderOf(prelude)) => (prelude.header_bytes - self.buffered) + prelude.body_bytes,
+            State::Prelude if there == 0 => return Ok(()),
+            State::Prelude => PRELUDE_BYTES.saturating_sub(there),
+            State::Header(HeaderOf(prelude)) => prelude.header_bytes.saturating_sub(there) + prelude.body_bytes,
             State::Body { left } => *left,
             State::Failed => return Err(WireError::Refused),
         };
@@ -113,22 +116,21 @@ impl FrameReader {
     }
 
     fn prelude(&mut self) -> Result<Option<FramePart>, WireError> {
-        if self.buffered < PRELUDE_BYTES {
+        let Some(mut taken) = self.gather(PRELUDE_BYTES) else {
             self.state = State::Prelude;
             return Ok(None);
-        }
+        };
         let mut bytes = [0; PRELUDE_BYTES];
-        self.take(PRELUDE_BYTES).copy_to_slice(&mut bytes);
+        taken.copy_to_slice(&mut bytes);
         let prelude = Prelude::read(&bytes, &self.limits).inspect_err(|_| self.chunks.clear())?;
         Ok(self.header(prelude))
     }
 
     fn header(&mut self, prelude: Prelude) -> Option<FramePart> {
-        if self.buffered < prelude.header_bytes {
+        let Some(header) = self.gather(prelude.header_bytes) else {
             self.state = State::Header(HeaderOf(prelude));
             return None;
-        }
-        let header = self.take(prelude.header_bytes);
+        };
         self.state = if prelude.body_bytes == 0 { State::Prelude } else { State::Body { left: prelude.body_bytes } };
         Some(FramePart::Head(prelude.with_header(header)))
     }
@@ -144,30 +146,31 @@ impl FrameReader {
         Some(FramePart::Body { bytes, last: left == 0 })
     }
 
-    /// The next `count` bytes, which are there.
-    fn take(&mut self, count: usize) -> Bytes {
-        self.buffered -= count;
-        if count == 0 {
-            return Bytes::new();
-        }
-        let whole = self.chunks.front_mut().filter(|chunk| chunk.len() >= count);
-        if let Some(chunk) = whole {
-            let taken = chunk.split_to(count);
-            if chunk.is_empty() {
-                self.chunks.pop_front();
-            }
-            return taken;
-        }
-        let mut gathered = Vec::with_capacity(count);
-        while gathered.len() < count
-            && let Some(chunk) = self.chunks.front_mut()
+    /// The next `count` bytes once they are there: shared where they came in one chunk, else put together.
+    fn gather(&mut self, count: usize) -> Option<Bytes> {
+        if self.gathered.is_empty()
+            && self.chunks.front().is_none_or(|chunk| chunk.len() >= count)
+            && self.buffered >= count
         {
-            let piece = chunk.split_to(chunk.len().min(count - gathered.len()));
-            gathered.extend_from_slice(&piece);
-            if chunk.is_empty() {
-                self.chunks.pop_front();
-            }
+            return Some(self.take(count));
         }
-        gathered.into()
+        while self.gathered.len() < count {
+            let missing = count - self.gathered.len();
+            let chunk = self.chunks.front()?;
+            let piece = self.take(chunk.len().min(missing));
+            self.gathered.extend_from_slice(&piece);
+        }
+        Some(std::mem::take(&mut self.gathered).into())
+    }
+
+    /// The next `count` bytes of the first chunk, which has them.
+    fn take(&mut self, count: usize) -> Bytes {
+        let Some(chunk) = self.chunks.front_mut().filter(|_| count > 0) else { return Bytes::new() };
+        let taken = chunk.split_to(count);
+        if chunk.is_empty() {
+            self.chunks.pop_front();
+        }
+        self.buffered -= count;
+        taken
     }
 }

@@ -4,6 +4,7 @@
 //! the owner asks on; nothing of it is run twice. Nothing is sent on from here, and no outcome is counted: both are the owner's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::Payload;
 
@@ -94,6 +95,12 @@ impl Client {
             }
         }
         offered
+    }
+
+    /// How long a call may take when neither its caller nor its route says.
+    #[must_use]
+    pub fn default_timeout(&self) -> Duration {
+        self.shared.gateway.default_timeout()
     }
 
     /// Takes the permits for a call of stages that follow each other before its `bytes` are read.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::error::ConnectError;
 
@@ -20,14 +21,16 @@ impl QuicUrl {
     ///
     /// # Errors
     ///
-    /// When no name has an address: the host is gone, and waiting for it is of no use.
-    pub(crate) async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
+    /// When no name has an address: the host is gone, and waiting for it is of no use. A name whose address is not found within `limit` has
+    /// none.
+    pub(crate) async fn resolve(&self, limit: Duration) -> Result<Vec<SocketAddr>, ConnectError> {
         let mut addresses = Vec::new();
         let mut last = None;
         for host in &self.hosts {
-            match tokio::net::lookup_host(host.as_str()).await {
-                Ok(found) => addresses.extend(found),
-                Err(error) => last = Some((host.clone(), error)),
+            match tokio::time::timeout(limit, tokio::net::lookup_host(host.as_str())).await {
+                Ok(Ok(found)) => addresses.extend(found),
+                Ok(Err(error)) => last = Some((host.clone(), error)),
+                Err(late) => last = Some((host.clone(), late.into())),
             }
         }
         match (addresses.is_empty(), last) {

@@ -35,7 +35,7 @@ pub(super) fn refused(code: ResetCode) -> Option<CallError> {
     }
 }
 
-pub(super) fn too_large(message: String) -> CallError {
+pub(crate) fn too_large(message: String) -> CallError {
     let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
     parts.status = Some(PAYLOAD_TOO_LARGE);
     parts.into()

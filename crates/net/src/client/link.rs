@@ -1,17 +1,19 @@
 //! One connection to a node, greeted.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
 use callboard_codec::{DecodeLimits, Format, Value};
-use callboard_core::CallError;
-use quinn::{Connection, ConnectionError};
+use callboard_core::{CallError, DEFAULT_TIMEOUT, MAX_TIMEOUT};
+use parking_lot::Mutex;
+use quinn::{Connection, ConnectionError, RecvStream};
 use tokio::net::UdpSocket;
 
 use super::fault::too_large;
@@ -29,7 +31,9 @@ pub(crate) struct Link {
     connection: Connection,
     welcome: Welcome,
     /// What the node offers, as it last said.
-    offers: ArcSwap<Vec<Offer>>,
+    offers: ArcSwap<Offers>,
+    /// The stream on which it said so.
+    newest_offers: Mutex<Option<u64>>,
     going_away: AtomicBool,
     /// Small calls, which go together.
     packer: Packer,
@@ -99,9 +103,17 @@ impl Link {
         }
     }
 
+    /// How long a call of this route takes at most whose caller says nothing: as the node has it.
+    pub(super) fn default_timeout(&self, route: &str) -> Duration {
+        let offers = self.offers.load();
+        let own = offers.timeouts.get(without_slash(route)).copied();
+        let node = || Some(self.welcome.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
+        own.or_else(node).unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT)
+    }
+
     /// What the node says of this stage, if it runs it.
     pub(crate) fn offer_of_stage(&self, stage: &str) -> Option<Offer> {
-        self.offers.load().iter().find(|offer| offer.stage && offer.name == stage).cloned()
+        self.offers.load().list.iter().find(|offer| offer.stage && offer.name == stage).cloned()
     }
 
     /// Whether new calls may go on it.
@@ -177,7 +189,17 @@ impl Link {
         let streams = Arc::default();
         let packer = Packer::spawn(transport.runtime(), connection.clone(), Arc::clone(&streams));
         let (apart, _control) = (Apart::default(), (outgoing, incoming));
-        let link = Arc::new(Self { connection, welcome, offers, going_away, packer, apart, streams, _control });
+        let link = Arc::new(Self {
+            connection,
+            welcome,
+            offers,
+            newest_offers: Mutex::default(),
+            going_away,
+            packer,
+            apart,
+            streams,
+            _control,
+        });
         transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
         Ok(link)
     }
@@ -189,28 +211,58 @@ impl Drop for Link {
     }
 }
 
-/// Takes what the node says without being asked.
-async fn hear(link: std::sync::Weak<Link>, connection: Connection) {
+/// Takes what the node says without being asked. One that does not end keeps nobody else from being heard: there are no more of
+/// them at once than one-way streams.
+async fn hear(link: Weak<Link>, connection: Connection) {
     while let Ok(stream) = connection.accept_uni().await {
-        let mut incoming =
-            Incoming::new(stream, FrameLimits { max_body_bytes: MAX_OFFERS_BYTES, ..FrameLimits::default() });
-        let Ok(Some(head)) = incoming.next_head().await else { continue };
-        let Ok(body) = incoming.short_body(&head).await else { continue };
-        let Some(link) = link.upgrade() else { return };
-        match head.kind {
-            FrameKind::Goaway => link.going_away.store(true, Ordering::Release),
-            FrameKind::Offers => link.offers.store(Arc::new(read_offers(&body))),
-            // What a later version says besides.
-            _ => {}
-        }
+        tokio::spawn(hear_one(link.clone(), stream));
     }
 }
 
+async fn hear_one(link: Weak<Link>, stream: RecvStream) {
+    let number = stream.id().index();
+    let limits = FrameLimits { max_body_bytes: MAX_OFFERS_BYTES, ..FrameLimits::default() };
+    let mut incoming = Incoming::new(stream, limits);
+    let Ok(Some(head)) = incoming.next_head().await else { return };
+    let Ok(body) = incoming.short_body(&head).await else { return };
+    let Some(link) = link.upgrade() else { return };
+    match head.kind {
+        FrameKind::Goaway => link.going_away.store(true, Ordering::Release),
+        FrameKind::Offers => {
+            let offers = Arc::new(read_offers(&body));
+            let mut newest = link.newest_offers.lock();
+            // What was said later may be here sooner.
+            if newest.is_none_or(|newest| newest < number) {
+                *newest = Some(number);
+                link.offers.store(offers);
+            }
+        }
+        // What a later version says besides.
+        _ => {}
+    }
+}
+
+/// What a node offers.
+#[derive(Debug, Default)]
+struct Offers {
+    list: Vec<Offer>,
+    /// Of routes with a timeout of their own, which are few; by their names without the slash, as functions are called.
+    timeouts: BTreeMap<String, Duration>,
+}
+
 /// What cannot be read offers nothing.
-fn read_offers(body: &Bytes) -> Vec<Offer> {
+fn read_offers(body: &Bytes) -> Offers {
     let limits = DecodeLimits { max_bytes: MAX_OFFERS_BYTES, ..DecodeLimits::default() };
     let value = Value::decode(Format::Envelope, body, &limits).ok();
-    value.and_then(|value| value.deserialize().ok()).unwrap_or_default()
+    let list: Vec<Offer> = value.and_then(|value| value.deserialize().ok()).unwrap_or_default();
+    let own = list.iter().filter(|offer| !offer.stage && offer.timeout_millis > 0);
+    let timeouts =
+        own.map(|offer| (without_slash(&offer.name).to_owned(), Duration::from_millis(offer.timeout_millis))).collect();
+    Offers { list, timeouts }
+}
+
+fn without_slash(route: &str) -> &str {
+    route.strip_prefix('/').unwrap_or(route)
 }
 
 fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {

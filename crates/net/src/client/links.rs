@@ -79,6 +79,11 @@ impl Links {
         outcome.ok().and_then(|outcome| Option::clone(&outcome)).unwrap_or_else(|| Err(LinkFault::Closed))
     }
 
+    /// The link that the next call would use, if there is one.
+    pub(crate) fn current(&self) -> Option<Arc<Link>> {
+        self.nodes.preferred_link()
+    }
+
     /// What all links have in hand: calls that wait to be sent, and streams.
     pub(crate) fn in_hand(&self) -> (usize, usize) {
         let links = self.nodes.nodes.iter().filter_map(|node| node.link.load_full());

@@ -22,21 +22,25 @@ use std::time::Duration;
 
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
-use callboard_core::{CallError, CallOptions, Caller, Deadline, ErrorKind, FunctionCall, Instant, Replies, Timing};
+use callboard_core::{
+    CallError, CallOptions, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Replies, Timing,
+};
+use parking_lot::Mutex;
 
 pub use self::address::QuicUrl;
 pub(crate) use self::call::{Answer, Talk};
 pub(crate) use self::error::CONNECTION_LOST;
 pub use self::error::{ConnectError, Trouble};
-pub(crate) use self::fault::{not_started, unreadable};
+pub(crate) use self::fault::{not_started, too_large, unreadable};
 use self::link::LinkFault;
 pub(crate) use self::link::{Greeting, Link};
 use self::links::Links;
 pub(crate) use self::packer::ROOM_WAIT;
 pub(crate) use self::way::Room;
+use crate::cluster::Retries;
 use crate::convert;
 use crate::endpoint::{Transport, Tuning};
-use crate::identity::Identity;
+use crate::identity::{Identity, IdentityError};
 
 /// How a client connects and calls. Made by [`Client::builder`].
 #[derive(Clone, Debug)]
@@ -63,6 +67,8 @@ const DEFAULT_CREDIT: u32 = 16;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A call does not sleep for longer than this because a node says so.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 impl ClientBuilder {
     /// Shows this identity. Default: the development identity, which is good for this machine only.
@@ -115,36 +121,47 @@ impl ClientBuilder {
     ///
     /// See [`ConnectError`].
     pub async fn connect(self, url: &str) -> Result<Client, ConnectError> {
-        let addresses = QuicUrl::from_str(url)?.resolve().await?;
+        let addresses = QuicUrl::from_str(url)?.resolve(self.start_up_wait.max(self.connect_timeout)).await?;
         let identity = match self.identity {
             Some(identity) => identity,
             None => {
-                let identity = Identity::development()?;
-                addresses.iter().try_for_each(|address| identity.check_address(*address))?;
-                identity
+                // Before one is made that is of no use.
+                if let Some(address) = addresses.iter().copied().find(|address| !address.ip().is_loopback()) {
+                    return Err(IdentityError::LoopbackOnly { address }.into());
+                }
+                Identity::development()?
             }
         };
         let transport = Transport::reaching(identity, &self.tuning)?;
         let links = Links::new(transport, addresses, Greeting::default(), self.connect_timeout);
         wait_for(&links, self.start_up_wait).await?;
         let Self { attempts, credit, frames, decode, .. } = self;
-        Ok(Client { inner: Arc::new(Inner { links, attempts, credit, frames, decode }) })
+        Ok(Client { inner: Arc::new(Inner { links, retries: Mutex::default(), attempts, credit, frames, decode }) })
     }
 }
 
-/// Tries until somebody answers, or the wait is over, or it is of no use.
+/// Tries until somebody answers, or the wait is over, or it is of no use. Without a wait each address is tried to its end.
 async fn wait_for(links: &Links, wait: Duration) -> Result<Arc<Link>, ConnectError> {
     let until = Instant::now() + wait;
     let mut pause = FIRST_PAUSE;
+    let mut last = "no answer".to_owned();
     loop {
-        let fault = match links.link().await {
+        let linked = tokio::select! {
+            biased;
+            linked = links.link() => linked,
+            () = tokio::time::sleep_until(until), if !wait.is_zero() => {
+                return Err(ConnectError::NobodyThere { waited: wait, last });
+            }
+        };
+        let fault = match linked {
             Ok(link) => return Ok(link),
             Err(fault) => fault,
         };
+        last = fault.to_string();
         match fault {
             LinkFault::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
-            fault if Instant::now() + pause > until => {
-                return Err(ConnectError::NobodyThere { waited: wait, last: fault.to_string() });
+            _ if Instant::now() + pause > until => {
+                return Err(ConnectError::NobodyThere { waited: wait, last });
             }
             LinkFault::Absent { .. } | LinkFault::Closed => tokio::time::sleep(pause).await,
         }
@@ -163,6 +180,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     links: Links,
+    retries: Mutex<Retries>,
     attempts: u32,
     credit: u32,
     frames: FrameLimits,
@@ -253,13 +271,15 @@ impl Client {
 
     /// Makes a call until it was started, or it is of no use.
     async fn run(&self, mut prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
+        let options = &self.with_deadline(&prepared.call.route, options);
+        self.inner.retries.lock().called(Instant::now());
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
             let error = match within(options.deadline(), self.attempt(&mut prepared, options)).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !error.is_retryable() || attempt >= self.inner.attempts {
+            if !error.is_retryable() || attempt >= self.inner.attempts || !self.may_come_again(&error) {
                 return Err(error);
             }
             // All at once would come again all at once.
@@ -272,6 +292,22 @@ impl Client {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// A node that is full is not made much fuller: retries have a budget. One that says to come back much later is its caller's
+    /// affair.
+    fn may_come_again(&self, error: &CallError) -> bool {
+        error.retry_after().unwrap_or_default() <= LONGEST_RETRY_AFTER
+            && (error.kind() != ErrorKind::Overloaded || self.inner.retries.lock().take(Instant::now()))
+    }
+
+    /// The options with the deadline that the node would give the call: a node that is stuck does not say that it has passed.
+    fn with_deadline(&self, route: &str, options: &CallOptions) -> CallOptions {
+        if options.deadline().is_some() {
+            return options.clone();
+        }
+        let timeout = self.inner.links.current().map_or(DEFAULT_TIMEOUT, |link| link.default_timeout(route));
+        options.clone().with_timeout(Instant::now(), timeout)
     }
 
     async fn attempt(&self, prepared: &mut Prepared, options: &CallOptions) -> Result<Answer, CallError> {

@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use self::peer::Peer;
-use self::retries::Retries;
+pub(crate) use self::retries::Retries;
 use self::split::Split;
 pub use self::view::{ClusterView, SingleNode, Static, View};
 use self::weigh::leaves;

@@ -18,7 +18,7 @@ const BESIDE: usize = 10;
 
 /// The retries that may still be made.
 #[derive(Debug)]
-pub(super) struct Retries {
+pub(crate) struct Retries {
     /// What each of the last seconds has put in, less what was taken out, in fifths.
     balance: [i64; SECONDS],
     /// The newest field, and when its second began.
@@ -34,13 +34,13 @@ impl Default for Retries {
 
 impl Retries {
     /// A call begins.
-    pub(super) fn called(&mut self, now: Instant) {
+    pub(crate) fn called(&mut self, now: Instant) {
         self.pass(now);
         self.balance[self.newest] += 1;
     }
 
     /// Takes one retry, if there is one.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
         self.pass(now);
         let price = CALLS_FOR_ONE as i64;
         let reserve = (BESIDE * SECONDS) as i64 * price;

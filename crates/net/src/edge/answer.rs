@@ -1,15 +1,22 @@
 //! What goes back for one call: its outcome as frames, at the pace of a caller that reads.
 
 use bytes::Bytes;
-use callboard_codec::Payload;
+use callboard_codec::Envelope;
 use callboard_codec::wire::{Done, FrameKind, Item, Load, WireError, frame_head};
-use callboard_core::{CallError, ErrorKind, Instant, StageReply};
+use callboard_core::{CallError, ErrorKind, Instant, StageReply, Timing};
 
 use super::NetConfig;
 use super::exchange::Fault;
 use super::pace::Pace;
-use crate::convert;
 use crate::stream::Outgoing;
+use crate::{contained, convert};
+
+/// An output as it is sent, where the time went, and how many stages it came through.
+pub(super) struct Answered {
+    envelope: Envelope,
+    timing: Timing,
+    stages: usize,
+}
 
 /// Hands over the pieces to a caller that takes them: one that does not, or too slowly, is given up, so that nothing is kept for it.
 pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut pieces: &mut [Bytes]) -> Result<(), Fault> {
@@ -26,11 +33,16 @@ pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut piece
     Ok(())
 }
 
-/// Appends the frame of an outcome. An output that cannot be encoded is an error of this node's.
-pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<StageReply, CallError>, load: Load) {
-    let encoded = outcome.and_then(|ran| Ok((ran.reply.payload.to_envelope()?, ran.reply.timing, ran.stages)));
-    let put = match encoded {
-        Ok((envelope, timing, stages)) => {
+/// What is sent for a call that ended well. An output that cannot be encoded is an error of this node's.
+pub(super) async fn answered(ran: StageReply) -> Result<Answered, CallError> {
+    let (timing, stages) = (ran.reply.timing, ran.stages);
+    Ok(Answered { envelope: contained::encode(ran.reply.payload).await?, timing, stages })
+}
+
+/// Appends the frame of an outcome.
+pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<Answered, CallError>, load: Load) {
+    let put = match outcome {
+        Ok(Answered { envelope, timing, stages }) => {
             let stages = u32::try_from(stages).unwrap_or(u32::MAX);
             let done = Done { stages, times: convert::times(timing), load };
             put_frame(pieces, FrameKind::Done, entry, &done, envelope.into_parts())
@@ -45,8 +57,7 @@ pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<S
 }
 
 /// Appends the frame of one output of a stream.
-pub(super) fn put_item(pieces: &mut Vec<Bytes>, entry: u16, payload: &Payload) -> Result<(), CallError> {
-    let envelope = payload.to_envelope()?;
+pub(super) fn put_item(pieces: &mut Vec<Bytes>, entry: u16, envelope: Envelope) -> Result<(), CallError> {
     put_frame(pieces, FrameKind::Item, entry, &Item {}, envelope.into_parts())
         .map_err(|error| CallError::new(ErrorKind::Internal, error.to_string()))
 }
@@ -59,7 +70,7 @@ pub(super) fn put_end(pieces: &mut Vec<Bytes>, entry: u16, load: Load) {
 
 fn put_error(pieces: &mut Vec<Bytes>, entry: u16, error: CallError, load: Load) -> Result<(), WireError> {
     let (fail, details) = convert::fail(error, load);
-    let details = details.map(callboard_codec::Envelope::into_parts).unwrap_or_default();
+    let details = details.map(Envelope::into_parts).unwrap_or_default();
     put_frame(pieces, FrameKind::Fail, entry, &fail, details)
 }
 

@@ -10,6 +10,7 @@ use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, Offer, ResetC
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
 
 use super::{Open, Serving, StreamGuard, exchange};
+use crate::convert;
 use crate::endpoint::{code, tls_alert};
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
@@ -65,6 +66,9 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>) {
                 view.introduce(address);
             }
             let _open = OpenGuard::new(&serving, connection.clone(), peer.is_some());
+            // It stays open to say that the connection is wanted; what is said on it behind the hello is read by nobody.
+            let (control, unread) = control;
+            drop(unread);
             serve_streams(&connection, &serving).await;
             drop(control);
         }
@@ -114,6 +118,7 @@ async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8) -> Res
         max_body_bytes: serving.config.frames.max_body_bytes as u64,
         draining: serving.is_draining(),
         max_stages: exchange::MAX_STAGES as u32,
+        timeout_millis: serving.node().map_or(0, |node| convert::millis(node.default_timeout())),
     };
     // A welcome is short: it has a header on any node.
     let Ok(head) = frame_head(FrameKind::Welcome, 0, &header, body.len()) else {
@@ -129,6 +134,7 @@ fn offers(serving: &Serving) -> Bytes {
         name: route.name().to_owned(),
         revision: route.revision(),
         streams: route.streams(),
+        timeout_millis: route.default_timeout().map_or(0, convert::millis),
         ..Offer::default()
     });
     let stages = node.offered_stages().into_iter().map(|stage| Offer {
@@ -137,6 +143,7 @@ fn offers(serving: &Serving) -> Bytes {
         revision: stage.revision,
         streams: stage.streams,
         idempotent: stage.contract.may_run_again(),
+        timeout_millis: 0,
     });
     let offers: Vec<Offer> = routes.chain(stages).collect();
     Payload::new(offers).to_envelope().map(callboard_codec::Envelope::into_bytes).unwrap_or_default()

@@ -18,11 +18,11 @@ use callboard_core::{
 use futures_util::future::{AbortHandle, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::answer::{put_outcome, write};
+use super::answer::{Answered, answered, put_outcome, write};
 use super::pace::Pace;
 use super::{Serving, StreamGuard, streaming};
-use crate::convert;
 use crate::stream::{Incoming, Outgoing, ReadFault};
+use crate::{contained, convert};
 
 /// Calls of one stream that may be under way at once.
 pub(crate) const MAX_PACK_ENTRIES: usize = 32;
@@ -34,7 +34,7 @@ pub(crate) const MAX_STAGES: usize = 16;
 const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(60);
 
 /// Which call, what became of it, and how many wait where it ran.
-type Outcome = (u16, Result<StageReply, CallError>, usize);
+type Outcome = (u16, Result<Answered, CallError>, usize);
 type Running = Pin<Box<dyn Future<Output = Result<Outcome, Aborted>> + Send>>;
 
 /// Why a stream was not answered to its end.
@@ -59,6 +59,7 @@ pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incomi
         running: FuturesUnordered::new(),
         aborts: Vec::new(),
         ready: Vec::new(),
+        streams: false,
     };
     match exchange.run().await {
         // Closing the endpoint would throw away what has not arrived: until then the stream is in hand.
@@ -67,7 +68,11 @@ pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incomi
                 exchange.outgoing.take_back();
             }
         }
-        Err(Fault::Left) => _ = serving.metrics.cancelled.inc(),
+        Err(Fault::Left) => {
+            if exchange.has_calls() {
+                serving.metrics.cancelled.inc();
+            }
+        }
         Err(Fault::Refused(reason)) => {
             serving.metrics.refuse_stream(reason);
             if serving.is_draining() {
@@ -95,8 +100,10 @@ struct Exchange<'a> {
     idle_since: Instant,
     running: FuturesUnordered<Running>,
     aborts: Vec<(u16, AbortHandle)>,
-    /// Outcomes that need no running: refusals.
+    /// Outcomes that are to be written.
     ready: Vec<Outcome>,
+    /// It is a streaming call's.
+    streams: bool,
 }
 
 /// What the bytes of a body are for.
@@ -142,6 +149,7 @@ impl Exchange<'_> {
                 part = self.incoming.next_part(), if !ended => match part {
                     Ok(Some(part)) => {
                         if let Some(call) = self.take(part)? {
+                            self.streams = true;
                             return streaming::answer(self.serving, call, &mut self.outgoing, &mut self.incoming).await;
                         }
                         if !self.ready.is_empty() {
@@ -180,7 +188,8 @@ impl Exchange<'_> {
             Receiving::Body(body) if body.due.is_expired(Instant::now()) => {
                 let error =
                     CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the body was there");
-                self.ready.push((body.entry, Err(error), 0));
+                let entry = body.entry;
+                self.refuse(entry, error);
                 self.receiving = Receiving::Discarded;
                 Ok(())
             }
@@ -222,11 +231,11 @@ impl Exchange<'_> {
             Ok(body) if has_body => Receiving::Body(Box::new(body)),
             Ok(body) => {
                 let error = CallError::new(ErrorKind::InvalidInput, "the call has no body: send an envelope");
-                self.ready.push((body.entry, Err(error), 0));
+                self.refuse(body.entry, error);
                 Receiving::Nothing
             }
             Err(error) => {
-                self.ready.push((head.entry, Err(error), 0));
+                self.refuse(head.entry, error);
                 if has_body { Receiving::Discarded } else { Receiving::Nothing }
             }
         };
@@ -242,11 +251,13 @@ impl Exchange<'_> {
         if self.serving.is_draining() {
             return Err(CallError::new(ErrorKind::Unavailable, "the node is draining"));
         }
-        let bytes = head.body_bytes as u64;
+        let (config, bytes) = (&self.serving.config, head.body_bytes as u64);
         let options = convert::options(&call, now);
         let (target, due) = match call.stages.as_slice() {
             [] => {
-                let admission = node.admit(&route(&node, &call)?, bytes)?;
+                let route = route(&node, &call)?;
+                config.check_input(route.name(), bytes)?;
+                let admission = node.admit(&route, bytes)?;
                 let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
                 (Target::Route { admission, function: call.function }, due)
             }
@@ -259,7 +270,7 @@ impl Exchange<'_> {
                 return Err(CallError::new(ErrorKind::InvalidInput, message));
             }
         };
-        let decoder = EnvelopeDecoder::new(&self.serving.config.decode);
+        let decoder = EnvelopeDecoder::new(&config.decode);
         Ok(Body { entry: head.entry, credit: call.credit, target, node, options, due, decoder })
     }
 
@@ -268,7 +279,8 @@ impl Exchange<'_> {
         if let Receiving::Body(body) = &mut self.receiving
             && let Err(error) = body.decoder.push(bytes)
         {
-            self.ready.push((body.entry, Err(error.into()), 0));
+            let entry = body.entry;
+            self.refuse(entry, error.into());
             self.receiving = Receiving::Discarded;
         }
         if !last {
@@ -277,46 +289,56 @@ impl Exchange<'_> {
         self.idle_since = Instant::now();
         let Receiving::Body(body) = std::mem::replace(&mut self.receiving, Receiving::Nothing) else { return Ok(None) };
         let Body { entry, credit, target, node, options, due, decoder } = *body;
+        let serving = Arc::clone(self.serving);
         match target {
-            Target::Stages(admission) => match decoder.finish() {
-                Err(error) => self.ready.push((entry, Err(error.into()), 0)),
-                Ok(value) if credit > 0 && admission.streams() => {
-                    let replies = node.submit_stages_streaming(admission, Payload::new(value), options);
-                    return Ok(Some(streaming::StreamingCall { entry, credit, replies, due }));
+            Target::Stages(admission) => {
+                let reading =
+                    async move { read(&serving, decoder, |decoder| Ok(Payload::new(decoder.finish()?))).await };
+                if credit > 0 && admission.streams() {
+                    let opening = async move { Ok(node.submit_stages_streaming(admission, reading.await?, options)) };
+                    return Ok(Some(streaming::StreamingCall { entry, credit, opening: Box::pin(opening), due }));
                 }
-                Ok(value) => {
-                    let (payload, queue) = (Payload::new(value), admission.queue());
-                    let call = async move { node.submit_stages(admission, payload, options).await };
-                    self.start(entry, async move { (call.await, queue.len()) });
+                let queue = admission.queue();
+                let call = async move { answered(node.submit_stages(admission, reading.await?, options).await?).await };
+                self.start(entry, async move { (call.await, queue.len()) });
+            }
+            Target::Route { admission, function } => {
+                let route = Arc::clone(admission.route());
+                let reading =
+                    async move { read(&serving, decoder, move |decoder| read_input(decoder, &route, function)).await };
+                if credit > 0 {
+                    let opening = async move { Ok(node.submit_streaming(admission, reading.await?, options)) };
+                    return Ok(Some(streaming::StreamingCall { entry, credit, opening: Box::pin(opening), due }));
                 }
-            },
-            Target::Route { admission, function } => match read_input(decoder, admission.route(), function) {
-                Err(error) => self.ready.push((entry, Err(error), 0)),
-                Ok(payload) if credit > 0 => {
-                    let replies = node.submit_streaming(admission, payload, options);
-                    return Ok(Some(streaming::StreamingCall { entry, credit, replies, due }));
-                }
-                Ok(payload) => {
-                    let call = async move { node.submit(admission, payload, options).await };
+                let call = async move {
+                    let reply = node.submit(admission, reading.await?, options).await?;
                     // One route is all that was called.
-                    self.start(entry, async move { (call.await.map(|reply| StageReply::new(reply, 0)), 0) });
-                }
-            },
+                    answered(StageReply::new(reply, 0)).await
+                };
+                self.start(entry, async move { (call.await, 0) });
+            }
         }
         Ok(None)
     }
 
-    fn start(
-        &mut self,
-        entry: u16,
-        call: impl Future<Output = (Result<StageReply, CallError>, usize)> + Send + 'static,
-    ) {
+    fn start(&mut self, entry: u16, call: impl Future<Output = (Result<Answered, CallError>, usize)> + Send + 'static) {
         let (calling, abort) = abortable(async move {
             let (outcome, queued) = call.await;
             (entry, outcome, queued)
         });
         self.aborts.push((entry, abort));
         self.running.push(Box::pin(calling));
+    }
+
+    /// A call that is not run.
+    fn refuse(&mut self, entry: u16, error: CallError) {
+        self.serving.metrics.refuse_call(error.kind());
+        self.ready.push((entry, Err(error), 0));
+    }
+
+    /// Whether a caller that leaves leaves something behind.
+    fn has_calls(&self) -> bool {
+        self.streams || !self.running.is_empty() || matches!(self.receiving, Receiving::Body(_))
     }
 
     /// Gives up one call. One that is not known has ended, or never began.
@@ -361,6 +383,17 @@ fn route(node: &Client, call: &Call) -> Result<Arc<Route>, CallError> {
     }
     let found = node.route(&call.route);
     found.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))
+}
+
+/// Reads the input of a call whose body is all there.
+async fn read(
+    serving: &Serving,
+    decoder: EnvelopeDecoder,
+    how: impl FnOnce(EnvelopeDecoder) -> Result<Payload, CallError> + Send + 'static,
+) -> Result<Payload, CallError> {
+    let bytes = decoder.total_bytes().unwrap_or_default();
+    let read = contained::run(bytes, move || how(decoder)).await;
+    read.inspect_err(|error| serving.metrics.refuse_call(error.kind()))
 }
 
 fn read_input(decoder: EnvelopeDecoder, route: &Route, function: bool) -> Result<Payload, CallError> {

@@ -1,5 +1,6 @@
 //! What the edge counts of its own: who was let in, who was refused and why. Calls are counted by the node.
 
+use callboard_core::ErrorKind;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
@@ -15,6 +16,7 @@ pub(super) struct EdgeMetrics {
     pub(super) accepted: Counter,
     refused: Family<Reason, Counter>,
     streams_refused: Family<Reason, Counter>,
+    calls_refused: Family<Kind, Counter>,
     pub(super) streams: Counter,
     pub(super) cancelled: Counter,
 }
@@ -22,6 +24,11 @@ pub(super) struct EdgeMetrics {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
 }
 
 impl EdgeMetrics {
@@ -32,6 +39,7 @@ impl EdgeMetrics {
             accepted: Counter::default(),
             refused: Family::default(),
             streams_refused: Family::default(),
+            calls_refused: Family::default(),
             streams: Counter::default(),
             cancelled: Counter::default(),
         };
@@ -42,6 +50,8 @@ impl EdgeMetrics {
         registry.register("streams", "Streams with calls", metrics.streams.clone());
         let refused = metrics.streams_refused.clone();
         registry.register("streams_refused", "Streams given up by the node, by reason", refused);
+        let refused = metrics.calls_refused.clone();
+        registry.register("calls_refused", "Calls that were refused before they were run, by kind", refused);
         registry.register(
             "streams_cancelled",
             "Streams that were given up by their callers",
@@ -58,6 +68,11 @@ impl EdgeMetrics {
     /// Counts a stream that was not understood.
     pub(super) fn refuse_stream(&self, reason: &'static str) {
         self.streams_refused.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// Counts a call that was answered and not run.
+    pub(super) fn refuse_call(&self, kind: ErrorKind) {
+        self.calls_refused.get_or_create(&Kind { kind: kind.as_str() }).inc();
     }
 
     pub(super) fn encode(&self) -> String {

@@ -14,6 +14,7 @@ mod metrics;
 mod pace;
 mod streaming;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
-use callboard_core::Client;
+use callboard_core::{CallError, Client};
 use parking_lot::Mutex;
 use quinn::Connection;
 use tokio::runtime::Handle;
@@ -30,7 +31,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use self::metrics::EdgeMetrics;
-use crate::client::Greeting;
+use crate::client::{Greeting, too_large};
 use crate::cluster::ClusterView;
 use crate::endpoint::{BindError, Transport, Tuning, code};
 use crate::identity::Identity;
@@ -65,8 +66,12 @@ pub struct NetConfig {
     pub write_progress_timeout: Duration,
     /// What a caller has to send of a body, and to take of an answer, in bytes per second. Default 1,024; 0 accepts any progress at all.
     pub min_bytes_per_second: u64,
-    /// What frames may cost. Default: headers of 64 KiB, bodies of 64 MiB.
+    /// What frames may cost. Default: headers of 64 KiB, bodies of 64 MiB, whatever they are for.
     pub frames: FrameLimits,
+    /// Largest input of a route in bytes. Default: 64 MiB. Message: `the input has N bytes: /route takes M (max_body_bytes)`.
+    pub max_body_bytes: u64,
+    /// Other limits for some routes, by their paths. Default: none. What `frames` allows bounds them all.
+    pub max_body_bytes_by_route: BTreeMap<String, u64>,
     /// What decoding a body may cost.
     pub decode: DecodeLimits,
     /// How QUIC is tuned.
@@ -84,8 +89,21 @@ impl Default for NetConfig {
             write_progress_timeout: Duration::from_secs(30),
             min_bytes_per_second: 1024,
             frames: FrameLimits::default(),
+            max_body_bytes: 64 << 20,
+            max_body_bytes_by_route: BTreeMap::new(),
             decode: DecodeLimits::default(),
             tuning: Tuning::default(),
+        }
+    }
+}
+
+impl NetConfig {
+    /// Whether a route takes an input of so many bytes.
+    fn check_input(&self, route: &str, bytes: u64) -> Result<(), CallError> {
+        let max = self.max_body_bytes_by_route.get(route).copied().unwrap_or(self.max_body_bytes);
+        match bytes > max {
+            true => Err(too_large(format!("the input has {bytes} bytes: {route} takes {max} (max_body_bytes)"))),
+            false => Ok(()),
         }
     }
 }

@@ -3,8 +3,10 @@
 //! Without credit nothing is asked of the call, so its worker waits; the reader of a slow network or program is the one who decides, until the
 //! deadline: then it is told, and nothing is held for it any more.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
+use callboard_codec::Payload;
 use callboard_codec::wire::{Credit, FrameKind, FramePart};
 use callboard_core::{CallError, Deadline, ErrorKind, PayloadReplies};
 use futures_util::StreamExt;
@@ -12,13 +14,17 @@ use futures_util::StreamExt;
 use super::Serving;
 use super::answer::{put_end, put_item, put_outcome, write};
 use super::exchange::{Fault, load};
+use crate::contained;
 use crate::stream::{Incoming, Outgoing, ReadFault};
+
+/// The input is read, and the call begins.
+type Opening = Pin<Box<dyn Future<Output = Result<PayloadReplies, CallError>> + Send>>;
 
 /// A call that answers with a stream, ready to be run.
 pub(super) struct StreamingCall {
     pub(super) entry: u16,
     pub(super) credit: u32,
-    pub(super) replies: PayloadReplies,
+    pub(super) opening: Opening,
     /// When it ends, whoever waits for whom.
     pub(super) due: Deadline,
 }
@@ -29,7 +35,8 @@ pub(super) async fn answer(
     outgoing: &mut Outgoing,
     incoming: &mut Incoming,
 ) -> Result<(), Fault> {
-    let StreamingCall { entry, mut credit, mut replies, due } = call;
+    let StreamingCall { entry, mut credit, opening, due } = call;
+    let mut replies = Replies::Opening(opening);
     let stopped = outgoing.stopped();
     tokio::pin!(stopped);
     let mut ended = false;
@@ -43,7 +50,12 @@ pub(super) async fn answer(
                         let more: Credit = head.header().map_err(|error| Fault::Refused(error.as_str()))?;
                         credit = credit.saturating_add(more.items);
                     }
-                    Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Cancel => return Err(Fault::Left),
+                    Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Cancel => {
+                        // Another one is over, or never was.
+                        if head.entry == entry {
+                            return Err(Fault::Left);
+                        }
+                    }
                     Ok(Some(_)) => return Err(Fault::Refused("unexpected_kind")),
                     Ok(None) => ended = true,
                     Err(ReadFault::Wire(error)) => return Err(Fault::Refused(error.as_str())),
@@ -55,7 +67,8 @@ pub(super) async fn answer(
             item = replies.next(), if credit > 0 => match item {
                 Some(Ok(payload)) => {
                     credit -= 1;
-                    match put_item(&mut pieces, entry, &payload) {
+                    let encoded = contained::encode(payload).await;
+                    match encoded.and_then(|envelope| put_item(&mut pieces, entry, envelope)) {
                         Ok(()) => false,
                         Err(error) => {
                             put_outcome(&mut pieces, entry, Err(error), load(serving));
@@ -83,6 +96,36 @@ pub(super) async fn answer(
         if over {
             outgoing.finish();
             return Ok(());
+        }
+    }
+}
+
+/// The outputs, as soon as there are any.
+enum Replies {
+    Opening(Opening),
+    Open(PayloadReplies),
+    Refused,
+}
+
+impl Replies {
+    /// The next output.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing is lost when it is dropped.
+    async fn next(&mut self) -> Option<Result<Payload, CallError>> {
+        if let Self::Opening(opening) = self {
+            match opening.await {
+                Ok(replies) => *self = Self::Open(replies),
+                Err(error) => {
+                    *self = Self::Refused;
+                    return Some(Err(error));
+                }
+            }
+        }
+        match self {
+            Self::Open(replies) => replies.next().await,
+            Self::Opening(_) | Self::Refused => None,
         }
     }
 }

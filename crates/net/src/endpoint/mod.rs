@@ -56,7 +56,7 @@ impl Transport {
     pub(crate) fn serving(address: SocketAddr, identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
         identity.check_address(address)?;
         let mut server = ServerConfig::with_crypto(Arc::new(identity.server_config()?));
-        server.transport_config(tuning.transport());
+        server.transport_config(tuning.answering());
         // Nodes do not move, and who pretends to is refused more cheaply so.
         server.migration(false);
         server.max_incoming(tuning.max_half_open);
@@ -77,7 +77,7 @@ impl Transport {
         server: Option<ServerConfig>,
     ) -> Result<Self, BindError> {
         let mut client = ClientConfig::new(Arc::new(identity.client_config()?));
-        client.transport_config(tuning.transport());
+        client.transport_config(tuning.calling());
         let failed = |source| BindError::Address { address, source };
         let socket = socket(address).map_err(failed)?;
         let thread = OwnThread::spawn().map_err(BindError::Thread)?;

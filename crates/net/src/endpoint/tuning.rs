@@ -16,7 +16,9 @@ pub struct Tuning {
     pub keep_alive: Duration,
     /// How many bytes of one stream may be on their way unread. Default 8 MiB: 25 Gbit/s at a millisecond and a half.
     pub stream_window_bytes: u32,
-    /// The same over all streams of a connection. Default 32 MiB. Threat: memory; quinn's own default is no limit.
+    /// The same over all streams of a connection that somebody else has opened. Default 32 MiB. Threat: memory; quinn's own default is
+    /// no limit. On a connection of our own each stream has its window to itself, because its number of streams is ours: a reader that
+    /// pauses must not hold up the others.
     pub connection_window_bytes: u32,
     /// How many streams a peer may have open towards us, each a call or a pack of up to 32. Default 256. What is beyond waits at the
     /// caller, within its deadline.
@@ -46,7 +48,24 @@ const LONGEST_IDLE: Duration = Duration::from_secs(600);
 const ONE_WAY_STREAMS: u32 = 8;
 
 impl Tuning {
-    pub(crate) fn transport(&self) -> Arc<TransportConfig> {
+    /// For connections that we open.
+    pub(crate) fn calling(&self) -> Arc<TransportConfig> {
+        let mut config = self.transport();
+        let window = u64::from(self.stream_window_bytes) * u64::from(self.max_streams.max(1));
+        config
+            .receive_window(VarInt::from_u64(window).unwrap_or(VarInt::MAX))
+            .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY_STREAMS));
+        Arc::new(config)
+    }
+
+    /// For connections that others open. Nobody reads what they would tell without being asked.
+    pub(crate) fn answering(&self) -> Arc<TransportConfig> {
+        let mut config = self.transport();
+        config.max_concurrent_uni_streams(VarInt::from_u32(0));
+        Arc::new(config)
+    }
+
+    fn transport(&self) -> TransportConfig {
         let mut config = TransportConfig::default();
         let idle = IdleTimeout::try_from(self.idle_timeout.min(LONGEST_IDLE)).ok();
         config
@@ -56,9 +75,8 @@ impl Tuning {
             .receive_window(VarInt::from_u32(self.connection_window_bytes))
             .send_window(self.connection_window_bytes.into())
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams))
-            .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY_STREAMS))
             // A call is no video: nothing of ours goes in datagrams.
             .datagram_receive_buffer_size(None);
-        Arc::new(config)
+        config
     }
 }

@@ -44,6 +44,8 @@ impl Incoming {
     ///
     /// Nothing is lost when it is dropped.
     pub(crate) async fn next_part(&mut self) -> Result<Option<FramePart>, ReadFault> {
+        // A row of small frames would keep everybody else on this thread waiting.
+        tokio::task::coop::consume_budget().await;
         loop {
             match self.reader.next_part() {
                 Ok(Some(part)) => return Ok(Some(part)),

@@ -204,3 +204,80 @@ async fn a_full_node_says_so_and_the_call_is_made_again() {
     assert_eq!(first.await.unwrap().unwrap(), 1);
     assert_eq!(tokio::time::timeout(LONG, patient).await.unwrap().unwrap().unwrap(), 3);
 }
+
+/// A text whose reading and writing may go wrong in the worst way.
+#[derive(Clone)]
+struct Bomb(String);
+
+impl schemars::JsonSchema for Bomb {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
+impl serde::Serialize for Bomb {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        assert!(!self.0.starts_with("out"), "no way out");
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Bomb {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        assert!(!text.starts_with("in"), "no way in");
+        Ok(Self(text))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_panics_while_it_is_read_or_written_is_that_calls_error_only() {
+    let echo = Stage::each("bomb", |bomb: &Bomb| Ok(bomb.clone()));
+    let served = Served::start(App::new().route("/bomb", echo)).await;
+    let client = served.client().await;
+    // Small ones share a pack, large ones are read elsewhere.
+    for length in [10, 1 << 20] {
+        let call = |word: &str| client.call::<_, String>("/bomb", format!("{word}{}", ".".repeat(length)));
+        let (well, read, written) = tokio::join!(call("well"), call("in"), call("out"));
+        assert!(well.unwrap().starts_with("well"));
+        for (outcome, words) in [(read, "no way in"), (written, "no way out")] {
+            let error = outcome.unwrap_err();
+            assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Internal, Trouble::Infrastructure));
+            assert!(error.message().ends_with(words), "{error}");
+        }
+    }
+    served.comes_to_rest().await;
+}
+
+/// Its connection lives on, because QUIC has a thread of its own.
+#[test]
+fn a_call_without_a_deadline_has_the_nodes_also_when_the_node_is_stuck() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (there, here) = (runtime(), runtime());
+    let limits = Limits { default_timeout: Duration::from_millis(300), ..Limits::default() };
+    let served = there.block_on(Served::start(app().limits(limits)));
+    let client = here.block_on(served.client());
+    let (free, stuck) = std::sync::mpsc::channel::<()>();
+    let (begun, is_stuck) = std::sync::mpsc::channel();
+    let sticking = there.spawn(async move {
+        begun.send(()).unwrap();
+        stuck.recv().unwrap_err();
+    });
+    is_stuck.recv().unwrap();
+    let calling = async {
+        let one = client.call::<_, String>("/shout", "ada".to_owned());
+        let large = client.call::<_, Value>("/echo", "a".repeat(100_000));
+        let outcomes = tokio::time::timeout(LONG, async { tokio::join!(one, large) }).await.unwrap();
+        [outcomes.0.unwrap_err(), outcomes.1.unwrap_err()]
+    };
+    for error in here.block_on(calling) {
+        assert_eq!(Trouble::of(&error), Trouble::Deadline, "{error}");
+    }
+    drop(free);
+    there.block_on(sticking).unwrap();
+    there.block_on(served.comes_to_rest());
+}

@@ -233,3 +233,24 @@ async fn the_calls_of_a_pack_are_answered_each_by_itself() {
     assert_eq!(answers, [(0, FrameKind::Done), (2, FrameKind::Fail), (3, FrameKind::Done)]);
     served.comes_to_rest().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_route_may_take_less_than_others_and_refusals_are_counted() {
+    let mut config = patient();
+    config.max_body_bytes_by_route.insert("/shout".to_owned(), 100);
+    let served =
+        Served::start_with(app().route("/more", Stage::each("more", |text: &String| Ok(text.len()))), config).await;
+    let client = served.client().await;
+    for length in [1_000, 100_000] {
+        let error = client.call::<_, String>("/shout", "a".repeat(length)).await.unwrap_err();
+        assert_eq!((error.status(), error.was_started()), (Some(413), false));
+        assert!(error.message().ends_with("/shout takes 100 (max_body_bytes)"), "{error}");
+        assert_eq!(client.call::<_, usize>("/more", "a".repeat(length)).await.unwrap(), length);
+    }
+    assert_eq!(client.call::<_, String>("/shout", 7).await.unwrap_err().status(), None);
+    let counted = "callboard_net_calls_refused_total{kind=\"invalid_input\"} 3";
+    assert!(served.edge.metrics().contains(counted), "{}", served.edge.metrics());
+    // Nobody left a call behind.
+    served.comes_to_rest().await;
+    assert!(served.edge.metrics().contains("callboard_net_streams_cancelled_total 0"), "{}", served.edge.metrics());
+}

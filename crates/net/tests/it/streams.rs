@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
-use callboard_core::{App, Caller, ErrorKind, Failure, StreamStage};
+use callboard_core::{App, Caller, ErrorKind, Failure, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
 use futures_util::{StreamExt, stream};
 
@@ -85,5 +85,27 @@ async fn a_stream_that_is_not_read_ends_at_its_deadline() {
     assert_eq!(kinds, [FrameKind::Item, FrameKind::Fail]);
     let fail: Fail = frames[1].0.header().unwrap();
     assert_eq!(fail.kind, "deadline_exceeded");
+    served.comes_to_rest().await;
+}
+
+/// More outputs are on their way than one connection used to have room for, and nobody reads them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_pause_hold_up_nobody_else() {
+    let large = StreamStage::each("large", |bytes: Arc<usize>| {
+        let bytes = *bytes;
+        stream::iter((0..16).map(move |_| Ok(Value::from(bytes::Bytes::from(vec![7_u8; bytes])))))
+    });
+    let echo = Stage::each("echo", |value: &Value| Ok(value.clone()));
+    let served = Served::start(App::new().route_streaming("/large", large).route("/echo", echo)).await;
+    let client = served.client().await;
+    let mut paused = Vec::new();
+    for _ in 0..6 {
+        let mut replies = client.replies::<_, Value>("/large", 1_usize << 20).unwrap();
+        replies.next().await.unwrap().unwrap();
+        paused.push(replies);
+    }
+    let value = Value::from(bytes::Bytes::from(vec![1_u8; 2 << 20]));
+    assert_eq!(client.call::<_, Value>("/echo", value.clone()).await.unwrap(), value);
+    drop(paused);
     served.comes_to_rest().await;
 }

@@ -1,0 +1,108 @@
+//! Three nodes: one that is called over QUIC, one whose stages run on the first, and the latter's own clients.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use callboard_codec::Value;
+use callboard_core::{App, Caller, Client as LocalClient, Elsewhere, Node, Pipeline, Stage};
+use callboard_net::{Client, Cluster, Edge, Identity, NetConfig, Static};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+pub(crate) struct Ours {
+    client: Client,
+    gateway: LocalClient,
+    begun: tokio::sync::Mutex<mpsc::Receiver<()>>,
+    cancelled: tokio::sync::Mutex<mpsc::Receiver<Instant>>,
+    _nodes: (Node, Edge, Node, Edge, Cluster),
+}
+
+/// Says when it is dropped.
+struct Dropped(mpsc::Sender<Instant>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.try_send(Instant::now());
+    }
+}
+
+fn echo() -> Stage<Value, Value> {
+    Stage::each("echo", |value: &Value| Ok(value.clone())).max_batch_size(32)
+}
+
+fn edge(identity: &Identity) -> Edge {
+    Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap()
+}
+
+impl Ours {
+    pub(crate) async fn start(there: &Handle, identity: &Identity) -> Self {
+        let (begins, begun) = mpsc::channel(1);
+        let (drops, cancelled) = mpsc::channel(1);
+        let held = Stage::<Value, Value>::each_async("held", move |_| {
+            let (begins, dropped) = (begins.clone(), Dropped(drops.clone()));
+            async move {
+                begins.send(()).await.unwrap();
+                std::future::pending::<()>().await;
+                drop(dropped);
+                unreachable!("nothing ends it")
+            }
+        });
+        let worker = {
+            let identity = identity.clone();
+            there.spawn(async move {
+                let edge = edge(&identity);
+                let app = App::new().route("/echo", echo()).route("/held", held);
+                let node = app.start().await.unwrap();
+                edge.open(node.client());
+                (node, edge)
+            })
+        };
+        let (worker, worker_edge) = worker.await.unwrap();
+        let gateway_edge = edge(identity);
+        let app = App::new()
+            .route("/stage", Pipeline::<Value, Value>::elsewhere("echo"))
+            .route("/held", Pipeline::<Value, Value>::elsewhere("held"))
+            .route("/local", Stage::each("local", |value: &Value| Ok(value.clone())).max_batch_size(32));
+        let gateway = app.start().await.unwrap();
+        gateway_edge.open(gateway.client());
+        let cluster = Cluster::start(&gateway_edge, Arc::new(Static::new([worker_edge.address()])));
+        gateway.handle().join(cluster.clone()).unwrap();
+        while !(cluster.offers("echo") && cluster.offers("held")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let url = format!("quic://{}", worker_edge.address());
+        let client = Client::builder().identity(identity.clone()).connect(&url).await.unwrap();
+        Self {
+            client,
+            gateway: gateway.client(),
+            begun: begun.into(),
+            cancelled: cancelled.into(),
+            _nodes: (worker, worker_edge, gateway, gateway_edge, cluster),
+        }
+    }
+
+    pub(crate) async fn route(&self, value: &Value) {
+        let output: Value = self.client.call("/echo", value.clone()).await.unwrap();
+        assert!(matches!(output, Value::Bytes(_)));
+    }
+
+    pub(crate) async fn stage(&self, value: &Value) {
+        let output: Value = self.gateway.call("/stage", value.clone()).await.unwrap();
+        assert!(matches!(output, Value::Bytes(_)));
+    }
+
+    pub(crate) async fn local(&self, value: &Value) {
+        let output: Value = self.gateway.call("/local", value.clone()).await.unwrap();
+        assert!(matches!(output, Value::Bytes(_)));
+    }
+
+    /// How long after its caller has left a worker on the peer is told.
+    pub(crate) async fn cancel(&self) -> Duration {
+        let gateway = self.gateway.clone();
+        let calling = tokio::spawn(async move { gateway.call::<Value, Value>("/held", Value::Null).await });
+        self.begun.lock().await.recv().await.unwrap();
+        let left = Instant::now();
+        calling.abort();
+        self.cancelled.lock().await.recv().await.unwrap().saturating_duration_since(left)
+    }
+}

@@ -1,0 +1,127 @@
+//! The ways a request can go, and a closed loop of callers on one of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_net::Identity;
+use hdrhistogram::Histogram;
+use tokio::runtime::Handle;
+
+use super::bare::Bare;
+use super::ours::Ours;
+use super::tonic_echo::Tonic;
+use crate::{cpu_time, now};
+
+/// Nothing takes longer than a minute.
+const LONGEST_NANOS: u64 = 60_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    BareStream,
+    BareFrames,
+    Route,
+    Stage,
+    Local,
+    Tonic,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::BareStream => "bare stream",
+            Self::BareFrames => "bare frames",
+            Self::Route => "route",
+            Self::Stage => "stage",
+            Self::Local => "local",
+            Self::Tonic => "tonic",
+        }
+    }
+}
+
+/// What one way did in one round.
+pub(crate) struct Measured {
+    requests: u64,
+    took: Duration,
+    /// In microseconds.
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    /// Of both ends, for each request.
+    pub(crate) cpu: f64,
+}
+
+impl Measured {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.requests as f64 / self.took.as_secs_f64()
+    }
+}
+
+/// All of them, connected.
+pub(crate) struct Ways {
+    bare: Arc<Bare>,
+    ours: Arc<Ours>,
+    tonic: Tonic,
+}
+
+impl Ways {
+    /// Servers on `there`, callers where this runs.
+    pub(crate) async fn start(there: &Handle) -> Self {
+        let directory = std::env::temp_dir().join(format!("callboard-hop-{}", std::process::id()));
+        let identity = Identity::development_in(&directory.join("development")).unwrap();
+        let ways = Self {
+            bare: Arc::new(Bare::start(there, &identity).await),
+            ours: Arc::new(Ours::start(there, &identity).await),
+            tonic: Tonic::start(there).await,
+        };
+        std::fs::remove_dir_all(directory).unwrap();
+        ways
+    }
+
+    pub(crate) async fn load(&self, way: Way, bytes: usize, callers: usize, duration: Duration) -> Measured {
+        let (cpu, began) = (cpu_time(), now());
+        let until = began + duration;
+        let payload = Bytes::from(vec![7_u8; bytes]);
+        let callers: Vec<_> = (0..callers)
+            .map(|_| {
+                let (bare, ours, mut tonic) = (Arc::clone(&self.bare), Arc::clone(&self.ours), self.tonic.clone());
+                let payload = payload.clone();
+                tokio::spawn(async move {
+                    let value = Value::from(payload.clone());
+                    let mut latencies = Histogram::<u64>::new_with_bounds(1, LONGEST_NANOS, 3).unwrap();
+                    loop {
+                        let asked = now();
+                        if asked > until {
+                            return latencies;
+                        }
+                        match way {
+                            Way::BareStream => assert_eq!(bare.stream(payload.clone()).await, bytes),
+                            Way::BareFrames => assert_eq!(bare.frame(payload.clone()).await, bytes),
+                            Way::Route => ours.route(&value).await,
+                            Way::Stage => ours.stage(&value).await,
+                            Way::Local => ours.local(&value).await,
+                            Way::Tonic => assert_eq!(tonic.call(payload.clone()).await, bytes),
+                        }
+                        latencies.saturating_record(asked.elapsed().as_nanos() as u64);
+                    }
+                })
+            })
+            .collect();
+        let mut all = Histogram::<u64>::new_with_bounds(1, LONGEST_NANOS, 3).unwrap();
+        for caller in callers {
+            all.add(caller.await.unwrap()).unwrap();
+        }
+        let micros = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
+        let cpu = (cpu_time() - cpu).as_secs_f64() * 1e6 / all.len() as f64;
+        Measured { requests: all.len(), took: began.elapsed(), p50: micros(0.5), p99: micros(0.99), cpu }
+    }
+
+    /// How long after a caller has left its worker on the peer knows.
+    pub(crate) async fn cancelled_after(&self, cancels: usize) -> Vec<Duration> {
+        let mut after = Vec::with_capacity(cancels);
+        for _ in 0..cancels {
+            after.push(self.ours.cancel().await);
+        }
+        after
+    }
+}
