@@ -47,6 +47,10 @@ deny:
 crowds:
     cargo test --release --test crowds -- --nocapture --include-ignored ten_thousand
 
+# What is promised of a cluster under load and loss, in full and with its times: a quiet machine, about ten minutes.
+rows:
+    CALLBOARD_ROWS=full cargo test --release -p callboard-net --test it rows -- --nocapture --test-threads=1
+
 # What metrics cost, in instructions of a call; needs valgrind.
 metrics-cost:
     benches/metrics-cost.sh

@@ -2,6 +2,7 @@
 //!
 //! What is read and written on streams runs wherever its caller does; packets, acknowledgements and timers are the thread's.
 
+mod thaw;
 mod thread;
 mod tuning;
 
@@ -86,7 +87,7 @@ impl Transport {
         let number = identity.derived_number("connection ids");
         config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(number)));
         config.min_reset_interval(std::time::Duration::from_millis(1));
-        let runtime: Arc<dyn Runtime> = Arc::new(thread.runtime());
+        let runtime: Arc<dyn Runtime> = Arc::new(thread.runtime(tuning.faults.clone()));
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
         Ok(Self { endpoint, client, identity, thread })
     }

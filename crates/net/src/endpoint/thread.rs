@@ -11,6 +11,9 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, TokioRuntime};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use super::thaw::thawing;
+use crate::testing::Faults;
+
 /// How long the last packets of a closed endpoint may take to leave.
 const LAST_PACKETS: Duration = Duration::from_millis(250);
 
@@ -40,8 +43,8 @@ impl OwnThread {
         &self.handle
     }
 
-    pub(super) fn runtime(&self) -> OnThread {
-        OnThread { handle: self.handle.clone() }
+    pub(super) fn runtime(&self, faults: Option<Faults>) -> OnThread {
+        OnThread { handle: self.handle.clone(), faults }
     }
 
     /// Ends the thread when the endpoint has said its last, without waiting for it here.
@@ -56,6 +59,8 @@ impl OwnThread {
 #[derive(Debug)]
 pub(super) struct OnThread {
     handle: Handle,
+    /// Only in tests.
+    faults: Option<Faults>,
 }
 
 impl Runtime for OnThread {
@@ -70,7 +75,11 @@ impl Runtime for OnThread {
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let _entered = self.handle.enter();
-        TokioRuntime.wrap_udp_socket(socket)
+        let socket = thawing(TokioRuntime.wrap_udp_socket(socket)?, &self.handle);
+        Ok(match &self.faults {
+            None => socket,
+            Some(faults) => faults.over(socket, self.handle.clone()),
+        })
     }
 
     fn now(&self) -> Instant {

@@ -26,6 +26,9 @@ pub struct Tuning {
     /// How many handshakes may be under way. Default 1,024. Threat: floods of first packets. From a quarter of it on, callers must
     /// first prove that they are where they say.
     pub max_half_open: usize,
+    /// Bad weather, for tests. Default none.
+    #[doc(hidden)]
+    pub faults: Option<crate::testing::Faults>,
 }
 
 impl Default for Tuning {
@@ -37,6 +40,7 @@ impl Default for Tuning {
             connection_window_bytes: 32 << 20,
             max_streams: 256,
             max_half_open: 1024,
+            faults: None,
         }
     }
 }

@@ -2,22 +2,24 @@
 //! line for each execution, written before it; it survives whoever wrote it.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use callboard_core::{App, CallOptions, ErrorKind, Instant, Node, Pipeline, Stage};
+use callboard_core::{App, CallOptions, Contract, ErrorKind, Node, Pipeline};
 use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
 use futures_util::StreamExt;
 
 use crate::common::{self, LONG, until};
+use crate::ledger::{Book, Work};
+use crate::rows::working;
 
 const DIRECTORY: &str = "CALLBOARD_TEST_DIRECTORY";
 const CONTRACT: &str = "CALLBOARD_TEST_CONTRACT";
+const ADDRESS: &str = "CALLBOARD_TEST_ADDRESS";
 
 /// Not a test: what a worker process runs, started by the tests below.
 #[test]
@@ -25,21 +27,13 @@ const CONTRACT: &str = "CALLBOARD_TEST_CONTRACT";
 fn worker_process() {
     let Some(directory) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
     let idempotent = std::env::var(CONTRACT).is_ok_and(|contract| contract == "idempotent");
+    let address = std::env::var(ADDRESS).map_or_else(|_| common::loopback(), |address| address.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let edge = Edge::bind(common::loopback(), identity, NetConfig::default()).unwrap();
-        let ledger = directory.join("ledger");
-        let work = Stage::each_async("work", move |id: Arc<u64>| {
-            let ledger = ledger.clone();
-            async move {
-                let mut file = OpenOptions::new().create(true).append(true).open(&ledger)?;
-                // One write of a line is not mixed with another's.
-                file.write_all(format!("{id}\n").as_bytes())?;
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                Ok(*id)
-            }
-        });
+        let edge = Edge::bind(address, identity, NetConfig::default()).unwrap();
+        let book = Book::File(directory.join("ledger"));
+        let work = working(&book, u64::from(std::process::id()), Duration::from_millis(5));
         let work = if idempotent { work.idempotent() } else { work };
         let node = App::new().route("/work", work.concurrency(64)).start().await.unwrap();
         edge.open(node.client());
@@ -52,30 +46,49 @@ fn worker_process() {
 }
 
 /// A worker process. Killed when dropped.
-struct Worker {
-    child: Child,
+pub(crate) struct Worker {
+    pub(crate) child: Child,
     /// Read no more, and open: who writes to a closed pipe fails.
     _stdout: BufReader<ChildStdout>,
     address: SocketAddr,
+    directory: PathBuf,
+    contract: Contract,
 }
 
 impl Worker {
-    fn start(directory: &Path, contract: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::worker_process", "--ignored", "--nocapture"])
-            .env(DIRECTORY, directory)
-            .env(CONTRACT, contract)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+    fn start(directory: &Path, contract: Contract, address: Option<SocketAddr>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "processes::worker_process", "--ignored", "--nocapture"]);
+        command.env(DIRECTORY, directory).env(CONTRACT, if contract.may_run_again() { "idempotent" } else { "" });
+        if let Some(address) = address {
+            command.env(ADDRESS, address.to_string());
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let lines = stdout.by_ref().lines();
         let said = lines.map_while(Result::ok).find_map(|line| line.split("serving ").nth(1).map(str::to_owned));
         let address = said.expect("it says where it serves").trim().parse().unwrap();
-        Self { child, _stdout: stdout, address }
+        Self { child, _stdout: stdout, address, directory: directory.to_owned(), contract }
     }
 
-    fn signal(&self, name: &str) {
+    /// Another one in its place, when it has ended.
+    pub(crate) fn again(&mut self) {
+        self.child.wait().unwrap();
+        *self = Self::start(&self.directory, self.contract, Some(self.address));
+    }
+
+    /// How long it takes to end, and with what.
+    pub(crate) async fn ended(&mut self) -> (Duration, Option<i32>) {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (since.elapsed(), status.code());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
         // The shell's own `kill`: a program of that name is not installed everywhere.
         let script = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success(), "{script}");
@@ -90,17 +103,17 @@ impl Drop for Worker {
 }
 
 /// A node of this process that has no stage of its own.
-struct Gateway {
-    node: Node,
-    cluster: Cluster,
+pub(crate) struct Gateway {
+    pub(crate) node: Node,
+    pub(crate) cluster: Cluster,
     _edge: Edge,
 }
 
 impl Gateway {
-    async fn start(directory: &Path, workers: &[&Worker]) -> Self {
+    pub(crate) async fn start(directory: &Path, workers: &[&Worker]) -> Self {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let edge = Edge::bind(common::loopback(), identity, NetConfig::default()).unwrap();
-        let node = App::new().route("/run", Pipeline::<u64, u64>::elsewhere("work")).start().await.unwrap();
+        let node = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work")).start().await.unwrap();
         edge.open(node.client());
         let cluster = Cluster::start(&edge, Arc::new(Static::new(workers.iter().map(|worker| worker.address))));
         node.handle().join(cluster.clone()).unwrap();
@@ -115,8 +128,9 @@ impl Gateway {
         let calls = futures_util::stream::iter(0..count).map(|id| {
             let client = client.clone();
             async move {
-                let options = CallOptions::new().with_timeout(Instant::now(), LONG);
-                (id, client.call_with::<_, u64>("/run", id, options).await.map_err(|error| error.kind()))
+                let options = CallOptions::new().with_timeout(Instant::now().into(), LONG);
+                let work: Work = (id, u64::MAX);
+                (id, client.call_with::<_, u64>("/run", work, options).await.map_err(|error| error.kind()))
             }
         });
         let mut calls = std::pin::pin!(calls.buffer_unordered(AT_ONCE));
@@ -135,18 +149,22 @@ impl Gateway {
 
 /// How often each call was executed.
 fn executions(directory: &Path) -> HashMap<u64, usize> {
-    let ledger = fs::read_to_string(directory.join("ledger")).unwrap();
     let mut executions = HashMap::new();
-    for id in ledger.lines() {
-        *executions.entry(id.parse().unwrap()).or_default() += 1;
+    for execution in book(directory).executions() {
+        *executions.entry(execution.id).or_default() += 1;
     }
     executions
 }
 
-fn scene(name: &str, contract: &str) -> (PathBuf, Worker, Worker) {
+pub(crate) fn book(directory: &Path) -> Book {
+    Book::File(directory.join("ledger"))
+}
+
+pub(crate) fn scene(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
     let directory = common::directory(name).parent().unwrap().to_owned();
     Identity::development_in(&directory.join("development")).unwrap();
-    let (first, second) = (Worker::start(&directory, contract), Worker::start(&directory, contract));
+    let start = || Worker::start(&directory, contract, None);
+    let (first, second) = (start(), start());
     (directory, first, second)
 }
 
@@ -157,7 +175,7 @@ const AT_ONCE: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_fails_no_call_that_may_be_run_again() {
-    let (directory, first, second) = scene("killed-idempotent", "idempotent");
+    let (directory, first, second) = scene("killed-idempotent", Contract::Idempotent);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("KILL")).await;
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
@@ -169,7 +187,7 @@ async fn a_killed_node_fails_no_call_that_may_be_run_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_makes_no_call_run_twice() {
-    let (directory, first, second) = scene("killed-at-most-once", "at_most_once");
+    let (directory, first, second) = scene("killed-at-most-once", Contract::AtMostOnce);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("KILL")).await;
     let executions = executions(&directory);
@@ -183,7 +201,7 @@ async fn a_killed_node_makes_no_call_run_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_told_to_end_fails_no_call() {
-    let (directory, mut first, second) = scene("terminated", "at_most_once");
+    let (directory, mut first, second) = scene("terminated", Contract::AtMostOnce);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("TERM")).await;
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
@@ -195,7 +213,7 @@ async fn a_node_that_is_told_to_end_fails_no_call() {
 /// Stopped, not dead: its peers cannot tell the difference, and what it did not answer is run elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_fails_no_call_that_may_be_run_again_and_is_used_again_when_it_thaws() {
-    let (directory, first, second) = scene("frozen", "idempotent");
+    let (directory, first, second) = scene("frozen", Contract::Idempotent);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("STOP")).await;
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();

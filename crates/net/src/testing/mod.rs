@@ -1,4 +1,6 @@
-//! A peer that says whatever it is told to: for tests of what a node makes of it.
+//! For tests of what a node makes of others: a peer that says whatever it is told to, and bad weather between them.
+
+mod faults;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, Hello, ResetCode,
 use quinn::{Connection, ConnectionError, Endpoint};
 use tokio::runtime::Handle;
 
+pub use self::faults::{Bytes as BytesByAddress, Faults, Met, Weather};
 use crate::client::Client;
 use crate::endpoint::{BindError, Transport, Tuning};
 use crate::identity::Identity;

@@ -1,0 +1,211 @@
+//! What callers saw against what workers executed.
+//!
+//! A caller writes down each outcome, a worker each execution before it begins. Then it must hold that every call has one outcome; that
+//! nothing ran twice which may not; that what was said to be done was done, and what was said not to be started was not; and that nothing
+//! was started after its deadline.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use callboard_core::{CallError, Contract, ErrorKind, Failure};
+use parking_lot::Mutex;
+
+/// A call of a test: its number, and when it is late, in microseconds since 1970, because a worker may be another process.
+pub(crate) type Work = (u64, u64);
+
+/// The time in those microseconds.
+pub(crate) fn micros_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64
+}
+
+/// One start of user code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Execution {
+    pub(crate) id: u64,
+    pub(crate) started: u64,
+    pub(crate) due: u64,
+    /// Which worker, for whoever counts shares.
+    pub(crate) worker: u64,
+}
+
+/// Where workers write.
+#[derive(Clone, Debug)]
+pub(crate) enum Book {
+    Memory(Arc<Mutex<Vec<Execution>>>),
+    File(PathBuf),
+}
+
+impl Book {
+    pub(crate) fn in_memory() -> Self {
+        Self::Memory(Arc::default())
+    }
+
+    pub(crate) fn begin(&self, (id, due): Work, worker: u64) -> Result<(), Failure> {
+        let started = micros_now();
+        match self {
+            Self::Memory(book) => book.lock().push(Execution { id, started, due, worker }),
+            Self::File(path) => {
+                let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+                // One write of a line is not mixed with another's, and survives whoever wrote it.
+                file.write_all(format!("{id} {started} {due} {worker}\n").as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn executions(&self) -> Vec<Execution> {
+        match self {
+            Self::Memory(book) => book.lock().clone(),
+            Self::File(path) => read(path),
+        }
+    }
+}
+
+fn read(path: &Path) -> Vec<Execution> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = |line: &str| {
+        let mut numbers = line.split(' ').map(|number| number.parse().unwrap());
+        let mut next = || numbers.next().unwrap();
+        Execution { id: next(), started: next(), due: next(), worker: next() }
+    };
+    text.lines().map(line).collect()
+}
+
+/// What became of one call, in the words of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Saw {
+    Done,
+    /// Nothing was started.
+    Refused(ErrorKind),
+    /// It may have run.
+    Failed(ErrorKind),
+}
+
+/// The callers' side.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    saw: HashMap<u64, Saw>,
+    violations: Vec<String>,
+}
+
+/// How it came out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) calls: usize,
+    pub(crate) done: usize,
+    pub(crate) refused: usize,
+    pub(crate) failed: usize,
+    /// Calls that ran more than once.
+    pub(crate) repeated: usize,
+}
+
+impl Ledger {
+    /// A call has this outcome.
+    pub(crate) fn note(&mut self, id: u64, outcome: &Result<u64, CallError>) {
+        let saw = match outcome {
+            Ok(told) => {
+                if *told != id {
+                    self.violations.push(format!("call {id} got the answer of {told}"));
+                }
+                Saw::Done
+            }
+            Err(error) if error.is_retryable() => Saw::Refused(error.kind()),
+            Err(error) => Saw::Failed(error.kind()),
+        };
+        self.put(id, saw);
+    }
+
+    fn put(&mut self, id: u64, saw: Saw) {
+        if let Some(before) = self.saw.insert(id, saw) {
+            self.violations.push(format!("call {id} has two outcomes: {before:?}, {saw:?}"));
+        }
+    }
+
+    /// Those that were not done, and why.
+    pub(crate) fn not_done(&self) -> Vec<(u64, Saw)> {
+        self.saw.iter().filter(|(_, saw)| **saw != Saw::Done).map(|(id, saw)| (*id, *saw)).collect()
+    }
+
+    /// Holds the two sides against each other. `late` is what a clock's reading and a way may add to a deadline.
+    ///
+    /// # Panics
+    ///
+    /// With the first violations, when there is one.
+    pub(crate) fn check(&self, calls: u64, executions: &[Execution], contract: Contract, late: Duration) -> Sums {
+        let (sums, violations) = self.compare(calls, executions, contract, late);
+        let first: Vec<_> = violations.iter().take(10).collect();
+        assert!(violations.is_empty(), "{} violations, of {sums:?}: {first:#?}", violations.len());
+        sums
+    }
+
+    fn compare(&self, calls: u64, executions: &[Execution], contract: Contract, late: Duration) -> (Sums, Vec<String>) {
+        let mut violations = self.violations.clone();
+        let mut ran: HashMap<u64, usize> = HashMap::new();
+        for execution in executions {
+            *ran.entry(execution.id).or_default() += 1;
+            let over = execution.started.saturating_sub(execution.due);
+            if over > late.as_micros() as u64 {
+                violations.push(format!("call {} was started {over} µs after its deadline", execution.id));
+            }
+        }
+        let mut sums = Sums { calls: self.saw.len(), ..Sums::default() };
+        for id in 0..calls {
+            let times = ran.remove(&id).unwrap_or_default();
+            sums.repeated += usize::from(times > 1);
+            if times > 1 && !contract.may_run_again() {
+                violations.push(format!("call {id} ran {times} times"));
+            }
+            match self.saw.get(&id) {
+                None => violations.push(format!("call {id} has no outcome")),
+                Some(Saw::Done) => {
+                    sums.done += 1;
+                    if times == 0 {
+                        violations.push(format!("call {id} is said to be done, and never ran"));
+                    }
+                }
+                Some(Saw::Refused(kind)) => {
+                    sums.refused += 1;
+                    if times > 0 {
+                        violations.push(format!("call {id} ran, and is said not to have been started ({kind})"));
+                    }
+                }
+                Some(Saw::Failed(_)) => sums.failed += 1,
+            }
+        }
+        violations.extend(ran.keys().map(|id| format!("call {id} ran, and was never made")));
+        (sums, violations)
+    }
+}
+
+fn found(ledger: &Ledger, executions: &[Execution], contract: Contract) -> String {
+    ledger.compare(2, executions, contract, Duration::ZERO).1.join("; ")
+}
+
+/// What the checker is for, seen to be found.
+#[test]
+fn a_ledger_that_does_not_add_up_is_found() {
+    let run = |id| Execution { id, started: 5, due: 10, worker: 0 };
+    let mut ledger = Ledger::default();
+    ledger.note(0, &Ok(0));
+    assert_eq!(found(&ledger, &[run(0)], Contract::AtMostOnce), "call 1 has no outcome");
+    ledger.put(1, Saw::Refused(ErrorKind::Overloaded));
+    assert_eq!(found(&ledger, &[run(0)], Contract::AtMostOnce), "");
+    assert_eq!(found(&ledger, &[], Contract::AtMostOnce), "call 0 is said to be done, and never ran");
+    assert_eq!(found(&ledger, &[run(0), run(0)], Contract::AtMostOnce), "call 0 ran 2 times");
+    assert_eq!(found(&ledger, &[run(0), run(0)], Contract::Idempotent), "");
+    let started = found(&ledger, &[run(0), run(1)], Contract::Idempotent);
+    assert_eq!(started, "call 1 ran, and is said not to have been started (overloaded)");
+    assert_eq!(found(&ledger, &[run(0), run(7)], Contract::Idempotent), "call 7 ran, and was never made");
+    let late = Execution { id: 0, started: 12, due: 10, worker: 0 };
+    assert_eq!(found(&ledger, &[late], Contract::Idempotent), "call 0 was started 2 µs after its deadline");
+    ledger.put(1, Saw::Done);
+    assert!(found(&ledger, &[run(0), run(1)], Contract::Pure).contains("two outcomes"));
+    let mut wrong = Ledger::default();
+    wrong.note(0, &Ok(3));
+    wrong.note(1, &Ok(1));
+    assert_eq!(found(&wrong, &[run(0), run(1)], Contract::Pure), "call 0 got the answer of 3");
+}

@@ -1,0 +1,89 @@
+//! R10: whatever is given up, wherever it is, leaves nothing behind.
+
+use std::time::{Duration, Instant};
+
+use callboard_core::App;
+use tokio::task::JoinSet;
+
+use super::{Scale, cluster, working};
+use crate::common::LONG;
+use crate::ledger::{Book, Ledger, Work};
+
+const AT_ONCE: usize = 64;
+
+/// Resident memory of this process, where the system tells it.
+fn resident_kib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok())
+}
+
+/// At random points, from before they are sent until after they are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
+    let scale = Scale::of(0, 0);
+    let count: u64 = if scale.is_full { 1_000_000 } else { 5_000 };
+    let seed = std::env::var("CALLBOARD_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    println!("CALLBOARD_SEED={seed}");
+    let mut chance = fastrand::Rng::with_seed(seed);
+    let book = Book::in_memory();
+    let work = working(&book, 0, Duration::from_millis(2)).concurrency(64);
+    let (gateway, workers) = cluster(vec![App::new().route("/work", work)]).await;
+    let client = gateway.served.node.client();
+    let (mut calls, mut ledger, mut given_up) = (JoinSet::new(), Ledger::default(), 0);
+    let mut warm = None;
+    for id in 0..count {
+        if calls.len() >= AT_ONCE {
+            given_up += note(calls.join_next().await.unwrap().unwrap(), &mut ledger);
+        }
+        if id == count / 10 {
+            warm = resident_kib();
+        }
+        let (client, patience) = (client.clone(), Duration::from_micros(chance.u64(0..20_000)));
+        calls.spawn(async move {
+            let call = client.call::<Work, u64>("/run", (id, u64::MAX));
+            (id, tokio::time::timeout(patience, call).await.ok())
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        given_up += note(call.unwrap(), &mut ledger);
+    }
+    let begun = Instant::now();
+    workers[0].comes_to_rest().await;
+    gateway.served.comes_to_rest().await;
+    scale.hold("R10 at rest after the last", begun.elapsed(), Duration::from_secs(1));
+    println!("R10 {given_up} of {count} were given up, {} had an outcome", count - given_up);
+    assert!(given_up > count / 10 && given_up < count, "{given_up} of {count}");
+    assert!(workers[0].node.describe().stages[0].queued == 0);
+    // Room for everything is there again.
+    let mut again = JoinSet::new();
+    for id in 0..AT_ONCE as u64 {
+        let client = client.clone();
+        again.spawn(async move { client.call::<Work, u64>("/run", (id, u64::MAX)).await });
+    }
+    let all = tokio::time::timeout(LONG, again.join_all()).await.unwrap();
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
+    // What is left of an outcome that was given up may have run, and none twice.
+    let executions = book.executions();
+    let mut ids: Vec<u64> = executions.iter().map(|execution| execution.id).collect();
+    ids.truncate(executions.len() - AT_ONCE);
+    ids.sort_unstable();
+    assert!(ids.windows(2).all(|two| two[0] != two[1]), "a call that was given up ran twice");
+    if let (Some(warm), Some(now)) = (warm, resident_kib()) {
+        // The ledger of this test itself grows with what was executed.
+        let own = (executions.len() * 64 / 1024) as u64;
+        println!("R10 resident: {warm} kB warm, {now} kB at the end, of which the ledger about {own} kB");
+        assert!(!scale.is_full || now <= (warm + own) * 21 / 20, "{warm} kB became {now} kB");
+    }
+}
+
+/// 1 for a call that was given up.
+fn note((id, outcome): (u64, Option<Result<u64, callboard_core::CallError>>), ledger: &mut Ledger) -> u64 {
+    match outcome {
+        Some(outcome) => {
+            ledger.note(id, &outcome);
+            assert!(outcome.is_ok(), "{outcome:?}");
+            0
+        }
+        None => 1,
+    }
+}

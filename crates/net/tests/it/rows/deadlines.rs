@@ -1,0 +1,38 @@
+//! R9: nothing begins after its deadline, and whoever is late hears of it.
+
+use std::time::Duration;
+
+use callboard_core::{App, Contract, ErrorKind};
+
+use super::{Scale, cluster, offer, quantile, working};
+use crate::common::LONG;
+use crate::ledger::Book;
+
+const SHORT: Duration = Duration::from_millis(20);
+
+/// One call of ten has 20 ms, and the work takes 100 ms and more of it comes than is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_begins_after_its_deadline() {
+    let scale = Scale::of(100, 4);
+    let book = Book::in_memory();
+    let concurrency = scale.rate / 20;
+    let work = |worker| working(&book, worker, Duration::from_millis(100)).concurrency(concurrency);
+    let (gateway, workers) = cluster((0..2).map(|n| App::new().route("/work", work(n))).collect()).await;
+    let client = gateway.served.node.client();
+    let timeout = |id: u64| if id.is_multiple_of(10) { SHORT } else { LONG };
+    let offer = offer(&client, scale.rate, scale.lasting, timeout).await;
+    let sums = offer.ledger.check(offer.count(), &book.executions(), Contract::AtMostOnce, scale.lateness());
+    let short: Vec<_> = offer.calls.iter().filter(|call| call.id.is_multiple_of(10)).collect();
+    // Refused as hopeless, or late: none has waited for what it cannot have.
+    for call in &short {
+        let kind = call.outcome.as_ref().unwrap_err().kind();
+        assert!(matches!(kind, ErrorKind::DeadlineExceeded | ErrorKind::Overloaded), "{:?}", call.outcome);
+    }
+    println!("R9 {sums:?}");
+    let told = quantile(short.iter().map(|call| call.took).collect(), 0.99);
+    scale.hold("R9 told p99", told, SHORT + Duration::from_millis(20));
+    for worker in &workers {
+        worker.comes_to_rest().await;
+    }
+    gateway.served.comes_to_rest().await;
+}

@@ -1,0 +1,150 @@
+//! The rows of what is promised of a cluster under load and loss, each as a test with its figure.
+//!
+//! The short form runs with every test run: a hundred or two calls a second for a few seconds, on whatever the machine has left; it holds
+//! everything that is counted, and prints what is timed. The full form, `just rows`, is meant for a quiet machine and an optimised build:
+//! 500 calls a second for 60 s, the half of the thousand for which the figures were set, because two cores carry callers, gateway and
+//! workers alike; it holds the times as well.
+
+#![allow(clippy::print_stdout, reason = "figures are for whoever reads the output")]
+
+mod cancels;
+mod crashes;
+mod deadlines;
+mod flood;
+mod overload;
+mod processes;
+mod slow;
+mod weather;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use callboard_core::{App, CallError, CallOptions, Client, Pipeline, Stage};
+use tokio::task::JoinSet;
+
+use crate::common::{Member, Served};
+use crate::ledger::{Book, Ledger, Work, micros_now};
+
+/// How much of a row is played.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    /// Times are held, too.
+    pub(crate) is_full: bool,
+    /// Calls in a second.
+    pub(crate) rate: u32,
+    pub(crate) lasting: Duration,
+}
+
+impl Scale {
+    /// That of this run; the short form offers so much.
+    pub(crate) fn of(short_rate: u32, short_seconds: u64) -> Self {
+        let is_full = std::env::var("CALLBOARD_ROWS").is_ok_and(|rows| rows == "full");
+        match is_full {
+            true => Self { is_full, rate: 500, lasting: Duration::from_secs(60) },
+            false => Self { is_full, rate: short_rate, lasting: Duration::from_secs(short_seconds) },
+        }
+    }
+
+    /// Holds a figure in time where the machine is meant for it, and prints it anywhere.
+    pub(crate) fn hold(&self, what: &str, figure: Duration, limit: Duration) {
+        println!("{what}: {figure:.1?} (limit {limit:?})");
+        assert!(!self.is_full || figure <= limit, "{what}: {figure:?} is beyond {limit:?}");
+    }
+
+    /// What a deadline may be overrun by: a clock's reading on a quiet machine, a turn of a busy one.
+    pub(crate) fn lateness(&self) -> Duration {
+        if self.is_full { Duration::from_millis(5) } else { Duration::from_millis(500) }
+    }
+}
+
+/// One call that was offered.
+#[derive(Clone, Debug)]
+pub(crate) struct Offered {
+    pub(crate) id: u64,
+    /// Since the first.
+    pub(crate) at: Duration,
+    pub(crate) took: Duration,
+    pub(crate) outcome: Result<u64, CallError>,
+}
+
+/// What was offered, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Offer {
+    pub(crate) ledger: Ledger,
+    pub(crate) calls: Vec<Offered>,
+}
+
+impl Offer {
+    pub(crate) fn count(&self) -> u64 {
+        self.calls.len() as u64
+    }
+
+    pub(crate) fn done(&self) -> impl Iterator<Item = &Offered> {
+        self.calls.iter().filter(|call| call.outcome.is_ok())
+    }
+
+    /// Calls that were done, of those that were offered between these times.
+    pub(crate) fn goodput(&self, from: Duration, to: Duration) -> f64 {
+        let within: Vec<_> = self.calls.iter().filter(|call| (from..to).contains(&call.at)).collect();
+        within.iter().filter(|call| call.outcome.is_ok()).count() as f64 / within.len().max(1) as f64
+    }
+}
+
+/// The one at this share from below, such as 0.99.
+pub(crate) fn quantile(mut times: Vec<Duration>, share: f64) -> Duration {
+    times.sort();
+    let at = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len().max(1)) - 1;
+    times.get(at).copied().unwrap_or_default()
+}
+
+/// Makes calls at their times whatever becomes of those before, and waits for the last. `timeout` says how long each may take.
+pub(crate) async fn offer(client: &Client, rate: u32, lasting: Duration, timeout: impl Fn(u64) -> Duration) -> Offer {
+    let (start, count) = (Instant::now(), (f64::from(rate) * lasting.as_secs_f64()) as u64);
+    let mut calls = JoinSet::new();
+    for id in 0..count {
+        let at = Duration::from_secs_f64(id as f64 / f64::from(rate));
+        tokio::time::sleep_until((start + at).into()).await;
+        let (client, timeout) = (client.clone(), timeout(id));
+        calls.spawn(async move {
+            let begun = Instant::now();
+            let options = CallOptions::new().with_timeout(begun.into(), timeout);
+            let work: Work = (id, micros_now() + timeout.as_micros() as u64);
+            let outcome = client.call_with::<Work, u64>("/run", work, options).await;
+            Offered { id, at: begun - start, took: begun.elapsed(), outcome }
+        });
+    }
+    let mut offer = Offer::default();
+    while let Some(call) = calls.join_next().await {
+        let call = call.unwrap();
+        offer.ledger.note(call.id, &call.outcome);
+        offer.calls.push(call);
+    }
+    offer
+}
+
+/// Five milliseconds and a checksum: the worker of all rows that say nothing else.
+pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, u64> {
+    let book = book.clone();
+    Stage::each_async("work", move |work: Arc<Work>| {
+        let book = book.clone();
+        async move {
+            book.begin(*work, worker)?;
+            tokio::time::sleep(takes).await;
+            Ok(work.0)
+        }
+    })
+}
+
+/// A node of this process that has no stage of its own, and those that run `work`.
+pub(crate) async fn cluster(workers: Vec<App>) -> (Member, Vec<Served>) {
+    let mut served = Vec::new();
+    for app in workers {
+        served.push(Served::start(app).await);
+    }
+    let edges: Vec<_> = served.iter().map(|worker| &worker.edge).collect();
+    let app = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work"));
+    let gateway = Member::start(app, &edges).await;
+    gateway.is_linked_to(served.len()).await;
+    gateway.sees("work").await;
+    (gateway, served)
+}

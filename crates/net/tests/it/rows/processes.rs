@@ -1,0 +1,107 @@
+//! R2, R11 and R17: a worker's process is killed and comes back, is told to end, is frozen and thaws, under load.
+
+use std::time::{Duration, Instant};
+
+use callboard_core::Contract;
+
+use super::{Offer, Scale, offer};
+use crate::common::{LONG, until};
+use crate::ledger::Sums;
+use crate::processes::{Gateway, book, scene};
+
+/// What one connection may hold: a dead peer is silent until the idle timeout, so this bounds what is stuck.
+const CREDITS: usize = 32;
+
+/// Killed after a third, started again after half of the time. Says when, since the first call.
+async fn killed_and_back(name: &str, contract: Contract) -> (Scale, Offer, Sums, [Duration; 2]) {
+    let scale = Scale::of(80, 8);
+    let (directory, mut first, second) = scene(name, contract);
+    let gateway = Gateway::start(&directory, &[&first, &second]).await;
+    let client = gateway.node.client();
+    let begun = Instant::now();
+    let script = async {
+        tokio::time::sleep(scale.lasting / 3).await;
+        first.signal("KILL");
+        let killed = begun.elapsed();
+        tokio::time::sleep_until((begun + scale.lasting / 2).into()).await;
+        tokio::task::block_in_place(|| first.again());
+        let back = begun.elapsed();
+        until(|| gateway.cluster.linked() == 2).await;
+        [killed, back]
+    };
+    let calls =
+        offer(&client, scale.rate, scale.lasting, |_| if scale.is_full { Duration::from_secs(10) } else { LONG });
+    let (offer, times) = tokio::join!(calls, script);
+    let sums = offer.ledger.check(offer.count(), &book(&directory).executions(), contract, scale.lateness());
+    println!("R2 {contract:?}: {sums:?}");
+    for (what, since, limit) in [("kill", times[0], 4), ("restart", times[1], 2)] {
+        let limit = since + Duration::from_secs(limit);
+        let share = offer.goodput(limit, limit + Duration::from_secs(2));
+        println!("R2 goodput from {limit:.1?} on, after the {what}: {:.1} %", share * 100.0);
+        assert!(!scale.is_full || share >= 0.95, "{share} after the {what}");
+    }
+    (scale, offer, sums, times)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_node_that_comes_back_fails_nothing_that_may_be_run_again() {
+    let (scale, offer, sums, _) = killed_and_back("row-killed", Contract::Idempotent).await;
+    assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done());
+    let longest = offer.calls.iter().map(|call| call.took).max().unwrap_or_default();
+    scale.hold("R2 longest", longest, Duration::from_millis(3_500));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_node_that_comes_back_makes_nothing_run_twice() {
+    let (.., offer, sums, _) = killed_and_back("row-killed-once", Contract::AtMostOnce).await;
+    assert!(sums.failed <= CREDITS && sums.refused == 0, "{sums:?}: {:?}", offer.ledger.not_done());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_that_is_told_to_end_under_load_fails_nothing_and_is_gone_soon() {
+    let scale = Scale::of(80, 4);
+    let (directory, mut first, second) = scene("row-terminated", Contract::AtMostOnce);
+    let gateway = Gateway::start(&directory, &[&first, &second]).await;
+    let client = gateway.node.client();
+    let script = async {
+        tokio::time::sleep(scale.lasting / 3).await;
+        first.signal("TERM");
+        first.ended().await
+    };
+    let (offer, (took, code)) = tokio::join!(offer(&client, scale.rate, scale.lasting, |_| LONG), script);
+    let executions = book(&directory).executions();
+    let sums = offer.ledger.check(offer.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
+    assert_eq!((sums.done, code), (sums.calls, Some(0)), "{:?}", offer.ledger.not_done());
+    // The longest request works for 5 ms.
+    scale.hold("R11 the end", took, Duration::from_secs(6));
+}
+
+/// Calls have a second; the frost is longer than that, and than the silence after which a peer is given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_that_thaws_begins_nothing_whose_time_has_passed() {
+    let scale = Scale::of(80, 8);
+    let frost = Duration::from_secs(if scale.is_full { 30 } else { 5 });
+    let (directory, first, second) = scene("row-frozen", Contract::AtMostOnce);
+    let gateway = Gateway::start(&directory, &[&first, &second]).await;
+    let client = gateway.node.client();
+    let script = async {
+        tokio::time::sleep(scale.lasting / 8).await;
+        first.signal("STOP");
+        tokio::time::sleep(frost).await;
+        let before = book(&directory).executions().len();
+        first.signal("CONT");
+        let thawed = Instant::now();
+        let id = u64::from(first.child.id());
+        // Used again: more of its executions come.
+        let works = || book(&directory).executions()[before..].iter().any(|execution| execution.worker == id);
+        until(works).await;
+        thawed.elapsed()
+    };
+    let calls = offer(&client, scale.rate, scale.lasting.max(frost * 2), |_| Duration::from_secs(1));
+    let (offer, back) = tokio::join!(calls, script);
+    let executions = book(&directory).executions();
+    let sums = offer.ledger.check(offer.count(), &executions, Contract::AtMostOnce, scale.lateness());
+    println!("R17 {sums:?}");
+    assert!(sums.failed <= CREDITS, "{sums:?}: {:?}", offer.ledger.not_done());
+    scale.hold("R17 traffic again", back, Duration::from_secs(5));
+}

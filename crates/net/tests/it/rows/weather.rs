@@ -1,0 +1,132 @@
+//! Three nodes in bad weather: datagrams are lost, doubled, late and out of order, by a seed, and links are cut.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_core::{App, Contract, Pipeline};
+use callboard_net::testing::{Faults, Weather};
+use callboard_net::{Cluster, Edge, NetConfig, Static};
+
+use super::{Offer, Scale, offer, working};
+use crate::common::{IDENTITY, LONG, Served, loopback, patient, until};
+use crate::ledger::{Book, Work};
+
+/// A gateway and two workers, each with a weather of its own.
+struct Sea {
+    gateway: Served,
+    cluster: Cluster,
+    workers: Vec<Served>,
+    /// The gateway's first.
+    faults: Vec<Faults>,
+    book: Book,
+}
+
+impl Sea {
+    async fn start(seed: u64, contract: Contract, idle: Duration) -> Self {
+        println!("CALLBOARD_SEED={seed}");
+        let faults: Vec<_> = (0..3).map(|node| Faults::new(seed.wrapping_add(node))).collect();
+        let book = Book::in_memory();
+        let config = |node: usize| -> NetConfig {
+            let mut config = patient();
+            config.tuning.idle_timeout = idle;
+            config.tuning.keep_alive = idle / 8;
+            config.tuning.faults = Some(faults[node].clone());
+            config
+        };
+        let mut workers = Vec::new();
+        for worker in 0..2_u64 {
+            let work = working(&book, worker, Duration::from_millis(5)).contract(contract);
+            workers.push(Served::start_with(App::new().route("/work", work), config(worker as usize + 1)).await);
+        }
+        let edge = Edge::bind(loopback(), IDENTITY.clone(), config(0)).unwrap();
+        let app = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work"));
+        let node = app.start().await.unwrap();
+        edge.open(node.client());
+        let cluster = Cluster::start(&edge, Arc::new(Static::new(workers.iter().map(|worker| worker.edge.address()))));
+        node.handle().join(cluster.clone()).unwrap();
+        let sea = Self { gateway: Served { node, edge }, cluster, workers, faults, book };
+        until(|| sea.cluster.linked() == 2).await;
+        sea
+    }
+
+    fn set(&self, weather: Weather) {
+        self.faults.iter().for_each(|faults| faults.set(weather));
+    }
+
+    async fn offer(&self, scale: &Scale) -> Offer {
+        offer(&self.gateway.node.client(), scale.rate, scale.lasting, |_| LONG).await
+    }
+
+    fn met(&self) -> String {
+        format!("{:?}", self.faults.iter().map(Faults::met).collect::<Vec<_>>())
+    }
+}
+
+fn seed() -> u64 {
+    std::env::var("CALLBOARD_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap())
+}
+
+/// No connection is lost by it, so no call is; and nothing runs twice, however often its packets come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_weather_loses_and_doubles_no_call() {
+    let scale = Scale::of(100, 4);
+    let sea = Sea::start(seed(), Contract::AtMostOnce, LONG).await;
+    sea.set(Weather::of(0.05, 0.05, 0.2, Duration::from_millis(4)));
+    let offer = sea.offer(&scale).await;
+    let sums = offer.ledger.check(offer.count(), &sea.book.executions(), Contract::AtMostOnce, Duration::ZERO);
+    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.met());
+    assert!(sea.faults.iter().all(|faults| faults.met().lost > 0 && faults.met().doubled > 0), "{}", sea.met());
+    sea.set(Weather::default());
+    for served in sea.workers.iter().chain([&sea.gateway]) {
+        served.comes_to_rest().await;
+    }
+}
+
+/// The link to one worker is cut for longer than it takes to notice. Calls that may be run again all come through; and when it is whole
+/// again, the worker is used again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_link_fails_no_call_that_may_be_run_again() {
+    cut_in_the_middle(Contract::Idempotent).await;
+}
+
+/// Those that may not are failed, no more of them than were on that link, and said to be what they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_link_makes_nothing_run_twice() {
+    cut_in_the_middle(Contract::AtMostOnce).await;
+}
+
+async fn cut_in_the_middle(contract: Contract) {
+    let scale = Scale::of(60, 6);
+    let sea = Sea::start(seed(), contract, Duration::from_secs(2)).await;
+    sea.set(Weather::of(0.01, 0.01, 0.05, Duration::from_millis(2)));
+    let far = sea.workers[0].edge.address();
+    let script = async {
+        tokio::time::sleep(scale.lasting / 4).await;
+        sea.faults[0].cut(far);
+        sea.faults[1].cut(sea.gateway.edge.address());
+        until(|| sea.cluster.linked() == 1).await;
+        sea.faults.iter().for_each(Faults::heal);
+        until(|| sea.cluster.linked() == 2).await;
+    };
+    let (offer, ()) = tokio::join!(sea.offer(&scale), script);
+    let sums = offer.ledger.check(offer.count(), &sea.book.executions(), contract, Duration::ZERO);
+    println!("cut: {sums:?} in {}", sea.met());
+    match contract.may_run_again() {
+        true => assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done()),
+        // What was in its hands; the silent one gets no more when it has not answered for a moment.
+        false => assert!(sums.failed <= 32 && sums.refused == 0, "{sums:?}"),
+    }
+    // It has its share again.
+    let before = sea.book.executions().len();
+    until_used(&sea, before).await;
+}
+
+async fn until_used(sea: &Sea, from: usize) {
+    let client = sea.gateway.node.client();
+    let using = async {
+        while !sea.book.executions()[from..].iter().any(|execution| execution.worker == 0) {
+            let _ = client.call::<Work, u64>("/run", (u64::MAX, u64::MAX)).await;
+        }
+    };
+    tokio::time::timeout(LONG, using).await.expect("the worker behind the cut is used again");
+}
