@@ -12,6 +12,7 @@ use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 use super::bench::BenchArgs;
 use super::commands::call::CallArgs;
 use super::commands::call_quic::QuicCallArgs;
+use super::commands::cluster::ClusterArgs;
 use super::commands::status::StatusArgs;
 use crate::config::{Flags, SETTINGS, SettingName};
 
@@ -50,6 +51,8 @@ pub(crate) enum Verb {
     Call(Box<CallArgs>),
     /// Send one request to a node over QUIC.
     CallQuic(Box<QuicCallArgs>),
+    /// Make a cluster, let members in, or join one.
+    Cluster(Box<ClusterArgs>),
 }
 
 /// In which form a plan is printed.
@@ -111,6 +114,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
             let found = LANGUAGES.into_iter().find(|(name, _)| name == typed);
             Verb::Examples(found.expect("clap knows the languages").1)
         }
+        ("cluster", None) => Verb::Cluster(Box::new(ClusterArgs::of(matches))),
         ("status", None) => Verb::Status(Box::new(StatusArgs::of(matches))),
         ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => Verb::Serve,
@@ -186,7 +190,7 @@ pub(crate) fn command(program: Program) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
-        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command()])
+        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
 }
 
 /// What `examples` can write.

@@ -1,4 +1,4 @@
-//! The command line: `serve`, `check`, `openapi`, `examples`, `call`, `bench`, for the `callboard` binary and for programs with an app of their own.
+//! The command line: `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, for the `callboard` binary and for programs with an app of their own.
 //!
 //! A run has three steps, each in its own place: the words are split (`args`), resolved into a plan without side effects
 //! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is one line on stderr and an
@@ -11,7 +11,7 @@
 //! | 2 | command line, environment or file are wrong; nothing was started |
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
 //!
-//! `call` and `bench` are clients: they know no plan and no settings, only a URL.
+//! `call` and `bench` are clients: they know no plan and no settings, only a URL. `cluster` works on the directories of identities.
 
 mod access_lines;
 mod admin;
@@ -21,6 +21,7 @@ mod client;
 mod commands;
 mod error;
 mod example;
+mod identity;
 mod logging;
 mod output;
 mod run;

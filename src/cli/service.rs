@@ -144,7 +144,7 @@ fn api_keys(plan: &Plan, setting: &Sourced<Option<SecretSource>>) -> Result<Opti
 }
 
 /// A setting's file as it is reached from the current directory: what a configuration file names starts from that file.
-fn file_of(plan: &Plan, setting: &Sourced<Option<PathBuf>>) -> Option<PathBuf> {
+pub(crate) fn file_of(plan: &Plan, setting: &Sourced<Option<PathBuf>>) -> Option<PathBuf> {
     Some(seen_from_here(plan, &setting.source, setting.value.as_ref()?))
 }
 

@@ -18,10 +18,10 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::{
-    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, COMPRESS_FROM_BYTES, CORS,
-    DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES, MAX_CONNECTIONS,
-    MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT,
-    Setting, TLS_CERTIFICATE, TLS_KEY,
+    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CLUSTER,
+    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT,
+    STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -104,6 +104,8 @@ pub struct Settings {
     pub explain_requests: Sourced<bool>,
     /// Other nodes.
     pub join: Sourced<Vec<SocketAddr>>,
+    /// The directory with the identity for QUIC; that of this user on this machine if `None`.
+    pub cluster: Sourced<Option<PathBuf>>,
     /// Where the admin listener is.
     pub admin: Sourced<AdminAddress>,
     /// Where its keys are.
@@ -213,6 +215,7 @@ impl Settings {
             explain_requests: layers.resolve(&EXPLAIN_REQUESTS)?,
             quic: layers.resolve(&QUIC)?,
             join: layers.resolve(&JOIN)?,
+            cluster: layers.resolve(&CLUSTER)?,
             admin: layers.resolve(&ADMIN)?,
             admin_api_keys: layers.resolve(&ADMIN_API_KEYS)?,
             api_title: layers.resolve(&API_TITLE)?,
@@ -303,6 +306,7 @@ impl Settings {
             row(&EXPLAIN_REQUESTS, &self.explain_requests),
             row(&QUIC, &self.quic),
             row(&JOIN, &self.join),
+            row(&CLUSTER, &self.cluster),
             row(&ADMIN, &self.admin),
             row(&ADMIN_API_KEYS, &self.admin_api_keys),
             row(&API_TITLE, &self.api_title),

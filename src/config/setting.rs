@@ -107,6 +107,19 @@ pub(crate) static JOIN: Setting<Peers> = Setting {
     form: Peers,
 };
 
+/// None: on one machine, one user needs none.
+pub(crate) static CLUSTER: Setting<FilePath> = Setting {
+    name: Name {
+        key: "quic.cluster",
+        flag: "cluster",
+        env: "CALLBOARD_CLUSTER",
+        placeholder: "DIR",
+        help: "The identity to serve QUIC with: the directory of a cluster's authority, or of a member that has joined",
+        default: "none",
+    },
+    form: FilePath,
+};
+
 /// Warnings and worse: what a server has to say while all is well, its start-up lines have said.
 pub(crate) static LOG: Setting<LogFilter> = Setting {
     name: Name {
@@ -398,7 +411,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 27] = [
+pub static ALL: [&Name; 28] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -415,6 +428,7 @@ pub static ALL: [&Name; 27] = [
     &EXPLAIN_REQUESTS.name,
     &QUIC.name,
     &JOIN.name,
+    &CLUSTER.name,
     &ADMIN.name,
     &ADMIN_API_KEYS.name,
     &API_TITLE.name,
@@ -514,6 +528,7 @@ mod tests {
         reads_its_default(&HTTP);
         reads_its_default(&QUIC);
         reads_its_default(&JOIN);
+        reads_its_default(&CLUSTER);
         reads_its_default(&MAX_BODY_BYTES);
         reads_its_default(&MAX_CONNECTIONS);
         reads_its_default(&MAX_CONNECTIONS_PER_ADDRESS);

@@ -7,6 +7,7 @@ mod admin;
 mod bench;
 mod call;
 mod check;
+mod cluster;
 mod digits;
 mod examples;
 mod graph;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
-    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Load,
+    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Join, Load,
     LooseFrame, Offer, PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
@@ -96,6 +96,20 @@ fn a_node_of_version_1_is_understood() {
     assert_eq!((refused.started, refused.retry_after_millis), (false, 250));
     assert_eq!(header::<Done>(&frames[5]), Done::default());
     assert_eq!(header::<Goaway>(&frames[6]).reason, "draining");
+}
+
+/// What is said before there is a certificate: a wish with its request, a renewal, and the answer to either.
+#[test]
+fn those_who_join_are_understood() {
+    let frames = read_transcript("v1-join.bin");
+    let kinds: Vec<_> = frames.iter().map(|frame| frame.head.kind).collect();
+    assert_eq!(kinds, [FrameKind::Join, FrameKind::Renew, FrameKind::Certificate, FrameKind::Fail]);
+    let text = |text: &str| text.to_owned();
+    let join = Join { cluster: text("lab-01"), token: text("0a1b"), name: text("left"), proof: text("ff00") };
+    assert_eq!(header::<Join>(&frames[0]), join);
+    assert_eq!(frames[1].body, Bytes::from_static(b"-----BEGIN CERTIFICATE REQUEST-----\n"));
+    assert_eq!(frames[2].body, Bytes::from_static(b"-----BEGIN CERTIFICATE-----\n"));
+    assert_eq!(header::<Fail>(&frames[3]).error_type.as_deref(), Some("used_up_token"));
 }
 
 #[test]

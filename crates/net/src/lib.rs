@@ -42,6 +42,8 @@ mod convert;
 mod edge;
 mod endpoint;
 mod identity;
+mod join;
+mod refusal;
 mod stream;
 #[doc(hidden)]
 pub mod testing;
@@ -49,5 +51,9 @@ pub mod testing;
 pub use client::{Client, ClientBuilder, ConnectError, Prepared, QuicUrl, Returned, Trouble};
 pub use cluster::{Cluster, ClusterView, SingleNode, Static, View};
 pub use edge::{Edge, NetConfig};
-pub use endpoint::{BindError, Tuning};
-pub use identity::{Identity, IdentityError};
+pub use endpoint::{BindError, Tuning, TuningError};
+pub use identity::{
+    Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, JoinToken, MemberInfo, NotAToken,
+    Role, TokenSpec,
+};
+pub use join::{JoinError, join};

@@ -15,6 +15,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::super::client::args::{duration, one};
 use super::super::error::CliError;
+use super::super::identity::identity;
 use super::super::output;
 use super::block_on;
 
@@ -25,6 +26,7 @@ pub(crate) struct QuicCallArgs {
     route: String,
     input: Input,
     timeout: Duration,
+    cluster: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +86,11 @@ impl QuicCallArgs {
                     .default_value("30s")
                     .value_parser(duration)
                     .help("How long the call may take"),
+                Arg::new("cluster")
+                    .long("cluster")
+                    .value_name("DIR")
+                    .value_parser(value_parser!(PathBuf))
+                    .help("The identity to call with, of a member that has joined [default: this user's, on this machine]"),
             ])
             .group(clap::ArgGroup::new("input").args(["json", "file", "form", "arg"]))
     }
@@ -100,7 +107,14 @@ impl QuicCallArgs {
         } else {
             Input::Arguments(many("arg").unwrap_or_default())
         };
-        Self { url: one(matches, "url"), route: one(matches, "route"), input, timeout: one(matches, "timeout") }
+        let cluster = matches.get_one::<PathBuf>("cluster").cloned();
+        Self {
+            url: one(matches, "url"),
+            route: one(matches, "route"),
+            input,
+            timeout: one(matches, "timeout"),
+            cluster,
+        }
     }
 }
 
@@ -109,7 +123,11 @@ pub(crate) fn run(args: &QuicCallArgs) -> Result<(), CliError> {
     let sent = args.input.read()?;
     block_on(async {
         let (url, wait) = (args.url.to_string(), args.timeout.min(START_UP_WAIT));
-        let client = Client::builder().start_up_wait(wait).connect(&url).await;
+        let mut builder = Client::builder().start_up_wait(wait);
+        if let Some(directory) = &args.cluster {
+            builder = builder.identity(identity(Some(directory))?);
+        }
+        let client = builder.connect(&url).await;
         let client = client.map_err(|error| CliError::because(&args.url, &error))?;
         let options = CallOptions::new().with_timeout(Instant::now(), args.timeout);
         let mut replies: Replies<Value> = match sent {

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod call;
 pub(crate) mod call_quic;
 pub(crate) mod check;
+pub(crate) mod cluster;
 pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod openapi;

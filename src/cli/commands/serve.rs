@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::{ApiInfo, HttpConfig};
-use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
+use callboard_net::{Cluster, Edge, NetConfig, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
 use super::super::access_lines::Flushing;
 use super::super::admin::{AdminDoor, AdminSocket};
 use super::super::error::CliError;
-use super::super::service::{Service, http_config};
+use super::super::identity::identity;
+use super::super::service::{Service, file_of, http_config};
 use super::super::signals::Signals;
 use super::super::{example, output};
 use super::block_on;
@@ -52,7 +53,7 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
         let counting = quic.clone();
         server.edge().show_metrics_of(move || counting.metrics());
         join(quic, &server, &plan)?;
-        output::note(format_args!("  listening on quic://{} for this user on this machine", quic.address()));
+        output::note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
     }
 
     let wish = tokio::select! {
@@ -71,20 +72,28 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
     }
 }
 
-/// The QUIC port, under the identity of this user on this machine; where only peers are named, any free one.
+/// The QUIC port, under the identity that is named, else of this user on this machine; where only peers are named, any free one.
 fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
-    let any = || (!plan.settings.join.value.is_empty()).then_some(ANY_LOOPBACK_PORT);
+    let peers = &plan.settings.join.value;
+    let any = || (!peers.is_empty()).then(|| any_port(peers));
     let Some(address) = plan.settings.quic.value.or_else(any) else { return Ok(None) };
     let failed = |error: &dyn std::error::Error| CliError::because("could not serve QUIC", error);
-    let identity = Identity::development().map_err(|error| failed(&error))?;
+    let identity = identity(file_of(plan, &plan.settings.cluster).as_deref())?;
     // What a body may be does not depend on the door.
     let mut config = NetConfig::default();
+    config.node = identity.name();
     config.max_body_bytes = http.max_body_bytes;
     config.max_body_bytes_by_route.clone_from(&http.max_body_bytes_by_route);
     let largest = http.max_body_bytes_by_route.values().copied().fold(http.max_body_bytes, u64::max);
     config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;
     Edge::bind(address, identity, config).map(Some).map_err(|error| failed(&error))
+}
+
+/// Reaches those peers, and no more of the world than needed.
+fn any_port(peers: &[SocketAddr]) -> SocketAddr {
+    let is_local = peers.iter().all(|peer| peer.ip().is_loopback());
+    if is_local { ANY_LOOPBACK_PORT } else { SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0) }
 }
 
 const ANY_LOOPBACK_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

@@ -47,11 +47,17 @@ pub enum FrameKind {
     Goaway,
     /// What a node offers now, and how it does.
     Offers,
+    /// Asks for a certificate with a token; its body is a request for one, in PEM.
+    Join,
+    /// Asks for a certificate in the place of the one that is shown; its body is a request for one, in PEM.
+    Renew,
+    /// The answer to both; its body is the certificate, and the authority's, in PEM.
+    Certificate,
 }
 
 impl FrameKind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Hello,
         Self::Welcome,
         Self::Call,
@@ -62,6 +68,9 @@ impl FrameKind {
         Self::Credit,
         Self::Goaway,
         Self::Offers,
+        Self::Join,
+        Self::Renew,
+        Self::Certificate,
     ];
 
     /// The number on the wire, never given to another kind.
@@ -78,6 +87,9 @@ impl FrameKind {
             Self::Credit => 8,
             Self::Goaway => 9,
             Self::Offers => 10,
+            Self::Join => 11,
+            Self::Renew => 12,
+            Self::Certificate => 13,
         }
     }
 
@@ -99,6 +111,9 @@ impl FrameKind {
             Self::Credit => "credit",
             Self::Goaway => "goaway",
             Self::Offers => "offers",
+            Self::Join => "join",
+            Self::Renew => "renew",
+            Self::Certificate => "certificate",
         }
     }
 }

@@ -170,6 +170,20 @@ pub struct Goaway {
     pub reason: String,
 }
 
+/// A wish for a certificate, by who has none yet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Join {
+    /// The cluster whose token it is.
+    pub cluster: String,
+    /// Which token.
+    pub token: String,
+    /// What the member would like to be called; empty for any name.
+    pub name: String,
+    /// That it has the token, in this very connection: a signature in hexadecimal digits.
+    pub proof: String,
+}
+
 /// Where a call's time went, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use callboard_codec::wire::{
-    Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Hello, Welcome, WireError, frame_head,
+    Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Hello, Join, Welcome, WireError,
+    frame_head,
 };
 use callboard_codec::{
     DType, DataFrame, DataType, DecodeError, DecodeErrorKind, DecodeLimits, EnvelopeDecoder, Format, MediaType,
@@ -269,6 +270,7 @@ fn frames(input: &[u8]) {
             FrameKind::Welcome => header_comes_back::<Welcome>(head),
             FrameKind::Call => header_comes_back::<Call>(head),
             FrameKind::Done => header_comes_back::<Done>(head),
+            FrameKind::Join => header_comes_back::<Join>(head),
             _ => header_comes_back::<Fail>(head),
         }
     }

@@ -8,7 +8,7 @@ import pathlib
 import struct
 
 HERE = pathlib.Path(__file__).parent / "wire"
-HELLO, WELCOME, CALL, CANCEL, ITEM, DONE, FAIL, CREDIT, GOAWAY, OFFERS = range(1, 11)
+HELLO, WELCOME, CALL, CANCEL, ITEM, DONE, FAIL, CREDIT, GOAWAY, OFFERS, JOIN, RENEW, CERTIFICATE = range(1, 14)
 
 
 def pack(value):
@@ -64,6 +64,13 @@ fail = {"kind": "failed", "message": "no", "started": True, "error_type": "E", "
     + frame(FAIL, {"kind": "overloaded", "message": "full", "started": False, "retry_after_millis": 250}, entry=3)
     + frame(DONE, {}, entry=2)
     + frame(GOAWAY, {"reason": "draining"})
+)
+# On connections of ALPN callboard-join/1.
+(HERE / "v1-join.bin").write_bytes(
+    frame(JOIN, {"cluster": "lab-01", "token": "0a1b", "name": "left", "proof": "ff00"}, b"-----BEGIN CERTIFICATE REQUEST-----\n")
+    + frame(RENEW, {}, b"-----BEGIN CERTIFICATE REQUEST-----\n")
+    + frame(CERTIFICATE, {}, b"-----BEGIN CERTIFICATE-----\n")
+    + frame(FAIL, {"kind": "permission_denied", "message": "no", "started": False, "error_type": "used_up_token"})
 )
 # What a later version may send to one of this version: the same frames with fields that are not known yet.
 later = {"route": "/shout", "colour": {"deep": [[1, {"er": None}]]}, "millis_left": 500, "tenant": "x"}

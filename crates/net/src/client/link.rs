@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -19,7 +19,9 @@ use tokio::net::UdpSocket;
 use super::fault::too_large;
 use super::packer::Packer;
 use super::way::Apart;
-use crate::endpoint::{ConnectFault, Transport, tls_alert};
+use crate::endpoint::{ConnectFault, Transport};
+use crate::identity::{Member, Validity};
+use crate::refusal::{explained, tls_word};
 use crate::stream::{Incoming, Outgoing};
 
 /// A list of offers is short.
@@ -41,6 +43,9 @@ pub(crate) struct Link {
     apart: Apart,
     /// Cloned by each stream that is open for calls.
     streams: Arc<()>,
+    /// Until when new calls go on it, and when it ends: either side's certificate is over then.
+    retires: SystemTime,
+    ends: SystemTime,
     /// The stream of the greeting, open for as long as the connection is wanted.
     _control: (Outgoing, Incoming),
 }
@@ -118,7 +123,22 @@ impl Link {
 
     /// Whether new calls may go on it.
     pub(crate) fn is_usable(&self) -> bool {
-        !self.going_away.load(Ordering::Acquire) && self.connection.close_reason().is_none()
+        !self.going_away.load(Ordering::Acquire) && self.connection.close_reason().is_none() && !self.is_outlived()
+    }
+
+    /// Whether its certificates are as good as over: there is one in its place, or there should be.
+    pub(crate) fn is_outlived(&self) -> bool {
+        SystemTime::now() >= self.retires + self.overlap()
+    }
+
+    /// Resolves when it is time for another one in its place: there are certificates that hold for longer.
+    pub(crate) async fn retired(&self) {
+        until(self.retires).await;
+    }
+
+    /// While a new link is made, calls go on this one.
+    fn overlap(&self) -> Duration {
+        self.ends.duration_since(self.retires).unwrap_or_default() / 2
     }
 
     /// Connects and greets.
@@ -133,9 +153,10 @@ impl Link {
             ConnectFault::Identity(error) => LinkFault::Refused { address, reason: error.to_string() },
             ConnectFault::Connect(error) => absent(error.to_string()),
         })?;
+        let own = transport.identity().validity();
         let greeted = async {
             let connection = connecting.await.map_err(|error| connection_fault(address, &error))?;
-            Self::greet(transport, connection, address, greeting).await
+            Self::greet(transport, connection, address, greeting, own).await
         };
         tokio::select! {
             biased;
@@ -150,6 +171,7 @@ impl Link {
         connection: Connection,
         address: SocketAddr,
         greeting: &Greeting,
+        own: Validity,
     ) -> Result<Arc<Self>, LinkFault> {
         let lost = |connection: &Connection, reason: &str| match connection.close_reason() {
             Some(error) => connection_fault(address, &error),
@@ -188,7 +210,9 @@ impl Link {
         let going_away = AtomicBool::new(welcome.draining);
         let streams = Arc::default();
         let packer = Packer::spawn(transport.runtime(), connection.clone(), Arc::clone(&streams));
-        let (apart, _control) = (Apart::default(), (outgoing, incoming));
+        let (apart, control) = (Apart::default(), (outgoing, incoming));
+        let theirs = Member::of_peer(&connection).map(|member| member.validity);
+        let (retires, ends) = retirement(&own, theirs.as_ref(), SystemTime::now());
         let link = Arc::new(Self {
             connection,
             welcome,
@@ -198,7 +222,9 @@ impl Link {
             packer,
             apart,
             streams,
-            _control,
+            retires,
+            ends,
+            _control: control,
         });
         transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
         Ok(link)
@@ -211,9 +237,37 @@ impl Drop for Link {
     }
 }
 
-/// Takes what the node says without being asked. One that does not end keeps nobody else from being heard: there are no more of
-/// them at once than one-way streams.
+/// When a link is to be replaced, and when it ends. What is made when that time has come already is kept to its end: there is nothing
+/// better yet.
+fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (SystemTime, SystemTime) {
+    let sooner = theirs.filter(|theirs| theirs.not_after < own.not_after).unwrap_or(own);
+    let ends = sooner.not_after;
+    let retires = ends - sooner.life() / 6;
+    (if retires > now { retires } else { ends }, ends)
+}
+
+async fn until(moment: SystemTime) {
+    while let Ok(left) = moment.duration_since(SystemTime::now()) {
+        // The clock of the system may be set.
+        tokio::time::sleep(left.min(Duration::from_secs(30))).await;
+        if left.is_zero() {
+            return;
+        }
+    }
+}
+
+/// Takes what the node says without being asked, and ends the connection with its certificates.
 async fn hear(link: Weak<Link>, connection: Connection) {
+    let Some(ends) = link.upgrade().map(|link| link.ends) else { return };
+    tokio::select! {
+        () = hear_all(link, &connection) => {}
+        () = until(ends) => connection.close(crate::endpoint::code(ResetCode::Refused), b"outlived_certificate"),
+    }
+}
+
+/// One that does not end keeps nobody else from being heard: there are no more of
+/// them at once than one-way streams.
+async fn hear_all(link: Weak<Link>, connection: &Connection) {
     while let Ok(stream) = connection.accept_uni().await {
         tokio::spawn(hear_one(link.clone(), stream));
     }
@@ -267,16 +321,18 @@ fn without_slash(route: &str) -> &str {
 
 fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
     let refused = |reason: String| LinkFault::Refused { address, reason };
+    // TLS says no, on either side: a certificate that is not of the cluster, or too old.
+    if let Some(word) = tls_word(error) {
+        return refused(explained(word));
+    }
     match error {
         ConnectionError::ApplicationClosed(close) => {
             let reason = String::from_utf8_lossy(&close.reason).into_owned();
             match ResetCode::from_number(close.error_code.into_inner()) {
-                Some(ResetCode::Refused) => refused(reason),
+                Some(ResetCode::Refused) => refused(explained(&reason)),
                 _ => LinkFault::Absent { address, reason: format!("closed: {reason}") },
             }
         }
-        // TLS says no: a certificate that is not of the cluster, or too old.
-        error if tls_alert(error).is_some() => refused(error.to_string()),
         error => LinkFault::Absent { address, reason: error.to_string() },
     }
 }

@@ -174,7 +174,8 @@ impl Nodes {
             return Ok(link);
         }
         // As long as it is there it takes nothing new, and whoever comes back in its place makes a new connection.
-        if node.link.load().as_ref().is_some_and(|link| link.connection().close_reason().is_none()) {
+        let takes_nothing = |link: &Arc<Link>| !link.is_outlived() && link.connection().close_reason().is_none();
+        if node.link.load().as_ref().is_some_and(takes_nothing) {
             return Err(draining());
         }
         let link = Link::open(&self.transport, address, &self.greeting, self.connect_timeout).await?;

@@ -103,8 +103,12 @@ impl Peer {
                     pause = FIRST_PAUSE;
                     tracing::info!(peer = %self.address, node = %link.welcome().node, "linked");
                     let connection = link.connection().clone();
-                    self.link.store(Some(link));
-                    let ended = connection.closed().await;
+                    self.link.store(Some(Arc::clone(&link)));
+                    let ended = tokio::select! {
+                        ended = connection.closed() => ended,
+                        // It is used until the next one is there, and ends when its last call does.
+                        () = link.retired() => continue,
+                    };
                     self.link.store(None);
                     tracing::info!(peer = %self.address, "link lost: {ended}");
                 }

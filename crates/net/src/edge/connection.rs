@@ -1,17 +1,21 @@
 //! One connection: its handshake, its hello, its streams.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
+use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
 
-use super::{Open, Serving, StreamGuard, exchange};
+use super::{Open, Serving, StreamGuard, exchange, issuing};
 use crate::convert;
-use crate::endpoint::{code, tls_alert};
+use crate::endpoint::code;
+use crate::identity::{JOIN_ALPN, Member, Role, Validity};
+use crate::refusal;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
 /// The oldest version that is still understood.
@@ -20,70 +24,127 @@ const OLDEST_VERSION: u8 = 1;
 /// How soon peers hear of a stage that has come.
 const OFFERS_EVERY: Duration = Duration::from_millis(100);
 
-/// TLS alerts (RFC 8446, B.2) under QUIC's crypto errors (RFC 9001, 4.8).
-const ALERTS: [(u64, &str); 8] = [
-    (42, "bad_certificate"),
-    (44, "revoked_certificate"),
-    (45, "expired_certificate"),
-    (46, "unknown_certificate"),
-    (48, "unknown_authority"),
-    // A certificate that names the right authority, and is not signed by it.
-    (51, "unknown_authority"),
-    (116, "no_certificate"),
-    (120, "other_protocol"),
-];
+/// The clock of the system may be set: whether a certificate is over is looked at again this often.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Accepts until the endpoint is closed.
 pub(super) async fn accept_all(endpoint: Endpoint, serving: Arc<Serving>) {
     while let Some(arriving) = endpoint.accept().await {
         let metrics = &serving.metrics;
-        let open = serving.connections.lock().len();
-        if open >= serving.config.max_connections {
+        let half_open = serving.half_open.load(Ordering::Acquire);
+        let limit = serving.config.tuning.max_half_open;
+        if half_open >= limit || serving.connections.lock().len() >= serving.config.max_connections {
             metrics.refuse("too_many");
             arriving.refuse();
             continue;
         }
-        // Under a flood, first packets have to prove where they come from. quinn keeps what is under way.
-        let half_open = endpoint.open_connections().saturating_sub(open);
-        if half_open > serving.config.tuning.max_half_open / 4 && !arriving.remote_address_validated() {
-            metrics.refuse("unproven_address");
+        // Under a flood, first packets have to prove where they come from: it costs this side nothing to remember.
+        if half_open > limit / 4 && !arriving.remote_address_validated() {
+            metrics.retried.inc();
             // It was not validated, so there is a way to ask.
             let _ = arriving.retry();
             continue;
         }
-        tokio::spawn(serve(arriving, Arc::clone(&serving)));
+        let half_open = HalfOpen::new(&serving);
+        tokio::spawn(serve(arriving, Arc::clone(&serving), half_open));
     }
 }
 
-async fn serve(arriving: Arriving, serving: Arc<Serving>) {
-    let limit = serving.config.hello_timeout;
-    match tokio::time::timeout(limit, greet(arriving, &serving)).await {
-        Err(_) => serving.metrics.refuse("hello_timeout"),
-        Ok(Err(refusal)) => serving.metrics.refuse(refusal),
-        Ok(Ok((connection, hello, control))) => {
-            let peer = introduced(&hello, &connection);
-            if let (Some(address), Some(view)) = (peer, serving.view.get()) {
+/// Counts a connection until it has said hello.
+struct HalfOpen(Arc<Serving>);
+
+impl HalfOpen {
+    fn new(serving: &Arc<Serving>) -> Self {
+        serving.half_open.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(serving))
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.0.half_open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Who has said hello.
+struct Greeted {
+    hello: Hello,
+    member: Member,
+    /// The writing half of the hello's stream, open as long as the connection is; nothing more is read on it.
+    _control: Outgoing,
+}
+
+async fn serve(arriving: Arriving, serving: Arc<Serving>, half_open: HalfOpen) {
+    let (limit, peer) = (serving.config.hello_timeout, arriving.remote_address());
+    let refused = |word: &'static str| {
+        serving.metrics.refuse(word);
+        tracing::info!(%peer, reason = word, "refused a connection: {}", refusal::advice(word));
+    };
+    let greeted = async {
+        let connection = match arriving.accept() {
+            Ok(connecting) => connecting.await.map_err(|error| handshake_fault(&error))?,
+            Err(error) => return Err(handshake_fault(&error)),
+        };
+        match &serving.issuing {
+            Some(issuing) if wants_certificate(&connection) => {
+                issuing::answer(connection, &serving, issuing).await.map(|()| None)
+            }
+            _ => greet(&connection, &serving).await.map(|greeted| Some((connection, greeted))),
+        }
+    };
+    match tokio::time::timeout(limit, greeted).await {
+        Err(_) => refused("hello_timeout"),
+        Ok(Err(word)) => refused(word),
+        Ok(Ok(None)) => {}
+        Ok(Ok(Some((connection, Greeted { hello, member, _control })))) => {
+            let address = introduced(&hello, &connection);
+            if let (Some(address), Some(view)) = (address, serving.view.get()) {
                 view.introduce(address);
             }
-            let _open = OpenGuard::new(&serving, connection.clone(), peer.is_some());
-            // It stays open to say that the connection is wanted; what is said on it behind the hello is read by nobody.
-            let (control, unread) = control;
-            drop(unread);
-            serve_streams(&connection, &serving).await;
-            drop(control);
+            let Some(open) = OpenGuard::try_new(&serving, connection.clone(), address.is_some()) else {
+                // Others were quicker.
+                refused("too_many");
+                connection.close(code(ResetCode::Refused), b"too_many");
+                return;
+            };
+            drop(half_open);
+            tokio::select! {
+                () = serve_streams(&connection, &serving, member.role) => {}
+                () = expiry(member.validity) => {
+                    refused("outlived_certificate");
+                    connection.close(code(ResetCode::Refused), b"outlived_certificate");
+                }
+            }
+            drop(open);
         }
     }
 }
 
-/// The handshake, the hello and the welcome.
-async fn greet(
-    arriving: Arriving,
-    serving: &Arc<Serving>,
-) -> Result<(Connection, Hello, (Outgoing, Incoming)), &'static str> {
-    let connection = match arriving.accept() {
-        Ok(connecting) => connecting.await.map_err(|error| handshake_fault(&error))?,
-        Err(error) => return Err(handshake_fault(&error)),
+/// Resolves when a certificate is over.
+async fn expiry(validity: Validity) {
+    loop {
+        let left = validity.left(SystemTime::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+    }
+}
+
+/// Whether it was connected to for that, which is settled in the handshake.
+fn wants_certificate(connection: &Connection) -> bool {
+    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    data.is_some_and(|data| data.protocol.as_deref() == Some(JOIN_ALPN))
+}
+
+/// The hello and the welcome.
+async fn greet(connection: &Connection, serving: &Arc<Serving>) -> Result<Greeted, &'static str> {
+    let refuse = |reason: &'static str| {
+        connection.close(code(ResetCode::Refused), reason.as_bytes());
+        reason
     };
+    // A node that gives certificates lets those in who have none: for that, and for nothing else.
+    let member = Member::of_peer(connection).ok_or_else(|| refuse("no_certificate"))?;
     let (send, receive) = connection.accept_bi().await.map_err(|error| handshake_fault(&error))?;
     let limits = FrameLimits { max_body_bytes: 0, ..FrameLimits::default() };
     let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, limits));
@@ -93,19 +154,21 @@ async fn greet(
         Err(ReadFault::Wire(error)) => Err(error.as_str()),
         Err(_) => Err("no_hello"),
     };
-    let refuse = |reason: &'static str| {
-        connection.close(code(ResetCode::Refused), reason.as_bytes());
-        reason
-    };
     let hello = hello.map_err(refuse)?;
     if hello.min_version > VERSION || hello.max_version < OLDEST_VERSION {
         return Err(refuse("no_common_version"));
     }
-    if !hello.cluster.is_empty() && hello.cluster != serving.cluster {
+    if !hello.cluster.is_empty() && hello.cluster != serving.identity.cluster() {
         return Err(refuse("other_cluster"));
     }
+    if member.role != Role::Node && !(hello.node.is_empty() && hello.address.is_empty()) {
+        return Err(refuse("wrong_role"));
+    }
+    if !member.name.is_empty() && !hello.node.is_empty() && hello.node != member.name {
+        return Err(refuse("other_name"));
+    }
     welcome(&mut outgoing, serving, hello.max_version.min(VERSION)).await.map_err(|_| refuse("lost"))?;
-    Ok((connection, hello, (outgoing, incoming)))
+    Ok(Greeted { hello, member, _control: outgoing })
 }
 
 async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8) -> Result<(), WriteFault> {
@@ -152,7 +215,9 @@ fn offers(serving: &Serving) -> Bytes {
 /// Where the peer listens that says this hello. It speaks for its own address only: who could name another's would make us dial it.
 fn introduced(hello: &Hello, connection: &Connection) -> Option<SocketAddr> {
     let address: SocketAddr = hello.address.parse().ok()?;
-    (address.ip() == connection.remote_address().ip()).then_some(address)
+    let from = connection.remote_address().ip().to_canonical();
+    // Who listens on every address of its machine is reached by the one that it has come from.
+    (address.ip().is_unspecified() || address.ip() == from).then(|| SocketAddr::new(from, address.port()))
 }
 
 /// Tells peers what is offered, whenever that has changed: looked at a few times a second, because stages come and go by many ways.
@@ -190,13 +255,13 @@ async fn say_offers(connection: Connection, body: Bytes) {
 struct Nothing {}
 
 /// Answers streams until the connection is gone. It ends by the caller, by the endpoint, or by its silence.
-async fn serve_streams(connection: &Connection, serving: &Arc<Serving>) {
+async fn serve_streams(connection: &Connection, serving: &Arc<Serving>, role: Role) {
     if serving.is_draining() {
         serving.runtime.spawn(say_goaway(connection.clone(), "draining"));
     }
     while let Ok((send, receive)) = connection.accept_bi().await {
         serving.metrics.streams.inc();
-        let guard = StreamGuard::new(serving);
+        let guard = StreamGuard::new(serving, role);
         let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, serving.config.frames.clone()));
         serving.runtime.spawn(exchange::answer_stream(guard, outgoing, incoming));
     }
@@ -217,12 +282,10 @@ pub(super) async fn say_goaway(connection: Connection, reason: &str) {
 
 /// The one word for a handshake that came to nothing.
 fn handshake_fault(error: &ConnectionError) -> &'static str {
+    if let Some(word) = refusal::tls_word(error) {
+        return word;
+    }
     match error {
-        // Whichever side has found it out.
-        error if tls_alert(error).is_some() => {
-            let alert = ALERTS.iter().find(|(alert, _)| tls_alert(error) == Some(*alert));
-            alert.map_or("handshake", |(_, word)| word)
-        }
         ConnectionError::TransportError(_) => "handshake",
         ConnectionError::TimedOut => "timed_out",
         ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) | ConnectionError::Reset => "left",
@@ -238,11 +301,16 @@ struct OpenGuard<'a> {
 }
 
 impl<'a> OpenGuard<'a> {
-    fn new(serving: &'a Serving, connection: Connection, is_peer: bool) -> Self {
+    /// `None`: there are as many as there may be.
+    fn try_new(serving: &'a Serving, connection: Connection, is_peer: bool) -> Option<Self> {
+        let mut open = serving.connections.lock();
+        if open.len() >= serving.config.max_connections {
+            return None;
+        }
+        open.push(Open { connection: connection.clone(), is_peer });
         serving.metrics.accepted.inc();
         serving.metrics.open.inc();
-        serving.connections.lock().push(Open { connection: connection.clone(), is_peer });
-        Self { serving, connection }
+        Some(Self { serving, connection })
     }
 }
 

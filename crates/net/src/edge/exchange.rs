@@ -21,6 +21,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use super::answer::{Answered, answered, put_outcome, write};
 use super::pace::Pace;
 use super::{Serving, StreamGuard, streaming};
+use crate::identity::Role;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 use crate::{contained, convert};
 
@@ -47,10 +48,11 @@ pub(super) enum Fault {
 
 /// Answers all calls of a stream.
 pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incoming: Incoming) {
-    let serving = Arc::clone(&guard.0);
+    let serving = Arc::clone(&guard.serving);
     let config = &serving.config;
     let mut exchange = Exchange {
         serving: &serving,
+        role: guard.role,
         outgoing,
         incoming,
         receiving: Receiving::Nothing,
@@ -91,6 +93,8 @@ pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incomi
 
 struct Exchange<'a> {
     serving: &'a Arc<Serving>,
+    /// What the caller may do.
+    role: Role,
     outgoing: Outgoing,
     incoming: Incoming,
     receiving: Receiving,
@@ -261,6 +265,7 @@ impl Exchange<'_> {
                 let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
                 (Target::Route { admission, function: call.function }, due)
             }
+            _ if self.role != Role::Node => return Err(self.not_a_node()),
             stages if stages.len() <= MAX_STAGES => {
                 let due = options.deadline().unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
                 (Target::Stages(node.admit_stages(stages, bytes)?), due)
@@ -272,6 +277,11 @@ impl Exchange<'_> {
         };
         let decoder = EnvelopeDecoder::new(&config.decode);
         Ok(Body { entry: head.entry, credit: call.credit, target, node, options, due, decoder })
+    }
+
+    fn not_a_node(&self) -> CallError {
+        let message = format!("{}s call routes: stages are for nodes; join with a token of role node", self.role);
+        CallError::new(ErrorKind::PermissionDenied, message)
     }
 
     fn receive(&mut self, bytes: Bytes, last: bool) -> Result<Option<streaming::StreamingCall>, Fault> {

@@ -1,12 +1,15 @@
 //! What the edge counts of its own: who was let in, who was refused and why. Calls are counted by the node.
 
 use callboard_core::ErrorKind;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::identity::Identity;
 
 /// The counters of one edge.
 #[derive(Debug)]
@@ -19,6 +22,11 @@ pub(super) struct EdgeMetrics {
     calls_refused: Family<Kind, Counter>,
     pub(super) streams: Counter,
     pub(super) cancelled: Counter,
+    /// Callers that were first asked to prove that they are where they say.
+    pub(super) retried: Counter,
+    pub(super) joined: Counter,
+    pub(super) renewed: Counter,
+    identity: Identity,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -32,7 +40,7 @@ struct Kind {
 }
 
 impl EdgeMetrics {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(identity: Identity) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("callboard_net"),
             open: Gauge::default(),
@@ -42,6 +50,10 @@ impl EdgeMetrics {
             calls_refused: Family::default(),
             streams: Counter::default(),
             cancelled: Counter::default(),
+            retried: Counter::default(),
+            joined: Counter::default(),
+            renewed: Counter::default(),
+            identity,
         };
         let registry = &mut metrics.registry;
         registry.register("connections_open", "Connections being served", metrics.open.clone());
@@ -57,6 +69,11 @@ impl EdgeMetrics {
             "Streams that were given up by their callers",
             metrics.cancelled.clone(),
         );
+        let retried = metrics.retried.clone();
+        registry.register("connections_retried", "Callers that were first asked to prove their address", retried);
+        registry.register("members_joined", "Certificates given for tokens", metrics.joined.clone());
+        registry.register("members_renewed", "Certificates given in the place of others", metrics.renewed.clone());
+        registry.register_collector(Box::new(OwnCertificate(metrics.identity.clone())));
         metrics
     }
 
@@ -80,5 +97,25 @@ impl EdgeMetrics {
         // Writing into a text does not fail.
         let _ = encode_registry(&mut text, &self.registry);
         text
+    }
+}
+
+/// What is read off the identity when somebody looks.
+#[derive(Debug)]
+struct OwnCertificate(Identity);
+
+impl Collector for OwnCertificate {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let (renewed, failed) = self.0.renewals();
+        let mut counter = |name: &str, help: &str, value: u64| {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+        };
+        counter("certificate_renewals", "Times that the node's own certificate was renewed", renewed)?;
+        counter("certificate_renewals_failed", "Times that this failed", failed)?;
+        let left = ConstGauge::new(self.0.time_left().as_secs_f64());
+        let help = "How long the node's own certificate still holds";
+        let unit = Unit::Seconds;
+        left.encode(encoder.encode_descriptor("certificate_left", help, Some(&unit), left.metric_type())?)
     }
 }

@@ -10,6 +10,7 @@
 mod answer;
 mod connection;
 mod exchange;
+mod issuing;
 mod metrics;
 mod pace;
 mod streaming;
@@ -30,11 +31,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use self::issuing::Issuing;
 use self::metrics::EdgeMetrics;
 use crate::client::{Greeting, too_large};
 use crate::cluster::ClusterView;
 use crate::endpoint::{BindError, Transport, Tuning, code};
-use crate::identity::Identity;
+use crate::identity::{Identity, Role};
 
 /// How long a caller may take to hear that it is to go elsewhere; one that is gone does not hold up the end.
 const GOAWAY_HEARD: Duration = Duration::from_secs(1);
@@ -49,7 +51,7 @@ pub struct NetConfig {
     /// The name under which the node is known to its peers. Default: empty, a node without a name.
     pub node: String,
     /// Connections at once. Default 1,024. Threat: memory; an idle one takes some tens of KiB. What is beyond is refused in the
-    /// handshake.
+    /// handshake, or behind it where many come at once.
     pub max_connections: usize,
     /// How long a handshake and the hello behind it may take. Default 5 s. Threat: connections that say nothing.
     pub hello_timeout: Duration,
@@ -138,7 +140,12 @@ struct Serving {
     runtime: Handle,
     /// When this incarnation of the node began, in milliseconds since 1970: the highest is the living one.
     generation: u64,
-    cluster: String,
+    /// What is shown to callers, and what theirs are held against.
+    identity: Identity,
+    /// The cluster's authority, if this node has it.
+    issuing: Option<Issuing>,
+    /// Connections that have not said hello.
+    half_open: AtomicUsize,
     draining: AtomicBool,
     connections: Mutex<Vec<Open>>,
     /// Who is told of peers that come by.
@@ -172,8 +179,8 @@ impl Edge {
     ///
     /// Outside a tokio runtime.
     pub fn bind(address: SocketAddr, identity: Identity, config: NetConfig) -> Result<Self, BindError> {
-        let cluster = identity.cluster().to_owned();
-        let transport = Transport::serving(address, identity, &config.tuning)?;
+        let issuing = identity.authority().cloned().map(Issuing::new);
+        let transport = Transport::serving(address, identity.clone(), &config.tuning)?;
         let local = transport.endpoint().local_addr();
         let address = local.map_err(|source| BindError::Address { address, source })?;
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -182,7 +189,10 @@ impl Edge {
             node: ArcSwapOption::empty(),
             runtime: Handle::current(),
             generation: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
-            cluster,
+            metrics: EdgeMetrics::new(identity.clone()),
+            identity,
+            issuing,
+            half_open: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             connections: Mutex::default(),
             view: OnceLock::new(),
@@ -190,7 +200,6 @@ impl Edge {
             quiet: Notify::new(),
             goaways: Mutex::default(),
             has_cut: AtomicBool::new(false),
-            metrics: EdgeMetrics::new(),
         });
         let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&serving));
         transport.runtime().spawn(accepting);
@@ -228,6 +237,15 @@ impl Edge {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Who is let in, for people.
+    #[must_use]
+    pub fn audience(&self) -> String {
+        match self.serving.identity.is_for_loopback_only() {
+            true => "this user on this machine".to_owned(),
+            false => format!("the members of {}", self.serving.identity.cluster()),
+        }
     }
 
     /// What it has counted, in the text format of OpenMetrics, without the end mark.
@@ -308,19 +326,23 @@ impl Serving {
 }
 
 /// Counts one stream for as long as it is answered.
-struct StreamGuard(Arc<Serving>);
+struct StreamGuard {
+    serving: Arc<Serving>,
+    /// What its caller may do.
+    role: Role,
+}
 
 impl StreamGuard {
-    fn new(serving: &Arc<Serving>) -> Self {
+    fn new(serving: &Arc<Serving>, role: Role) -> Self {
         serving.streams.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(serving))
+        Self { serving: Arc::clone(serving), role }
     }
 }
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        if self.0.streams.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.quiet.notify_waiters();
+        if self.serving.streams.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.serving.quiet.notify_waiters();
         }
     }
 }

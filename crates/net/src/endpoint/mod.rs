@@ -16,11 +16,17 @@ use quinn_proto::HashedConnectionIdGenerator;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use self::thread::OwnThread;
-pub use self::tuning::Tuning;
-use crate::identity::{Identity, IdentityError};
+pub use self::tuning::{Tuning, TuningError};
+use crate::identity::{Identity, IdentityError, NODE_NAME, keep_renewed};
 
 /// Datagrams wait in it while the thread is busy; the system's default of 208 KiB is a few milliseconds of a large body.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+/// First packets of handshakes that nobody has taken up yet, all together.
+const INCOMING_BUFFER_BYTES: u64 = 8 << 20;
+
+/// A request for a certificate, and the answer to it, are a few kilobytes.
+pub(crate) const MAX_REQUEST_BYTES: usize = 16 << 10;
 
 /// Why there is no endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +44,9 @@ pub enum BindError {
     /// The identity cannot be used, or not there.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// A knob of the transport that makes no sense.
+    #[error(transparent)]
+    Tuning(#[from] TuningError),
     /// The thread could not be started.
     #[error("could not start the transport's thread")]
     Thread(#[source] io::Error),
@@ -56,17 +65,19 @@ impl Transport {
     /// Binds a socket that answers peers as well as it reaches them.
     pub(crate) fn serving(address: SocketAddr, identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
         identity.check_address(address)?;
+        tuning.check()?;
         let mut server = ServerConfig::with_crypto(Arc::new(identity.server_config()?));
         server.transport_config(tuning.answering());
         // Nodes do not move, and who pretends to is refused more cheaply so.
         server.migration(false);
         server.max_incoming(tuning.max_half_open);
-        server.incoming_buffer_size_total(8 << 20);
+        server.incoming_buffer_size_total(INCOMING_BUFFER_BYTES);
         Self::bind(address, identity, tuning, Some(server))
     }
 
     /// Binds a socket that reaches peers of both families, where the system has both. Who answers is checked peer by peer.
     pub(crate) fn reaching(identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
+        tuning.check()?;
         let both = Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), identity.clone(), tuning, None);
         both.or_else(|_| Self::bind((Ipv4Addr::UNSPECIFIED, 0).into(), identity, tuning, None))
     }
@@ -77,18 +88,20 @@ impl Transport {
         tuning: &Tuning,
         server: Option<ServerConfig>,
     ) -> Result<Self, BindError> {
-        let mut client = ClientConfig::new(Arc::new(identity.client_config()?));
+        let mut client = ClientConfig::new(Arc::new(identity.client_config(false)?));
         client.transport_config(tuning.calling());
         let failed = |source| BindError::Address { address, source };
         let socket = socket(address).map_err(failed)?;
+        let bound = socket.local_addr().map_err(failed)?;
         let thread = OwnThread::spawn().map_err(BindError::Thread)?;
         // Both keys survive a restart: who comes back at the same address can tell its peers that their connections are gone.
-        let mut config = EndpointConfig::new(Arc::new(identity.derived_key("stateless reset")));
-        let number = identity.derived_number("connection ids");
+        let mut config = EndpointConfig::new(Arc::new(identity.derived_key("stateless reset", bound)));
+        let number = identity.derived_number("connection ids", bound);
         config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(number)));
         config.min_reset_interval(std::time::Duration::from_millis(1));
         let runtime: Arc<dyn Runtime> = Arc::new(thread.runtime(tuning.faults.clone()));
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
+        thread.handle().spawn(keep_renewed(identity.clone(), endpoint.clone()));
         Ok(Self { endpoint, client, identity, thread })
     }
 
@@ -108,7 +121,7 @@ impl Transport {
     /// Begins a handshake with a peer.
     pub(crate) fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, ConnectFault> {
         self.identity.check_address(peer)?;
-        Ok(self.endpoint.connect_with(self.client.clone(), peer, crate::identity::SERVER_NAME)?)
+        Ok(self.endpoint.connect_with(self.client.clone(), peer, NODE_NAME)?)
     }
 }
 

@@ -23,8 +23,8 @@ pub struct Tuning {
     /// How many streams a peer may have open towards us, each a call or a pack of up to 32. Default 256. What is beyond waits at the
     /// caller, within its deadline.
     pub max_streams: u32,
-    /// How many handshakes may be under way. Default 1,024. Threat: floods of first packets. From a quarter of it on, callers must
-    /// first prove that they are where they say.
+    /// How many connections may be under way that have not said hello. Default 1,024; what is beyond is refused. Threat: floods of first packets. From a
+    /// quarter of it on, callers must first prove that they are where they say, which costs them a round trip.
     pub max_half_open: usize,
     /// Bad weather, for tests. Default none.
     #[doc(hidden)]
@@ -48,10 +48,45 @@ impl Default for Tuning {
 /// Longer silences than this are no failure detection any more.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
 
-/// Streams in one direction, for what a node tells without being asked.
+/// Streams in one direction, for what a node tells those who have connected to it. They tell it nothing so.
 const ONE_WAY_STREAMS: u32 = 8;
 
+/// A knob that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{knob} is {found}, and may be {limit}")]
+pub struct TuningError {
+    knob: &'static str,
+    found: String,
+    limit: &'static str,
+}
+
 impl Tuning {
+    /// Refuses what QUIC would take for something else, such as no limit.
+    pub(crate) fn check(&self) -> Result<(), TuningError> {
+        let wrong = |knob, found: String, limit| Err(TuningError { knob, found, limit });
+        if self.idle_timeout.is_zero() || self.idle_timeout > LONGEST_IDLE {
+            return wrong("idle_timeout", format!("{:?}", self.idle_timeout), "more than zero and at most 600 s");
+        }
+        if self.keep_alive.is_zero() || self.keep_alive >= self.idle_timeout {
+            return wrong("keep_alive", format!("{:?}", self.keep_alive), "more than zero and less than idle_timeout");
+        }
+        let windows = [
+            ("stream_window_bytes", self.stream_window_bytes),
+            ("connection_window_bytes", self.connection_window_bytes),
+        ];
+        // As much as one frame's header, without which nothing moves.
+        if let Some((knob, found)) = windows.into_iter().find(|(_, bytes)| !(1 << 16..=1 << 30).contains(bytes)) {
+            return wrong(knob, found.to_string(), "from 65536 to 1073741824");
+        }
+        if !(1..=1 << 20).contains(&self.max_streams) {
+            return wrong("max_streams", self.max_streams.to_string(), "from 1 to 1048576");
+        }
+        if self.max_half_open == 0 {
+            return wrong("max_half_open", "0".to_owned(), "1 or more");
+        }
+        Ok(())
+    }
+
     /// For connections that we open.
     pub(crate) fn calling(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
@@ -71,9 +106,8 @@ impl Tuning {
 
     fn transport(&self) -> TransportConfig {
         let mut config = TransportConfig::default();
-        let idle = IdleTimeout::try_from(self.idle_timeout.min(LONGEST_IDLE)).ok();
         config
-            .max_idle_timeout(idle)
+            .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
             .keep_alive_interval(Some(self.keep_alive))
             .stream_receive_window(VarInt::from_u32(self.stream_window_bytes))
             .receive_window(VarInt::from_u32(self.connection_window_bytes))
@@ -82,5 +116,30 @@ impl Tuning {
             // A call is no video: nothing of ours goes in datagrams.
             .datagram_receive_buffer_size(None);
         config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_knob_that_makes_no_sense_is_named_with_its_limit() {
+        assert_eq!(Tuning::default().check(), Ok(()));
+        let with = |change: &dyn Fn(&mut Tuning)| {
+            let mut tuning = Tuning::default();
+            change(&mut tuning);
+            tuning.check().unwrap_err().to_string()
+        };
+        let said = with(&|tuning| tuning.idle_timeout = Duration::ZERO);
+        assert_eq!(said, "idle_timeout is 0ns, and may be more than zero and at most 600 s");
+        assert!(with(&|tuning| tuning.idle_timeout = Duration::from_secs(601)).starts_with("idle_timeout is 601s"));
+        assert!(with(&|tuning| tuning.keep_alive = Duration::ZERO).starts_with("keep_alive is 0ns"));
+        let said = with(&|tuning| tuning.keep_alive = tuning.idle_timeout);
+        assert_eq!(said, "keep_alive is 3s, and may be more than zero and less than idle_timeout");
+        assert!(with(&|tuning| tuning.stream_window_bytes = 0).starts_with("stream_window_bytes is 0"));
+        assert!(with(&|tuning| tuning.connection_window_bytes = 1 << 31).starts_with("connection_window_bytes is"));
+        assert!(with(&|tuning| tuning.max_streams = 0).starts_with("max_streams is 0"));
+        assert!(with(&|tuning| tuning.max_half_open = 0).starts_with("max_half_open is 0"));
     }
 }

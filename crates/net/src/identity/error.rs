@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::certificate::Role;
+
 /// What is wrong with an identity, or with where it was to be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,25 +22,78 @@ pub enum IdentityError {
         #[source]
         source: io::Error,
     },
-    /// A file is not what it should be. Remedy: remove the directory; a new identity is made.
-    #[error("{} is damaged: {reason}; remove its directory to have a new one made", path.display())]
+    /// A file is not what it should be. Remedy: restore it, or remove its directory and begin anew.
+    #[error(
+        "{} is damaged: {reason}; restore it, or remove its directory: a development identity is made anew, a cluster is joined again",
+        path.display()
+    )]
     Damaged {
         /// Which one.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// Somebody else could have read or made it, and would be taken for this user. Remedy: remove the directory; a new identity is
-    /// made.
-    #[error("{} is not this user's alone: {reason}; remove its directory to have a new one made", path.display())]
+    /// Somebody else could have read or made it, and would be taken for this user. Remedy: if nobody has, take the right from them;
+    /// else remove the directory and begin anew.
+    #[error(
+        "{} is not this user's alone: {reason}; take that right away if nobody can have used it, else remove its directory: a \
+         development identity is made anew, a cluster is joined again",
+        path.display()
+    )]
     Exposed {
         /// Which file or directory.
         path: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// There is neither an authority nor a member's certificate. Remedy: make a cluster, or join one.
+    #[error("{} holds no identity: make a cluster there (`callboard cluster init`) or join one (`callboard cluster join`)", path.display())]
+    NoIdentity {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// There is no authority. Remedy: the directory of the node that has it.
+    #[error("{} holds no authority: name the directory that `callboard cluster init` has made", path.display())]
+    NoAuthority {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// Something is there that would be lost. Remedy: another directory.
+    #[error("{} is there already: name a directory that is not", path.display())]
+    Occupied {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// A name of a cluster that is none.
+    #[error("`{name}` is no name: expected up to 40 of a-z, 0-9 and -")]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    /// A number or a time beyond its limit.
+    #[error("{what} may be {limit}")]
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// What is allowed.
+        limit: &'static str,
+    },
+    /// The certificate is over, and was not renewed in time. Remedy: join again, with a new token.
+    #[error("the certificate in {} has expired: join again with a new token (`callboard cluster join`)", path.display())]
+    Expired {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A certificate that is not good for serving. Remedy: join with a token of role node.
+    #[error("this identity is a {role}'s, which may not serve: join with a token of role node")]
+    Role {
+        /// What it may be.
+        role: Role,
+    },
     /// The development identity proves nothing beyond this machine. Remedy: an identity of a cluster.
-    #[error("{address} is not on this machine, and the development identity is for loopback only")]
+    #[error(
+        "{address} is not on this machine, and the development identity is for loopback only: join a cluster (`callboard cluster join`)"
+    )]
     LoopbackOnly {
         /// Where it was to be used.
         address: SocketAddr,

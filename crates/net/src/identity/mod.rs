@@ -1,54 +1,166 @@
 //! Who a process is to its peers: a certificate of the cluster's authority, and the key to it.
 //!
 //! Both ends of every connection show theirs, and each holds the other's against the authority of its own cluster: who has no
-//! certificate of that authority is refused in the handshake, before a byte of ours is read.
+//! certificate of that authority is refused in the handshake, before a byte of ours is read. Certificates are short-lived and
+//! renewed while they hold; what one says of its holder's role is looked at connection by connection and call by call.
+//!
+//! ```text
+//!  development.rs   one user on one machine, without ceremony      authority.rs     who may join a cluster
+//!  cluster.rs       a member's directory                           register.rs      its tokens, their uses, its members
+//!  renewal.rs       when a certificate is renewed, and by whom     token.rs         what a token is, and how it is proven
+//!  certificate.rs   what a certificate says                        verify.rs        an authority known by its digest only
+//! ```
 
+mod authority;
+mod certificate;
+mod cluster;
 mod development;
 mod error;
+mod files;
+mod register;
+mod renewal;
+mod token;
+mod verify;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use ring::{digest, hmac};
 use rustls::RootCertStore;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 
-pub use error::IdentityError;
+pub use self::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, MemberInfo, TokenSpec};
+pub(crate) use self::authority::{Denial, Joining, cluster_of};
+pub use self::certificate::Role;
+pub(crate) use self::certificate::{ISSUER_NAME, Member, NODE_NAME, Validity};
+use self::cluster::Membership;
+pub(crate) use self::cluster::{check_free, keep_member, read_chain, request};
+pub use self::error::IdentityError;
+pub(crate) use self::renewal::keep_renewed;
+pub(crate) use self::token::{EXPORTED_BYTES, EXPORTER_LABEL};
+pub use self::token::{JoinToken, NotAToken};
+pub(crate) use self::verify::joining_config;
 
 /// What both ends say they speak. Another number is another protocol, not a version of this one: versions are settled by hellos.
 const ALPN: &[u8] = b"callboard/1";
 
-/// The name in every node's certificate. Which node it is stands in the hello; that it is of the cluster is what this proves.
-pub(crate) const SERVER_NAME: &str = "node.callboard";
+/// What those say who want a certificate.
+pub(crate) const JOIN_ALPN: &[u8] = b"callboard-join/1";
 
-/// A certificate with its key, and the authority that others' certificates must be of. Cloning shares.
+/// A certificate with its key, and the authority that others' certificates must be of. Cloning shares, renewals as well.
 #[derive(Clone)]
 pub struct Identity(Arc<Inner>);
 
 struct Inner {
     cluster: String,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivatePkcs8KeyDer<'static>,
+    shown: ArcSwap<Shown>,
     authorities: Arc<RootCertStore>,
     /// What keys are derived from that must survive a restart.
     secret: Vec<u8>,
-    loopback_only: bool,
+    origin: Origin,
+    /// Whoever renews it, one at a time.
+    renewing: tokio::sync::Mutex<()>,
+    renewed: AtomicU64,
+    renewals_failed: AtomicU64,
+}
+
+/// Where an identity has its certificates from.
+#[derive(Clone, Debug)]
+enum Origin {
+    /// Made at start, for good.
+    Development,
+    /// It gives them itself.
+    Authority(Authority),
+    /// From a node with the authority.
+    Member(Membership),
+}
+
+/// What is shown to others, until it is renewed.
+#[derive(Debug)]
+struct Shown {
+    key: Arc<CertifiedKey>,
+    member: Member,
+}
+
+impl Shown {
+    fn try_new(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Self, IdentityError> {
+        let member = chain.first().and_then(Member::of);
+        let member = member.ok_or_else(|| IdentityError::Unusable("the certificate names no role".into()))?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.to_vec()));
+        let key = CertifiedKey::from_der(chain, key, &provider()).map_err(unusable)?;
+        Ok(Self { key: Arc::new(key), member })
+    }
 }
 
 impl Identity {
+    fn new(
+        cluster: String,
+        shown: Shown,
+        authority: &CertificateDer<'static>,
+        secret: Vec<u8>,
+        origin: Origin,
+    ) -> Result<Self, IdentityError> {
+        let mut authorities = RootCertStore::empty();
+        authorities.add(authority.clone()).map_err(unusable)?;
+        let (shown, authorities) = (ArcSwap::from_pointee(shown), Arc::new(authorities));
+        let (renewed, renewals_failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let renewing = tokio::sync::Mutex::new(());
+        Ok(Self(Arc::new(Inner { cluster, shown, authorities, secret, origin, renewing, renewed, renewals_failed })))
+    }
+
     /// The name of the cluster that it belongs to.
     #[must_use]
     pub fn cluster(&self) -> &str {
         &self.0.cluster
     }
 
+    /// What its holder may do.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.0.shown.load().member.role
+    }
+
+    /// What its holder is called in the cluster; empty under the development identity.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.0.shown.load().member.name.clone()
+    }
+
     /// Whether it may be used on this machine only.
     #[must_use]
     pub fn is_for_loopback_only(&self) -> bool {
-        self.0.loopback_only
+        matches!(self.0.origin, Origin::Development)
+    }
+
+    /// How long its certificate still holds.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.validity().left(SystemTime::now())
+    }
+
+    /// How often its certificate was renewed in this process, and how often that failed.
+    pub(crate) fn renewals(&self) -> (u64, u64) {
+        (self.0.renewed.load(Ordering::Relaxed), self.0.renewals_failed.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn validity(&self) -> Validity {
+        self.0.shown.load().member.validity
+    }
+
+    /// The authority, if this is the node that holds it.
+    pub(crate) fn authority(&self) -> Option<&Authority> {
+        match &self.0.origin {
+            Origin::Authority(authority) => Some(authority),
+            Origin::Development | Origin::Member(_) => None,
+        }
     }
 
     /// Refuses to show an identity where it proves nothing.
@@ -57,75 +169,121 @@ impl Identity {
     ///
     /// When it is for this machine only, and the address is another's.
     pub(crate) fn check_address(&self, address: SocketAddr) -> Result<(), IdentityError> {
-        match self.0.loopback_only && !address.ip().is_loopback() {
+        match self.is_for_loopback_only() && !address.ip().is_loopback() {
             true => Err(IdentityError::LoopbackOnly { address }),
             false => Ok(()),
         }
     }
 
+    /// For an endpoint that serves.
+    ///
+    /// # Errors
+    ///
+    /// When it may not.
     pub(crate) fn server_config(&self) -> Result<QuicServerConfig, IdentityError> {
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.0.authorities), provider())
-            .build()
-            .map_err(|error| IdentityError::Unusable(error.into()))?;
+        if self.role() != Role::Node {
+            return Err(IdentityError::Role { role: self.role() });
+        }
+        let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.0.authorities), provider());
+        let issues = self.authority().is_some();
+        if issues {
+            // Who wants to join has none yet. What is no join is refused behind the handshake.
+            verifier = verifier.allow_unauthenticated();
+        }
+        let verifier = verifier.build().map_err(|error| IdentityError::Unusable(error.into()))?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(self.0.chain.clone(), self.key())
-            .map_err(unusable)?;
+            .with_cert_resolver(Arc::new(Showing(self.clone())));
         // A resumed session would not look at the client's certificate again, which may be over by then.
         config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![ALPN.to_vec()];
+        if issues {
+            config.alpn_protocols.push(JOIN_ALPN.to_vec());
+        }
         config.try_into().map_err(|error: quinn::crypto::rustls::NoInitialCipherSuite| unusable(error))
     }
 
-    pub(crate) fn client_config(&self) -> Result<QuicClientConfig, IdentityError> {
+    /// For connections to nodes, to speak with them or to have the certificate renewed.
+    pub(crate) fn client_config(&self, joining: bool) -> Result<QuicClientConfig, IdentityError> {
         let mut config = rustls::ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
             .with_root_certificates(Arc::clone(&self.0.authorities))
-            .with_client_auth_cert(self.0.chain.clone(), self.key())
-            .map_err(unusable)?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+            .with_client_cert_resolver(Arc::new(Showing(self.clone())));
+        config.resumption = Resumption::disabled();
+        config.alpn_protocols = vec![if joining { JOIN_ALPN } else { ALPN }.to_vec()];
         config.try_into().map_err(|error: quinn::crypto::rustls::NoInitialCipherSuite| unusable(error))
     }
 
-    /// A key for one purpose, the same whenever the process starts again with this identity.
-    pub(crate) fn derived_key(&self, purpose: &str) -> hmac::Key {
+    /// A key for one purpose at one address, the same whenever a process starts there again with this identity. Two processes are
+    /// never at one address, so none has another's.
+    pub(crate) fn derived_key(&self, purpose: &str, address: SocketAddr) -> hmac::Key {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0.secret);
-        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, purpose.as_bytes()).as_ref())
+        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, format!("{purpose} at {address}").as_bytes()).as_ref())
     }
 
     /// A number for one purpose, as [`derived_key`](Self::derived_key).
-    pub(crate) fn derived_number(&self, purpose: &str) -> u64 {
-        let tag = hmac::sign(&self.derived_key(purpose), b"number");
+    pub(crate) fn derived_number(&self, purpose: &str, address: SocketAddr) -> u64 {
+        let tag = hmac::sign(&self.derived_key(purpose, address), b"number");
         tag.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    /// A certificate of this authority for any time, never renewed: for tests of what is said of it.
+    pub(crate) fn issued(authority: &Authority, member: &Member) -> Result<Self, IdentityError> {
+        let (certificate, key) = authority.issue(member, false)?;
+        let secret = key.serialize_der();
+        let shown = Shown::try_new(vec![certificate], &secret)?;
+        Self::new(authority.cluster().to_owned(), shown, authority.certificate(), secret, Origin::Development)
     }
 
     /// One that trusts whom this one trusts, and shows another's certificate: for tests of what a node says to that.
     pub(crate) fn showing(&self, shown: &Self) -> Self {
+        let shown = shown.0.shown.load();
+        let shown = Shown { key: Arc::clone(&shown.key), member: shown.member.clone() };
         Self(Arc::new(Inner {
             cluster: self.0.cluster.clone(),
-            chain: shown.0.chain.clone(),
-            key: shown.0.key.clone_key(),
+            shown: ArcSwap::from_pointee(shown),
             authorities: Arc::clone(&self.0.authorities),
             secret: self.0.secret.clone(),
-            loopback_only: true,
+            origin: Origin::Development,
+            renewing: tokio::sync::Mutex::new(()),
+            renewed: AtomicU64::new(0),
+            renewals_failed: AtomicU64::new(0),
         }))
-    }
-
-    fn key(&self) -> PrivateKeyDer<'static> {
-        self.0.key.clone_key().into()
     }
 }
 
 /// Says whose it is, and nothing of the key.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.0.shown.load();
         f.debug_struct("Identity")
             .field("cluster", &self.0.cluster)
-            .field("loopback_only", &self.0.loopback_only)
+            .field("name", &shown.member.name)
+            .field("role", &shown.member.role)
             .finish_non_exhaustive()
+    }
+}
+
+/// Gives each handshake what is shown at that time.
+#[derive(Debug)]
+struct Showing(Identity);
+
+impl ResolvesServerCert for Showing {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.0.shown.load().key))
+    }
+}
+
+impl ResolvesClientCert for Showing {
+    fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.0.shown.load().key))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 
@@ -140,6 +298,22 @@ fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> IdentityEr
 
 /// The first bytes of a certificate's digest, for people and for names.
 fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    hex(&pin(certificate)[..8])
+}
+
+/// The first bytes of a certificate's digest, enough to know it by: nobody finds another one with the same.
+pub(crate) fn pin(certificate: &CertificateDer<'_>) -> [u8; 16] {
     let digest = digest::digest(&digest::SHA256, certificate);
-    digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    std::array::from_fn(|at| digest.as_ref()[at])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    digits.len().is_multiple_of(2).then_some(())?;
+    digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }

@@ -4,16 +4,20 @@ mod faults;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, Hello, ResetCode, frame_head};
+use callboard_codec::wire::{Fail, FrameHead, FrameKind, FrameLimits, Hello, Join, ResetCode, frame_head};
 use quinn::{Connection, ConnectionError, Endpoint};
 use tokio::runtime::Handle;
 
 pub use self::faults::{Bytes as BytesByAddress, Faults, Met, Weather};
 use crate::client::Client;
 use crate::endpoint::{BindError, Transport, Tuning};
-use crate::identity::Identity;
+use crate::identity::{
+    Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, Role, Validity,
+    joining_config, request,
+};
 use crate::stream::{Incoming, Outgoing, ReadFault};
 
 /// A connection on which nothing is said by itself.
@@ -111,6 +115,11 @@ impl RawPeer {
         }
     }
 
+    /// Waits until the node ends the connection.
+    pub async fn closed(&self) -> (Option<ResetCode>, String) {
+        closed(&self.connection.closed().await)
+    }
+
     /// Writes these bytes on a new stream, ends it, and reads what comes back.
     ///
     /// # Errors
@@ -179,6 +188,98 @@ pub fn in_hand(client: &Client) -> (usize, usize) {
 #[must_use]
 pub fn showing(trusted: &Identity, shown: &Identity) -> Identity {
     trusted.showing(shown)
+}
+
+/// An identity of this authority that holds for this time and is never renewed.
+///
+/// # Panics
+///
+/// When it cannot be made.
+#[must_use]
+pub fn issued(authority: &Authority, role: Role, name: &str, from: SystemTime, until: SystemTime) -> Identity {
+    let validity = Validity { not_before: from, not_after: until };
+    let member = Member { role, name: name.to_owned(), id: "0".to_owned(), validity };
+    Identity::issued(authority, &member).expect("the authority issues")
+}
+
+/// A connection to join on, of somebody who plays with its words.
+#[derive(Debug)]
+pub struct RawJoiner {
+    connection: Connection,
+    request: String,
+    _endpoint: Endpoint,
+}
+
+impl RawJoiner {
+    /// Connects as the holder of a token does.
+    ///
+    /// # Panics
+    ///
+    /// When it is not let in.
+    pub async fn connect(address: SocketAddr, token: &JoinToken) -> Self {
+        let endpoint = Endpoint::client((std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+        let config = quinn::ClientConfig::new(Arc::new(joining_config(token.pin()).expect("a pin")));
+        let connecting = endpoint.connect_with(config, address, ISSUER_NAME).expect("an address");
+        let connection = connecting.await.expect("whoever has a token may ask");
+        let (_, request) = request().expect("a request");
+        Self { connection, request, _endpoint: endpoint }
+    }
+
+    /// What an honest holder of the token says on this connection.
+    ///
+    /// # Panics
+    ///
+    /// When the connection is gone.
+    #[must_use]
+    pub fn wish(&self, cluster: &str, token: &JoinToken, name: &str) -> Join {
+        let mut exported = [0; EXPORTED_BYTES];
+        let bound = self.connection.export_keying_material(&mut exported, EXPORTER_LABEL, token.id().as_bytes());
+        bound.expect("the connection is there");
+        let proof = token.proof(&exported, name, self.request.as_bytes());
+        Join { cluster: cluster.to_owned(), token: token.id(), name: name.to_owned(), proof }
+    }
+
+    /// What this one asks to be certified.
+    #[must_use]
+    pub fn request(&self) -> String {
+        self.request.clone()
+    }
+
+    /// Says this, and gives the kind of the answer and the word of the refusal.
+    ///
+    /// # Errors
+    ///
+    /// The code and the words with which the connection was closed.
+    pub async fn ask(&self, wish: &Join, request: &str) -> Result<(FrameKind, String), (Option<ResetCode>, String)> {
+        let head = frame_head(FrameKind::Join, 0, wish, request.len()).map_err(|error| (None, error.to_string()))?;
+        self.ask_in_bytes(vec![head, Bytes::copy_from_slice(request.as_bytes())]).await
+    }
+
+    /// Says these bytes, as [`ask`](Self::ask).
+    ///
+    /// # Errors
+    ///
+    /// The code and the words with which the connection was closed.
+    pub async fn ask_in_bytes(
+        &self,
+        mut pieces: Vec<Bytes>,
+    ) -> Result<(FrameKind, String), (Option<ResetCode>, String)> {
+        let asked = async {
+            let (send, receive) = self.connection.open_bi().await.ok()?;
+            let mut outgoing = Outgoing::new(send);
+            outgoing.write(&mut pieces).await.ok()?;
+            outgoing.finish();
+            let mut incoming = Incoming::new(receive, FrameLimits::default());
+            incoming.next_head().await.ok().flatten()
+        };
+        match asked.await {
+            Some(head) => {
+                let word = head.header::<Fail>().ok().and_then(|fail| fail.error_type).unwrap_or_default();
+                Ok((head.kind, word))
+            }
+            None => Err(closed(&self.connection.closed().await)),
+        }
+    }
 }
 
 fn closed(error: &ConnectionError) -> (Option<ResetCode>, String) {

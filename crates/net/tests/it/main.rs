@@ -8,6 +8,7 @@ mod hostile;
 mod identity;
 mod ledger;
 mod lifecycle;
+mod members;
 mod packs;
 mod processes;
 mod routing;

@@ -1,0 +1,411 @@
+//! Clusters with an authority: who joins, who is refused and how it is told, and what becomes of certificates in time.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use callboard_codec::Value;
+use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, VERSION, frame_head};
+use callboard_core::{App, Caller, ErrorKind, Node, Stage};
+use callboard_net::testing::{RawJoiner, RawPeer, issued};
+use callboard_net::{
+    Authority, BindError, Client, ClientBuilder, ConnectError, Edge, Identity, IdentityError, JoinError, JoinToken,
+    QuicUrl, Role, TokenSpec, join,
+};
+
+use crate::common::{self, LONG, patient, until};
+
+fn app() -> App {
+    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+}
+
+/// A cluster's authority on a node of its own.
+struct Lab {
+    directory: PathBuf,
+    authority: Authority,
+    edge: Edge,
+    _node: Node,
+}
+
+impl Lab {
+    async fn start(name: &str) -> Self {
+        let directory = common::directory(name).parent().unwrap().to_owned();
+        let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
+        let (edge, node) = serve(Identity::of_cluster(&directory.join("authority")).unwrap()).await;
+        Self { directory, authority, edge, _node: node }
+    }
+
+    fn token(&self, change: impl FnOnce(&mut TokenSpec)) -> JoinToken {
+        let mut spec = TokenSpec::default();
+        change(&mut spec);
+        self.authority.token(&spec).unwrap()
+    }
+
+    fn url(&self) -> QuicUrl {
+        url(&self.edge).parse().unwrap()
+    }
+
+    async fn join(&self, token: &JoinToken, name: &str) -> Result<Identity, JoinError> {
+        join(token, &self.url(), &self.directory.join(name), Some(name)).await
+    }
+
+    async fn member(&self, role: Role, name: &str) -> Identity {
+        self.join(&self.token(|spec| spec.role = role), name).await.unwrap()
+    }
+
+    fn counted(&self, reason: &str) -> u64 {
+        counted(&self.edge, reason)
+    }
+}
+
+async fn serve(identity: Identity) -> (Edge, Node) {
+    let edge = Edge::bind(common::loopback(), identity, patient()).unwrap();
+    let node = app().start().await.unwrap();
+    edge.open(node.client());
+    (edge, node)
+}
+
+fn url(edge: &Edge) -> String {
+    format!("quic://{}", edge.address())
+}
+
+fn builder(identity: &Identity) -> ClientBuilder {
+    common::builder().identity(identity.clone())
+}
+
+/// Connections that were refused for this reason.
+fn counted(edge: &Edge, reason: &str) -> u64 {
+    let metrics = edge.metrics();
+    let start = format!("callboard_net_connections_refused_total{{reason=\"{reason}\"}} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |number| number.parse().unwrap())
+}
+
+fn word(error: &JoinError) -> &str {
+    match error {
+        JoinError::Refused { word, .. } => word,
+        error => panic!("{error:?}"),
+    }
+}
+
+async fn shout(client: &Client) -> String {
+    client.call::<_, String>("/shout", "a".to_owned()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_joins_as_a_node_serves_and_who_joins_as_a_client_calls() {
+    let lab = Lab::start("joins").await;
+    let node = lab.member(Role::Node, "left").await;
+    assert_eq!((node.name().as_str(), node.role(), node.cluster()), ("left", Role::Node, lab.authority.cluster()));
+    // What was kept is what was given.
+    let node = Identity::of_cluster(&lab.directory.join("left")).unwrap();
+    let (edge, _node) = serve(node).await;
+    let client = lab.member(Role::Client, "desk").await;
+    for url in [url(&lab.edge), url(&edge)] {
+        assert_eq!(shout(&builder(&client).connect(&url).await.unwrap()).await, "A");
+    }
+    let listed: Vec<_> =
+        lab.authority.members().unwrap().into_iter().map(|member| (member.name, member.role)).collect();
+    assert_eq!(listed, [("desk".to_owned(), Role::Client), ("left".to_owned(), Role::Node)]);
+    assert!(lab.edge.metrics().contains("callboard_net_members_joined_total 2\n"), "{}", lab.edge.metrics());
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_their_owners_alone_and_a_token_is_nowhere() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::start("keys").await;
+    let token = lab.token(|_| {});
+    lab.join(&token, "left").await.unwrap();
+    let secret = token.to_string().rsplit('-').next().unwrap().to_owned();
+    let mut directories = vec![lab.directory.join("authority"), lab.directory.join("left")];
+    let mut files = 0;
+    while let Some(directory) = directories.pop() {
+        let mode = |path: &PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&directory), 0o700, "{directory:?}");
+        for entry in std::fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            files += 1;
+            assert_eq!(mode(&path), 0o600, "{path:?}");
+            assert!(!std::fs::read_to_string(&path).unwrap().contains(&secret), "{path:?}");
+        }
+    }
+    assert!(files >= 7, "{files}");
+    for path in ["authority/authority.key", "left/identity.pem", "left/secret"] {
+        let path = lab.directory.join(path);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        let error = Identity::of_cluster(path.parent().unwrap()).unwrap_err();
+        assert!(matches!(error, IdentityError::Exposed { .. }), "{error:?}");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        Identity::of_cluster(path.parent().unwrap()).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_good_for_as_many_members_as_it_says_and_for_as_long() {
+    let lab = Lab::start("uses").await;
+    let token = lab.token(|spec| spec.uses = 2);
+    for name in ["one", "two"] {
+        lab.join(&token, name).await.unwrap();
+    }
+    assert_eq!(word(&lab.join(&token, "three").await.unwrap_err()), "used_up_token");
+    assert!(Identity::of_cluster(&lab.directory.join("three")).is_err());
+
+    let short = lab.token(|spec| spec.expires_in = Duration::from_secs(1));
+    let over = SystemTime::now() + Duration::from_secs(1);
+    until(|| SystemTime::now() > over).await;
+    let error = lab.join(&short, "four").await.unwrap_err();
+    assert_eq!(word(&error), "expired_token");
+    assert!(error.to_string().contains("callboard cluster token"), "{error}");
+    // The next token that is made sweeps it away.
+    lab.token(|_| {});
+    assert_eq!(word(&lab.join(&short, "four").await.unwrap_err()), "unknown_token");
+    for reason in ["used_up_token", "expired_token", "unknown_token"] {
+        until(|| lab.counted(reason) == 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
+    let lab = Lab::start("names").await;
+    let token = lab.token(|spec| {
+        spec.uses = 9;
+        spec.certificate_life = Duration::from_secs(2);
+    });
+    lab.join(&token, "left").await.unwrap();
+    let again = join(&token, &lab.url(), &lab.directory.join("other"), Some("left")).await.unwrap_err();
+    assert_eq!(word(&again), "name_taken");
+    for name in ["Left", "a.b", "authority"] {
+        let error = join(&token, &lab.url(), &lab.directory.join("other"), Some(name)).await.unwrap_err();
+        assert_eq!(word(&error), "bad_name", "{error}");
+    }
+    let unnamed = join(&token, &lab.url(), &lab.directory.join("unnamed"), None).await.unwrap();
+    assert!(unnamed.name().starts_with("node-"), "{}", unnamed.name());
+
+    let removed = lab.join(&token, "gone").await.unwrap();
+    assert!(lab.authority.remove("gone").unwrap());
+    assert!(!lab.authority.remove("gone").unwrap());
+    // It asks for a new certificate as soon as it has an endpoint to ask from.
+    let _edge = Edge::bind(common::loopback(), removed, patient()).unwrap();
+    until(|| lab.counted("removed_member") > 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_shown_to_nobody_but_its_own_authority() {
+    let (lab, other) = (Lab::start("own").await, Lab::start("other").await);
+    let token = lab.token(|_| {});
+    let error = join(&token, &other.url(), &lab.directory.join("x"), None).await.unwrap_err();
+    assert!(matches!(error, JoinError::OtherAuthority { .. }), "{error:?}");
+    until(|| other.counted("unknown_authority") == 1).await;
+    // A node of the cluster that does not give certificates is not asked either.
+    let (edge, _node) = serve(lab.member(Role::Node, "left").await).await;
+    let error = join(&token, &url(&edge).parse().unwrap(), &lab.directory.join("x"), None).await.unwrap_err();
+    assert!(matches!(error, JoinError::NoIssuer { .. }), "{error:?}");
+    until(|| counted(&edge, "other_protocol") > 0).await;
+    // The token is as good as before.
+    lab.join(&token, "right").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proof_of_another_connection_is_refused() {
+    let lab = Lab::start("replay").await;
+    let (token, cluster) = (lab.token(|_| {}), lab.authority.cluster());
+    let address = lab.edge.address();
+    // Recorded on one connection, and never sent there.
+    let honest = RawJoiner::connect(address, &token).await;
+    let recorded = honest.wish(cluster, &token, "left");
+    let relay = RawJoiner::connect(address, &token).await;
+    let refused = relay.ask(&recorded, &honest.request()).await.unwrap();
+    assert_eq!(refused, (FrameKind::Fail, "replayed_token".to_owned()));
+    // The right connection, and another key.
+    let refused = honest.ask(&recorded, &relay.request()).await.unwrap();
+    assert_eq!(refused, (FrameKind::Fail, "replayed_token".to_owned()));
+    until(|| lab.counted("replayed_token") == 2).await;
+
+    let other = RawJoiner::connect(address, &token).await;
+    let refused = other.ask(&other.wish("lab-0123456789abcdef", &token, "left"), &other.request()).await.unwrap();
+    assert_eq!(refused, (FrameKind::Fail, "other_cluster".to_owned()));
+    let damaged = RawJoiner::connect(address, &token).await;
+    let request = damaged.request().replace('A', "B");
+    let refused = damaged.ask(&damaged.wish(cluster, &token, "left"), &request).await.unwrap();
+    assert_eq!(refused.1, "replayed_token");
+    // None of them has used it.
+    lab.join(&token, "left").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_wish_to_join_is_refused_and_nobody_else_notices() {
+    let lab = Lab::start("nonsense").await;
+    let token = lab.token(|_| {});
+    let too_long = frame_head(FrameKind::Join, 0, &Hello::default(), 1 << 20).unwrap();
+    for pieces in [
+        vec![too_long],
+        vec![bytes::Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n")],
+        vec![frame_head(FrameKind::Hello, 0, &Hello::default(), 0).unwrap()],
+    ] {
+        let joiner = RawJoiner::connect(lab.edge.address(), &token).await;
+        let (code, said) = joiner.ask_in_bytes(pieces).await.unwrap_err();
+        assert_eq!((code, said.as_str()), (Some(ResetCode::Refused), "no_request"));
+    }
+    assert_eq!(lab.counted("no_request"), 3);
+    let renewal = frame_head(FrameKind::Renew, 0, &Hello::default(), 0).unwrap();
+    let joiner = RawJoiner::connect(lab.edge.address(), &token).await;
+    let refused = joiner.ask_in_bytes(vec![renewal]).await.unwrap();
+    assert_eq!(refused, (FrameKind::Fail, "no_certificate".to_owned()));
+    lab.join(&token, "left").await.unwrap();
+}
+
+fn hello(cluster: &str) -> Hello {
+    Hello { min_version: 1, max_version: VERSION, cluster: cluster.to_owned(), ..Hello::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_no_node_at_any_door() {
+    let lab = Lab::start("roles").await;
+    let client = lab.member(Role::Client, "desk").await;
+    let error = Edge::bind(common::loopback(), client.clone(), patient()).unwrap_err();
+    assert!(matches!(error, BindError::Identity(IdentityError::Role { role: Role::Client })), "{error:?}");
+    assert!(error.to_string().contains("role node"), "{error}");
+
+    let cluster = lab.authority.cluster();
+    let as_node = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
+    let hello_of_node = Hello { address: "127.0.0.1:1".to_owned(), ..hello(cluster) };
+    let refused = as_node.greet(&hello_of_node).await.unwrap_err();
+    assert_eq!(refused, (Some(ResetCode::Refused), "wrong_role".to_owned()));
+    assert_eq!(lab.counted("wrong_role"), 1);
+
+    // A stage is for nodes, and a route for everybody.
+    let peer = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
+    peer.greet(&hello(cluster)).await.unwrap();
+    let body = Value::from("a").to_envelope().unwrap().into_bytes();
+    let stage = Call { stages: vec!["shout".to_owned()], ..Call::default() };
+    let call = vec![frame_head(FrameKind::Call, 0, &stage, body.len()).unwrap(), body];
+    let answers = peer.exchange(call).await.unwrap();
+    let fail: Fail = answers[0].0.header().unwrap();
+    assert_eq!((fail.kind.as_str(), fail.started), (ErrorKind::PermissionDenied.as_str(), false));
+    assert!(fail.message.contains("role node"), "{}", fail.message);
+    assert!(lab.edge.metrics().contains("callboard_net_calls_refused_total{kind=\"permission_denied\"} 1\n"));
+    assert_eq!(shout(&builder(&client).connect(&url(&lab.edge)).await.unwrap()).await, "A");
+
+    // A node is no other node either.
+    let node = lab.member(Role::Node, "left").await;
+    let peer = RawPeer::connect(lab.edge.address(), &node).await.unwrap();
+    let refused = peer.greet(&Hello { node: "right".to_owned(), ..hello(cluster) }).await.unwrap_err();
+    assert_eq!(refused.1, "other_name");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_no_certificate_may_only_ask_for_one() {
+    let lab = Lab::start("bare").await;
+    let other = Lab::start("bare-other").await;
+    let stranger = other.member(Role::Client, "stranger").await;
+    let error = builder(&stranger).connect(&url(&lab.edge)).await.unwrap_err();
+    let ConnectError::Refused { reason, .. } = &error else { panic!("{error:?}") };
+    assert!(reason.starts_with("unknown_authority: ") && reason.contains("callboard cluster join"), "{reason}");
+    // One that trusts the node, and shows what it does not trust.
+    let known = lab.member(Role::Client, "known").await;
+    let shown = callboard_net::testing::showing(&known, &stranger);
+    let error = builder(&shown).connect(&url(&lab.edge)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    until(|| lab.counted("unknown_authority") == 2).await;
+    // One of this authority that means another cluster.
+    let peer = RawPeer::connect(lab.edge.address(), &known).await.unwrap();
+    assert_eq!(peer.greet(&hello("another")).await.unwrap_err().1, "other_cluster");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_is_over_or_not_valid_yet_is_refused_as_what_it_is() {
+    let lab = Lab::start("times").await;
+    let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+    let cases = [
+        ("expired_certificate", now - 2 * hour, now - hour, "join again"),
+        ("not_yet_valid_certificate", now + hour, now + 2 * hour, "clocks"),
+    ];
+    for (word, from, until_then, advice) in cases {
+        let client = issued(&lab.authority, Role::Client, "desk", from, until_then);
+        let error = builder(&client).connect(&url(&lab.edge)).await.unwrap_err();
+        let ConnectError::Refused { reason, .. } = &error else { panic!("{error:?}") };
+        assert!(reason.starts_with(word) && reason.contains(advice), "{reason}");
+        until(|| lab.counted(word) == 1).await;
+        // A node with such a certificate is not believed either.
+        let node = issued(&lab.authority, Role::Node, "left", from, until_then);
+        let (edge, _node) = serve(node).await;
+        let client =
+            lab.member(Role::Client, &format!("client-{}", lab.counted(word) + u64::from(word.starts_with('n')))).await;
+        let error = builder(&client).connect(&url(&edge)).await.unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+        until(|| counted(&edge, word) == 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_ends_when_its_certificate_does() {
+    let lab = Lab::start("outlived").await;
+    let now = SystemTime::now();
+    let brief =
+        issued(&lab.authority, Role::Client, "desk", now - Duration::from_secs(60), now + Duration::from_secs(6));
+    let peer = RawPeer::connect(lab.edge.address(), &brief).await.unwrap();
+    peer.greet(&hello(lab.authority.cluster())).await.unwrap();
+    let ended = tokio::time::timeout(LONG, peer.closed()).await.unwrap();
+    assert_eq!(ended, (Some(ResetCode::Refused), "outlived_certificate".to_owned()));
+    assert!(SystemTime::now() >= now + Duration::from_secs(5), "not before");
+    until(|| lab.counted("outlived_certificate") == 1).await;
+}
+
+/// Over more than the life of a certificate, with calls all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_renewed_and_no_call_notices() {
+    let lab = Lab::start("renewed").await;
+    let life = Duration::from_secs(12);
+    let short = |role| {
+        lab.token(move |spec| {
+            spec.role = role;
+            spec.certificate_life = life;
+        })
+    };
+    let node = lab.join(&short(Role::Node), "left").await.unwrap();
+    let client = lab.join(&short(Role::Client), "desk").await.unwrap();
+    let (edge, _node) = serve(node.clone()).await;
+    let calling = builder(&client).connect(&url(&edge)).await.unwrap();
+    let end = SystemTime::now() + life + Duration::from_secs(1);
+    let mut calls = 0;
+    while SystemTime::now() < end {
+        assert_eq!(shout(&calling).await, "A");
+        calls += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(calls > 10, "{calls}");
+    for (identity, name) in [(&node, "left"), (&client, "desk")] {
+        assert!(identity.time_left() > Duration::ZERO);
+        // What was renewed is kept.
+        assert!(Identity::of_cluster(&lab.directory.join(name)).is_ok());
+    }
+    assert!(edge.metrics().contains("callboard_net_certificate_renewals_total "), "{}", edge.metrics());
+    assert!(!lab.edge.metrics().contains("callboard_net_members_renewed_total 0\n"), "{}", lab.edge.metrics());
+}
+
+#[test]
+fn what_makes_no_cluster_says_why() {
+    let directory = common::directory("refused-names").parent().unwrap().to_owned();
+    let error = Authority::init(&directory.join("a"), "Lab!").unwrap_err();
+    assert!(matches!(error, IdentityError::Name { .. }), "{error:?}");
+    let authority = Authority::init(&directory.join("a"), "lab").unwrap();
+    let error = Authority::init(&directory.join("a"), "lab").unwrap_err();
+    assert!(matches!(error, IdentityError::Occupied { .. }), "{error:?}");
+    let error = Identity::of_cluster(&directory.join("b")).unwrap_err();
+    assert!(error.to_string().contains("callboard cluster join"), "{error}");
+    let limits: [fn(&mut TokenSpec); 4] = [
+        |spec| spec.uses = 0,
+        |spec| spec.uses = 1001,
+        |spec| spec.expires_in = Duration::ZERO,
+        |spec| spec.certificate_life = Duration::from_secs(91 * 24 * 3600),
+    ];
+    for change in limits {
+        let mut spec = TokenSpec::default();
+        change(&mut spec);
+        let error = authority.token(&spec).unwrap_err();
+        assert!(matches!(error, IdentityError::Limit { .. }), "{error:?}");
+    }
+}

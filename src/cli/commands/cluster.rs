@@ -1,0 +1,222 @@
+//! `callboard cluster`: makes a cluster, lets members in, and joins one.
+//!
+//! `init`, `token`, `members` and `remove` work on the files of the authority's directory, beside the node that serves it; `join` asks that node over
+//! QUIC. A token is printed once, to stdout, and nothing else is.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use callboard_net::{Authority, JoinToken, QuicUrl, Role, TokenSpec, join};
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+use super::super::client::args::one;
+use super::super::error::CliError;
+use super::super::output;
+use super::block_on;
+use crate::config::parse_duration;
+
+/// What to do to which cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ClusterArgs {
+    Init { directory: PathBuf, name: String },
+    Token { directory: PathBuf, spec: TokenSpec },
+    Join { token: String, url: QuicUrl, directory: PathBuf, name: Option<String> },
+    Members { directory: PathBuf },
+    Remove { directory: PathBuf, name: String },
+}
+
+impl ClusterArgs {
+    /// The grammar.
+    pub(crate) fn command() -> Command {
+        Command::new("cluster")
+            .about("Make a cluster of several machines, let members in, or join one")
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommands([
+                Command::new("init").about("Make a cluster: its authority, in a new directory").args([
+                    authority(),
+                    Arg::new("name")
+                        .long("name")
+                        .value_name("NAME")
+                        .default_value("callboard")
+                        .help("What the cluster is called: up to 40 of a-z, 0-9 and -"),
+                ]),
+                Command::new("token").about("Make a token that lets somebody join, and print it once").args([
+                    authority(),
+                    Arg::new("role")
+                        .long("role")
+                        .value_name("ROLE")
+                        .default_value("node")
+                        .value_parser(|text: &str| text.parse::<Role>())
+                        .help("What its holder may be: node, to serve, or client, to call routes"),
+                    Arg::new("uses")
+                        .long("uses")
+                        .value_name("COUNT")
+                        .default_value("1")
+                        .value_parser(value_parser!(u32))
+                        .help("How many members may join with it"),
+                    Arg::new("expires")
+                        .long("expires")
+                        .value_name("DURATION")
+                        .default_value("1h")
+                        .value_parser(duration)
+                        .help("How long it may be used"),
+                    Arg::new("life")
+                        .long("life")
+                        .value_name("DURATION")
+                        .default_value("24h")
+                        .value_parser(duration)
+                        .help("How long its certificates hold; they are renewed before that while the member runs"),
+                ]),
+                Command::new("join").about("Join a cluster with a token, and keep the identity").args([
+                    Arg::new("token").value_name("TOKEN").required(true).help("The token; - reads it from stdin"),
+                    Arg::new("url")
+                        .value_name("URL")
+                        .required(true)
+                        .value_parser(|text: &str| text.parse::<QuicUrl>().map_err(|error| error.to_string()))
+                        .help("The node that serves the authority's directory: quic://HOST:PORT"),
+                    Arg::new("to")
+                        .long("to")
+                        .value_name("DIR")
+                        .required(true)
+                        .value_parser(value_parser!(PathBuf))
+                        .help("Where the identity is kept"),
+                    Arg::new("name")
+                        .long("name")
+                        .value_name("NAME")
+                        .help("What the member is called: up to 40 of a-z, 0-9 and - [default: it is given a name]"),
+                ]),
+                Command::new("members").about("List who has joined").arg(authority()),
+                Command::new("remove")
+                    .about("Give a member no further certificate")
+                    .args([authority(), Arg::new("name").value_name("NAME").required(true).help("What it is called")]),
+            ])
+    }
+
+    /// From what clap found.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        let (command, matches) = matches.subcommand().expect("clap requires a subcommand");
+        let directory = || one(matches, "dir");
+        let name = || matches.get_one::<String>("name").cloned();
+        match command {
+            "init" => Self::Init { directory: directory(), name: one(matches, "name") },
+            "token" => {
+                let mut spec = TokenSpec::default();
+                spec.role = one(matches, "role");
+                spec.uses = one(matches, "uses");
+                spec.expires_in = one(matches, "expires");
+                spec.certificate_life = one(matches, "life");
+                Self::Token { directory: directory(), spec }
+            }
+            "join" => Self::Join {
+                token: one(matches, "token"),
+                url: one(matches, "url"),
+                directory: one(matches, "to"),
+                name: name(),
+            },
+            "members" => Self::Members { directory: directory() },
+            _ => Self::Remove { directory: directory(), name: one(matches, "name") },
+        }
+    }
+}
+
+fn authority() -> Arg {
+    Arg::new("dir")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(value_parser!(PathBuf))
+        .help("The directory of the cluster's authority")
+}
+
+/// Limits are the authority's to tell.
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("expected a duration such as `30m` or `24h`, found `{text}`"))
+}
+
+/// Does it.
+pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
+    match args {
+        ClusterArgs::Init { directory, name } => {
+            let authority = Authority::init(directory, name).map_err(|error| failed("no cluster was made", &error))?;
+            let (cluster, directory) = (authority.cluster(), directory.display());
+            output::note(format_args!(
+                "made the cluster {cluster} in {directory}: who has the key in it is anybody in the cluster"
+            ));
+            output::note(format_args!("  next: callboard serve … --cluster {directory} --quic ADDR"));
+            Ok(())
+        }
+        ClusterArgs::Token { directory, spec } => {
+            let token = open(directory)?.token(spec).map_err(|error| failed("no token was made", &error))?;
+            output::result(&token)?;
+            let (role, uses) = (spec.role, spec.uses);
+            let holders = if uses == 1 { format!("one {role}") } else { format!("{uses} {role}s") };
+            output::note(format_args!("lets {holders} join within {:?}; it is not shown again", spec.expires_in));
+            Ok(())
+        }
+        ClusterArgs::Join { token, url, directory, name } => {
+            let token = read_token(token)?;
+            let joined = block_on(async { Ok(join(&token, url, directory, name.as_deref()).await) })?;
+            let identity = joined.map_err(|error| failed("not joined", &error))?;
+            let (name, role, cluster) = (identity.name(), identity.role(), identity.cluster().to_owned());
+            let held = identity.time_left().as_secs();
+            output::note(format_args!(
+                "joined {cluster} as {name}, a {role}; the certificate in {} holds for {held} s and is renewed while in use",
+                directory.display()
+            ));
+            Ok(())
+        }
+        ClusterArgs::Members { directory } => {
+            let members = open(directory)?.members().map_err(|error| failed("the members", &error))?;
+            let now = SystemTime::now();
+            members.iter().try_for_each(|member| {
+                let ago = now.duration_since(member.joined).unwrap_or_default().as_secs();
+                output::result(format_args!("{:<40} {:<8} joined {ago} s ago", member.name, member.role.as_str()))
+            })
+        }
+        ClusterArgs::Remove { directory, name } => {
+            let removed = open(directory)?.remove(name).map_err(|error| failed("not removed", &error))?;
+            if !removed {
+                return Err(CliError::Failed(format!("there is no member `{name}`")));
+            }
+            output::note(format_args!("{name} is given no further certificate; the one it has ends with its life"));
+            Ok(())
+        }
+    }
+}
+
+fn open(directory: &std::path::Path) -> Result<Authority, CliError> {
+    Authority::open(directory).map_err(|error| failed("the cluster", &error))
+}
+
+fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
+    CliError::because(what, error)
+}
+
+/// Other users of the machine see a command's words, and not what it reads.
+fn read_token(word: &str) -> Result<JoinToken, CliError> {
+    let mut text = word.to_owned();
+    if word == "-" {
+        text.clear();
+        let read = std::io::stdin().take(1024).read_to_string(&mut text);
+        read.map_err(|error| CliError::because("could not read the token", &error))?;
+    }
+    text.parse().map_err(|error| CliError::Usage(format!("{error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_holds_together() {
+        ClusterArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_not_said_has_its_default() {
+        let matches = ClusterArgs::command().try_get_matches_from(["cluster", "token", "lab"]).unwrap();
+        let expected = ClusterArgs::Token { directory: PathBuf::from("lab"), spec: TokenSpec::default() };
+        assert_eq!(ClusterArgs::of(&matches), expected);
+    }
+}

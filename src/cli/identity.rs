@@ -1,0 +1,13 @@
+//! Who a command is to nodes over QUIC.
+
+use std::path::Path;
+
+use callboard_net::Identity;
+
+use super::error::CliError;
+
+/// The identity in this directory; without one, that of this user on this machine.
+pub(crate) fn identity(cluster: Option<&Path>) -> Result<Identity, CliError> {
+    let identity = cluster.map_or_else(Identity::development, Identity::of_cluster);
+    identity.map_err(|error| CliError::because("no identity", &error))
+}

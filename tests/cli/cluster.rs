@@ -1,0 +1,135 @@
+//! `callboard cluster`: a cluster with an authority, from nothing to a call, and who is not let in.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use crate::support::{Server, callboard, directory, failure, run};
+
+/// A server of the digits with this identity, and where its QUIC port is.
+fn serve(cluster: &Path, words: &[&str]) -> (Server, String) {
+    let cluster = cluster.to_str().unwrap();
+    let all =
+        ["serve", "examples/digits", "--http", "127.0.0.1:0", "--cluster", cluster, "--log", "callboard_net=info"];
+    let mut server = Server::start(callboard(all.iter().chain(words)));
+    let said = server.wait_for("listening on quic://");
+    let (address, audience) = said.split_once(' ').unwrap();
+    assert!(audience.starts_with("for the members of lab-"), "{said}");
+    (server, address.to_owned())
+}
+
+fn token(authority: &Path, words: &[&str]) -> String {
+    let all = ["cluster", "token", authority.to_str().unwrap()];
+    let output = callboard(all.iter().chain(words)).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let token = String::from_utf8(output.stdout).unwrap();
+    assert!(!String::from_utf8_lossy(&output.stderr).contains(token.trim()), "once, and to stdout only");
+    token.trim().to_owned()
+}
+
+fn join(token: &str, address: &str, to: &Path, name: &str) -> Output {
+    let url = format!("quic://{address}");
+    let mut command = callboard(["cluster", "join", "-", &url, "--to", to.to_str().unwrap(), "--name", name]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{token}").unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn call(address: &str, identity: &Path) -> Output {
+    let url = format!("quic://{address}");
+    let words = ["call", &url, "/digits", "-F", "image=@examples/digits/seven.png", "--cluster"];
+    callboard(words).arg(identity).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
+    let directory = directory();
+    let of = |name: &str| directory.join(name);
+    let authority = of("authority");
+    let made = run(&["cluster", "init", authority.to_str().unwrap(), "--name", "lab"]);
+    assert!(made.status.success() && said(&made).contains("made the cluster lab-"), "{made:?}");
+
+    let (first, first_address) = serve(&authority, &["--quic", "127.0.0.1:0"]);
+    // A node of another address of this machine joins, and both hear of each other.
+    let node_token = token(&authority, &[]);
+    let joined = join(&node_token, &first_address, &of("second"), "second");
+    assert!(joined.status.success() && said(&joined).contains("as second, a node"), "{joined:?}");
+    let (mut second, second_address) = serve(&of("second"), &["--quic", "127.0.0.2:0", "--join", &first_address]);
+    second.wait_for("linked");
+
+    // A client calls a route on either.
+    let joined = join(&token(&authority, &["--role", "client"]), &first_address, &of("desk"), "desk");
+    assert!(joined.status.success() && said(&joined).contains("as desk, a client"), "{joined:?}");
+    for address in [&first_address, &second_address] {
+        let output = call(address, &of("desk"));
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["label"], "7", "{reply}");
+    }
+
+    // A client's identity serves nothing.
+    let desk = of("desk");
+    let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--cluster"];
+    let mut serving = callboard(words);
+    serving.arg(&desk);
+    let (refused, code) = failure(serving);
+    assert_eq!(code, 1);
+    assert!(refused.contains("this identity is a client's, which may not serve"), "{refused}");
+
+    // A token that is used up, one that is none, and one of another cluster.
+    let refused = join(&node_token, &first_address, &of("third"), "third");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused).contains("(used_up_token)"), "{refused:?}");
+    let refused = join("cbt1-nonsense", &first_address, &of("third"), "third");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("this is no token"), "{refused:?}");
+    assert!(run(&["cluster", "init", of("other").to_str().unwrap()]).status.success());
+    let refused = join(&token(&of("other"), &[]), &first_address, &of("third"), "third");
+    assert!(said(&refused).contains("is not of the token's cluster"), "{refused:?}");
+    assert!(!of("third").exists(), "nothing is left of it");
+
+    // Who is of another cluster, or of none, is told so.
+    let refused = call(&first_address, &of("other"));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused).contains("unknown_authority: "), "{refused:?}");
+    let refused = call(&first_address, &of("nothing"));
+    assert!(said(&refused).contains("callboard cluster join"), "{refused:?}");
+
+    let metrics = first.request("GET /metrics HTTP/1.1", b"").body;
+    for counted in ["used_up_token", "unknown_authority"] {
+        let line = format!("callboard_net_connections_refused_total{{reason=\"{counted}\"}}");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+    assert!(metrics.contains("callboard_net_members_joined_total 2\n"), "{metrics}");
+
+    let members = run(&["cluster", "members", authority.to_str().unwrap()]);
+    let listed = String::from_utf8(members.stdout).unwrap();
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["desk", "second"]);
+    let removed = run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]);
+    assert!(removed.status.success() && said(&removed).contains("no further certificate"), "{removed:?}");
+    assert_eq!(run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]).status.code(), Some(1));
+}
+
+#[test]
+fn what_makes_no_cluster_is_one_line() {
+    let directory = directory();
+    let authority = directory.join("authority");
+    let words =
+        |words: &[&str]| failure(callboard(words.iter().map(|word| word.replace("DIR", authority.to_str().unwrap()))));
+    let (line, code) = words(&["cluster", "init", "DIR", "--name", "No Name"]);
+    assert!(code == 1 && line.contains("`No Name` is no name: expected up to 40 of a-z, 0-9 and -"), "{line}");
+    let (line, code) = words(&["cluster", "token", "DIR"]);
+    assert!(code == 1 && line.contains("holds no authority"), "{line}");
+    assert!(run(&["cluster", "init", authority.to_str().unwrap()]).status.success());
+    let (line, code) = words(&["cluster", "init", "DIR"]);
+    assert!(code == 1 && line.contains("is there already"), "{line}");
+    let (line, code) = words(&["cluster", "token", "DIR", "--role", "king"]);
+    assert!(code == 2 && line.contains("expected `node` or `client`"), "{line}");
+    let (line, code) = words(&["cluster", "token", "DIR", "--life", "100000h"]);
+    assert!(code == 1 && line.contains("the life of a certificate may be from a second to 90 days"), "{line}");
+}
