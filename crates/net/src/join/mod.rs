@@ -45,7 +45,7 @@ pub async fn join(
     name: Option<&str>,
 ) -> Result<Identity, JoinError> {
     check_free(directory)?;
-    let addresses = url.resolve().await?;
+    let addresses = url.resolve(ANSWER_WITHIN).await?;
     let endpoint = endpoint()?;
     let config = ClientConfig::new(Arc::new(joining_config(token.pin())?));
     let (key, request) = request()?;
@@ -90,7 +90,7 @@ pub(crate) async fn renew(
 ) -> Result<String, JoinError> {
     let config = ClientConfig::new(Arc::new(identity.client_config(true)?));
     let mut fault = JoinError::Nowhere;
-    for address in issuers.resolve().await? {
+    for address in issuers.resolve(ANSWER_WITHIN).await? {
         let asked = async {
             let connection = connect(endpoint, config.clone(), address).await?;
             ask(&connection, address, FrameKind::Renew, &Nothing {}, request).await
