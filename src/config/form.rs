@@ -8,7 +8,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_http::{Cors, Hosts, RateLimit};
+use callboard_http::client::Origin;
+use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
 use toml::de::DeValue;
 
 use super::units;
@@ -432,6 +433,55 @@ impl Form for Rate {
     }
 }
 
+/// Where spans go: a URL, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct Collector;
+
+impl Form for Collector {
+    type Value = Option<Origin>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<Origin>> {
+        match raw.text()? {
+            NONE => Some(None),
+            // Without its scheme it would be read, too, but nobody writes a collector so.
+            url if url.starts_with("http://") => url.parse().ok().map(Some),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("a URL such as \"http://127.0.0.1:4318\", without TLS, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<Origin>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), Origin::to_string)
+    }
+}
+
+/// A part of all requests: a number from 0 to 1.
+#[derive(Clone, Debug)]
+pub(crate) struct Ratio;
+
+impl Form for Ratio {
+    type Value = SampleRatio;
+
+    fn read(&self, raw: Raw<'_>) -> Option<SampleRatio> {
+        match raw {
+            Raw::Text(text) => text.parse().ok(),
+            Raw::Toml(DeValue::Float(float)) => float.as_str().parse().ok(),
+            Raw::Toml(_) => raw.integer()?.to_string().parse().ok(),
+        }
+    }
+
+    fn expected(&self) -> String {
+        "a number from 0 to 1 with at most six digits behind the point".to_owned()
+    }
+
+    fn show(&self, value: &SampleRatio) -> String {
+        value.to_string()
+    }
+}
+
 /// Origins of web pages: a list in the file, words between commas elsewhere, `*` for all, or `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages;
@@ -618,6 +668,22 @@ mod tests {
         for text in ["8000", ":8000", "127.0.0.1", "example.org:80", "localhost:65536"] {
             assert_eq!(read(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_ratio_is_a_number_and_a_collector_a_url_that_is_spoken_to_without_tls() {
+        for value in ["0.25", "1", "0"] {
+            assert_eq!(Ratio.read(Raw::Toml(&toml(value))), Ratio.read(Raw::Text(value)), "{value}");
+            assert!(Ratio.read(Raw::Text(value)).is_some(), "{value}");
+        }
+        for value in ["2", "-0.5", "\"0.5\"", "true"] {
+            assert_eq!(Ratio.read(Raw::Toml(&toml(value))), None, "{value}");
+        }
+        for text in ["https://collector:4318", "collector:4318", "", "http://", "http://user@collector"] {
+            assert_eq!(Collector.read(Raw::Text(text)), None, "{text}");
+        }
+        let collector = Collector.read(Raw::Text("http://collector:4318/")).unwrap();
+        assert_eq!(Collector.show(&collector), "http://collector:4318");
     }
 
     #[test]

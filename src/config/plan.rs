@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_http::{Cors, Hosts, RateLimit};
+use callboard_http::client::Origin;
+use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
@@ -20,8 +21,8 @@ use super::route::{self, RoutePlan};
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, QUEUE, QUIC, RATE_LIMIT,
-    STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, OTLP_ENDPOINT, QUEUE, QUIC,
+    RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -118,6 +119,10 @@ pub struct Settings {
     pub log: Sourced<String>,
     /// Whether every request has a line.
     pub access_log: Sourced<bool>,
+    /// Where spans go.
+    pub otlp_endpoint: Sourced<Option<Origin>>,
+    /// Which part of the requests has them.
+    pub trace_ratio: Sourced<SampleRatio>,
     /// The timeout of calls that bring none.
     pub default_timeout: Sourced<Duration>,
     /// Entries that may wait in a stage that does not say.
@@ -222,6 +227,8 @@ impl Settings {
             api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
             access_log: layers.resolve(&ACCESS_LOG)?,
+            otlp_endpoint: layers.resolve(&OTLP_ENDPOINT)?,
+            trace_ratio: layers.resolve(&TRACE_RATIO)?,
             default_timeout: layers.resolve(&DEFAULT_TIMEOUT)?,
             queue: layers.resolve(&QUEUE)?,
             max_in_flight: layers.resolve(&MAX_IN_FLIGHT)?,
@@ -313,6 +320,8 @@ impl Settings {
             row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),
             row(&ACCESS_LOG, &self.access_log),
+            row(&OTLP_ENDPOINT, &self.otlp_endpoint),
+            row(&TRACE_RATIO, &self.trace_ratio),
             row(&DEFAULT_TIMEOUT, &self.default_timeout),
             row(&QUEUE, &self.queue),
             row(&MAX_IN_FLIGHT, &self.max_in_flight),

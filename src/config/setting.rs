@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, MaybeBytes, MaybeListen,
-    Pages, Peers, Rate, Span,
+    AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, MaybeBytes,
+    MaybeListen, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// What a setting is called in the places where it can be set.
@@ -144,6 +144,32 @@ pub(crate) static ACCESS_LOG: Setting<Flag> = Setting {
         default: "true",
     },
     form: Flag,
+};
+
+/// Nowhere: who wants traces has a collector.
+pub(crate) static OTLP_ENDPOINT: Setting<Collector> = Setting {
+    name: Name {
+        key: "traces.endpoint",
+        flag: "otlp-endpoint",
+        env: "CALLBOARD_OTLP_ENDPOINT",
+        placeholder: "URL",
+        help: "The OpenTelemetry collector that spans are sent to",
+        default: "none",
+    },
+    form: Collector,
+};
+
+/// All, as OpenTelemetry's own libraries have it.
+pub(crate) static TRACE_RATIO: Setting<Ratio> = Setting {
+    name: Name {
+        key: "traces.ratio",
+        flag: "trace-ratio",
+        env: "CALLBOARD_TRACE_RATIO",
+        placeholder: "RATIO",
+        help: "Which part of the requests has spans whose callers do not say",
+        default: "1",
+    },
+    form: Ratio,
 };
 
 /// A million waiting entries are minutes of work for any stage; more is a typo.
@@ -411,7 +437,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 28] = [
+pub static ALL: [&Name; 30] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -435,6 +461,8 @@ pub static ALL: [&Name; 28] = [
     &API_VERSION.name,
     &LOG.name,
     &ACCESS_LOG.name,
+    &OTLP_ENDPOINT.name,
+    &TRACE_RATIO.name,
     &DEFAULT_TIMEOUT.name,
     &QUEUE.name,
     &MAX_IN_FLIGHT.name,
@@ -548,6 +576,8 @@ mod tests {
         reads_its_default(&API_VERSION);
         reads_its_default(&LOG);
         reads_its_default(&ACCESS_LOG);
+        reads_its_default(&OTLP_ENDPOINT);
+        reads_its_default(&TRACE_RATIO);
         reads_its_default(&DEFAULT_TIMEOUT);
         reads_its_default(&QUEUE);
         reads_its_default(&MAX_IN_FLIGHT);

@@ -188,7 +188,7 @@ fn a_programs_file_may_hold_settings_only() {
     let plan = resolve("[http]\nlisten = \"127.0.0.1:0\"\n").unwrap();
     assert_eq!(plan.settings.http.source, Source::File { line: 2 });
     let error = resolve(DIGITS).unwrap_err().to_string();
-    assert_eq!(error, "c.toml:2: unknown key `stage`; known: http, quic, admin, api, log, limits");
+    assert_eq!(error, "c.toml:2: unknown key `stage`; known: http, quic, admin, api, log, traces, limits");
     let error = resolve("[limits]\nqueue = 5\n").unwrap_err().to_string();
     assert_eq!(error, "limits.queue = 5 (line 2) has no effect here: the stages of a program set their own queues");
 }

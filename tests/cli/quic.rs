@@ -33,7 +33,7 @@ fn a_call_over_quic_needs_no_preparation_on_one_machine() {
     assert_eq!(wrong.status.code(), Some(4), "{wrong:?}");
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("there is no route `/nowhere`"), "{wrong:?}");
 
-    let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
+    let metrics = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
     assert!(metrics.contains("callboard_net_streams_total 2\n"), "{metrics}");
     let page = std::fs::read_to_string("docs/operations.md").unwrap();
     let told: Vec<&str> = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_net_")).collect();

@@ -9,6 +9,7 @@
 
 mod browser;
 mod examples;
+mod metrics;
 mod openapi;
 mod process;
 mod python;
@@ -16,5 +17,6 @@ mod python;
 #[allow(dead_code, reason = "the other target uses the rest")]
 mod support;
 mod tool;
+mod traces;
 mod triton;
 mod upload;

@@ -16,6 +16,9 @@ pub(crate) const CHROMIUM: Tool = Tool("chromium");
 /// `curl`.
 pub(crate) const CURL: Tool = Tool("curl");
 
+/// Prometheus' `promtool`.
+pub(crate) const PROMTOOL: Tool = Tool("promtool");
+
 const REQUIRE: &str = "CALLBOARD_REQUIRE";
 
 impl Tool {

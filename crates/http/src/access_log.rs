@@ -21,6 +21,7 @@ use crate::config::HttpConfig;
 use crate::explain::{self, X_CALLBOARD_TIMELINE};
 use crate::request_id::RequestId;
 use crate::server_timing::SERVER_TIMING;
+use crate::spans::{RequestSpan, Tracer};
 use crate::trace::{TRACEPARENT, TraceContext};
 
 /// What is remembered of a request until its answer, where somebody wants to know. Boxed by its owner: it is seldom, or the
@@ -34,6 +35,8 @@ pub(crate) struct Observed {
     /// Not there where only the trace is passed on.
     line: Option<Line>,
     recorder: Option<Recorder>,
+    /// Where it is sampled.
+    span: Option<Arc<RequestSpan>>,
     /// The client wants to read the record.
     explains: bool,
 }
@@ -52,6 +55,7 @@ impl Observed {
     /// `None` where neither the client nor the configuration wants to know anything.
     pub(crate) fn new<B: HttpBody>(
         config: &HttpConfig,
+        tracer: Option<&Arc<Tracer>>,
         begun: Instant,
         id: &RequestId,
         request: &Request<B>,
@@ -59,20 +63,26 @@ impl Observed {
     ) -> Option<Box<Self>> {
         let trace = request.headers().get(TRACEPARENT).and_then(TraceContext::from_client);
         let explains = explain::is_wanted(config, request);
-        if trace.is_none() && !config.access_log && !explains {
+        let sampled = tracer.and_then(|tracer| Some((tracer, tracer.sample(trace)?)));
+        if trace.is_none() && sampled.is_none() && !config.access_log && !explains {
             return None;
         }
+        let path = shortened(request.uri().path());
+        let span =
+            sampled.map(|(tracer, context)| RequestSpan::new(tracer, context, begun, request.method(), path, id));
+        let trace = sampled.map(|(_, context)| context).or(trace);
         let trace = trace.or_else(|| config.access_log.then(TraceContext::new));
         let line = config.access_log.then(|| Line {
             method: request.method().clone(),
-            path: shortened(request.uri().path()).into(),
+            path: path.into(),
             client: origin.map(|origin| origin.client),
             request_bytes: request.body().size_hint().exact(),
             route: None,
             key: None,
         });
-        let recorder = explains.then(|| Recorder::new(begun));
-        Some(Box::new(Self { begun, id: id.clone(), trace, line, recorder, explains }))
+        let recorder = span.as_ref().map(|span| span.recorder().clone());
+        let recorder = recorder.or_else(|| explains.then(|| Recorder::new(begun)));
+        Some(Box::new(Self { begun, id: id.clone(), trace, line, recorder, span, explains }))
     }
 
     /// What its call's record is written with.
@@ -80,10 +90,18 @@ impl Observed {
         self.recorder.clone()
     }
 
+    /// For whoever works on after the answer has begun.
+    pub(crate) fn span(&self) -> Option<Arc<RequestSpan>> {
+        self.span.clone()
+    }
+
     /// The route that it goes to.
     pub(crate) fn goes_to(&mut self, route: &Arc<Route>) {
         if let Some(line) = &mut self.line {
             line.route = Some(Arc::clone(route));
+        }
+        if let Some(span) = &self.span {
+            span.goes_to(route);
         }
     }
 
@@ -97,6 +115,9 @@ impl Observed {
     /// Writes the line, and what the client is told.
     pub(crate) fn answered(&mut self, response: &mut Response) {
         let bytes = response.body().size_hint().exact();
+        if let Some(span) = &self.span {
+            span.answered(response.status());
+        }
         if let Some(line) = self.line.take() {
             self.write(&line, response.status(), bytes, response.headers());
         }

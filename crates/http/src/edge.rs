@@ -37,6 +37,7 @@ use crate::pages;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
 use crate::server_timing::{SERVER_TIMING, error_timing};
+use crate::spans::{RequestSpan, SampleRatio, SpanSink, Tracer};
 use crate::tls::Tls;
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
@@ -57,6 +58,8 @@ struct Inner {
     doorstep: Doorstep,
     /// Not there while the node is starting.
     serving: OnceLock<Serving>,
+    /// Not there where nobody wants spans.
+    tracer: OnceLock<Arc<Tracer>>,
 }
 
 /// A node, once it is there.
@@ -92,7 +95,8 @@ impl Edge {
         let (gate, doorstep) = (Gate::new(&config), Doorstep::new(&config));
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
-        let inner = Inner { config, info: Arc::new(info), ids, metrics, tls, gate, doorstep, serving: OnceLock::new() };
+        let (info, serving, tracer) = (Arc::new(info), OnceLock::new(), OnceLock::new());
+        let inner = Inner { config, info, ids, metrics, tls, gate, doorstep, serving, tracer };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -116,6 +120,21 @@ impl Edge {
     /// Takes one; another one is not shown.
     pub fn show_metrics_of(&self, door: impl Fn() -> String + Send + Sync + 'static) {
         self.0.metrics.show_beside(door);
+    }
+
+    /// Gives `sink` the spans of the requests that are sampled: those whose callers' `traceparent` says so, and of those without one
+    /// this part. Takes one sink; another one gets nothing.
+    pub fn give_spans_to(&self, sink: Arc<dyn SpanSink>, ratio: SampleRatio) {
+        let _ = self.0.tracer.set(Arc::new(Tracer::new(ratio, sink)));
+    }
+
+    /// Sends the spans of sampled requests to an OpenTelemetry collector, from the current runtime; see
+    /// [`give_spans_to`](Self::give_spans_to).
+    #[cfg(feature = "otlp")]
+    pub fn export_spans(&self, config: &crate::OtlpConfig) -> crate::SpanExporter {
+        let (exporter, sink) = crate::SpanExporter::start(config, self.0.metrics.spans.clone());
+        self.give_spans_to(sink, config.ratio);
+        exporter
     }
 
     pub(crate) fn config(&self) -> &HttpConfig {
@@ -161,7 +180,7 @@ impl Edge {
             let inner = &*self.0;
             let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
             let id = id.unwrap_or_else(|| inner.ids.make());
-            let mut observed = Observed::new(&inner.config, begun, &id, &request, origin);
+            let mut observed = Observed::new(&inner.config, inner.tracer.get(), begun, &id, &request, origin);
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
             let version = request.version();
             let unread;
@@ -180,6 +199,7 @@ impl Edge {
                 observed.goes_to(route);
             }
             let recorder = observed.as_ref().and_then(|observed| observed.recorder());
+            let span = observed.as_ref().and_then(|observed| observed.span());
             let mut caller = None;
             let outcome = match (inner.serving.get(), &route) {
                 _ if let Some(early) = inner.early(&request, origin, &mut caller, observed.as_deref_mut()) => {
@@ -187,7 +207,7 @@ impl Edge {
                     Ok(early)
                 }
                 (Some(serving), Some(route)) => {
-                    let around = inner.around(serving, &id, recorder.as_ref(), caller.as_ref());
+                    let around = inner.around(serving, &id, recorder.as_ref(), span.as_ref(), caller.as_ref());
                     if way == Way::Function && functions::is_stream(request.headers()) {
                         unread = Unread::of(request.body());
                         Ok(functions::stream::answer(around, route, request.map(Body::new)))
@@ -202,7 +222,7 @@ impl Edge {
                 }
                 (Some(serving), None) if is_oip => {
                     let outcome = {
-                        let around = inner.around(serving, &id, recorder.as_ref(), caller.as_ref());
+                        let around = inner.around(serving, &id, recorder.as_ref(), span.as_ref(), caller.as_ref());
                         let answer = oip::answer(around, &serving.models, &mut request);
                         // Boxed, because this future is moved with each request, whosever it is.
                         catch_panic(Box::pin(answer).as_mut()).await
@@ -216,7 +236,7 @@ impl Edge {
                 }
                 (None, None | Some(_)) => {
                     unread = Unread::of(request.body());
-                    Ok(pages::while_starting(request.uri().path(), &inner.metrics))
+                    Ok(pages::while_starting(request.uri().path(), request.headers(), &inner.metrics))
                 }
             };
             let timing = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err()?.timing());
@@ -347,9 +367,10 @@ impl Inner {
         serving: &'a Serving,
         id: &'a RequestId,
         recorder: Option<&'a Recorder>,
+        span: Option<&'a Arc<RequestSpan>>,
         caller: Option<&'a Caller>,
     ) -> Around<'a> {
-        Around { client: &serving.client, config: &self.config, metrics: &self.metrics, id, recorder, caller }
+        Around { client: &serving.client, config: &self.config, metrics: &self.metrics, id, recorder, span, caller }
     }
 
     fn panicked(&self, id: &RequestId, route: Option<&str>) -> ApiError {

@@ -29,6 +29,7 @@ use crate::request_id::RequestId;
 use crate::respond::stream::{self, StreamForm, Streamed};
 use crate::respond::{self, Accepted, Packing};
 use crate::server_timing::{SERVER_TIMING, first, server_timing};
+use crate::spans::RequestSpan;
 
 /// What is around a call: the edge that makes it, and the request that asks for it.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct Around<'a> {
     pub(crate) id: &'a RequestId,
     /// What the record of its calls is written with.
     pub(crate) recorder: Option<&'a Recorder>,
+    /// Where it is sampled.
+    pub(crate) span: Option<&'a Arc<RequestSpan>>,
     /// Whoever asks, where that has to be shown.
     pub(crate) caller: Option<&'a Caller>,
 }
@@ -139,6 +142,7 @@ impl Around<'_> {
         Streamed {
             form,
             id: self.id.clone(),
+            span: self.span.cloned(),
             route: route.name().to_owned(),
             abandoned: self.metrics.abandoned.clone(),
             panics: self.metrics.panics.clone(),

@@ -67,7 +67,7 @@
 //! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an envelope, or with a
 //! stream of them that is answered in order.
 //!
-//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where there is an [access log](HttpConfig::access_log) |
+//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where there is an [access log](HttpConfig::access_log), or where the request is sampled for those who [collect spans](Edge::give_spans_to) |
 //! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
 //!
 //! `x-request-timeout-ms`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400. Every answer of the edge has
@@ -123,6 +123,8 @@ mod infer;
 mod metrics;
 mod oip;
 mod openapi;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod pages;
 mod request;
 mod request_id;
@@ -130,6 +132,7 @@ mod respond;
 mod server;
 mod server_timing;
 mod snippet;
+mod spans;
 mod tls;
 mod trace;
 
@@ -142,7 +145,10 @@ pub use file_type::media_type_of;
 #[doc(hidden)]
 pub use oip::fuzz::decode_inference_request;
 pub use openapi::{ApiInfo, openapi};
+#[cfg(feature = "otlp")]
+pub use otlp::{OtlpConfig, SpanExporter};
 pub use pages::is_reserved;
 pub use server::{ServeError, serve, serve_edge, serve_router};
 pub use snippet::{Language, curl, snippet};
+pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};
 pub use tls::{TlsConfig, TlsError};

@@ -14,9 +14,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use crate::accept::AcceptMetrics;
+#[cfg(feature = "otlp")]
+use crate::otlp::SpanMetrics;
 
 /// The media type of what [`EdgeMetrics::encode_after`] writes.
 pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The media type of the older text that everybody reads.
+pub(crate) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The last line of a document; a document that is continued must not have it yet.
 const END: &str = "# EOF\n";
@@ -29,6 +34,8 @@ pub(crate) struct EdgeMetrics {
     /// Requests whose client left before the answer.
     pub(crate) abandoned: Counter,
     pub(crate) panics: Counter,
+    #[cfg(feature = "otlp")]
+    pub(crate) spans: SpanMetrics,
     responses: Family<StatusLabel, Counter>,
     by_status: Box<[OnceLock<Counter>]>,
     /// What another door of the same node has counted.
@@ -56,6 +63,8 @@ impl EdgeMetrics {
             accept: AcceptMetrics::default(),
             abandoned: Counter::default(),
             panics: Counter::default(),
+            #[cfg(feature = "otlp")]
+            spans: SpanMetrics::default(),
             responses: Family::default(),
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
             beside: OnceLock::new(),
@@ -69,6 +78,16 @@ impl EdgeMetrics {
         registry.register("responses", "Answers by status", self.responses.clone());
         registry.register("abandoned_requests", "Requests whose client left before the answer", self.abandoned.clone());
         registry.register("panics", "Requests on which the edge or a user's codec panicked", self.panics.clone());
+        #[cfg(feature = "otlp")]
+        {
+            let spans = &self.spans;
+            registry.register("spans_exported", "Spans that the collector took", spans.exported.clone());
+            registry.register(
+                "spans_dropped",
+                "Spans that were dropped, for want of room or of a collector",
+                spans.dropped.clone(),
+            );
+        }
         let accept = &self.accept;
         registry.register("connections_open", "Connections being served", accept.open.clone());
         registry.register("connections_accepted", "Connections taken since the start", accept.accepted.clone());

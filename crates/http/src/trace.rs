@@ -1,6 +1,7 @@
 //! The W3C's trace context: which larger story a request belongs to, and which part of it is ours.
 
 use axum::http::header::{HeaderName, HeaderValue};
+use callboard_core::SpanId;
 
 use crate::ascii::Ascii;
 
@@ -10,6 +11,9 @@ pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent"
 /// `00-` and three numbers with dashes between.
 const LENGTH: usize = 55;
 
+/// The flag of a trace that is recorded.
+const SAMPLED: u8 = 1;
+
 /// A request's place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceContext {
@@ -17,6 +21,8 @@ pub(crate) struct TraceContext {
     trace: u128,
     /// Our part in it, never 0.
     span: u64,
+    /// Our client's part in it.
+    parent: Option<u64>,
     flags: u8,
 }
 
@@ -33,12 +39,37 @@ impl TraceContext {
         let [version, trace, parent, flags] = [0..2, 3..35, 36..52, 53..55].map(|range| from_hex(&text[range]));
         // Version 255 is none; later ones begin as this one does, as far as we read.
         let is_valid = version? != 0xff && trace? != 0 && parent? != 0;
-        is_valid.then_some(Self { trace: trace?, span: new_span(), flags: flags? as u8 })
+        is_valid.then_some(Self {
+            trace: trace?,
+            span: SpanId::new_span(),
+            parent: Some(parent? as u64),
+            flags: flags? as u8,
+        })
     }
 
     /// The beginning of a trace. Not sampled: who would record it has not asked.
     pub(crate) fn new() -> Self {
-        Self { trace: fastrand::u128(1..), span: new_span(), flags: 0 }
+        let SpanId { trace, span } = SpanId::begin();
+        Self { trace, span, parent: None, flags: 0 }
+    }
+
+    /// The same, to be recorded by all who come to it.
+    pub(crate) fn sampled(self) -> Self {
+        Self { flags: self.flags | SAMPLED, ..self }
+    }
+
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// Which trace, and our part in it.
+    pub(crate) fn id(&self) -> SpanId {
+        SpanId { trace: self.trace, span: self.span }
+    }
+
+    /// Our client's part in it.
+    pub(crate) fn parent(&self) -> Option<u64> {
+        self.parent
     }
 
     /// The trace's id, as logs and tracing systems write it.
@@ -64,10 +95,6 @@ impl TraceContext {
 fn push_trace<const N: usize>(text: &mut Ascii<N>, trace: u128) {
     text.push_hex((trace >> 64) as u64, 16);
     text.push_hex(trace as u64, 16);
-}
-
-fn new_span() -> u64 {
-    fastrand::u64(1..)
 }
 
 /// Small letters only, as the standard wants it.

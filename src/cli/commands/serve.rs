@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
-use callboard_http::{ApiInfo, HttpConfig};
+use callboard_http::{ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
 use callboard_net::{Cluster, Edge, NetConfig, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -39,6 +39,7 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
     let listener = bind(http_address(&plan)).await?;
     let quic = open_quic(&plan, &config)?;
     let admin = AdminSocket::bind(&plan).await?;
+    let traces = otlp_config(&plan, &info);
     let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
         started = start(door, plan, app) => started?,
@@ -48,6 +49,7 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
     let admin_address = admin.as_ref().map(|admin| admin.address);
     output::note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
 
+    let spans = traces.map(|traces| server.edge().export_spans(&traces));
     if let Some(quic) = &quic {
         quic.open(server.client());
         let counting = quic.clone();
@@ -64,7 +66,7 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
     tokio::select! {
         biased;
         signal = signals.next() => Err(CliError::Failed(format!("{signal} again: ended at once"))),
-        drained = shut_down(server, quic, plan.settings.drain.value) => {
+        drained = shut_down(server, quic, spans, plan.settings.drain.value) => {
             // The last word is ours.
             drop(lines);
             ended(drained)
@@ -114,11 +116,29 @@ fn join(quic: &Edge, server: &Server, plan: &Plan) -> Result<(), CliError> {
 }
 
 /// Both doors at once: the node is drained when what came through either of them is done.
-async fn shut_down(server: Server, quic: Option<Edge>, grace: Duration) -> Drained {
-    let Some(quic) = quic else { return server.shutdown(grace).await };
-    quic.drain();
-    let (drained, ()) = tokio::join!(server.shutdown(grace), quic.shutdown(grace));
+async fn shut_down(server: Server, quic: Option<Edge>, spans: Option<SpanExporter>, grace: Duration) -> Drained {
+    let drained = match quic {
+        None => server.shutdown(grace).await,
+        Some(quic) => {
+            quic.drain();
+            tokio::join!(server.shutdown(grace), quic.shutdown(grace)).0
+        }
+    };
+    if let Some(spans) = spans {
+        spans.shutdown(LAST_SPANS).await;
+    }
     drained
+}
+
+/// A collector that is there takes them at once; one that is not should not hold up the end.
+const LAST_SPANS: Duration = Duration::from_secs(3);
+
+/// Where spans go, if they go anywhere.
+fn otlp_config(plan: &Plan, info: &ApiInfo) -> Option<OtlpConfig> {
+    let mut config = OtlpConfig::new(plan.settings.otlp_endpoint.value.clone()?);
+    config.ratio = plan.settings.trace_ratio.value;
+    config.service.clone_from(&info.title);
+    Some(config)
 }
 
 /// Loads what the plan names and starts it behind the door.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::schema::Components;
-use crate::metrics::OPENMETRICS;
+use crate::metrics::{OPENMETRICS, PROMETHEUS_TEXT};
 
 /// Path, what it answers, its forms, and whether a node that is not there yet answers otherwise (503).
 type Page = (&'static str, &'static str, &'static str, Vec<(&'static str, Value)>, bool);
@@ -22,7 +22,13 @@ pub(super) fn operations(components: &mut Components) -> Map<String, Value> {
             vec![("application/json", health)],
             true,
         ),
-        ("/metrics", "metrics", "Metrics for Prometheus", vec![(OPENMETRICS, text())], false),
+        (
+            "/metrics",
+            "metrics",
+            "Metrics for Prometheus",
+            vec![(OPENMETRICS, text()), (PROMETHEUS_TEXT, text())],
+            false,
+        ),
         ("/openapi.json", "openapi", "This document", vec![("application/json", json!({ "type": "object" }))], true),
         (
             "/docs/",

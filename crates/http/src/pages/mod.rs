@@ -4,20 +4,21 @@ mod docs;
 mod document;
 mod health;
 mod index;
+mod metrics;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{Method, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use callboard_core::Client;
 
 use self::document::DocumentCache;
 use crate::error::ApiError;
-use crate::metrics::{EdgeMetrics, OPENMETRICS};
+use crate::metrics::EdgeMetrics;
 use crate::openapi::ApiInfo;
 
 /// Paths that no user route may take, with everything below them. `/v1` is for function calls, `/v2` for the Open Inference Protocol.
@@ -72,20 +73,20 @@ fn machines() -> Router<Sources> {
 }
 
 /// The answers of an edge whose node is not there yet.
-pub(crate) fn while_starting(path: &str, metrics: &EdgeMetrics) -> Result<Response, ApiError> {
+pub(crate) fn while_starting(path: &str, headers: &HeaderMap, counted: &EdgeMetrics) -> Result<Response, ApiError> {
     match path {
         "/livez" => {
             Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
         }
         // The same question in the protocol's words.
         "/v2/health/live" => Ok(axum::Json(serde_json::json!({ "live": true })).into_response()),
-        "/metrics" => Ok(([(CONTENT_TYPE, OPENMETRICS)], metrics.encode_after(String::new())).into_response()),
+        "/metrics" => Ok(metrics::answer(headers, counted.encode_after(String::new())).into_response()),
         _ => Err(ApiError::starting()),
     }
 }
 
-async fn metrics_page(State(sources): State<Sources>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, OPENMETRICS)], sources.metrics.encode_after(sources.client.metrics()))
+async fn metrics_page(State(sources): State<Sources>, headers: HeaderMap) -> impl IntoResponse {
+    metrics::answer(&headers, sources.metrics.encode_after(sources.client.metrics()))
 }
 
 async fn openapi_page(State(sources): State<Sources>) -> impl IntoResponse {

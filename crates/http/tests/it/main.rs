@@ -18,8 +18,11 @@ mod hostile;
 mod http2;
 mod observed;
 mod oip;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod pages;
 mod refusals;
+mod spans;
 mod streams;
 mod support;
 mod timelines;

@@ -41,9 +41,10 @@ async fn metrics_tell_of_the_node_and_of_the_edge() {
     assert_eq!(server.post_json("/mirror", "1").await.status, 200);
     assert_eq!(server.post_json("/nowhere", "1").await.status, 404);
     let page = server.get("/metrics").await;
-    assert!(page.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let text = page.text();
     for line in [
+        "# TYPE callboard_requests_total counter",
         "callboard_requests_total{route=\"/mirror\",outcome=\"ok\"} 1",
         "callboard_http_responses_total{status=\"200\"} 1",
         "callboard_http_responses_total{status=\"404\"} 1",
@@ -51,7 +52,16 @@ async fn metrics_tell_of_the_node_and_of_the_edge() {
     ] {
         assert!(text.contains(line), "{line} in\n{text}");
     }
-    assert_eq!(text.matches("# EOF").count(), 1);
+    assert_eq!(text.matches("# EOF").count(), 0);
+
+    let prometheus = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1";
+    let head = format!("GET /metrics HTTP/1.1\r\nhost: test\r\naccept: {prometheus}\r\n\r\n");
+    let mut client = server.connect().await;
+    client.send(&head).await;
+    let page = client.answer().await;
+    assert!(page.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    assert!(page.text().contains("# TYPE callboard_requests counter\n"), "{}", page.text());
+    assert_eq!(page.text().matches("# EOF").count(), 1);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod heartbeat;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -34,12 +35,15 @@ use crate::coding::{Coding, Packer};
 use crate::convert::{self, LARGE_BYTES};
 use crate::error::ApiError;
 use crate::request_id::RequestId;
+use crate::spans::RequestSpan;
 
 /// What a stream needs to know of its request.
 #[derive(Debug)]
 pub(crate) struct Streamed {
     pub(crate) form: StreamForm,
     pub(crate) id: RequestId,
+    /// Its span goes on until the stream ends.
+    pub(crate) span: Option<Arc<RequestSpan>>,
     /// The route's name, for the log.
     pub(crate) route: String,
     /// Requests whose client left.
@@ -67,6 +71,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         panics: streamed.panics,
         id: streamed.id,
         route: streamed.route,
+        _span: streamed.span,
     };
     talk.first().await?;
     // Until here the request has no answer, and whoever leaves is counted by the edge.
@@ -100,6 +105,8 @@ struct Talk {
     panics: Counter,
     id: RequestId,
     route: String,
+    /// Ends with the stream.
+    _span: Option<Arc<RequestSpan>>,
 }
 
 impl Talk {

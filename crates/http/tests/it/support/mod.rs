@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use callboard_core::{App, Drained, Node};
-use callboard_http::{HttpConfig, ServeError, serve, serve_router};
+use callboard_http::{ApiInfo, Edge, HttpConfig, ServeError, serve, serve_edge, serve_router};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -37,6 +37,22 @@ impl Server {
         let node = app.start().await.unwrap();
         let client = node.client();
         Self::spawn(Some(node), bind().await, |listener, stopped| serve(listener, client, config, stopped))
+    }
+
+    /// The same, with something done to the edge before anybody asks.
+    pub(crate) async fn of_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&Edge)) -> Self {
+        let node = app.start().await.unwrap();
+        let edge = Edge::try_new(node.client(), config, ApiInfo::default()).unwrap();
+        prepare(&edge);
+        let serve = |listener, stopped: Stopped| async move {
+            serve_edge(listener, edge, async {
+                stopped.await;
+                PATIENCE
+            })
+            .await;
+            Ok(())
+        };
+        Self::spawn(Some(node), bind().await, serve)
     }
 
     fn spawn<F>(node: Option<Node>, listener: TcpListener, serve: impl FnOnce(TcpListener, Stopped) -> F) -> Self

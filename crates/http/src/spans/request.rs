@@ -1,0 +1,148 @@
+//! The span of one request and those of its stages, from its head until nobody works on its answer any more.
+//!
+//! It is held by whoever works on the request: the edge, and the body of a streamed answer. Whoever lets go of it last has it
+//! written.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use callboard_core::{BatchObserver, Instant, Recorder, Route, Run, SpanId, Visit};
+
+use super::{Anchor, Attribute, Span, Tracer, error_of, of_batch, of_stage};
+use crate::request_id::RequestId;
+use crate::trace::TraceContext;
+
+/// A sampled request.
+#[derive(Debug)]
+pub(crate) struct RequestSpan {
+    tracer: Arc<Tracer>,
+    context: TraceContext,
+    recorder: Recorder,
+    method: Method,
+    path: Box<str>,
+    id: RequestId,
+    route: OnceLock<Arc<Route>>,
+    status: OnceLock<StatusCode>,
+}
+
+impl RequestSpan {
+    pub(crate) fn new(
+        tracer: &Arc<Tracer>,
+        context: TraceContext,
+        begun: Instant,
+        method: &Method,
+        path: &str,
+        id: &RequestId,
+    ) -> Arc<Self> {
+        let observer = Arc::clone(tracer) as Arc<dyn BatchObserver>;
+        Arc::new(Self {
+            tracer: Arc::clone(tracer),
+            context,
+            recorder: Recorder::of_span(begun, context.id(), observer),
+            method: method.clone(),
+            path: path.into(),
+            id: id.clone(),
+            route: OnceLock::new(),
+            status: OnceLock::new(),
+        })
+    }
+
+    /// What its calls' record is written with.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    pub(crate) fn goes_to(&self, route: &Arc<Route>) {
+        let _ = self.route.set(Arc::clone(route));
+    }
+
+    pub(crate) fn answered(&self, status: StatusCode) {
+        let _ = self.status.set(status);
+    }
+
+    /// The request's span first, then those of its stages. None for the pages that machines ask for every second.
+    fn spans(&self) -> Vec<Span> {
+        let (times, now) = (Anchor::now(), Instant::now());
+        let timeline = self.recorder.timeline(now);
+        if self.method != Method::POST && self.route.get().is_none() && timeline.visits.is_empty() {
+            return Vec::new();
+        }
+        let begun = times.of(self.recorder.began());
+        let part = |name: String, from: Duration, length: Duration| Span {
+            id: SpanId { trace: self.context.id().trace, span: SpanId::new_span() },
+            parent: Some(self.context.id().span),
+            name,
+            is_server: false,
+            start: begun + from,
+            end: begun + from + length,
+            attributes: Vec::new(),
+            links: Vec::new(),
+            error: None,
+        };
+        let mut spans = vec![Span { is_server: true, ..self.whole(part(self.name(), Duration::ZERO, timeline.total)) }];
+        for visit in &timeline.visits {
+            for (number, run) in visit.runs.iter().enumerate() {
+                spans.extend(of_run(visit, number, run, &part));
+            }
+            if visit.is_elsewhere {
+                let left = visit.left.unwrap_or(timeline.total);
+                let span =
+                    part(format!("elsewhere {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
+                spans.push(Span { attributes: of_stage(visit.stage.as_str()), ..span });
+            }
+        }
+        spans
+    }
+
+    /// `POST /digits`; without a route only the method, because paths are anybody's.
+    fn name(&self) -> String {
+        match self.route.get() {
+            Some(route) => format!("{} {}", self.method, route.name()),
+            None => self.method.to_string(),
+        }
+    }
+
+    /// The names are those of OpenTelemetry's conventions for HTTP servers, where they have one.
+    fn whole(&self, span: Span) -> Span {
+        let status = self.status.get().map_or(CLIENT_LEFT, |status| status.as_u16());
+        let mut attributes: Vec<(&'static str, Attribute)> = vec![
+            ("http.request.method", self.method.to_string().into()),
+            ("url.path", self.path.to_string().into()),
+            ("http.response.status_code", u64::from(status).into()),
+            ("callboard.request_id", self.id.as_str().to_owned().into()),
+        ];
+        attributes.extend(self.route.get().map(|route| ("http.route", route.name().to_owned().into())));
+        let error = (status >= 500).then(|| status.to_string().into());
+        Span { parent: self.context.parent(), id: self.context.id(), attributes, error, ..span }
+    }
+}
+
+/// nginx's word for "the client left before the answer".
+const CLIENT_LEFT: u16 = 499;
+
+fn of_run(visit: &Visit, number: usize, run: &Run, part: &impl Fn(String, Duration, Duration) -> Span) -> Vec<Span> {
+    let stage = visit.stage.as_str();
+    let queue = part(format!("queue {stage}"), run.queued, run.queue);
+    let mut attributes = of_stage(stage);
+    attributes.push(("callboard.run", number.into()));
+    let ended_there = if run.compute.is_none() { error_of(run.end) } else { None };
+    let mut spans = vec![Span { attributes: attributes.clone(), error: ended_there, ..queue }];
+    if let (Some(batch_wait), Some(compute), Some(batch)) = (run.batch_wait, run.compute, run.batch) {
+        attributes.extend(of_batch(&batch));
+        attributes.extend(run.end.map(|end| ("callboard.run.end", end.as_str().into())));
+        let span = part(format!("compute {stage}"), run.queued + run.queue + batch_wait, compute);
+        let links = batch.span.into_iter().collect();
+        spans.push(Span { attributes, links, error: error_of(run.end), ..span });
+    }
+    spans
+}
+
+impl Drop for RequestSpan {
+    fn drop(&mut self) {
+        let spans = self.spans();
+        if !spans.is_empty() {
+            self.tracer.put(spans);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The exporter against collectors that do not take what they are sent. That they can read it is shown in `tests/external/`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::routing::post;
+use callboard_http::{HttpConfig, OtlpConfig, SpanExporter};
+
+use crate::support::app::app;
+use crate::support::{PATIENCE, Server, bind};
+
+/// A server whose spans go to `collector`, and the exporter that sends them.
+async fn traced(collector: String) -> (Server, SpanExporter) {
+    let config = OtlpConfig::new(collector.parse().unwrap());
+    let mut exporter = None;
+    let server =
+        Server::of_app_with(app(), HttpConfig::default(), |edge| exporter = Some(edge.export_spans(&config))).await;
+    (server, exporter.unwrap())
+}
+
+const EXPORTED: &str = "callboard_http_spans_exported_total";
+const DROPPED: &str = "callboard_http_spans_dropped_total";
+
+#[tokio::test]
+async fn without_a_collector_spans_are_dropped_and_counted_and_calls_go_on() {
+    let nobody = bind().await.local_addr().unwrap();
+    let (server, exporter) = traced(format!("http://{nobody}")).await;
+    for _ in 0..3 {
+        assert_eq!(server.post_json("/mirror", "7").await.status, 200);
+    }
+    server.metric_becomes(DROPPED, 12.0).await;
+    assert_eq!(server.metric(EXPORTED).await, Some(0.0));
+    tokio::time::timeout(PATIENCE, exporter.shutdown(PATIENCE)).await.expect("nothing is left to be sent");
+}
+
+#[tokio::test]
+async fn a_collector_that_is_busy_is_asked_again_and_one_that_refuses_is_not() {
+    for (first, asked, outcome) in [(503, 2, EXPORTED), (400, 1, DROPPED)] {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&requests);
+        let take = move || async move {
+            let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
+            StatusCode::from_u16(if is_first { first } else { 200 }).unwrap()
+        };
+        let collector = Router::new().route("/base/v1/traces", post(take)).layer(DefaultBodyLimit::disable());
+        let collector = Server::of_router(collector, HttpConfig::default()).await;
+        let (server, exporter) = traced(format!("http://{}/base", collector.address)).await;
+        assert_eq!(server.post_json("/mirror", "7").await.status, 200);
+        tokio::time::timeout(PATIENCE, exporter.shutdown(PATIENCE)).await.expect("the collector answers");
+        assert_eq!((requests.load(Ordering::SeqCst), server.metric(outcome).await), (asked, Some(4.0)), "{first}");
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_says_nothing_does_not_hold_up_the_end() {
+    let silent = bind().await;
+    let (server, exporter) = traced(format!("http://{}", silent.local_addr().unwrap())).await;
+    assert_eq!(server.post_json("/mirror", "7").await.status, 200);
+    // Far below the time that an answer may take.
+    let ended = tokio::time::timeout(PATIENCE / 4, exporter.shutdown(std::time::Duration::from_millis(50))).await;
+    assert!(ended.is_ok());
+}

@@ -1,0 +1,194 @@
+//! The spans of requests and batches, as whoever collects them gets them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use callboard_core::{App, Failure, Stage, StreamStage};
+use callboard_http::{Attribute, HttpConfig, SampleRatio, Span, SpanSink};
+use futures_util::stream;
+
+use crate::support::app::{Hold, app};
+use crate::support::{PATIENCE, Server};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+const PARENT: u64 = 0x00f0_67aa_0ba9_02b7;
+
+/// Keeps what it gets.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<Span>>>);
+
+impl SpanSink for Kept {
+    fn put(&self, spans: Vec<Span>) {
+        self.0.lock().unwrap().extend(spans);
+    }
+}
+
+impl Kept {
+    async fn server(&self, app: App, ratio: SampleRatio) -> Server {
+        let sink = Arc::new(self.clone());
+        Server::of_app_with(app, HttpConfig::default(), |edge| edge.give_spans_to(sink, ratio)).await
+    }
+
+    /// Waits until so many spans of requests are there; gives all that are.
+    async fn after_requests(&self, count: usize) -> Vec<Span> {
+        let waiting = async {
+            loop {
+                let spans = self.0.lock().unwrap().clone();
+                if spans.iter().filter(|span| span.is_server).count() >= count {
+                    return spans;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("spans in time: {self:?}"))
+    }
+}
+
+fn by_name(spans: &[Span]) -> BTreeMap<&str, &Span> {
+    spans.iter().map(|span| (span.name.as_str(), span)).collect()
+}
+
+fn text<'a>(span: &'a Span, name: &str) -> &'a str {
+    match span.attributes.iter().find(|(key, _)| *key == name) {
+        Some((_, Attribute::Text(text))) => text,
+        other => panic!("{name}: {other:?} of {span:?}"),
+    }
+}
+
+fn number(span: &Span, name: &str) -> i64 {
+    match span.attributes.iter().find(|(key, _)| *key == name) {
+        Some((_, Attribute::Number(number))) => *number,
+        other => panic!("{name}: {other:?} of {span:?}"),
+    }
+}
+
+fn traceparent(sampled: bool) -> String {
+    format!("00-{TRACE:032x}-{PARENT:016x}-{:02x}", u8::from(sampled))
+}
+
+#[tokio::test]
+async fn a_sampled_request_is_a_part_of_its_callers_trace_with_its_stages_below_and_its_batch_linked() {
+    let kept = Kept::default();
+    let server = kept.server(app(), SampleRatio::NONE).await;
+    let traceparent = traceparent(true);
+    let headers = [JSON, ("traceparent", traceparent.as_str()), ("x-request-id", "mine")];
+    let answer = server.connect().await.post("/mirror?secret=1", &headers, "7").await;
+    assert_eq!(answer.status, 200);
+
+    let spans = kept.after_requests(1).await;
+    let named = by_name(&spans);
+    assert_eq!(
+        named.keys().copied().collect::<Vec<_>>(),
+        ["POST /mirror", "batch mirror", "compute mirror", "queue mirror"]
+    );
+    let request = named["POST /mirror"];
+    assert_eq!((request.id.trace, request.parent, request.is_server), (TRACE, Some(PARENT), true));
+    assert_eq!(answer.header("traceparent"), Some(format!("00-{TRACE:032x}-{:016x}-01", request.id.span).as_str()));
+    assert_eq!((text(request, "http.route"), text(request, "url.path")), ("/mirror", "/mirror"));
+    assert_eq!((number(request, "http.response.status_code"), text(request, "callboard.request_id")), (200, "mine"));
+    assert!(!format!("{spans:?}").contains("secret"));
+
+    let (queue, compute, batch) = (named["queue mirror"], named["compute mirror"], named["batch mirror"]);
+    for part in [queue, compute] {
+        assert_eq!((part.id.trace, part.parent), (TRACE, Some(request.id.span)));
+        assert!(request.start <= part.start && part.start <= part.end && part.end <= request.end, "{part:?}");
+        assert_eq!(text(part, "callboard.stage"), "mirror");
+    }
+    assert!(queue.end <= compute.start);
+    assert_eq!((&compute.links, &batch.links), (&vec![batch.id], &vec![request.id]));
+    assert_eq!((batch.parent, batch.id.trace == TRACE), (None, false), "a trace of its own");
+    for span in [compute, batch] {
+        assert_eq!((number(span, "callboard.batch.size"), number(span, "callboard.replica")), (1, 0));
+        assert_eq!((text(span, "callboard.run.end"), span.error.as_ref()), ("done", None));
+    }
+}
+
+#[tokio::test]
+async fn one_batch_is_one_span_that_is_linked_to_each_of_its_sampled_requests() {
+    let kept = Kept::default();
+    let (gate, opened) = std::sync::mpsc::channel::<()>();
+    let opened = Mutex::new(opened);
+    let stage = Stage::batch("gated", move |batch: callboard_core::Batch<u64>| {
+        let _ = opened.lock().unwrap().recv();
+        batch.iter().map(|n| Ok(*n)).collect()
+    });
+    let app = App::new().route("/gated", stage.on_threads().max_batch_size(8));
+    let server = kept.server(app, SampleRatio::NONE).await;
+    let (sampled, not) = (traceparent(true), traceparent(false));
+    let call = |traceparent: String| {
+        let address = server.address;
+        tokio::spawn(async move {
+            let mut client = crate::support::Raw::connect(address).await;
+            client.post("/gated", &[JSON, ("traceparent", &traceparent)], "1").await.status
+        })
+    };
+    let first = call(not.clone());
+    server.metric_becomes("callboard_stage_replica_states{stage=\"gated\",state=\"busy\"}", 1.0).await;
+    let calls = [call(sampled.clone()), call(sampled), call(not)];
+    server.metric_becomes("callboard_stage_queued{stage=\"gated\"}", 3.0).await;
+    gate.send(()).unwrap();
+    gate.send(()).unwrap();
+    for call in calls.into_iter().chain([first]) {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    let spans = kept.after_requests(2).await;
+    let batches: Vec<&Span> = spans.iter().filter(|span| span.name == "batch gated").collect();
+    let requests: Vec<_> = spans.iter().filter(|span| span.is_server).map(|span| span.id).collect();
+    assert_eq!((batches.len(), requests.len(), number(batches[0], "callboard.batch.size")), (1, 2, 3));
+    assert!(requests.iter().all(|id| batches[0].links.contains(id)) && batches[0].links.len() == 2, "{batches:?}");
+    let computes = spans.iter().filter(|span| span.name == "compute gated");
+    assert!(computes.clone().count() == 2 && computes.into_iter().all(|span| span.links == [batches[0].id]));
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_sampled_has_no_span_and_neither_have_the_pages() {
+    let kept = Kept::default();
+    let server = kept.server(app(), SampleRatio::NONE).await;
+    let not = traceparent(false);
+    assert_eq!(server.connect().await.post("/mirror", &[JSON, ("traceparent", &not)], "7").await.status, 200);
+    assert_eq!(server.post_json("/mirror", "7").await.status, 200);
+    assert!(kept.0.lock().unwrap().is_empty());
+
+    let kept = Kept::default();
+    let server = kept.server(app(), SampleRatio::ALL).await;
+    assert_eq!(server.get("/livez").await.status, 200);
+    let answer = server.post_json("/mirror", "7").await;
+    let spans = kept.after_requests(1).await;
+    let request = by_name(&spans)["POST /mirror"].clone();
+    assert_eq!((request.parent, spans.len()), (None, 4), "{spans:?}");
+    assert!(answer.header("traceparent").unwrap().ends_with(&format!("-{:016x}-01", request.id.span)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_expires_in_the_queue_says_so_in_its_spans() {
+    let kept = Kept::default();
+    let (app, holding) = Hold::with_queue(4).split();
+    let server = kept.server(app, SampleRatio::ALL).await;
+    for body in ["\"x\"", "\"y\""] {
+        let headers = [JSON, ("x-request-timeout-ms", "50")];
+        assert_eq!(server.connect().await.post("/hold", &headers, body).await.status, 504);
+    }
+    holding.one_is_held().await;
+    let spans = kept.after_requests(2).await;
+    let requests: Vec<&Span> = spans.iter().filter(|span| span.is_server).collect();
+    assert!(requests.iter().all(|span| span.error.as_deref() == Some("504")), "{requests:?}");
+    let computes: Vec<&Span> = spans.iter().filter(|span| span.name == "compute hold").collect();
+    assert_eq!((computes.len(), computes[0].parent), (1, Some(requests[0].id.span)), "only the first was begun");
+    assert_eq!(spans.iter().filter(|span| span.name == "queue hold").count(), 2);
+    holding.release_one();
+}
+
+#[tokio::test]
+async fn the_span_of_a_stream_ends_with_it() {
+    let kept = Kept::default();
+    let count = StreamStage::each("count", |n: Arc<u8>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let app = App::new().route_streaming("/count", count);
+    let server = kept.server(app, SampleRatio::ALL).await;
+    let answer = server.post_json("/count", "5").await;
+    assert!(answer.text().matches("data:").count() >= 5, "{answer:?}");
+    let spans = kept.after_requests(1).await;
+    let compute = by_name(&spans)["compute count"].clone();
+    assert_eq!(text(&compute, "callboard.run.end"), "done", "{spans:?}");
+    assert!(compute.end <= by_name(&spans)["POST /count"].end);
+}

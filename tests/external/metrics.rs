@@ -1,0 +1,32 @@
+//! The page of metrics, judged by Prometheus' own `promtool`: whether it can be read, and whether names, helps and units are as they
+//! should be.
+
+use std::process::Command;
+
+use crate::process;
+use crate::support::{PATIENCE, Server, directory};
+use crate::tool::PROMTOOL;
+
+#[test]
+fn promtool_has_nothing_to_say_against_the_metrics_of_a_server_that_has_served() {
+    let version = process::run(Command::new("promtool").arg("--version"), PATIENCE);
+    if PROMTOOL.or_skip(version).is_none() {
+        return;
+    }
+    // With every door, so that all families are there.
+    let server = Server::digits(&["--quic", "127.0.0.1:0"]);
+    let picture = std::fs::read("examples/digits/seven.png").unwrap();
+    for (path, status) in [("/digits", 200), ("/digits?explain=1", 200), ("/nowhere", 404)] {
+        let head = format!("POST {path} HTTP/1.1\r\ncontent-type: image/png");
+        assert_eq!(server.request(&head, &picture).status, status);
+    }
+    let page = server.request("GET /metrics HTTP/1.1", b"");
+    assert!(page.body.contains("callboard_requests_total{route=\"/digits\",outcome=\"ok\"} 2"), "{}", page.body);
+    let file = directory().join("metrics");
+    std::fs::write(&file, page.body).unwrap();
+
+    let mut promtool = Command::new("sh");
+    promtool.args(["-c", "exec promtool check metrics <\"$0\""]).arg(&file);
+    let said = process::run(&mut promtool, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(said, "");
+}
