@@ -25,6 +25,8 @@ examples:
     cargo run --example restart
     cargo run --example calls
     cargo run --example actors
+    cargo run --example functions
+    cargo run --example evaluation
 
 # Each feature of the facade alone, and none of them.
 features:

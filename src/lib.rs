@@ -54,6 +54,7 @@
 //! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
 //! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Client::replies`] |
 //! | How do I call? | [`Client`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
+//! | How do I call over a network? | [`connect`], or [`net::Client`] with settings of its own; both kinds of client are a [`Caller`] |
 //! | How do I change what is served? | [`NodeHandle`], [`Change`] |
 //! | How do I run actors of my own? | [`ActorSpec`], [`Ref`] |
 //! | When is a batch released? | [`BatchPolicy`] |
@@ -67,7 +68,7 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `http` | yes | the HTTP edge: [`serve`], OpenAPI, health, metrics |
-//! | `net` | yes | the QUIC edge, and the client over a network: `net::Client` |
+//! | `net` | yes | the QUIC edge, and the client over a network: [`connect`] |
 //! | `onnx` | yes | ONNX models as stages |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
 //!
@@ -79,6 +80,8 @@ pub mod build;
 pub mod cli;
 #[cfg(feature = "cli")]
 pub mod config;
+#[cfg(feature = "net")]
+mod connect;
 pub mod prelude;
 #[cfg(feature = "http")]
 mod server;
@@ -87,6 +90,8 @@ pub use callboard_core::*;
 
 #[cfg(feature = "cli")]
 pub use cli::{cli, cli_with};
+#[cfg(feature = "net")]
+pub use connect::connect;
 #[cfg(feature = "http")]
 pub use server::{ServeError, Server, serve};
 

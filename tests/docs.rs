@@ -133,6 +133,21 @@ fn the_readme_states_the_toolchain_and_features_of_the_manifest() {
     }
 }
 
+#[test]
+fn every_example_is_in_the_readme_and_among_those_that_are_run() {
+    let (readme, justfile) = (read("README.md"), read("justfile"));
+    let entries =
+        fs::read_dir(root().join("examples")).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let names = entries.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let names: Vec<String> =
+        names.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned()).collect();
+    assert!(names.len() >= 7, "{names:?}");
+    for name in names {
+        assert!(readme.contains(&format!("| [`{name}.rs`](examples/{name}.rs) |")), "{name} is not in the README");
+        assert!(justfile.contains(&format!("cargo run --example {name}\n")), "{name} is not in the justfile");
+    }
+}
+
 /// A link to a file that is not there is a promise that is not kept.
 #[test]
 fn links_between_pages_lead_somewhere() {

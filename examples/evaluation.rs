@@ -1,0 +1,228 @@
+//! An evaluation gateway: it pushes batches in order to somebody else's server, and looks at each answer before it sends more.
+//!
+//! Run with `cargo run --example evaluation`. Every contestant is a process of its own (this program with an argument) that serves
+//! `/predict` over QUIC. Nobody sees batch n + 1 before its answer to batch n has been found good; but that batch is *encoded* while
+//! the answer is awaited. Who fails hears why: five failures of a call are told apart, and an answer that is no answer is a sixth.
+
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+
+use callboard::Instant;
+use callboard::codec::DType;
+use callboard::net::{Client, ConnectError, Edge, Identity, NetConfig, Trouble};
+use callboard::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+const BATCHES: u64 = 4;
+const ROWS: u64 = 8;
+
+type Problem = Box<dyn std::error::Error>;
+
+/// What a contestant gets: rows with their numbers, and what would have been right for the rows before, which it may learn from.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+struct Batch {
+    row_ids: Vec<u64>,
+    /// `f32`, two for each row.
+    features: Tensor,
+    truth_before: Tensor,
+}
+
+/// What it has to answer: a number for each row, under the row's own number.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+struct Predictions {
+    row_ids: Vec<u64>,
+    /// `f32`, one for each row.
+    values: Tensor,
+}
+
+/// What became of a contestant.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    /// All batches were answered; the mean distance from the truth.
+    Finished { error: f32 },
+    /// The call did not come to an answer: whose fault that is, and what is known of it.
+    Failed(Trouble, String),
+    /// There is an answer, and it is none to this batch.
+    Invalid(String),
+}
+
+/// How patient the gateway is.
+#[derive(Clone, Copy)]
+struct Patience {
+    start_up: Duration,
+    each_batch: Duration,
+}
+
+/// Batches in their order, each with the truth that the gateway keeps to itself.
+fn batches() -> Result<Vec<(Batch, Vec<f32>)>, Problem> {
+    let mut before = Vec::new();
+    let mut batches = Vec::new();
+    for batch in 0..BATCHES {
+        let row_ids: Vec<u64> = (batch * ROWS..(batch + 1) * ROWS).collect();
+        let features: Vec<f32> = row_ids.iter().flat_map(|id| [*id as f32, (*id % 3) as f32]).collect();
+        let truth: Vec<f32> = features.chunks(2).map(|row| 2.0 * row[0] + row[1]).collect();
+        let features = Tensor::from_vec(&[row_ids.len(), 2], features)?;
+        let truth_before = Tensor::from_vec(&[before.len()], std::mem::replace(&mut before, truth.clone()))?;
+        batches.push((Batch { row_ids, features, truth_before }, truth));
+    }
+    Ok(batches)
+}
+
+/// The gateway: connects, pushes, judges.
+async fn evaluate(url: &str, patience: Patience) -> Result<Verdict, Problem> {
+    let connecting = Client::builder().start_up_wait(patience.start_up).connect_timeout(Duration::from_secs(1));
+    let client = match connecting.connect(url).await {
+        Ok(client) => client,
+        Err(ConnectError::NobodyThere { waited, .. }) => {
+            return Ok(Verdict::Failed(Trouble::NeverStarted, format!("nobody answered within {waited:?}")));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut batches = batches()?.into_iter();
+    let (mut distance, mut rows) = (0.0, 0.0);
+    let mut current =
+        batches.next().map(|(batch, truth)| (batch.row_ids.clone(), truth, client.prepare("/predict", batch)));
+    while let Some((row_ids, truth, prepared)) = current {
+        let options = CallOptions::new().with_timeout(Instant::now(), patience.each_batch);
+        // Both at once: the answer is awaited, and meanwhile the next batch is encoded. It stays here until the answer is good.
+        let (answer, next) = tokio::join!(client.call_prepared::<Value>(prepared?, options), async {
+            batches.next().map(|(batch, truth)| (batch.row_ids.clone(), truth, client.prepare("/predict", batch)))
+        });
+        let values = match answer {
+            Ok(returned) => match check(&returned.output, &row_ids) {
+                Ok(values) => values,
+                Err(reason) => return Ok(Verdict::Invalid(reason)),
+            },
+            Err(error) => return Ok(Verdict::Failed(Trouble::of(&error), error.message().to_owned())),
+        };
+        distance += values.iter().zip(&truth).map(|(value, truth)| (value - truth).abs()).sum::<f32>();
+        rows += truth.len() as f32;
+        current = next;
+    }
+    Ok(Verdict::Finished { error: distance / rows })
+}
+
+/// Whether an answer is one to these rows: its form, their count, their numbers, the type and number of its values.
+fn check(answer: &Value, row_ids: &[u64]) -> Result<Vec<f32>, String> {
+    let Predictions { row_ids: answered, values } =
+        answer.deserialize().map_err(|error| format!("no predictions: {error}"))?;
+    if answered.len() != row_ids.len() {
+        return Err(format!("expected {} rows, found {}", row_ids.len(), answered.len()));
+    }
+    if let Some((expected, found)) = row_ids.iter().zip(&answered).find(|(expected, found)| expected != found) {
+        return Err(format!("expected row {expected}, found row {found} in its place"));
+    }
+    if values.dtype() != DType::F32 || values.shape() != [row_ids.len()] {
+        let (dtype, shape) = (values.dtype().name(), values.shape());
+        return Err(format!("expected f32 values of the shape [{}], found {dtype} of {shape:?}", row_ids.len()));
+    }
+    values.as_slice::<f32>().map(<[f32]>::to_vec).map_err(|error| error.to_string())
+}
+
+/// A contestant's process: serves until nobody holds its stdin any more.
+async fn contest(character: &str) -> Result<(), Problem> {
+    let character = character.to_owned();
+    let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
+    let route = if character == "lost" { "/prediction" } else { "/predict" };
+    let predict = Stage::each("predict", move |batch: &Batch| predict(&character, batch)).on_threads();
+    let node = App::new().route(route, predict).start().await?;
+    edge.open(node.client());
+    println!("quic://{}", edge.address());
+    std::io::stdout().flush()?;
+    tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
+    Ok(())
+}
+
+/// The model, if one can call it that; some characters show another side from the second batch on.
+fn predict(character: &str, batch: &Batch) -> Result<Predictions, Failure> {
+    let values = batch.features.as_slice::<f32>()?.chunks(2).map(|row| 2.0 * row[0] + row[1]);
+    let (mut row_ids, mut values) = (batch.row_ids.clone(), values.collect::<Vec<f32>>());
+    let is_first = batch.truth_before.is_empty();
+    match character {
+        "clumsy" if !is_first => return Err(Failure::new("division by zero").with_type("ZeroDivisionError")),
+        #[expect(clippy::disallowed_methods, reason = "a function that does not come back is what is shown")]
+        "sleepy" if !is_first => std::thread::sleep(Duration::from_secs(60)),
+        #[expect(clippy::exit, reason = "a process that ends in the middle of a call is what is shown")]
+        "mortal" if !is_first => std::process::exit(3),
+        "hasty" => row_ids.truncate(5),
+        "careless" => row_ids.rotate_left(1),
+        "exact" => {
+            let values = Tensor::from_vec(&[values.len()], values.iter().copied().map(f64::from).collect::<Vec<_>>())?;
+            return Ok(Predictions { row_ids, values });
+        }
+        _ => values.iter_mut().for_each(|value| *value += 0.5),
+    }
+    let values = Tensor::from_vec(&[values.len()], values)?;
+    Ok(Predictions { row_ids, values })
+}
+
+/// A contestant's process as its gateway has it. Killed when dropped.
+struct Contestant {
+    process: Child,
+    url: String,
+}
+
+impl Contestant {
+    fn start(character: &str) -> Result<Self, Problem> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let mut process = command.arg(character).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut url = String::new();
+        let read = process.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut url));
+        let contestant = Self { process, url: url.trim().to_owned() };
+        match read {
+            Some(Ok(1..)) => Ok(contestant),
+            _ => Err(format!("{character} did not say where it listens").into()),
+        }
+    }
+}
+
+impl Drop for Contestant {
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Problem> {
+    if let Some(character) = std::env::args().nth(1) {
+        return contest(&character).await;
+    }
+    let patient = Patience { start_up: Duration::from_secs(30), each_batch: Duration::from_secs(30) };
+    let mut verdicts = BTreeMap::new();
+    for character in ["sound", "lost", "clumsy", "sleepy", "mortal", "hasty", "careless", "exact"] {
+        let contestant = Contestant::start(character)?;
+        let each_batch = if character == "sleepy" { Duration::from_secs(2) } else { patient.each_batch };
+        verdicts.insert(character, evaluate(&contestant.url, Patience { each_batch, ..patient }).await?);
+    }
+    // A port that somebody holds and nobody answers at.
+    let silent = UdpSocket::bind("127.0.0.1:0")?;
+    let url = format!("quic://{}", silent.local_addr()?);
+    let brief = Patience { start_up: Duration::from_millis(500), ..patient };
+    verdicts.insert("absent", evaluate(&url, brief).await?);
+
+    for (character, verdict) in &verdicts {
+        println!("{character:<10}{verdict:?}");
+    }
+    assert_eq!(verdicts["sound"], Verdict::Finished { error: 0.5 });
+    let trouble = |character| match &verdicts[character] {
+        Verdict::Failed(trouble, _) => Some(*trouble),
+        _ => None,
+    };
+    let troubles = ["absent", "mortal", "lost", "clumsy", "sleepy"].map(trouble);
+    let expected =
+        [Trouble::NeverStarted, Trouble::ConnectionLost, Trouble::NoSuchRoute, Trouble::Function, Trouble::Deadline];
+    assert_eq!(troubles, expected.map(Some));
+    assert_eq!(verdicts["clumsy"], Verdict::Failed(Trouble::Function, "division by zero".to_owned()));
+    let invalid = |reason: &str| Verdict::Invalid(reason.to_owned());
+    assert_eq!(verdicts["hasty"], invalid("expected 8 rows, found 5"));
+    assert_eq!(verdicts["careless"], invalid("expected row 0, found row 1 in its place"));
+    assert_eq!(verdicts["exact"], invalid("expected f32 values of the shape [8], found f64 of [8]"));
+    Ok(())
+}
