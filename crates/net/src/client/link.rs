@@ -116,6 +116,11 @@ impl Link {
         own.or_else(node).unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT)
     }
 
+    /// Whether the node runs this stage.
+    pub(crate) fn offers_stage(&self, stage: &str) -> bool {
+        self.offers.load().list.iter().any(|offer| offer.stage && offer.name == stage)
+    }
+
     /// What the node says of this stage, if it runs it.
     pub(crate) fn offer_of_stage(&self, stage: &str) -> Option<Offer> {
         self.offers.load().list.iter().find(|offer| offer.stage && offer.name == stage).cloned()

@@ -1,11 +1,13 @@
 //! R10: whatever is given up, wherever it is, leaves nothing behind.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use callboard_core::App;
+use callboard_core::{App, Failure, Stage};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Scale, cluster, working};
+use super::{Scale, cluster, quantile, working};
 use crate::common::LONG;
 use crate::ledger::{Book, Ledger, Work};
 
@@ -74,6 +76,49 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
         println!("R10 resident: {warm} kB warm, {now} kB at the end, of which the ledger about {own} kB");
         assert!(!scale.is_full || now <= (warm + own) * 21 / 20, "{warm} kB became {now} kB");
     }
+}
+
+/// Tells when it is dropped, which is when its call is given up.
+struct Notes(mpsc::UnboundedSender<Instant>);
+
+impl Drop for Notes {
+    fn drop(&mut self) {
+        let _ = self.0.send(Instant::now());
+    }
+}
+
+/// A call that runs on a peer and is given up here ends there at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn giving_up_reaches_a_running_worker_on_a_peer() {
+    let scale = Scale::of(0, 0);
+    let count = if scale.is_full { 2_000 } else { 100 };
+    #[expect(clippy::disallowed_methods, reason = "one call runs at a time")]
+    let (begun, mut runs) = mpsc::unbounded_channel();
+    #[expect(clippy::disallowed_methods, reason = "one call runs at a time")]
+    let (dropped, mut ended) = mpsc::unbounded_channel();
+    let endless = Stage::each_async("work", move |_: Arc<Work>| {
+        let (begun, notes) = (begun.clone(), Notes(dropped.clone()));
+        async move {
+            let _notes = notes;
+            let _ = begun.send(());
+            std::future::pending::<Result<u64, Failure>>().await
+        }
+    });
+    let (gateway, workers) = cluster(vec![App::new().route("/work", endless)]).await;
+    let client = gateway.served.node.client();
+    let mut took = Vec::new();
+    for id in 0..count {
+        let client = client.clone();
+        let call = tokio::spawn(async move { client.call::<Work, u64>("/run", (id, u64::MAX)).await });
+        runs.recv().await.unwrap();
+        let given_up = Instant::now();
+        call.abort();
+        let heard = tokio::time::timeout(LONG, ended.recv()).await.expect("the worker hears of it").unwrap();
+        took.push(heard.saturating_duration_since(given_up));
+    }
+    scale.hold("R10 a cancel reaches the worker, p99", quantile(took, 0.99), Duration::from_millis(50));
+    workers[0].comes_to_rest().await;
+    gateway.served.comes_to_rest().await;
 }
 
 /// 1 for a call that was given up.

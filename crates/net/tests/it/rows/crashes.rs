@@ -59,8 +59,9 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
     let mut failed: Vec<u64> = offer.ledger.not_done().into_iter().map(|(id, _)| id).collect();
     failed.sort_unstable();
     let poisoned: Vec<u64> = (0..offer.count()).filter(|id| id % POISON == POISON - 1).collect();
-    assert_eq!(failed, poisoned, "{sums:?}");
-    assert!(workers[0].node.health().ready);
+    let health = workers[0].node.health();
+    assert!(health.ready, "{sums:?}: {:?}", health.stages);
+    assert!(failed == poisoned, "{sums:?}: not the poisonous ones alone");
     workers[0].comes_to_rest().await;
     let lives = lives.lock().clone();
     let crashes = lives.iter().enumerate().filter(|(_, (.., died))| *died);
