@@ -97,6 +97,13 @@ impl Cluster {
         });
     }
 
+    /// What all links have in hand: calls that wait to be sent, and streams.
+    pub(crate) fn in_hand(&self) -> (usize, usize) {
+        let peers = self.inner.peers.load();
+        let each = peers.iter().map(|peer| peer.in_hand());
+        each.fold((0, 0), |(waiting, streams), (w, s)| (waiting + w, streams + s))
+    }
+
     /// How many other nodes are linked now.
     #[must_use]
     pub fn linked(&self) -> usize {

@@ -74,6 +74,11 @@ impl Peer {
         self.link.load().as_ref().is_some_and(|link| link.is_usable() && link.offers_stage(stage))
     }
 
+    /// Calls that wait to be sent, and streams.
+    pub(super) fn in_hand(&self) -> (usize, usize) {
+        self.link.load().as_ref().map_or((0, 0), |link| link.in_hand())
+    }
+
     pub(super) fn is_linked(&self) -> bool {
         self.link.load().as_ref().is_some_and(|link| link.is_usable())
     }

@@ -98,6 +98,9 @@ impl Transport {
         let mut config = EndpointConfig::new(Arc::new(identity.derived_key("stateless reset", bound)));
         let number = identity.derived_number("connection ids", bound);
         config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(number)));
+        config
+            .max_udp_payload_size(tuning::LARGEST_PACKET_BYTES)
+            .map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
         config.min_reset_interval(std::time::Duration::from_millis(1));
         let runtime: Arc<dyn Runtime> = Arc::new(thread.runtime(tuning.faults.clone()));
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;

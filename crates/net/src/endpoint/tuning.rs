@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{IdleTimeout, TransportConfig, VarInt};
+use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 /// How QUIC is tuned. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +47,10 @@ impl Default for Tuning {
 
 /// Longer silences than this are no failure detection any more.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
+
+/// Packets grow to what the way takes, up to this. Ten of them go to the system at once, and what is beyond its 64 KiB is lost without a
+/// word.
+pub(super) const LARGEST_PACKET_BYTES: u16 = 6_500;
 
 /// Streams in one direction, for what a node tells those who have connected to it. They tell it nothing so.
 const ONE_WAY_STREAMS: u32 = 8;
@@ -106,6 +110,8 @@ impl Tuning {
 
     fn transport(&self) -> TransportConfig {
         let mut config = TransportConfig::default();
+        let mut mtu = MtuDiscoveryConfig::default();
+        mtu.upper_bound(LARGEST_PACKET_BYTES);
         config
             .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
             .keep_alive_interval(Some(self.keep_alive))
@@ -113,6 +119,7 @@ impl Tuning {
             .receive_window(VarInt::from_u32(self.connection_window_bytes))
             .send_window(self.connection_window_bytes.into())
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams))
+            .mtu_discovery_config(Some(mtu))
             // A call is no video: nothing of ours goes in datagrams.
             .datagram_receive_buffer_size(None);
         config

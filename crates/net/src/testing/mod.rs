@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 pub use self::faults::{Bytes as BytesByAddress, Faults, Met, Weather};
 use crate::client::Client;
+use crate::cluster::Cluster;
 use crate::endpoint::{BindError, Transport, Tuning};
 use crate::identity::{
     Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, Role, Validity,
@@ -34,7 +35,7 @@ pub struct RawStream((Outgoing, Incoming));
 /// An endpoint as nodes and clients have it, on its own thread and tuned, on which nothing of ours is said: what ours is measured
 /// beside.
 #[derive(Debug)]
-pub struct BareEndpoint(Transport);
+pub struct BareEndpoint(Arc<Transport>);
 
 impl BareEndpoint {
     /// One that answers.
@@ -43,7 +44,7 @@ impl BareEndpoint {
     ///
     /// An address that cannot be bound.
     pub fn serving(address: SocketAddr, identity: &Identity) -> Result<Self, BindError> {
-        Ok(Self(Transport::serving(address, identity.clone(), &Tuning::default())?))
+        Ok(Self(Transport::serving(address, identity.clone(), &Tuning::default())?.into()))
     }
 
     /// One that only calls.
@@ -52,7 +53,7 @@ impl BareEndpoint {
     ///
     /// When there is no socket.
     pub fn reaching(identity: &Identity) -> Result<Self, BindError> {
-        Ok(Self(Transport::reaching(identity.clone(), &Tuning::default())?))
+        Ok(Self(Transport::reaching(identity.clone(), &Tuning::default())?.into()))
     }
 
     /// quinn's own.
@@ -88,11 +89,18 @@ impl RawPeer {
     ///
     /// What became of the handshake, for people.
     pub async fn connect(address: SocketAddr, identity: &Identity) -> Result<Self, String> {
-        let transport = Transport::reaching(identity.clone(), &Tuning::default());
-        let transport = transport.map_err(|error| error.to_string())?;
-        let connecting = transport.connect(address).map_err(|error| error.to_string())?;
-        let connection = connecting.await.map_err(|error| error.to_string())?;
-        Ok(Self { connection, _transport: Arc::new(transport) })
+        let endpoint = BareEndpoint::reaching(identity).map_err(|error| error.to_string())?;
+        Self::over(&endpoint, address).await
+    }
+
+    /// Connects from an endpoint that there is, and says nothing.
+    ///
+    /// # Errors
+    ///
+    /// What became of the handshake, for people.
+    pub async fn over(endpoint: &BareEndpoint, address: SocketAddr) -> Result<Self, String> {
+        let connection = endpoint.connect(address).await?;
+        Ok(Self { connection, _transport: Arc::clone(&endpoint.0) })
     }
 
     /// Says hello, and waits for the welcome.
@@ -182,6 +190,12 @@ impl RawStream {
 #[must_use]
 pub fn in_hand(client: &Client) -> (usize, usize) {
     client.links().in_hand()
+}
+
+/// The same of a node's links to its peers.
+#[must_use]
+pub fn in_hand_of(cluster: &Cluster) -> (usize, usize) {
+    cluster.in_hand()
 }
 
 /// An identity that trusts whom `trusted` trusts, and shows the certificate of `shown`.

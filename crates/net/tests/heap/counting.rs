@@ -1,0 +1,71 @@
+//! The allocator of this binary. Tests that look at it run one at a time.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// What holds a tensor, and no packet.
+const LARGE_BYTES: usize = 256 << 10;
+
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static LARGE: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn took(bytes: usize) {
+    LIVE.fetch_add(bytes as isize, Ordering::Relaxed);
+    TAKEN.fetch_add(bytes, Ordering::Relaxed);
+    if bytes >= LARGE_BYTES {
+        LARGE.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every request goes to the system's allocator as it is.
+#[expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        took(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        took(bytes);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(pointer, layout, bytes) }
+    }
+}
+
+/// Nobody else allocates what counts while this is held.
+pub(crate) async fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::const_new(());
+    ONE.lock().await
+}
+
+/// Bytes that are in use.
+pub(crate) fn live() -> isize {
+    LIVE.load(Ordering::Relaxed)
+}
+
+/// Bytes that were ever taken, and those of them in large pieces.
+pub(crate) fn taken() -> (usize, usize) {
+    (TAKEN.load(Ordering::Relaxed), LARGE.load(Ordering::Relaxed))
+}

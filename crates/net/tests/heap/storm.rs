@@ -1,0 +1,210 @@
+//! Many calls over two hops of QUIC with random cancels, deadlines, failures and panics, small ones and large ones: one outcome each,
+//! and no permit, stream, credit or byte is left behind on either side.
+//!
+//! `NET_CHAOS_CALLS` sets the number of calls (10,000 unless said otherwise), `CHAOS_SEED` repeats a run's choices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, Node, Pipeline, Stage};
+use callboard_net::testing::{in_hand, in_hand_of};
+use callboard_net::{Client, Cluster, Static};
+use tokio::sync::Semaphore;
+
+use crate::common::{LONG, Served, builder, patient, until};
+use crate::counting::{alone, live};
+
+const CALLERS: u64 = 64;
+
+/// One of them is the greeting's.
+const STREAMS: u32 = 64;
+
+/// What may stay: tables and buffers that have grown, whatever the number of calls.
+const SLACK: isize = 2 << 20;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+/// The nature of a call is in its number (SplitMix64).
+fn nature(n: u64) -> u64 {
+    let mut mixed = n.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (mixed ^ (mixed >> 31)) >> 16
+}
+
+/// What is sent: its number, and sometimes more than a pack takes.
+fn input(n: u64) -> Vec<Value> {
+    let bytes = if nature(n).is_multiple_of(50) { 40_000 } else { 10 };
+    vec![Value::from(n as i64), Value::from(Bytes::from(vec![7; bytes]))]
+}
+
+fn options(n: u64) -> CallOptions {
+    match nature(n) % 10 {
+        0 => CallOptions::new().with_timeout(Instant::now(), Duration::from_micros(500 + nature(n) % 3_000)),
+        _ => CallOptions::new(),
+    }
+}
+
+/// Works, fails, panics or takes its time.
+fn fickle() -> Stage<Vec<Value>, Vec<Value>> {
+    Stage::each_async("fickle", |input: Arc<Vec<Value>>| async move {
+        let Value::Int(n) = input[0] else { return Err(Failure::invalid_input("a number comes first")) };
+        match nature(n as u64) % 1_000 {
+            0..20 => Err(Failure::new("no")),
+            20..300 => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Ok(input.to_vec())
+            }
+            _ => Ok(input.to_vec()),
+        }
+    })
+    .concurrency(256)
+}
+
+struct Storm {
+    worker: Served,
+    gateway: Served,
+    cluster: Cluster,
+    client: Client,
+    gate: Arc<Semaphore>,
+    begun: Arc<AtomicUsize>,
+}
+
+impl Storm {
+    async fn start() -> Self {
+        let (gate, begun): (Arc<Semaphore>, Arc<AtomicUsize>) = (Arc::new(Semaphore::new(0)), Arc::default());
+        let held = Stage::each_async("held", {
+            let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+            move |_: Arc<Value>| {
+                let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+                async move {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    gate.acquire().await.unwrap().forget();
+                    Ok(1_u64)
+                }
+            }
+        });
+        let mut config = patient();
+        config.tuning.max_streams = STREAMS;
+        let worker = Served::start_with(App::new().route("/storm", fickle()), config.clone()).await;
+        let storm = Pipeline::<Vec<Value>, Vec<Value>>::elsewhere("fickle");
+        let app = App::new().route("/storm", storm).route("/held", held.concurrency(STREAMS));
+        let gateway = Served::start_with(app.limits(Limits::default()), config.clone()).await;
+        let cluster = Cluster::start(&gateway.edge, Arc::new(Static::new([worker.edge.address()])));
+        gateway.node.handle().join(cluster.clone()).unwrap();
+        until(|| cluster.linked() == 1).await;
+        let client = builder().tuning(config.tuning).connect(&gateway.url()).await.unwrap();
+        Self { worker, gateway, cluster, client, gate, begun }
+    }
+
+    /// So many calls; says how many were answered, failed, were late or refused, and were given up.
+    async fn blow(&self, seed: u64, calls: u64) -> [u64; 4] {
+        let per_caller = calls.div_ceil(CALLERS);
+        let tasks: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let client = self.client.clone();
+                let first = seed.wrapping_mul(31).wrapping_add(caller * per_caller) >> 1;
+                tokio::spawn(async move {
+                    let mut outcomes = [0; 4];
+                    for n in first..first + per_caller {
+                        outcomes[call(&client, n).await] += 1;
+                    }
+                    outcomes
+                })
+            })
+            .collect();
+        let mut outcomes = [0; 4];
+        for task in tasks {
+            for (sum, count) in outcomes.iter_mut().zip(task.await.unwrap()) {
+                *sum += count;
+            }
+        }
+        assert_eq!(outcomes.iter().sum::<u64>(), CALLERS * per_caller);
+        outcomes
+    }
+
+    async fn comes_to_rest(&self) {
+        self.worker.comes_to_rest().await;
+        self.gateway.comes_to_rest().await;
+        until(|| in_hand(&self.client) == (0, 0) && in_hand_of(&self.cluster) == (0, 0)).await;
+        for node in [&self.worker.node, &self.gateway.node] {
+            nothing_is_left(node);
+        }
+    }
+
+    /// The streams that a caller may have open can be opened. Those that ended are told of when an eighth has.
+    async fn has_all_its_streams(&self) {
+        let all = (STREAMS - STREAMS / 8 - 1) as usize;
+        let large = Value::from(Bytes::from(vec![7; 40_000]));
+        let calls: Vec<_> = (0..all)
+            .map(|_| {
+                let (client, large) = (self.client.clone(), large.clone());
+                tokio::spawn(async move { client.call::<Value, u64>("/held", large).await })
+            })
+            .collect();
+        until(|| self.begun.load(Ordering::SeqCst) == all).await;
+        self.gate.add_permits(STREAMS as usize);
+        for call in calls {
+            assert_eq!(call.await.unwrap().unwrap(), 1);
+        }
+    }
+}
+
+/// Makes one call, and says what became of it.
+async fn call(client: &Client, n: u64) -> usize {
+    let sent = input(n);
+    let calling = client.call_with::<_, Vec<Value>>("/storm", sent.clone(), options(n));
+    let outcome = match nature(n) % 2 {
+        // A caller that loses patience at a random point of the call.
+        0 => match tokio::time::timeout(Duration::from_micros(nature(n) / 2 % 3_000), calling).await {
+            Ok(outcome) => outcome,
+            Err(_) => return 3,
+        },
+        _ => tokio::time::timeout(LONG, calling).await.expect("every call ends"),
+    };
+    match outcome {
+        Ok(output) => {
+            assert_eq!(output, sent);
+            0
+        }
+        Err(error) if error.kind() == ErrorKind::Failed => 1,
+        Err(error) => {
+            let expected = [ErrorKind::DeadlineExceeded, ErrorKind::Overloaded, ErrorKind::Unavailable];
+            assert!(expected.contains(&error.kind()), "{error}");
+            2
+        }
+    }
+}
+
+fn nothing_is_left(node: &Node) {
+    let description = node.describe();
+    assert_eq!((description.in_flight, description.in_flight_bytes), (0, 0));
+    assert!(description.stages.iter().all(|stage| stage.queued == 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_cancels_leaves_nothing_behind() {
+    let _alone = alone().await;
+    let calls = setting("NET_CHAOS_CALLS", 10_000);
+    let seed = setting("CHAOS_SEED", u64::from(std::process::id()));
+    println!("CHAOS_SEED={seed} NET_CHAOS_CALLS={calls}");
+    let storm = Storm::start().await;
+    // What grows with the number of callers has grown.
+    storm.blow(seed.wrapping_add(1), 2_000).await;
+    storm.comes_to_rest().await;
+    let before = live();
+    let outcomes = storm.blow(seed, calls).await;
+    println!("ok, failed, late or refused, given up: {outcomes:?}");
+    assert!(outcomes[0] > 0 && outcomes[3] > 0, "the storm was too calm: {outcomes:?}");
+    storm.comes_to_rest().await;
+    let left = live() - before;
+    println!("{left} bytes more than before");
+    assert!(left < SLACK, "{left} bytes are left");
+    storm.has_all_its_streams().await;
+    storm.comes_to_rest().await;
+}

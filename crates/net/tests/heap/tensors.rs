@@ -1,0 +1,86 @@
+//! Tensors cross without an extra copy: what is allocated for one is QUIC's own packets, and its place where it arrives.
+
+use std::sync::Arc;
+
+use callboard_codec::{Tensor, Value};
+use callboard_core::{App, Caller, Pipeline, Stage};
+use callboard_net::{Cluster, Static};
+
+use crate::common::{Served, until};
+use crate::counting::{alone, taken};
+
+const ELEMENTS: usize = 4 << 20;
+const BYTES: usize = 4 * ELEMENTS;
+/// Beside the tensor: windows, queues, chunks.
+const SLACK: usize = 2 << 20;
+
+fn tensor() -> Value {
+    Value::from(Tensor::from_vec(&[ELEMENTS], vec![0.5_f32; ELEMENTS]).unwrap())
+}
+
+/// What one call takes: of everything, and in large pieces.
+async fn takes<F: Future<Output = ()>>(call: impl Fn() -> F) -> (usize, usize) {
+    // Buffers that stay are there after the first ones.
+    call().await;
+    call().await;
+    let before = taken();
+    call().await;
+    let after = taken();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tensor_is_allocated_once_where_it_arrives_and_not_where_it_is_sent() {
+    let _alone = alone().await;
+    let size = Stage::each("size", |value: &Value| match value {
+        Value::Tensor(tensor) => Ok(tensor.data().len()),
+        _ => Ok(0),
+    });
+    let echo = Stage::each("echo", |value: &Value| Ok(value.clone()));
+    let app = App::new().route("/size", size).route("/echo", echo);
+    let served = Served::start(app).await;
+    let client = served.client().await;
+    let value = tensor();
+
+    let (all, large) = takes(|| async {
+        assert_eq!(client.call::<Value, usize>("/size", value.clone()).await.unwrap(), BYTES);
+    })
+    .await;
+    println!("there: {all} bytes, {large} in large pieces");
+    assert!((BYTES..BYTES + SLACK).contains(&large), "{large}");
+    // quinn copies every datagram that it receives, and keeps a little for each.
+    assert!(all < 2 * BYTES + BYTES / 2, "{all}");
+
+    let (all, large) = takes(|| async {
+        assert_eq!(client.call::<Value, Value>("/echo", value.clone()).await.unwrap(), value);
+    })
+    .await;
+    println!("there and back: {all} bytes, {large} in large pieces");
+    assert!((2 * BYTES..2 * BYTES + SLACK).contains(&large), "{large}");
+    assert!(all < 5 * BYTES, "{all}");
+    served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_passes_a_tensor_on_to_a_peer_copies_nothing_of_it() {
+    let _alone = alone().await;
+    let size = Stage::each("size", |value: &Value| match value {
+        Value::Tensor(tensor) => Ok(tensor.data().len()),
+        _ => Ok(0),
+    });
+    let worker = Served::start(App::new().route("/size", size)).await;
+    let gateway = Served::start(App::new().route("/run", Pipeline::<Value, usize>::elsewhere("size"))).await;
+    let cluster = Cluster::start(&gateway.edge, Arc::new(Static::new([worker.edge.address()])));
+    gateway.node.handle().join(cluster.clone()).unwrap();
+    until(|| cluster.linked() == 1).await;
+    let (client, value) = (gateway.client().await, tensor());
+    let (all, large) = takes(|| async {
+        assert_eq!(client.call::<Value, usize>("/run", value.clone()).await.unwrap(), BYTES);
+    })
+    .await;
+    println!("through a node to its peer: {all} bytes, {large} in large pieces");
+    assert!((2 * BYTES..2 * BYTES + SLACK).contains(&large), "{large}");
+    assert!(all < 5 * BYTES, "{all}");
+    worker.comes_to_rest().await;
+    gateway.comes_to_rest().await;
+}
