@@ -64,6 +64,15 @@ pub enum BuildError {
 ///
 /// The first thing that the plan names and that cannot be used.
 pub fn app(plan: &Plan) -> Result<App, BuildError> {
+    Ok(routes(plan)?.into_iter().fold(App::new(), App::mount))
+}
+
+/// Makes the routes that a plan describes, with the stages that they use.
+///
+/// # Errors
+///
+/// As [`app`].
+pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
     // Stages that several routes share are made once: one queue, one pool. Those that no route uses are not made at all.
     let parts = plan.stages.iter().enumerate().map(|(index, stage)| {
         let is_used = plan.uses(index);
@@ -71,7 +80,7 @@ pub fn app(plan: &Plan) -> Result<App, BuildError> {
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let stages: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.stage.clone())).collect();
-    plan.routes.iter().try_fold(App::new(), |app, route| {
+    let route = |route: &RoutePlan| {
         let types = Types(&parts);
         let needs = types.needs(&route.steps.value, None);
         let (input, example) = needs.map_or_else(|| (DataType::value(), None), |needs| (needs.input, needs.example));
@@ -86,8 +95,9 @@ pub fn app(plan: &Plan) -> Result<App, BuildError> {
         for example in &route.examples {
             spec = spec.example(example_value(plan, route, &input, example)?);
         }
-        Ok(app.mount(spec))
-    })
+        Ok(spec)
+    };
+    plan.routes.iter().map(route).collect()
 }
 
 /// The same app without what its stages do: for pictures, which need no model.

@@ -24,6 +24,7 @@ mod example;
 mod identity;
 mod logging;
 mod output;
+mod repository;
 mod run;
 mod service;
 mod signals;

@@ -9,6 +9,7 @@ use callboard_http::ApiInfo;
 use super::args::{self, LowArgs, Program, Verb};
 use super::commands::{bench, call, call_quic, check, cluster, examples, explain, openapi, serve, status};
 use super::error::CliError;
+use super::repository::Reread;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
 use crate::config::{Environment, Plan};
@@ -61,8 +62,12 @@ fn carry_out(
         Verb::Cluster(args) => return cluster::run(&args),
         Verb::Serve | Verb::Check | Verb::OpenApi { .. } | Verb::Examples(_) | Verb::Explain(_) => {}
     }
-    let target = target::open(program, low.target)?;
-    let plan = Plan::resolve(target, &low.flags, &environment(variables)?)?;
+    let variables = environment(variables)?;
+    let read = move || -> Result<Plan, CliError> {
+        let target = target::open(program, low.target.clone())?;
+        Ok(Plan::resolve(target, &low.flags, &variables)?)
+    };
+    let plan = read()?;
     let (app, info) = own.map_or((None, None), |own| (Some(own.app), own.info));
     if let Verb::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
@@ -71,7 +76,11 @@ fn carry_out(
     let lines = logging::start(&plan.settings.log.value, access)?;
     let info = api_info(&plan, info);
     match low.verb {
-        Verb::Serve => serve::run(plan, app, info, lines),
+        Verb::Serve => {
+            // The routes of a program are its own affair.
+            let reread = (program == Program::Callboard).then(|| Box::new(read) as Reread);
+            serve::run(plan, app, reread, info, lines)
+        }
         Verb::Check => check::run(Service::new(plan, app)?),
         Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
         Verb::Examples(language) => examples::run(Service::new(plan, app)?, language),

@@ -95,6 +95,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     let compress_from = settings.compress_from_bytes.value.and_then(|bytes| usize::try_from(bytes).ok());
     config.compress_from_bytes = compress_from.unwrap_or(usize::MAX);
     config.explain_requests = settings.explain_requests.value;
+    config.model_control = settings.model_control.value;
     Ok(config)
 }
 

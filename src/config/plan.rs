@@ -21,8 +21,8 @@ use super::route::{self, RoutePlan};
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, Name, OTLP_ENDPOINT, QUEUE, QUIC,
-    RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MODEL_CONTROL, Name,
+    OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -103,6 +103,8 @@ pub struct Settings {
     pub quic: Sourced<Option<SocketAddr>>,
     /// Whether a request may ask for its timeline.
     pub explain_requests: Sourced<bool>,
+    /// Whether clients may load and unload models.
+    pub model_control: Sourced<bool>,
     /// Other nodes.
     pub join: Sourced<Vec<SocketAddr>>,
     /// The directory with the identity for QUIC; that of this user on this machine if `None`.
@@ -218,6 +220,7 @@ impl Settings {
             stream_heartbeat: layers.resolve(&STREAM_HEARTBEAT)?,
             compress_from_bytes: layers.resolve(&COMPRESS_FROM_BYTES)?,
             explain_requests: layers.resolve(&EXPLAIN_REQUESTS)?,
+            model_control: layers.resolve(&MODEL_CONTROL)?,
             quic: layers.resolve(&QUIC)?,
             join: layers.resolve(&JOIN)?,
             cluster: layers.resolve(&CLUSTER)?,
@@ -311,6 +314,7 @@ impl Settings {
             row(&STREAM_HEARTBEAT, &self.stream_heartbeat),
             row(&COMPRESS_FROM_BYTES, &self.compress_from_bytes),
             row(&EXPLAIN_REQUESTS, &self.explain_requests),
+            row(&MODEL_CONTROL, &self.model_control),
             row(&QUIC, &self.quic),
             row(&JOIN, &self.join),
             row(&CLUSTER, &self.cluster),

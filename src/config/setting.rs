@@ -69,6 +69,19 @@ pub(crate) static EXPLAIN_REQUESTS: Setting<Flag> = Setting {
     form: Flag,
 };
 
+/// Off: whoever may call a model should not thereby be able to close another's.
+pub(crate) static MODEL_CONTROL: Setting<Flag> = Setting {
+    name: Name {
+        key: "http.model_control",
+        flag: "model-control",
+        env: "CALLBOARD_MODEL_CONTROL",
+        placeholder: "BOOL",
+        help: "Whether clients may load and unload models",
+        default: "false",
+    },
+    form: Flag,
+};
+
 /// Loopback, because a server that nobody asked to be public should not be.
 pub(crate) static HTTP: Setting<Listen> = Setting {
     name: Name {
@@ -437,7 +450,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 30] = [
+pub static ALL: [&Name; 31] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -452,6 +465,7 @@ pub static ALL: [&Name; 30] = [
     &STREAM_HEARTBEAT.name,
     &COMPRESS_FROM_BYTES.name,
     &EXPLAIN_REQUESTS.name,
+    &MODEL_CONTROL.name,
     &QUIC.name,
     &JOIN.name,
     &CLUSTER.name,
@@ -569,6 +583,7 @@ mod tests {
         reads_its_default(&STREAM_HEARTBEAT);
         reads_its_default(&COMPRESS_FROM_BYTES);
         reads_its_default(&EXPLAIN_REQUESTS);
+        reads_its_default(&MODEL_CONTROL);
         reads_its_default(&BODY_TIMEOUT);
         reads_its_default(&ADMIN);
         reads_its_default(&ADMIN_API_KEYS);

@@ -14,6 +14,7 @@ mod graph;
 mod mistakes;
 mod openapi;
 mod quic;
+mod repository;
 mod safety;
 mod serve;
 mod shutdown;

@@ -41,6 +41,14 @@ fn tritonclient_classifies_digits() {
     python.run("triton_digits.py", &[&server.address]);
 }
 
+#[test]
+fn tritonclient_unloads_and_loads_a_model() {
+    let Some(python) = Python::with("tritonclient") else { return };
+    let args = ["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0", "--model-control", "true"];
+    let server = Server::start(callboard(args));
+    python.run("triton_repository.py", &[&server.address]);
+}
+
 fn run(script: &str) {
     let Some(python) = Python::with("tritonclient") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

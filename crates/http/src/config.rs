@@ -195,6 +195,12 @@ pub struct HttpConfig {
     /// away from strangers. *Cost*: of those that ask, an allocation for each stage and up to 3 KiB of header.
     pub explain_requests: bool,
 
+    /// Whether clients may load and unload models ([`Repository`](crate::Repository)) at this door. Default off; the admin listener
+    /// always lets its callers.
+    ///
+    /// *Threat*: whoever may call a route could close it to all others.
+    pub model_control: bool,
+
     /// How long a closed connection is read after its last answer, so that a client which still sends a refused body sees the
     /// answer and not a reset. Default 1 s.
     ///
@@ -307,6 +313,7 @@ impl Default for HttpConfig {
             max_cancelled_streams: 1_000,
             access_log: false,
             explain_requests: true,
+            model_control: false,
             close_linger: Duration::from_secs(1),
             shutdown_linger: Duration::from_millis(500),
             shutdown_grace: Duration::from_secs(30),

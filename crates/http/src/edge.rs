@@ -34,6 +34,7 @@ use crate::metrics::EdgeMetrics;
 use crate::oip;
 use crate::openapi::ApiInfo;
 use crate::pages;
+use crate::repository::Repository;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
 use crate::server_timing::{SERVER_TIMING, error_timing};
@@ -60,6 +61,8 @@ struct Inner {
     serving: OnceLock<Serving>,
     /// Not there where nobody wants spans.
     tracer: OnceLock<Arc<Tracer>>,
+    /// Where routes come from that are loaded while serving, if anywhere.
+    repository: OnceLock<Arc<dyn Repository>>,
 }
 
 /// A node, once it is there.
@@ -95,8 +98,9 @@ impl Edge {
         let (gate, doorstep) = (Gate::new(&config), Doorstep::new(&config));
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
-        let (info, serving, tracer) = (Arc::new(info), OnceLock::new(), OnceLock::new());
-        let inner = Inner { config, info, ids, metrics, tls, gate, doorstep, serving, tracer };
+        let (info, serving) = (Arc::new(info), OnceLock::new());
+        let (tracer, repository) = (OnceLock::new(), OnceLock::new());
+        let inner = Inner { config, info, ids, metrics, tls, gate, doorstep, serving, tracer, repository };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -135,6 +139,15 @@ impl Edge {
         let (exporter, sink) = crate::SpanExporter::start(config, self.0.metrics.spans.clone());
         self.give_spans_to(sink, config.ratio);
         exporter
+    }
+
+    /// Loads routes from here, and lists those that could be. Takes one; another one is not looked at.
+    pub fn load_from(&self, repository: Arc<dyn Repository>) {
+        let _ = self.0.repository.set(repository);
+    }
+
+    pub(crate) fn repository(&self) -> Option<Arc<dyn Repository>> {
+        self.0.repository.get().cloned()
     }
 
     pub(crate) fn config(&self) -> &HttpConfig {
@@ -223,7 +236,8 @@ impl Edge {
                 (Some(serving), None) if is_oip => {
                     let outcome = {
                         let around = inner.around(serving, &id, recorder.as_ref(), span.as_ref(), caller.as_ref());
-                        let answer = oip::answer(around, &serving.models, &mut request);
+                        let repository = inner.repository.get().map(|repository| &**repository);
+                        let answer = oip::answer(around, &serving.models, repository, &mut request);
                         // Boxed, because this future is moved with each request, whosever it is.
                         catch_panic(Box::pin(answer).as_mut()).await
                     };

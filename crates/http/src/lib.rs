@@ -126,6 +126,7 @@ mod openapi;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod pages;
+mod repository;
 mod request;
 mod request_id;
 mod respond;
@@ -148,6 +149,7 @@ pub use openapi::{ApiInfo, openapi};
 #[cfg(feature = "otlp")]
 pub use otlp::{OtlpConfig, SpanExporter};
 pub use pages::is_reserved;
+pub use repository::{Changing, Repository, RepositoryError};
 pub use server::{ServeError, serve, serve_edge, serve_router};
 pub use snippet::{Language, curl, snippet};
 pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};

@@ -18,6 +18,7 @@ use super::super::access_lines::Flushing;
 use super::super::admin::{AdminDoor, AdminSocket};
 use super::super::error::CliError;
 use super::super::identity::identity;
+use super::super::repository::{Configured, Reread};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::Signals;
 use super::super::{example, output};
@@ -26,11 +27,23 @@ use crate::config::{Plan, Source};
 use crate::server::{Door, Server};
 
 /// Serves until told to stop.
-pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushing>) -> Result<(), CliError> {
-    block_on(serve(plan, app, info, lines))
+pub(crate) fn run(
+    plan: Plan,
+    app: Option<App>,
+    reread: Option<Reread>,
+    info: ApiInfo,
+    lines: Option<Flushing>,
+) -> Result<(), CliError> {
+    block_on(serve(plan, app, reread, info, lines))
 }
 
-async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushing>) -> Result<(), CliError> {
+async fn serve(
+    plan: Plan,
+    app: Option<App>,
+    reread: Option<Reread>,
+    info: ApiInfo,
+    lines: Option<Flushing>,
+) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let config = http_config(&plan)?;
@@ -45,6 +58,9 @@ async fn serve(plan: Plan, app: Option<App>, info: ApiInfo, lines: Option<Flushi
         started = start(door, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
+    if let Some(reread) = reread {
+        server.edge().load_from(Arc::new(Configured::new(reread, server.node().handle(), &plan)));
+    }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
     output::note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));

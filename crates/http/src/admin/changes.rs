@@ -6,7 +6,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode, Uri};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use callboard_codec::MediaType;
 use callboard_core::{ChangeError, ErrorKind};
@@ -16,6 +16,7 @@ use serde_json::json;
 use super::Admin;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::oip;
 use crate::request::short::short_body;
 
 #[derive(Deserialize)]
@@ -55,6 +56,16 @@ pub(super) async fn remove_route(
     let route = format!("/{}", named(route)?);
     let changed = admin.0.node.remove_route(&route).await?;
     Ok(Json(json!({ "route": route, "revision": changed.revision() })))
+}
+
+/// `POST /v2/repository/…`.
+pub(super) async fn repository(
+    State(admin): State<Admin>,
+    Extension(config): Extension<Arc<HttpConfig>>,
+    mut request: Request,
+) -> Result<Response, ApiError> {
+    let repository = admin.0.repository.as_deref();
+    oip::answer_repository(repository, &admin.0.client, &config, &mut request).await
 }
 
 /// `POST /v1/drain`.

@@ -6,9 +6,11 @@
 //! | `GET /metrics`, `/livez`, `/readyz` | as on the edge |
 //! | `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}` | scales a stage; answered when the new replicas are warm |
 //! | `DELETE /v1/routes/{route}` | closes a route; stages that no other route uses end after their last call |
+//! | `POST /v2/repository/models/{model}/load`, `/unload` | opens and closes the routes of a [`Repository`], in the words of the Open Inference Protocol |
+//! | `POST /v2/repository/index` | every model, served or not |
 //! | `POST /v1/drain` | asks the process to finish what is in hand and to end |
 //!
-//! Errors are problem documents as on the edge. A change that the node refuses changes nothing.
+//! Errors are problem documents as on the edge, under `/v2` those of the protocol. A change that the node refuses changes nothing.
 //!
 //! *Threats*: whoever reaches this listener can take the service down. So it has a socket of its own, on loopback unless
 //! somebody says otherwise; there it answers no web page ([`guard`]); and beyond loopback it should have keys
@@ -24,7 +26,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{any, delete, get, post};
 use axum::{Extension, Json, Router};
 use callboard_core::{Client, Instant, NodeHandle};
 use serde_json::json;
@@ -39,7 +41,9 @@ use crate::config::HttpConfig;
 use crate::edge::Edge;
 use crate::error::ApiError;
 use crate::metrics::EdgeMetrics;
+use crate::oip;
 use crate::pages;
+use crate::repository::Repository;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
 use crate::tls::Tls;
@@ -56,6 +60,7 @@ struct Inner {
     ids: RequestIds,
     begun: Instant,
     drain: Notify,
+    repository: Option<Arc<dyn Repository>>,
 }
 
 impl Admin {
@@ -63,8 +68,9 @@ impl Admin {
     #[must_use]
     pub fn new(node: NodeHandle, edge: &Edge) -> Self {
         let client = node.client();
-        let (metrics, ids) = (edge.metrics(), RequestIds::new());
-        Self(Arc::new(Inner { node, client, metrics, ids, begun: Instant::now(), drain: Notify::new() }))
+        let (metrics, ids, repository) = (edge.metrics(), RequestIds::new(), edge.repository());
+        let (begun, drain) = (Instant::now(), Notify::new());
+        Self(Arc::new(Inner { node, client, metrics, ids, begun, drain, repository }))
     }
 
     /// Completes when somebody has asked for the end. What follows is up to whoever runs the process: finish what is in hand,
@@ -82,6 +88,7 @@ impl Admin {
         Router::new()
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
+            .route("/v2/repository/{*rest}", any(changes::repository))
             .layer(Extension(Arc::new(config.clone())))
             .route("/v1/routes/{*route}", delete(changes::remove_route))
             .route("/v1/drain", post(changes::drain))
@@ -126,6 +133,7 @@ async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Requ
     let id = id.unwrap_or_else(|| admin.0.ids.make());
     let is_change = !request.method().is_safe();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let is_oip = oip::owns(&path);
     let mut response = match guard.admit(&request) {
         Ok(()) => {
             let answer = catch_panic(Box::pin(next.run(request)).as_mut()).await;
@@ -134,7 +142,7 @@ async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Requ
         Err(error) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        response = error.into_answer(id.as_str());
+        response = if is_oip { error.into_protocol_answer() } else { error.into_answer(id.as_str()) };
     }
     if is_change {
         let status = response.status().as_u16();

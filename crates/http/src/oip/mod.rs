@@ -4,6 +4,7 @@
 //!  /v2[/health/{live,ready}]                        the server
 //!  /v2/models/{m}[/versions/{v}][/{what}]           ready, config, stats, infer, generate, generate_stream; nothing: metadata
 //!  /v2/models/stats, /v2/repository/index           all models
+//!  /v2/repository/models/{m}/{load,unload}          what is served
 //! ```
 //!
 //! Every route is a model; its name is the route's path without the leading slash ([`path`]), its arrays follow from what the
@@ -41,14 +42,16 @@ use axum::body::HttpBody;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use callboard_core::ErrorKind;
+use callboard_core::{Client, ErrorKind};
 use serde_json::json;
 use tower::BoxError;
 
 use self::infer::Asked;
 use self::path::{Action, Endpoint};
+use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::infer::Around;
+use crate::repository::Repository;
 use crate::request::head::Head;
 use crate::request::short::short_body;
 
@@ -63,6 +66,7 @@ const ACTS: &str = "POST";
 pub(crate) async fn answer<B>(
     around: Around<'_>,
     models: &Models,
+    repository: Option<&dyn Repository>,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError>
 where
@@ -88,13 +92,14 @@ where
             Ok(Json(json!({ "model_stats": all })).into_response())
         }
         Endpoint::Index => {
-            if Head::read(request.headers())?.coding.is_some() {
-                return Err(ApiError::unsupported_encoding());
-            }
-            let body = short_body(request, config.body_progress_timeout).await?;
-            Ok(Json(repository::index(client, models, &body)?).into_response())
+            let body = words(request, config).await?;
+            Ok(Json(repository::index(client, models, repository, &body)?).into_response())
         }
-        Endpoint::Control { name, load } => Err(repository::no_control(&name, load).into()),
+        Endpoint::Control { name, load } => {
+            let body = words(request, config).await?;
+            let wish = repository::Wish::read(name, load, &body)?;
+            Ok(wish.carry_out(repository.filter(|_| config.model_control)).await?.into_response())
+        }
         Endpoint::Model { name, version, action } => {
             let (route, model) = models.find(client, &name, version)?;
             let asked = Asked { around, route: &route, model: &model };
@@ -102,6 +107,42 @@ where
         }
         Endpoint::Unknown => Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")),
     }
+}
+
+/// Answers what the admin listener has of the protocol: the repository, to whoever was let in there.
+pub(crate) async fn answer_repository<B>(
+    repository: Option<&dyn Repository>,
+    client: &Client,
+    config: &HttpConfig,
+    request: &mut Request<B>,
+) -> Result<Response, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let endpoint = Endpoint::parse(request.uri().path());
+    check_method(request.method(), &endpoint)?;
+    let body = words(request, config).await?;
+    match endpoint {
+        Endpoint::Index => Ok(Json(repository::index(client, &Models::default(), repository, &body)?).into_response()),
+        Endpoint::Control { name, load } => {
+            let wish = repository::Wish::read(name, load, &body)?;
+            Ok(wish.carry_out(repository).await?.into_response())
+        }
+        _ => Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")),
+    }
+}
+
+/// A body of a few words, as it is.
+async fn words<B>(request: &mut Request<B>, config: &HttpConfig) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    if Head::read(request.headers())?.coding.is_some() {
+        return Err(ApiError::unsupported_encoding());
+    }
+    short_body(request, config.body_progress_timeout).await
 }
 
 /// Answers one request to a model.

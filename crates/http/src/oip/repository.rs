@@ -1,14 +1,21 @@
-//! The repository extension: which models there are, and in which state.
+//! The repository extension: which models there are and in which state, and the wish to have another state.
 //!
-//! Models cannot be loaded or unloaded by clients: what is served is what the node was started with or told in process.
+//! Whether a wish is granted is for the [`Repository`], and for whoever lets one be reached by clients.
 
+use std::fmt;
+
+use axum::http::StatusCode;
 use bytes::Bytes;
-use callboard_core::Client;
+use callboard_core::{ChangeError, Client};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use super::error::Refusal;
+use super::error::{Refusal, shown};
 use super::metadata::unready;
 use super::model::Models;
+use crate::error::ApiError;
+use crate::repository::{Repository, RepositoryError};
 
 /// The body of `POST /v2/repository/index`, which may be empty.
 #[derive(Default, Deserialize)]
@@ -21,31 +28,117 @@ struct IndexRequest {
 #[derive(Serialize)]
 pub(super) struct Listed {
     name: String,
-    version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-pub(super) fn index(client: &Client, models: &Models, body: &Bytes) -> Result<Vec<Listed>, Refusal> {
-    let asked: IndexRequest = match body.trim_ascii() {
-        [] => IndexRequest::default(),
-        json => serde_json::from_slice(json)
-            .map_err(|error| Refusal::new(format!("failed to parse the request JSON buffer: {error}")))?,
-    };
+pub(super) fn index(
+    client: &Client,
+    models: &Models,
+    repository: Option<&dyn Repository>,
+    body: &Bytes,
+) -> Result<Vec<Listed>, Refusal> {
+    let asked: IndexRequest = read(body)?;
     let health = client.health();
-    let listed = models.all(client).into_iter().map(|(route, model)| {
-        let reason = unready(&health, &route);
-        let state = if reason.is_none() { "READY" } else { "UNAVAILABLE" };
-        Listed { name: model.name.clone(), version: model.version.to_string(), state, reason }
+    let served = models.all(client);
+    let unloaded = repository.map(Repository::routes).unwrap_or_default();
+    let unloaded = unloaded.into_iter().filter(|name| !served.iter().any(|(route, _)| route.name() == name));
+    let unloaded: Vec<_> = unloaded.map(|name| Listed::unloaded(name.trim_start_matches('/'))).collect();
+    let listed = served.iter().map(|(route, model)| {
+        let reason = unready(&health, route);
+        let state = if reason.is_none() { READY } else { UNAVAILABLE };
+        Listed { name: model.name.clone(), version: Some(model.version.to_string()), state, reason }
     });
-    Ok(listed.filter(|model| !asked.ready || model.state == "READY").collect())
+    Ok(listed.chain(unloaded).filter(|model| !asked.ready || model.state == READY).collect())
 }
 
-pub(super) fn no_control(name: &str, load: bool) -> Refusal {
-    let verb = if load { "load" } else { "unload" };
-    Refusal::new(format!(
-        "failed to {verb} '{}': model control is not enabled on this server",
-        super::error::shown(name)
-    ))
+const READY: &str = "READY";
+const UNAVAILABLE: &str = "UNAVAILABLE";
+
+impl Listed {
+    /// One that could be served.
+    fn unloaded(name: &str) -> Self {
+        Self { name: name.to_owned(), version: None, state: UNAVAILABLE, reason: Some("unloaded".to_owned()) }
+    }
+}
+
+/// A model that somebody wants to be served, or not any more.
+#[derive(Debug)]
+pub(super) struct Wish {
+    name: String,
+    load: bool,
+}
+
+/// The body of a load or an unload, which may be empty.
+#[derive(Default, Deserialize)]
+struct ControlRequest {
+    #[serde(default)]
+    parameters: Map<String, Value>,
+}
+
+/// Takes other models along that only this one needs. Stages here end with the last route that uses them, whatever it says.
+const DEPENDENTS: &str = "unload_dependents";
+
+impl Wish {
+    /// What a body says beside the name. Nothing that it could say changes what is loaded: that is for the configuration.
+    pub(super) fn read(name: String, load: bool, body: &Bytes) -> Result<Self, Refusal> {
+        let asked: ControlRequest = read(body)?;
+        let wish = Self { name, load };
+        match asked.parameters.iter().find(|(key, value)| load || *key != DEPENDENTS || !value.is_boolean()) {
+            None => Ok(wish),
+            Some((key, _)) => Err(wish.refusal(format_args!(
+                "parameter '{}' is not supported: a model is what the server's configuration says",
+                shown(key)
+            ))),
+        }
+    }
+
+    /// Complete when callers see it.
+    pub(super) async fn carry_out(self, repository: Option<&dyn Repository>) -> Result<StatusCode, ApiError> {
+        let Some(repository) = repository else {
+            return Err(self.refusal("model control is not enabled on this server").into());
+        };
+        let route = format!("/{}", self.name);
+        let changing = if self.load { repository.load(&route) } else { repository.unload(&route) };
+        match changing.await {
+            Ok(()) => Ok(StatusCode::OK),
+            Err(RepositoryError::Change(error @ (ChangeError::Busy { .. } | ChangeError::Ending))) => Err(error.into()),
+            Err(error) => Err(self.refusal(error).into()),
+        }
+    }
+
+    fn refusal(&self, why: impl fmt::Display) -> Refusal {
+        let verb = if self.load { "load" } else { "unload" };
+        Refusal::new(format!("failed to {verb} '{}': {why}", shown(&self.name)))
+    }
+}
+
+fn read<T: Default + DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
+    match body.trim_ascii() {
+        [] => Ok(T::default()),
+        json => serde_json::from_slice(json)
+            .map_err(|error| Refusal::new(format!("failed to parse the request JSON buffer: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_change_the_model_is_refused_and_named() {
+        let wish = |load, body: &'static str| Wish::read("m".to_owned(), load, &Bytes::from(body));
+        let refused = |load, body| wish(load, body).unwrap_err().to_string();
+        assert!(wish(true, "").is_ok());
+        assert!(wish(true, "{\"parameters\":{}}").is_ok());
+        assert!(wish(false, "{\"parameters\":{\"unload_dependents\":false}}").is_ok());
+        let why =
+            "failed to load 'm': parameter 'config' is not supported: a model is what the server's configuration says";
+        assert_eq!(refused(true, "{\"parameters\":{\"config\":\"{}\"}}"), why);
+        assert!(refused(true, "{\"parameters\":{\"unload_dependents\":true}}").contains("unload_dependents"));
+        assert!(refused(false, "[").starts_with("failed to parse"));
+    }
 }

@@ -1,0 +1,207 @@
+//! The models of a configuration: routes that are made from it again whenever one of them is loaded.
+//!
+//! The configuration is read anew each time, so that a model which was replaced on disk is served by loading its route. Only routes
+//! and stages are taken from it; settings are those of the start. Routes that share a stage are made together and change together,
+//! for a stage has one queue and one pool.
+//!
+//! * **Full:** one load at a time; others wait for it.
+//! * **Cancelled:** what was started for it ends, and nothing has changed.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use callboard_core::{Change, NodeHandle, RouteSpec};
+use callboard_http::{Changing, Repository, RepositoryError, is_reserved};
+use tokio::task::spawn_blocking;
+
+use super::error::CliError;
+use crate::config::Plan;
+
+/// Reads the configuration as it is now.
+pub(crate) type Reread = Box<dyn Fn() -> Result<Plan, CliError> + Send + Sync>;
+
+/// What the configuration of a running node can serve.
+pub(crate) struct Configured {
+    reread: Arc<Reread>,
+    node: NodeHandle,
+    /// The routes of the configuration as it was read last.
+    routes: Mutex<Vec<String>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Configured {
+    /// Of a node that was started with this plan.
+    pub(crate) fn new(reread: Reread, node: NodeHandle, plan: &Plan) -> Self {
+        Self { reread: Arc::new(reread), node, routes: Mutex::new(names(plan)), turn: tokio::sync::Mutex::default() }
+    }
+
+    async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
+        let _turn = self.turn.lock().await;
+        let served: HashSet<String> = self.node.client().routes().iter().map(|route| route.name().to_owned()).collect();
+        let made = spawn_blocking({
+            let (reread, route, served) = (Arc::clone(&self.reread), route.to_owned(), served.clone());
+            move || make(&reread, &route, &served)
+        });
+        let (all, made) = made.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
+        *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
+        let change = made?.into_iter().fold(Change::new(), |change, route| match served.contains(route.name()) {
+            true => change.replace_route(route),
+            false => change.add_route(route),
+        });
+        self.node.change(change).await?;
+        Ok(())
+    }
+
+    async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
+        let _turn = self.turn.lock().await;
+        if self.node.client().route(route).is_some() {
+            self.node.remove_route(route).await?;
+            return Ok(());
+        }
+        match self.routes().iter().any(|known| known == route) {
+            true => Ok(()),
+            false => Err(RepositoryError::Unknown),
+        }
+    }
+}
+
+impl Repository for Configured {
+    fn routes(&self) -> Vec<String> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn load<'a>(&'a self, route: &'a str) -> Changing<'a> {
+        Box::pin(self.load_now(route))
+    }
+
+    fn unload<'a>(&'a self, route: &'a str) -> Changing<'a> {
+        Box::pin(self.unload_now(route))
+    }
+}
+
+impl fmt::Debug for Configured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Configured").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+fn names(plan: &Plan) -> Vec<String> {
+    plan.routes.iter().map(|route| route.path.value.clone()).collect()
+}
+
+/// All routes that there are now; and this one, with those that have to change with it.
+type Made = (Vec<String>, Result<Vec<RouteSpec>, RepositoryError>);
+
+fn make(reread: &Reread, route: &str, served: &HashSet<String>) -> Result<Made, RepositoryError> {
+    let mut plan = reread().map_err(|error| RepositoryError::Source(error.to_string()))?;
+    let all = names(&plan);
+    let Some(together) = together(&plan, route, served) else { return Ok((all, Err(RepositoryError::Unknown))) };
+    // Models that nobody asked for are not even opened.
+    plan.routes.retain(|route| together.contains(&route.path.value));
+    if is_reserved(route) {
+        let message = format!("route `{route}` takes a path that the http edge keeps for itself");
+        return Ok((all, Err(RepositoryError::Source(message))));
+    }
+    let made =
+        crate::build::routes(&plan).map_err(|error| RepositoryError::Source(CliError::from_build(error).to_string()));
+    Ok((all, made))
+}
+
+/// A route and those that are served and share a stage with it, or with one of these.
+fn together(plan: &Plan, route: &str, served: &HashSet<String>) -> Option<HashSet<String>> {
+    let stages = |name: &str| {
+        let route = plan.routes.iter().find(|route| route.path.value == name)?;
+        Some(route.steps.value.stages().into_iter().collect::<HashSet<usize>>())
+    };
+    let mut used = stages(route)?;
+    let mut together = HashSet::from([route.to_owned()]);
+    loop {
+        let before = together.len();
+        for other in plan.routes.iter().map(|route| &route.path.value) {
+            let Some(own) = stages(other) else { continue };
+            if served.contains(other) && !own.is_disjoint(&used) && together.insert(other.clone()) {
+                used.extend(own);
+            }
+        }
+        if together.len() == before {
+            return Some(together);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_core::ChangeError;
+
+    use super::*;
+    use crate::config::{Environment, Flags, Target};
+
+    const STAGES: &str = "[[stage]]\nname = \"one\"\nkind = \"labels\"\n[[stage]]\nname = \"two\"\nkind = \"labels\"\n";
+
+    fn text(routes: &[(&str, &str)]) -> String {
+        let route = |(path, stages): &(&str, &str)| format!("[[route]]\npath = \"{path}\"\nstages = {stages}\n");
+        STAGES.to_owned() + &routes.iter().map(route).collect::<String>()
+    }
+
+    fn plan(text: String) -> Result<Plan, CliError> {
+        Ok(Plan::resolve(Target::File { path: "f".into(), text }, &Flags::new(), &Environment::default())?)
+    }
+
+    /// A node of this configuration, and the place where the configuration is read again.
+    async fn node(text: String) -> (callboard_core::Node, Configured, Arc<Mutex<String>>) {
+        let file = Arc::new(Mutex::new(text));
+        let reread = {
+            let file = Arc::clone(&file);
+            move || plan(file.lock().unwrap().clone())
+        };
+        let first = reread().unwrap();
+        let node = crate::build::app(&first).unwrap().start().await.unwrap();
+        let configured = Configured::new(Box::new(reread), node.handle(), &first);
+        (node, configured, file)
+    }
+
+    fn revisions(node: &callboard_core::Node) -> Vec<(String, u64)> {
+        let mut routes: Vec<_> =
+            node.client().routes().iter().map(|route| (route.name().to_owned(), route.revision())).collect();
+        routes.sort();
+        routes
+    }
+
+    #[tokio::test]
+    async fn routes_that_share_a_stage_change_together_and_the_others_stay() {
+        let routes = [("/a", "\"one\""), ("/b", "[\"one\", \"two\"]"), ("/c", "\"two\"")];
+        let (node, configured, _) = node(text(&routes)).await;
+        configured.unload("/b").await.unwrap();
+        configured.load("/a").await.unwrap();
+        let after = revisions(&node);
+        assert_eq!(after.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["/a", "/c"]);
+        assert!(after[0].1 > after[1].1, "only `/a` is new: {after:?}");
+
+        // `/b` uses the stages of both.
+        configured.load("/b").await.unwrap();
+        let revisions: HashSet<u64> = revisions(&node).into_iter().map(|(_, revision)| revision).collect();
+        assert_eq!(revisions.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_file_is_read_again_and_a_broken_one_leaves_what_is_served() {
+        let (node, configured, file) = node(text(&[("/a", "\"one\"")])).await;
+        assert!(matches!(configured.load("/new").await, Err(RepositoryError::Unknown)));
+        *file.lock().unwrap() = text(&[("/a", "\"one\""), ("/new", "\"two\"")]);
+        configured.load("/new").await.unwrap();
+        assert_eq!(configured.routes(), ["/a", "/new"]);
+
+        file.lock().unwrap().push_str("[[");
+        let error = configured.load("/a").await.unwrap_err().to_string();
+        assert!(error.contains("f:"), "{error}");
+        assert_eq!(revisions(&node).len(), 2);
+
+        configured.unload("/a").await.unwrap();
+        configured.unload("/a").await.unwrap();
+        assert!(matches!(configured.unload("/never").await, Err(RepositoryError::Unknown)));
+        let _ = node.drain(std::time::Duration::ZERO).await;
+        let ending = configured.unload("/new").await;
+        assert!(matches!(ending, Err(RepositoryError::Change(ChangeError::Ending))), "{ending:?}");
+    }
+}

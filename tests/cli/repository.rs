@@ -1,0 +1,77 @@
+//! Models that are loaded and unloaded while the server runs.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Server, callboard, directory_with, run};
+
+const ONE: &str = "[[stage]]\nname = \"one\"\nkind = \"labels\"\nnames = [\"a\", \"b\"]\n\
+                   [[route]]\npath = \"/one\"\nstages = \"one\"\n";
+const TWO: &str = "[[stage]]\nname = \"two\"\nkind = \"labels\"\nnames = [\"c\", \"d\"]\n\
+                   [[route]]\npath = \"/two\"\nstages = \"two\"\n";
+
+fn serve(directory: &Path, args: &[&str]) -> Server {
+    let start = ["serve", directory.to_str().unwrap(), "--http", "127.0.0.1:0"];
+    Server::start(callboard(start.iter().chain(args)))
+}
+
+fn asked(url: &str, path: &str) -> (bool, String) {
+    let output = run(&["call", url, path, "--method", "POST"]);
+    (output.status.success(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr))
+}
+
+/// Names, versions and states.
+fn index(url: &str) -> Vec<(String, Option<String>, String)> {
+    let (_, listed) = asked(url, "/v2/repository/index");
+    let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_else(|error| panic!("{error}: {listed}"));
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let row = |model: &Value| (text(&model["name"]).unwrap(), text(&model["version"]), text(&model["state"]).unwrap());
+    listed.iter().map(row).collect()
+}
+
+#[test]
+fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
+    let directory = directory_with(ONE);
+    let mut server = serve(&directory, &["--admin", "127.0.0.1:0"]);
+    let admin = server.wait_for("admin on ");
+    let row = |name: &str, version: Option<&str>, state: &str| {
+        (name.to_owned(), version.map(str::to_owned), state.to_owned())
+    };
+    assert_eq!(index(&admin), [row("one", Some("1"), "READY")]);
+
+    // One that was written down later.
+    fs::write(directory.join("callboard.toml"), [ONE, TWO].concat()).unwrap();
+    let (done, said) = asked(&admin, "/v2/repository/models/two/load");
+    assert!(done, "{said}");
+    assert_eq!(index(&admin), [row("one", Some("1"), "READY"), row("two", Some("2"), "READY")]);
+    assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
+
+    let (done, said) = asked(&admin, "/v2/repository/models/one/unload");
+    assert!(done, "{said}");
+    assert_eq!(server.request("POST /one HTTP/1.1", b"[]").status, 404);
+    // The edge tells it, too.
+    let edge = format!("http://{}", server.address);
+    assert_eq!(index(&edge), [row("two", Some("2"), "READY"), row("one", None, "UNAVAILABLE")]);
+
+    // What cannot be made leaves what is there.
+    fs::write(directory.join("callboard.toml"), ONE.replace("names = [", "names = {")).unwrap();
+    let (done, said) = asked(&admin, "/v2/repository/models/one/load");
+    assert!(!done && said.contains("failed to load 'one'") && said.contains("callboard.toml"), "{said}");
+    assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
+}
+
+#[test]
+fn clients_control_models_only_where_they_may() {
+    let directory = directory_with(ONE);
+    let (server, open) = (serve(&directory, &[]), serve(&directory, &["--model-control", "true"]));
+    let unload = "POST /v2/repository/models/one/unload HTTP/1.1";
+    let refused = server.request(unload, b"");
+    assert_eq!(refused.status, 400);
+    assert!(refused.body.contains("model control is not enabled"), "{refused:?}");
+    assert_eq!(open.request(unload, b"").status, 200);
+    assert_eq!(open.request("GET /v2/models/one/ready HTTP/1.1", b"").status, 404);
+    assert_eq!(open.request("POST /v2/repository/models/one/load HTTP/1.1", b"{}").status, 200);
+    assert_eq!(open.request("GET /v2/models/one/ready HTTP/1.1", b"").status, 200);
+}
