@@ -84,7 +84,7 @@ pub(super) async fn answer(
             if let Denial::Failed(error) = &denial {
                 tracing::error!("a certificate could not be given: {}", crate::refusal::with_sources(error));
             }
-            tracing::warn!(%peer, reason = denial.word(), "no certificate was given: {denial}");
+            tracing::info!(%peer, reason = denial.word(), "no certificate was given: {denial}");
             (FrameKind::Fail, Bytes::new(), Some(denial))
         }
     };

@@ -65,6 +65,7 @@ impl Transport {
     /// Binds a socket that answers peers as well as it reaches them.
     pub(crate) fn serving(address: SocketAddr, identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
         identity.check_address(address)?;
+        identity.check_role()?;
         tuning.check()?;
         let mut server = ServerConfig::with_crypto(Arc::new(identity.server_config()?));
         server.transport_config(tuning.answering());

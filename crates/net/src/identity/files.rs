@@ -68,7 +68,8 @@ pub(super) fn private_directory(path: &Path) -> io::Result<()> {
 
 #[cfg(not(unix))]
 pub(super) fn private_file(path: &Path, text: &str) -> io::Result<()> {
-    fs::write(path, text)
+    use std::io::Write;
+    fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// Puts a file in the place of another one, at once: readers find the old one or the new one.

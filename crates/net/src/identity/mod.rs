@@ -52,6 +52,9 @@ pub(crate) use self::verify::joining_config;
 /// What both ends say they speak. Another number is another protocol, not a version of this one: versions are settled by hellos.
 const ALPN: &[u8] = b"callboard/1";
 
+/// How soon a renewal is noticed by who waits for it.
+const SETTLED_AFTER: Duration = Duration::from_millis(5);
+
 /// What those say who want a certificate.
 pub(crate) const JOIN_ALPN: &[u8] = b"callboard-join/1";
 
@@ -175,15 +178,29 @@ impl Identity {
         }
     }
 
-    /// For an endpoint that serves.
-    ///
-    /// # Errors
-    ///
-    /// When it may not.
-    pub(crate) fn server_config(&self) -> Result<QuicServerConfig, IdentityError> {
-        if self.role() != Role::Node {
-            return Err(IdentityError::Role { role: self.role() });
+    /// Refuses to serve with a certificate that no caller would take for a node's.
+    pub(crate) fn check_role(&self) -> Result<(), IdentityError> {
+        match self.role() {
+            Role::Node => Ok(()),
+            role @ Role::Client => Err(IdentityError::Role { role }),
         }
+    }
+
+    /// Waits for a renewal that is due, at most so long: a process that ends before it is done has to do it again the next time.
+    pub async fn settle(&self, limit: Duration) {
+        let validity = self.validity();
+        let renewed = async {
+            while self.validity() == validity {
+                tokio::time::sleep(SETTLED_AFTER).await;
+            }
+        };
+        if renewal::is_overdue(&validity, SystemTime::now()) && !matches!(self.0.origin, Origin::Development) {
+            let _ = tokio::time::timeout(limit, renewed).await;
+        }
+    }
+
+    /// For an endpoint that serves.
+    pub(crate) fn server_config(&self) -> Result<QuicServerConfig, IdentityError> {
         let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.0.authorities), provider());
         let issues = self.authority().is_some();
         if issues {
@@ -316,4 +333,34 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     digits.len().is_multiple_of(2).then_some(())?;
     digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_survive_a_restart_are_those_of_one_address() {
+        let directory = std::env::temp_dir().join(format!("callboard-derived-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        Authority::init(&directory.join("authority"), "lab").unwrap();
+        let (here, there): (SocketAddr, SocketAddr) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
+        let of_cluster = || Identity::of_cluster(&directory.join("authority")).unwrap();
+        let development = || Identity::development_in(&directory.join("development")).unwrap();
+        for (before, after) in [(of_cluster(), of_cluster()), (development(), development())] {
+            let number = |identity: &Identity, address| identity.derived_number("connection ids", address);
+            assert_eq!(number(&before, here), number(&after, here));
+            assert_ne!(number(&before, here), number(&before, there));
+            assert_ne!(before.derived_number("another", here), number(&before, here));
+        }
+    }
+
+    #[test]
+    fn digits_come_back_and_nothing_else_does() {
+        assert_eq!(unhex(&hex(&[0, 1, 0xab, 0xff])), Some(vec![0, 1, 0xab, 0xff]));
+        assert_eq!(unhex(""), Some(Vec::new()));
+        for wrong in ["0", "0g", "é", "+1", "0x"] {
+            assert_eq!(unhex(wrong), None, "{wrong}");
+        }
+    }
 }

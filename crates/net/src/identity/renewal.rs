@@ -30,6 +30,11 @@ pub(super) fn due(validity: &Validity, chance: f64) -> SystemTime {
     validity.not_after - validity.life().mul_f64(1.0 - part)
 }
 
+/// Whether it should have been renewed by now, whatever chance had in mind.
+pub(super) fn is_overdue(validity: &Validity, now: SystemTime) -> bool {
+    now >= due(validity, 0.0)
+}
+
 /// How long to wait after so many failures.
 pub(super) fn pause(validity: &Validity, failures: u32) -> Duration {
     let first = (validity.life() / 200).clamp(Duration::from_millis(50), FIRST_PAUSE);

@@ -216,6 +216,25 @@ pub fn issued(authority: &Authority, role: Role, name: &str, from: SystemTime, u
     Identity::issued(authority, &member).expect("the authority issues")
 }
 
+/// An endpoint of who serves with any identity, whatever its role, and answers nothing: its address, and itself to be kept.
+///
+/// # Panics
+///
+/// When there is no socket.
+#[must_use]
+pub fn impostor(identity: &Identity) -> (SocketAddr, Endpoint) {
+    let config = identity.server_config().expect("a certificate");
+    let config = quinn::ServerConfig::with_crypto(Arc::new(config));
+    let endpoint = Endpoint::server(config, (std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+    let accepting = endpoint.clone();
+    tokio::spawn(async move {
+        while let Some(arriving) = accepting.accept().await {
+            tokio::spawn(async move { _ = arriving.await });
+        }
+    });
+    (endpoint.local_addr().expect("it is bound"), endpoint)
+}
+
 /// A connection to join on, of somebody who plays with its words.
 #[derive(Debug)]
 pub struct RawJoiner {

@@ -8,6 +8,7 @@ mod hostile;
 mod identity;
 mod ledger;
 mod lifecycle;
+mod limits;
 mod members;
 mod packs;
 mod processes;

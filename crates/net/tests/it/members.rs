@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, VERSION, frame_head};
 use callboard_core::{App, Caller, ErrorKind, Node, Stage};
-use callboard_net::testing::{RawJoiner, RawPeer, issued};
+use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
     Authority, BindError, Client, ClientBuilder, ConnectError, Edge, Identity, IdentityError, JoinError, JoinToken,
     QuicUrl, Role, TokenSpec, join,
@@ -288,6 +288,16 @@ async fn a_client_is_no_node_at_any_door() {
     assert!(fail.message.contains("role node"), "{}", fail.message);
     assert!(lab.edge.metrics().contains("callboard_net_calls_refused_total{kind=\"permission_denied\"} 1\n"));
     assert_eq!(shout(&builder(&client).connect(&url(&lab.edge)).await.unwrap()).await, "A");
+
+    // Who would serve all the same is not believed: neither in a node's place nor in the authority's.
+    let (address, _impostor) = impostor(&client);
+    let caller = lab.member(Role::Client, "caller").await;
+    let error = builder(&caller).connect(&format!("quic://{address}")).await.unwrap_err();
+    let ConnectError::Refused { reason, .. } = &error else { panic!("{error:?}") };
+    assert!(reason.starts_with("wrong_role: "), "{reason}");
+    let url: QuicUrl = format!("quic://{address}").parse().unwrap();
+    let error = join(&lab.token(|_| {}), &url, &lab.directory.join("x"), None).await.unwrap_err();
+    assert!(matches!(error, JoinError::OtherAuthority { .. } | JoinError::NoIssuer { .. }), "{error:?}");
 
     // A node is no other node either.
     let node = lab.member(Role::Node, "left").await;

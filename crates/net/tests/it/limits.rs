@@ -1,0 +1,91 @@
+//! How many may be there at once: connections, and those that have not said who they are.
+
+use callboard_codec::wire::{Hello, ResetCode, VERSION};
+use callboard_core::{App, Caller, Stage};
+use callboard_net::testing::RawPeer;
+use callboard_net::{BindError, ConnectError, Edge};
+
+use crate::common::{IDENTITY, Served, builder, loopback, patient, until};
+
+fn app() -> App {
+    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+}
+
+fn hello() -> Hello {
+    let cluster = IDENTITY.cluster().to_owned();
+    Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }
+}
+
+async fn connect(served: &Served) -> Result<RawPeer, String> {
+    RawPeer::connect(served.edge.address(), &IDENTITY).await
+}
+
+fn refused(served: &Served) -> bool {
+    served.edge.metrics().contains("callboard_net_connections_refused_total{reason=\"too_many\"}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_have_not_said_hello_are_so_many_at_most_wherever_they_are() {
+    let mut config = patient();
+    config.tuning.max_half_open = 2;
+    let served = Served::start_with(app(), config).await;
+    let (first, second) = (connect(&served).await.unwrap(), connect(&served).await.unwrap());
+    let said = connect(&served).await.unwrap_err();
+    assert!(said.contains("refused"), "{said}");
+    assert!(refused(&served), "{}", served.edge.metrics());
+    // Who says hello makes room for another one.
+    first.greet(&hello()).await.unwrap();
+    until(|| served.edge.connections() == 1).await;
+    let third = connect(&served).await.unwrap();
+    assert!(connect(&served).await.is_err());
+    for peer in [&second, &third] {
+        peer.greet(&hello()).await.unwrap();
+    }
+    until(|| served.edge.connections() == 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn from_a_quarter_of_them_on_callers_prove_their_address_and_are_let_in() {
+    let mut config = patient();
+    config.tuning.max_half_open = 8;
+    let served = Served::start_with(app(), config).await;
+    let asked = || !served.edge.metrics().contains("callboard_net_connections_retried_total 0\n");
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.push(connect(&served).await.unwrap());
+    }
+    assert!(!asked(), "{}", served.edge.metrics());
+    assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    assert!(asked(), "{}", served.edge.metrics());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_so_many_at_most_even_where_they_come_together() {
+    let mut config = patient();
+    config.max_connections = 1;
+    let served = Served::start_with(app(), config).await;
+    // Both are there before either has said hello.
+    let (first, second) = (connect(&served).await.unwrap(), connect(&served).await.unwrap());
+    first.greet(&hello()).await.unwrap();
+    until(|| served.edge.connections() == 1).await;
+    // The welcome may be on its way already; there is no more behind it.
+    let _ = second.greet(&hello()).await;
+    assert_eq!(second.closed().await, (Some(ResetCode::Refused), "too_many".to_owned()));
+    let said = connect(&served).await.unwrap_err();
+    assert!(said.contains("refused"), "{said}");
+    assert_eq!(served.edge.connections(), 1);
+    drop(first);
+    until(|| served.edge.connections() == 0).await;
+    assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+}
+
+#[tokio::test]
+async fn tuning_that_makes_no_sense_is_an_error_that_names_the_limit() {
+    let mut config = patient();
+    config.tuning.keep_alive = config.tuning.idle_timeout;
+    let error = Edge::bind(loopback(), IDENTITY.clone(), config.clone()).unwrap_err();
+    assert!(matches!(error, BindError::Tuning(_)), "{error:?}");
+    assert!(error.to_string().contains("less than idle_timeout"), "{error}");
+    let error = builder().tuning(config.tuning).connect("quic://127.0.0.1:1").await.unwrap_err();
+    assert!(matches!(error, ConnectError::Bind(BindError::Tuning(_))), "{error:?}");
+}
