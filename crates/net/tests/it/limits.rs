@@ -5,7 +5,7 @@ use callboard_core::{App, Caller, Stage};
 use callboard_net::testing::RawPeer;
 use callboard_net::{BindError, ConnectError, Edge};
 
-use crate::common::{IDENTITY, Served, builder, loopback, patient, until};
+use crate::common::{IDENTITY, LONG, Served, builder, loopback, patient, until};
 
 fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
@@ -70,7 +70,8 @@ async fn connections_are_so_many_at_most_even_where_they_come_together() {
     until(|| served.edge.connections() == 1).await;
     // The welcome may be on its way already; there is no more behind it.
     let _ = second.greet(&hello()).await;
-    assert_eq!(second.closed().await, (Some(ResetCode::Refused), "too_many".to_owned()));
+    let ended = tokio::time::timeout(LONG, second.closed()).await.expect("it is closed");
+    assert_eq!(ended, (Some(ResetCode::Refused), "too_many".to_owned()));
     let said = connect(&served).await.unwrap_err();
     assert!(said.contains("refused"), "{said}");
     assert_eq!(served.edge.connections(), 1);
