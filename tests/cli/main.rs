@@ -5,6 +5,7 @@
 
 mod admin;
 mod bench;
+mod bench_quic;
 mod call;
 mod check;
 mod cluster;

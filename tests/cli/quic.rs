@@ -6,7 +6,7 @@ use std::process::Output;
 use crate::support::{Server, callboard, directory, failure};
 
 /// A server of the digits with a QUIC port, and where that is.
-fn serve(state: &Path) -> (Server, String) {
+pub(crate) fn serve(state: &Path) -> (Server, String) {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
     command.env("XDG_STATE_HOME", state);
     let mut server = Server::start(command);

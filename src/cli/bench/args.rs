@@ -3,22 +3,25 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_http::client::{Origin, Protocol};
+use callboard_http::client::Protocol;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::assertion::Assertion;
 use super::load::Load;
 use super::schedule::{RATES, Schedule};
-use crate::cli::client::RequestArgs;
-use crate::cli::client::args::{duration, one, origin};
+use crate::cli::client::args::{duration, one};
+use crate::cli::client::{Place, RequestArgs};
 use crate::config::parse_duration;
 
 /// What to measure, and what to make of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BenchArgs {
+    pub(crate) place: Place,
+    /// Whose identity is shown over QUIC, if not this user's.
+    pub(crate) cluster: Option<PathBuf>,
     pub(crate) request: RequestArgs,
     /// The second target.
-    pub(crate) versus: Option<Origin>,
+    pub(crate) versus: Option<Place>,
     /// How often two targets take turns.
     pub(crate) rounds: usize,
     pub(crate) json: bool,
@@ -39,23 +42,38 @@ impl BenchArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
         let command = Command::new("bench").about("Put load on a route, and tell what came of it").after_help(HELP);
-        RequestArgs::declare(command).args(load_args()).args(report_args())
+        let url = Arg::new("url").value_name("URL").required(true).value_parser(place);
+        let command =
+            command.arg(url.help("Where it is served, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
+        let cluster = Arg::new("cluster").long("cluster").value_name("DIR").value_parser(value_parser!(PathBuf));
+        let cluster = cluster.help("The identity to call with over QUIC [default: this user's, on this machine]");
+        RequestArgs::declare(command).arg(cluster).args(load_args()).args(report_args())
     }
 
     /// From what clap found.
     pub(crate) fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let assertions = matches.get_many::<Assertion>("assert").into_iter().flatten().cloned().collect();
+        let (place, versus) = (one::<Place>(matches, "url"), matches.get_one::<Place>("vs").cloned());
+        let number = |name: &str| matches.get_one::<u16>(name).map(|number| usize::from(*number));
+        let is_quic = place.is_quic() && versus.as_ref().is_none_or(Place::is_quic);
+        // A connection over QUIC has a socket and a thread of its own, and many calls at a time.
+        let (connections, streams) = match (number("connections"), number("streams")) {
+            (None, streams) if is_quic => (1, streams.unwrap_or(DEFAULT_IN_FLIGHT)),
+            (connections, streams) => (connections.unwrap_or(DEFAULT_IN_FLIGHT), streams.unwrap_or(1)),
+        };
         let args = Self {
+            place,
+            cluster: matches.get_one::<PathBuf>("cluster").cloned(),
             request: RequestArgs::of(matches),
-            versus: matches.get_one::<Origin>("vs").cloned(),
+            versus,
             rounds: one::<u16>(matches, "rounds").into(),
             json: one::<String>(matches, "format") == "json",
             plot: matches.get_one::<PathBuf>("plot").cloned(),
             assertions,
             anyway: matches.get_flag("anyway"),
-            connections: one::<u16>(matches, "connections").into(),
-            streams: one::<u16>(matches, "streams").into(),
-            threads: matches.get_one::<u16>("threads").map_or_else(cores, |threads| usize::from(*threads)),
+            connections,
+            streams,
+            threads: number("threads").unwrap_or_else(cores),
             schedule: matches.get_one::<Schedule>("rate").copied(),
             requests: matches.get_one::<u64>("requests").copied(),
             duration: one(matches, "duration"),
@@ -66,7 +84,16 @@ impl BenchArgs {
     }
 
     fn consistent(&self) -> Result<(), String> {
-        if self.streams > 1 && self.request.protocol == Protocol::Http1 {
+        let mut places = std::iter::once(&self.place).chain(&self.versus);
+        if self.cluster.is_some() && !places.clone().any(Place::is_quic) {
+            return Err("--cluster: an identity is shown over QUIC only".to_owned());
+        }
+        if places.clone().all(Place::is_quic)
+            && let Some(word) = self.request.word_of_http()
+        {
+            return Err(format!("{word}: there is no HTTP between here and {}", self.place));
+        }
+        if self.streams > 1 && self.request.protocol == Protocol::Http1 && !places.all(Place::is_quic) {
             return Err("--streams needs --http2: HTTP/1.1 has one request at a time".to_owned());
         }
         if let Some(assertion) =
@@ -90,7 +117,6 @@ impl BenchArgs {
             duration: self.duration / share,
             requests: self.requests.map_or(u64::MAX, |requests| requests.div_ceil(rounds as u64)),
             timeout: self.request.timeout,
-            protocol: self.request.protocol,
         }
     }
 }
@@ -108,13 +134,13 @@ fn load_args() -> Vec<Arg> {
     vec![
         number("connections", "NUMBER")
             .short('c')
-            .default_value("64")
             .value_parser(value_parser!(u16).range(1..))
-            .help("Connections at a time; each costs a file descriptor"),
+            .help("Connections at a time; each costs a file descriptor, and a thread over QUIC [default: 64, over QUIC 1]"),
         number("streams", "NUMBER")
-            .default_value("1")
             .value_parser(value_parser!(u16).range(1..=1024))
-            .help("Requests at a time on each connection, with --http2"),
+            .help(
+                "Requests at a time on each connection, with --http2 or over QUIC [default: 1, on the one connection of QUIC 64]",
+            ),
         number("rate", "PER_SECOND")
             .short('r')
             .value_parser(rate)
@@ -148,7 +174,7 @@ fn report_args() -> Vec<Arg> {
     vec![
         arg("vs")
             .value_name("URL")
-            .value_parser(origin)
+            .value_parser(place)
             .help("A second target: the two take turns, and the ratio is told"),
         arg("rounds")
             .value_name("NUMBER")
@@ -171,6 +197,13 @@ fn report_args() -> Vec<Arg> {
             .value_parser(plot)
             .help("Draw the latencies and the course over time"),
     ]
+}
+
+/// Requests at a time, where nothing is said.
+const DEFAULT_IN_FLIGHT: usize = 64;
+
+fn place(text: &str) -> Result<Place, String> {
+    text.parse()
 }
 
 fn cores() -> usize {
@@ -222,9 +255,23 @@ mod tests {
     }
 
     #[test]
+    fn over_quic_one_connection_has_as_many_requests_at_a_time_as_http_has_connections() {
+        let load = |line: &str| parse(line).map(|args| (args.load().connections, args.load().streams)).unwrap();
+        assert_eq!(load("bench a /x"), (64, 1));
+        assert_eq!(load("bench quic://a:1 /x"), (1, 64));
+        assert_eq!(load("bench quic://a:1 /x --streams 3"), (1, 3));
+        assert_eq!(load("bench quic://a:1 /x -c 3"), (3, 1));
+        assert_eq!(load("bench quic://a:1 /x --vs http://b"), (64, 1));
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused_with_its_reason() {
         for (line, part) in [
             ("bench a /x --streams 2", "--streams needs --http2"),
+            ("bench quic://a:1 /x --vs http://b --streams 2", "--streams needs --http2"),
+            ("bench quic://a:1 /x --http2", "--http2: there is no HTTP between here and quic://a:1"),
+            ("bench quic://a /x", "expected a port"),
+            ("bench a /x --cluster d", "--cluster: an identity is shown over QUIC only"),
             ("bench a /x --assert ratio>1", "needs --vs"),
             ("bench a /x --rounds 3", "--vs"),
             ("bench a /x --rate 0", "requests per second from"),

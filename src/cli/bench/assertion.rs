@@ -25,11 +25,11 @@ enum Figure {
     Mean,
     Min,
     Max,
-    /// Answers with 2xx per second.
+    /// Successes per second.
     Throughput,
     /// The part of requests that failed.
     Errors,
-    /// The number of answers with 2xx.
+    /// The number of successes.
     Ok,
     /// Throughput of the first target, of the second one's.
     Ratio,
@@ -193,7 +193,7 @@ mod tests {
         for millis in 1..=100 {
             let sent = Duration::ZERO;
             let times = Times { due: sent, sent, done: Duration::from_millis(millis) };
-            tally.record(times, &Outcome::Answered { status: 200, kind: None, bytes: 0 });
+            tally.record(times, &Outcome::Answered { status: Some(200), kind: None, bytes: 0 });
             tally.record(times, &Outcome::Broken("closed"));
         }
         tally

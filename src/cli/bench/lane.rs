@@ -9,18 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use callboard_http::client::{Answer, ClientError, Connection, Prepared};
 use tokio::task::JoinSet;
 
 use super::load::{LAST_SLOTS, Shared};
 use super::schedule::Schedule;
 use super::tally::{Outcome, Tally, Times};
+use super::wire::Wire;
 
 /// Before a connection is tried again that could not be opened.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// What is read of a problem document; a longer one is only counted by its status.
-const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 
 /// The lanes of one thread.
 #[derive(Debug)]
@@ -50,7 +47,7 @@ pub(super) async fn run(lanes: &Lanes, connections: usize) {
                 shared: Arc::clone(&lanes.shared),
                 tally: Rc::clone(&lanes.tally),
                 line: Rc::clone(&line),
-                connection: None,
+                wire: None,
             };
             running.spawn_local(lane.run());
         }
@@ -60,16 +57,16 @@ pub(super) async fn run(lanes: &Lanes, connections: usize) {
     }
 }
 
-/// The connection that the streams of HTTP/2 share; on HTTP/1.1 every lane has its own.
+/// The connection that the streams of HTTP/2 or QUIC share; on HTTP/1.1 every lane has its own.
 #[derive(Debug, Default)]
-struct Line(tokio::sync::Mutex<Option<Connection>>);
+struct Line(tokio::sync::Mutex<Option<Wire>>);
 
 #[derive(Debug)]
 struct Lane {
     shared: Arc<Shared>,
     tally: Rc<RefCell<Tally>>,
     line: Rc<Line>,
-    connection: Option<Connection>,
+    wire: Option<Wire>,
 }
 
 impl Lane {
@@ -77,15 +74,14 @@ impl Lane {
         // The first requests should not pay for the connections where there is time to open them.
         let _ = self.connect().await;
         let shared = Arc::clone(&self.shared);
-        let requests = shared.aim.requests.iter().cycle();
-        for request in requests {
+        for request in (0..shared.aim.requests()).cycle() {
             let Some(due) = self.next_turn().await else { return };
             let sent = Instant::now();
             let due = due.unwrap_or(sent);
             let outcome = self.request(request).await;
             let done = Instant::now();
             self.count(due, sent, done, &outcome);
-            if outcome == Outcome::Broken("connect") {
+            if outcome.is_absence() {
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -118,37 +114,33 @@ impl Lane {
     }
 
     /// Sends one request and reads its answer to the end, or to the limit of its time.
-    async fn request(&mut self, request: &Prepared) -> Outcome {
+    async fn request(&mut self, request: usize) -> Outcome {
         let timeout = self.shared.load.timeout;
-        let outcome = match tokio::time::timeout(timeout, self.exchange(request)).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(error)) => Outcome::Broken(error.as_str()),
-            Err(_elapsed) => Outcome::TimedOut,
+        let exchange = async {
+            match self.connect().await {
+                Ok(wire) => wire.exchange(request).await,
+                Err(outcome) => outcome,
+            }
         };
-        // After a failure nobody knows what still comes on a connection of HTTP/1.1. One of HTTP/2 knows itself.
+        let outcome = tokio::time::timeout(timeout, exchange).await.unwrap_or(Outcome::TimedOut);
+        // After a failure nobody knows what still comes on a connection of HTTP/1.1. One of HTTP/2 or QUIC knows itself.
         if !matches!(outcome, Outcome::Answered { .. }) {
-            self.connection = None;
+            self.wire = None;
         }
         outcome
     }
 
-    async fn exchange(&mut self, request: &Prepared) -> Result<Outcome, ClientError> {
-        let answer = self.connect().await?.send(request).await?;
-        read(answer).await
-    }
-
-    async fn connect(&mut self) -> Result<&mut Connection, ClientError> {
-        let usable = self.connection.take().filter(|connection| !connection.is_closed());
-        let connection = match usable {
-            Some(connection) => connection,
-            None => self.line.connection(&self.shared).await?,
+    async fn connect(&mut self) -> Result<&mut Wire, Outcome> {
+        let usable = self.wire.take().filter(|wire| !wire.is_closed());
+        let wire = match usable {
+            Some(wire) => wire,
+            None => self.line.wire(&self.shared).await?,
         };
-        Ok(self.connection.insert(connection))
+        Ok(self.wire.insert(wire))
     }
 
     fn count(&self, due: Instant, sent: Instant, done: Instant, outcome: &Outcome) {
-        let is_ok = matches!(outcome, Outcome::Answered { status: 200..=299, .. });
-        let counter = if is_ok { &self.shared.progress.ok } else { &self.shared.progress.failed };
+        let counter = if outcome.is_ok() { &self.shared.progress.ok } else { &self.shared.progress.failed };
         counter.fetch_add(1, Ordering::Relaxed);
         let begin = self.shared.begin();
         if due < begin {
@@ -161,26 +153,13 @@ impl Lane {
 
 impl Line {
     /// A handle on the shared connection, or one of the lane's own.
-    async fn connection(&self, shared: &Shared) -> Result<Connection, ClientError> {
+    async fn wire(&self, shared: &Shared) -> Result<Wire, Outcome> {
         let mut line = self.0.lock().await;
-        if let Some(shared) = line.as_ref().filter(|open| !open.is_closed()).and_then(Connection::share) {
+        if let Some(shared) = line.as_ref().filter(|open| !open.is_closed()).and_then(Wire::share) {
             return Ok(shared);
         }
-        let opened = Connection::open(&shared.aim.origin, shared.load.protocol).await?;
+        let opened = shared.aim.open(shared.load.timeout).await?;
         *line = opened.share();
         Ok(opened)
     }
-}
-
-/// The rest of an answer. Of one that is no success its kind is kept.
-async fn read(answer: Answer) -> Result<Outcome, ClientError> {
-    let status = answer.status();
-    if (200..300).contains(&status) {
-        return Ok(Outcome::Answered { status, kind: None, bytes: answer.discard().await? });
-    }
-    let body = answer.bytes(MAX_PROBLEM_BYTES).await?;
-    let problem: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
-    let kind = problem.as_ref().and_then(|problem| problem["kind"].as_str()).map(str::to_owned);
-    let kind = Some(kind.unwrap_or_else(|| format!("http_{status}")));
-    Ok(Outcome::Answered { status, kind, bytes: body.len() as u64 })
 }

@@ -8,29 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use callboard_http::client::{Origin, Prepared, Protocol};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::LocalSet;
 
 use super::lane::{self, Lanes};
 use super::schedule::Schedule;
 use super::tally::Tally;
-
-/// What is asked, and of whom.
-#[derive(Clone, Debug)]
-pub(crate) struct Aim {
-    /// Where to.
-    pub(crate) origin: Origin,
-    /// What is sent, again and again; where there are several, one after the other.
-    pub(crate) requests: Arc<[Prepared]>,
-}
+use super::wire::Aim;
 
 /// How much, and for how long.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     /// Open at a time.
     pub(crate) connections: usize,
-    /// Requests at a time on each; more than one with HTTP/2 only.
+    /// Requests at a time on each; more than one with HTTP/2 and QUIC only.
     pub(crate) streams: usize,
     /// Threads that the connections are spread over.
     pub(crate) threads: usize,
@@ -44,14 +35,12 @@ pub(crate) struct Load {
     pub(crate) requests: u64,
     /// For one request, from its sending to the end of its answer.
     pub(crate) timeout: Duration,
-    /// What is spoken.
-    pub(crate) protocol: Protocol,
 }
 
 /// What somebody who watches a round sees.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Answers with 2xx.
+    /// Successes.
     pub(crate) ok: AtomicU64,
     /// All the others.
     pub(crate) failed: AtomicU64,

@@ -6,7 +6,7 @@
 //!               pacer (open loop): one ticket per slot of the Schedule
 //! ```
 //!
-//! Two kinds of load. *Closed loop*: every connection sends its next request when it has the answer to the last one, so the
+//! The wire is HTTP or QUIC; a lane does not know which. Two kinds of load. *Closed loop*: every connection sends its next request when it has the answer to the last one, so the
 //! load gives way when the target slows down; it finds the highest throughput. *Open loop* (`--rate`): requests fall due at
 //! a fixed rate whatever the target does, as those of a public do, and a latency counts from the moment at which the
 //! request was due: time in which no connection was free for it is waiting that its sender would have felt. Leaving that out
@@ -28,9 +28,11 @@ mod summary;
 mod table;
 mod tally;
 mod versus;
+mod wire;
 
 pub(crate) use args::BenchArgs;
-pub(crate) use load::{Aim, Load, Progress, round};
+pub(crate) use load::{Load, Progress, round};
 pub(crate) use report::{LoadShown, Named, Report};
 pub(crate) use tally::Tally;
 pub(crate) use versus::{Round, ours_first};
+pub(crate) use wire::Aim;

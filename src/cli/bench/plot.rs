@@ -215,7 +215,7 @@ mod tests {
             for (sent, took) in samples {
                 let sent = Duration::from_micros(sent);
                 let times = Times { due: sent, sent, done: sent + Duration::from_micros(took) };
-                tally.record(times, &Outcome::Answered { status: 200, kind: None, bytes: 0 });
+                tally.record(times, &Outcome::Answered { status: Some(200), kind: None, bytes: 0 });
             }
             let picture = svg("x", &[("one", &tally), ("two", &tally)]);
             let lines = picture.split("points=\"").skip(1).map(|rest| rest.split('"').next().unwrap());

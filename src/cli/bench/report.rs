@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use callboard_http::client::Protocol;
 use serde::Serialize;
 
 use super::assertion::{Assertion, Verdict};
@@ -35,6 +34,8 @@ pub(crate) struct Side {
     pub(crate) method: String,
     /// Where.
     pub(crate) url: String,
+    /// How: `HTTP/1.1`, `HTTP/2` or `QUIC`.
+    pub(crate) protocol: &'static str,
     /// What came of it.
     #[serde(flatten)]
     pub(crate) summary: Summary,
@@ -63,7 +64,6 @@ pub(crate) struct LoadShown {
     rate: Option<f64>,
     warm_up_seconds: f64,
     duration_seconds: f64,
-    http: &'static str,
     payload: String,
 }
 
@@ -139,11 +139,13 @@ impl Report {
 pub(crate) struct Named {
     pub(crate) method: String,
     pub(crate) url: String,
+    pub(crate) protocol: &'static str,
 }
 
 impl Named {
     fn with(self, tally: Tally) -> Side {
-        Side { method: self.method, url: self.url, summary: Summary::of(&tally), tally }
+        let Self { method, url, protocol } = self;
+        Side { method, url, protocol, summary: Summary::of(&tally), tally }
     }
 }
 
@@ -157,10 +159,6 @@ impl LoadShown {
             rate: load.schedule.map(|schedule| schedule.requests_per_second()),
             warm_up_seconds: load.warm_up.as_secs_f64(),
             duration_seconds: load.duration.as_secs_f64(),
-            http: match load.protocol {
-                Protocol::Http1 => "1.1",
-                Protocol::Http2 => "2",
-            },
             payload,
         }
     }
@@ -173,7 +171,7 @@ impl LoadShown {
 impl fmt::Display for LoadShown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let connections = if self.connections == 1 { "connection" } else { "connections" };
-        write!(f, "{} {connections} of HTTP/{}", self.connections, self.http)?;
+        write!(f, "{} {connections}", self.connections)?;
         if self.streams > 1 {
             write!(f, " with {} requests at a time", self.streams)?;
         }

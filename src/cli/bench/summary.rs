@@ -12,7 +12,7 @@ use super::tally::Tally;
 pub(crate) struct Summary {
     /// Requests sent within the measured time.
     pub(crate) requests: u64,
-    /// Answers with 2xx.
+    /// Successes.
     pub(crate) ok: u64,
     /// All other ends.
     pub(crate) failed: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Summary {
     pub(crate) error_rate: f64,
     /// How long was measured.
     pub(crate) seconds: f64,
-    /// Answers with 2xx within that time.
+    /// Successes within that time.
     pub(crate) requests_per_second: f64,
     /// Of bodies of answers.
     pub(crate) received_bytes: u64,
@@ -124,7 +124,7 @@ mod tests {
             let mut tally = Tally::new(Duration::from_secs(1));
             for micros in &micros {
                 let times = Times { due: Duration::ZERO, sent: Duration::ZERO, done: Duration::from_micros(*micros) };
-                tally.record(times, &Outcome::Answered { status: 200, kind: None, bytes: 0 });
+                tally.record(times, &Outcome::Answered { status: Some(200), kind: None, bytes: 0 });
             }
             let latency = Summary::of(&tally).latency_ms;
             let figures = [

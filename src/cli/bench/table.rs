@@ -12,7 +12,7 @@ pub(super) fn write(report: &Report) -> String {
         std::iter::once(&report.target).chain(report.versus.as_ref().map(|versus| &versus.target)).collect();
     let mut text = String::new();
     for side in &sides {
-        let _ = writeln!(text, "{} {}", side.method, side.url);
+        let _ = writeln!(text, "{} {} by {}", side.method, side.url, side.protocol);
     }
     let turns = report.versus.as_ref().map(|versus| format!(", in each of {} rounds", versus.rounds));
     let _ = writeln!(text, "{}{}\n", report.load, turns.unwrap_or_default());

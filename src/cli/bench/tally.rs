@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use callboard_core::ErrorKind;
 use hdrhistogram::Histogram;
 
 /// How many pieces the measured time of a round is cut into for the course over time.
@@ -25,9 +26,9 @@ const MAX_ERROR_KINDS: usize = 64;
 pub(crate) enum Outcome {
     /// An answer, with the length of its body.
     Answered {
-        /// Its status.
-        status: u16,
-        /// Of its problem document, where the status is no success.
+        /// Its status, where it came over HTTP.
+        status: Option<u16>,
+        /// Of its error. None for a success: over HTTP, that is a 2xx.
         kind: Option<String>,
         /// Of its body.
         bytes: u64,
@@ -36,6 +37,22 @@ pub(crate) enum Outcome {
     TimedOut,
     /// No answer, or half of one: the client's word for it.
     Broken(&'static str),
+}
+
+impl Outcome {
+    /// Whether it is what was asked for.
+    pub(crate) fn is_ok(&self) -> bool {
+        matches!(self, Self::Answered { kind: None, .. })
+    }
+
+    /// Whether there is nobody who could have answered. Over QUIC it is a kind of error that tells so, at once.
+    pub(crate) fn is_absence(&self) -> bool {
+        match self {
+            Self::Broken(word) => *word == "connect",
+            Self::Answered { status: None, kind: Some(kind), .. } => kind == ErrorKind::Unavailable.as_str(),
+            Self::Answered { .. } | Self::TimedOut => false,
+        }
+    }
 }
 
 /// When something happened, from the begin of what is measured.
@@ -52,15 +69,15 @@ pub(crate) struct Times {
 /// Counts and distributions of one target.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    /// Nanoseconds from due to done, of answers with 2xx, of timeouts, and of what was never sent (its least).
+    /// Nanoseconds from due to done, of successes, of timeouts, and of what was never sent (its least).
     pub(crate) latency: Histogram<u64>,
-    /// Nanoseconds from sent to done, of answers with 2xx.
+    /// Nanoseconds from sent to done, of successes.
     pub(crate) service: Histogram<u64>,
     /// Answers by status.
     pub(crate) statuses: BTreeMap<u16, u64>,
     /// Failures by kind: that of the problem document, or the client's word.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Answers with 2xx.
+    /// Successes.
     pub(crate) ok: u64,
     /// Of those, the ones that were there before the measured time was over.
     pub(crate) ok_in_time: u64,
@@ -82,7 +99,7 @@ pub(crate) struct Tally {
 pub(crate) struct Slice {
     /// As [`Tally::latency`].
     pub(crate) latency: Histogram<u64>,
-    /// Answers with 2xx.
+    /// Successes.
     pub(crate) ok: u64,
     /// All the others.
     pub(crate) failed: u64,
@@ -121,7 +138,7 @@ impl Tally {
         if all == 0 { 0.0 } else { (self.failed + self.unsent) as f64 / all as f64 }
     }
 
-    /// Answers with 2xx per second of the measured time.
+    /// Successes per second of the measured time.
     pub(crate) fn requests_per_second(&self) -> f64 {
         let seconds = self.measured.as_secs_f64();
         if seconds == 0.0 { 0.0 } else { self.ok_in_time as f64 / seconds }
@@ -132,13 +149,14 @@ impl Tally {
         let latency = nanos(times.done.saturating_sub(times.due));
         let (is_ok, is_felt) = match outcome {
             Outcome::Answered { status, kind, bytes } => {
-                *self.statuses.entry(*status).or_default() += 1;
+                if let Some(status) = status {
+                    *self.statuses.entry(*status).or_default() += 1;
+                }
                 self.received_bytes += bytes;
-                let is_ok = (200..300).contains(status);
-                if let Some(kind) = kind.as_deref().filter(|_| !is_ok) {
+                if let Some(kind) = kind {
                     self.count_error(kind);
                 }
-                (is_ok, is_ok)
+                (kind.is_none(), kind.is_none())
             }
             Outcome::TimedOut => {
                 self.count_error("timeout");
@@ -254,7 +272,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn ok() -> Outcome {
-        Outcome::Answered { status: 200, kind: None, bytes: 7 }
+        Outcome::Answered { status: Some(200), kind: None, bytes: 7 }
     }
 
     fn times(due: u64, sent: u64, done: u64) -> Times {
@@ -276,7 +294,7 @@ mod tests {
     fn a_quick_refusal_makes_no_latency_better_and_a_timeout_none_vanish() {
         let mut tally = Tally::new(SECOND);
         tally.record(times(0, 0, 100), &ok());
-        let refusal = Outcome::Answered { status: 429, kind: Some("overloaded".to_owned()), bytes: 0 };
+        let refusal = Outcome::Answered { status: Some(429), kind: Some("overloaded".to_owned()), bytes: 0 };
         tally.record(times(0, 0, 1), &refusal);
         tally.record(times(0, 0, 1), &Outcome::Broken("closed"));
         tally.record(times(0, 0, 900), &Outcome::TimedOut);
@@ -315,14 +333,14 @@ mod tests {
     fn words_from_outside_fill_no_table_without_end() {
         let mut tally = Tally::new(SECOND);
         for number in 0..1000 {
-            let outcome = Outcome::Answered { status: 500, kind: Some(number.to_string()), bytes: 0 };
+            let outcome = Outcome::Answered { status: Some(500), kind: Some(number.to_string()), bytes: 0 };
             tally.record(times(0, 0, 1), &outcome);
         }
         assert_eq!((tally.errors.len(), tally.errors["others"]), (MAX_ERROR_KINDS + 1, 936));
     }
 
     fn outcome() -> impl Strategy<Value = Outcome> {
-        let answered = (100_u16..600, proptest::option::of("[a-z]{1,3}"), 0_u64..9);
+        let answered = (proptest::option::of(100_u16..600), proptest::option::of("[a-z]{1,3}"), 0_u64..9);
         prop_oneof![
             answered.prop_map(|(status, kind, bytes)| Outcome::Answered { status, kind, bytes }),
             Just(Outcome::TimedOut),

@@ -82,7 +82,7 @@ mod tests {
         for _ in 0..answers {
             let sent = Duration::from_millis(1);
             let times = Times { due: sent, sent, done: 2 * sent };
-            tally.record(times, &Outcome::Answered { status: 200, kind: None, bytes: 0 });
+            tally.record(times, &Outcome::Answered { status: Some(200), kind: None, bytes: 0 });
         }
         tally
     }

@@ -16,7 +16,6 @@ use crate::config::parse_duration;
 /// One request, as it was typed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RequestArgs {
-    pub(crate) origin: Origin,
     pub(crate) route: String,
     pub(crate) source: Source,
     pub(crate) protocol: Protocol,
@@ -26,15 +25,10 @@ pub(crate) struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// Adds the words to a command.
+    /// Adds the words to a command, behind those that say where.
     pub(crate) fn declare(command: Command) -> Command {
         command
             .args([
-                Arg::new("url")
-                    .value_name("URL")
-                    .required(true)
-                    .value_parser(origin)
-                    .help("Where it is served, such as http://127.0.0.1:8000"),
                 Arg::new("route")
                     .value_name("ROUTE")
                     .required(true)
@@ -102,7 +96,6 @@ impl RequestArgs {
     /// From what clap found.
     pub(crate) fn of(matches: &ArgMatches) -> Self {
         Self {
-            origin: one(matches, "url"),
             route: one(matches, "route"),
             source: source(matches),
             protocol: if matches.get_flag("http2") { Protocol::Http2 } else { Protocol::Http1 },
@@ -110,6 +103,16 @@ impl RequestArgs {
             method: matches.get_one::<String>("method").cloned(),
             headers: headers(matches),
         }
+    }
+
+    /// A word that is about HTTP and nothing else, if there is one.
+    pub(crate) fn word_of_http(&self) -> Option<&'static str> {
+        let words = [
+            (self.protocol == Protocol::Http2, "--http2"),
+            (self.method.is_some(), "--method"),
+            (!self.headers.is_empty(), "--header and --content-type"),
+        ];
+        words.into_iter().find_map(|(is_there, word)| is_there.then_some(word))
     }
 
     /// The call with this body.

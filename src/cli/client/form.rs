@@ -1,6 +1,6 @@
 //! `-F name=value` and `-F name=@path`, as curl has them: the parts of a form, and the form as a body (RFC 7578).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use callboard_http::media_type_of;
@@ -35,11 +35,26 @@ impl FromStr for FormPart {
     }
 }
 
+impl FormPart {
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its text, or the file that is meant.
+    pub(super) fn text(&self) -> Result<&str, &Path> {
+        match &self.content {
+            Content::Text(text) => Ok(text),
+            Content::File(path) => Err(path),
+        }
+    }
+}
+
 /// The form of these parts and its media type. `read` gives the content of a file.
 pub(crate) fn body<E>(
     parts: &[FormPart],
     boundary: &str,
-    read: impl Fn(&std::path::Path) -> Result<Vec<u8>, E>,
+    read: impl Fn(&Path) -> Result<Vec<u8>, E>,
 ) -> Result<(Vec<u8>, String), E> {
     let mut body = Vec::new();
     for part in parts {
@@ -68,8 +83,6 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn form(parts: &[&str]) -> String {

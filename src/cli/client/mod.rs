@@ -3,6 +3,10 @@
 pub(crate) mod args;
 mod form;
 pub(crate) mod payload;
+mod place;
 mod tensor;
+pub(crate) mod value;
 
 pub(crate) use args::RequestArgs;
+pub(crate) use form::FormPart;
+pub(crate) use place::Place;

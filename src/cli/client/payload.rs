@@ -67,7 +67,7 @@ impl Source {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     let outcome = match path.to_str() {
         Some("-") => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes),

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use callboard_http::client::{Call, Connection, Origin};
+use callboard_http::client::Protocol;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::super::bench::{Aim, BenchArgs, Load, LoadShown, Named, Progress, Report, Round, Tally, ours_first, round};
+use super::super::client::Place;
 use super::super::error::{CliError, chain};
+use super::super::identity::identity;
 use super::super::output;
 use super::super::signals::Signals;
 use super::block_on;
@@ -21,18 +23,15 @@ use super::block_on;
 /// How often the progress is drawn.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Of an answer that is no success, what is read for its message.
-const MAX_PROBLEM_BYTES: usize = 64 * 1024;
-
 /// Measures, prints, and fails where an assertion does.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
-    let (calls, words) = args.request.calls()?;
     let load = args.load();
+    let (target, words) = Target::new(args, &args.place)?;
+    let mut targets = vec![target];
+    if let Some(versus) = &args.versus {
+        targets.push(Target::new(args, versus)?.0);
+    }
     let report = block_on(async {
-        let mut targets = vec![Target::new(&args.request.origin, &calls, &load)?];
-        if let Some(versus) = &args.versus {
-            targets.push(Target::new(versus, &calls, &load)?);
-        }
         for target in &targets {
             target.try_once(&load, args.anyway).await?;
         }
@@ -64,37 +63,47 @@ struct Target {
 }
 
 impl Target {
-    fn new(origin: &Origin, calls: &[Call], load: &Load) -> Result<Self, CliError> {
-        let prepare = |call: &Call| call.prepare(origin, load.protocol);
-        let requests: Result<Arc<[_]>, _> = calls.iter().map(prepare).collect();
-        let requests = requests.map_err(|error| CliError::Usage(chain(&error)))?;
-        let (method, route) = (calls[0].method.clone(), &calls[0].route);
-        let named = Named { method, url: format!("http://{}{}", origin.authority(), origin.path_of(route)) };
-        Ok(Self { aim: Aim { origin: origin.clone(), requests }, named })
+    /// With what is sent there, in words.
+    fn new(args: &BenchArgs, place: &Place) -> Result<(Self, String), CliError> {
+        let request = &args.request;
+        match place {
+            Place::Http(origin) => {
+                let (calls, words) = request.calls()?;
+                let aim = Aim::http(origin, request.protocol, &calls);
+                let aim = aim.map_err(|error| CliError::Usage(chain(&error)))?;
+                let protocol = match request.protocol {
+                    Protocol::Http1 => "HTTP/1.1",
+                    Protocol::Http2 => "HTTP/2",
+                };
+                let url = format!("http://{}{}", origin.authority(), origin.path_of(&request.route));
+                Ok((Self { aim, named: Named { method: calls[0].method.clone(), url, protocol } }, words))
+            }
+            Place::Quic(url) => {
+                let values = request.source.values()?;
+                let words = match values.len() {
+                    1 => "one value sent".to_owned(),
+                    several => format!("{several} values sent in turns"),
+                };
+                let identity = identity(args.cluster.as_deref())?;
+                let aim = Aim::quic(url, identity, &request.route, &values);
+                let aim = aim.map_err(|error| CliError::Usage(chain(&error)))?;
+                let url = format!("{url}{}", request.route);
+                Ok((Self { aim, named: Named { method: "CALL".to_owned(), url, protocol: "QUIC" } }, words))
+            }
+        }
     }
 
     /// One request, whose failure would make all figures those of something else.
     async fn try_once(&self, load: &Load, anyway: bool) -> Result<(), CliError> {
-        let asked = async {
-            let mut connection = Connection::open(&self.aim.origin, load.protocol).await?;
-            let answer = connection.send(&self.aim.requests[0]).await?;
-            let (status, reason) = (answer.status(), answer.reason());
-            Ok((status, reason, answer.bytes(MAX_PROBLEM_BYTES).await))
-        };
-        let outcome = tokio::time::timeout(load.timeout, asked).await;
-        let outcome: Result<_, callboard_http::client::ClientError> = outcome
-            .map_err(|_| CliError::Failed(format!("{}: no answer within {:?}", self.named.url, load.timeout)))?;
-        let (status, reason, body) = outcome.map_err(|error| CliError::because(&self.named.url, &error))?;
-        if (200..300).contains(&status) || anyway {
-            return Ok(());
+        let url = &self.named.url;
+        let answer = tokio::time::timeout(load.timeout, self.aim.ask_once(load.timeout)).await;
+        let answer = answer.map_err(|_| CliError::Failed(format!("{url}: no answer within {:?}", load.timeout)))?;
+        match answer.map_err(|error| CliError::because(url, &*error))? {
+            Some(wrong) if !anyway => {
+                Err(CliError::Failed(format!("{url} answered {wrong}; --anyway measures that, too")))
+            }
+            _ => Ok(()),
         }
-        let problem: Option<serde_json::Value> = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
-        let said = problem.as_ref().and_then(|problem| problem["message"].as_str()).unwrap_or_default();
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-        Err(CliError::Failed(format!(
-            "{} answered {status} {reason}{said}; --anyway measures that, too",
-            self.named.url
-        )))
     }
 }
 

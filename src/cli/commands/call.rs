@@ -8,10 +8,11 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
-use callboard_http::client::{Answer, Connection};
+use callboard_http::client::{Answer, Connection, Origin};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::super::client::RequestArgs;
+use super::super::client::args::{one, origin};
 use super::super::error::{CliError, chain};
 use super::super::output;
 use super::block_on;
@@ -22,6 +23,7 @@ const MAX_PROBLEM_BYTES: usize = 1 << 20;
 /// What to send, and what to do with the reply.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallArgs {
+    origin: Origin,
     request: RequestArgs,
     accept: Option<String>,
     include: bool,
@@ -35,6 +37,8 @@ impl CallArgs {
             "Exit codes: 0 the answer is a success; 1 there is none, or only half of it; 2 the command line is wrong;\n\
                  3, 4, 5 the status of the answer is 3xx, 4xx, 5xx.",
         );
+        let url = Arg::new("url").value_name("URL").required(true).value_parser(origin);
+        let command = command.arg(url.help("Where it is served, such as http://127.0.0.1:8000"));
         RequestArgs::declare(command).args([
             Arg::new("accept").long("accept").value_name("TYPE").help("The media type to answer with"),
             Arg::new("include")
@@ -54,6 +58,7 @@ impl CallArgs {
     /// From what clap found.
     pub(crate) fn of(matches: &ArgMatches) -> Self {
         Self {
+            origin: one(matches, "url"),
             request: RequestArgs::of(matches),
             accept: matches.get_one::<String>("accept").cloned(),
             include: matches.get_flag("include"),
@@ -68,13 +73,13 @@ pub(crate) fn run(args: &CallArgs) -> Result<(), CliError> {
     let [mut call] = <[_; 1]>::try_from(calls)
         .map_err(|calls| CliError::Usage(format!("one request has one body; --file came {} times", calls.len())))?;
     call.headers.extend(args.accept.iter().map(|accept| ("accept".to_owned(), accept.clone())));
-    let request = call.prepare(&args.request.origin, args.request.protocol);
+    let request = call.prepare(&args.origin, args.request.protocol);
     let request = request.map_err(|error| CliError::Usage(chain(&error)))?;
-    let what = format!("http://{}{}", args.request.origin.authority(), args.request.origin.path_of(&call.route));
+    let what = format!("http://{}{}", args.origin.authority(), args.origin.path_of(&call.route));
     let failed = |error| CliError::because(&what, &error);
     block_on(async {
         let exchange = async {
-            let mut connection = Connection::open(&args.request.origin, args.request.protocol).await.map_err(failed)?;
+            let mut connection = Connection::open(&args.origin, args.request.protocol).await.map_err(failed)?;
             let answer = connection.send(&request).await.map_err(failed)?;
             if args.include {
                 output::note(head(&answer));

@@ -4,16 +4,16 @@
 //! where there is no answer.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_codec::{Format, Value};
 use callboard_core::{CallError, CallOptions, Caller, FunctionCall, Instant, Replies};
-use callboard_http::media_type_of;
 use callboard_net::{Client, QuicUrl, Trouble};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::super::client::args::{duration, one};
+use super::super::client::{FormPart, value};
 use super::super::error::CliError;
 use super::super::identity::identity;
 use super::super::output;
@@ -34,7 +34,7 @@ enum Input {
     Json(String),
     File(PathBuf),
     /// A map of texts and files.
-    Fields(Vec<String>),
+    Fields(Vec<FormPart>),
     /// A function's positional and keyword arguments, each JSON.
     Arguments(Vec<String>),
 }
@@ -74,6 +74,7 @@ impl QuicCallArgs {
                     .long("form")
                     .value_name("NAME=VALUE | NAME=@PATH")
                     .action(ArgAction::Append)
+                    .value_parser(|text: &str| text.parse::<FormPart>())
                     .help("Send a map with this text, or the bytes of this file; may come several times"),
                 Arg::new("arg")
                     .long("arg")
@@ -102,8 +103,8 @@ impl QuicCallArgs {
             Input::Json(json.clone())
         } else if let Some(path) = matches.get_one::<PathBuf>("file") {
             Input::File(path.clone())
-        } else if let Some(fields) = many("form") {
-            Input::Fields(fields)
+        } else if let Some(fields) = matches.get_many::<FormPart>("form") {
+            Input::Fields(fields.cloned().collect())
         } else {
             Input::Arguments(many("arg").unwrap_or_default())
         };
@@ -170,11 +171,9 @@ enum Sent {
 impl Input {
     fn read(&self) -> Result<Sent, CliError> {
         match self {
-            Self::Json(text) => json(text).map(Sent::Value),
-            Self::File(path) => file(path).map(Sent::Value),
-            Self::Fields(fields) => {
-                fields.iter().map(|text| field(text)).collect::<Result<Map, _>>().map(Value::Map).map(Sent::Value)
-            }
+            Self::Json(text) => value::json(text).map(Sent::Value),
+            Self::File(path) => value::file(path).map(Sent::Value),
+            Self::Fields(fields) => value::form(fields).map(Sent::Value),
             Self::Arguments(arguments) => {
                 let mut call = FunctionCall::default();
                 for text in arguments {
@@ -186,44 +185,14 @@ impl Input {
     }
 }
 
-fn json(text: &str) -> Result<Value, CliError> {
-    let decoded = Value::decode(Format::Json, &text.to_owned().into(), &DecodeLimits::default());
-    decoded.map_err(|error| CliError::Usage(format!("this is no JSON: {error}")))
-}
-
-fn file(path: &Path) -> Result<Value, CliError> {
-    let bytes = read(path)?;
-    let Some(format) = Format::from_media_type(media_type_of(path)) else {
-        return Ok(Value::Bytes(bytes.into()));
-    };
-    let decoded = Value::decode(format, &bytes.into(), &DecodeLimits::default());
-    decoded.map_err(|error| CliError::Usage(format!("{} is no {format}: {error}", path.display())))
-}
-
-fn field(text: &str) -> Result<(String, Value), CliError> {
-    let (name, content) = text
-        .split_once('=')
-        .filter(|(name, _)| !name.is_empty())
-        .ok_or_else(|| CliError::Usage(format!("expected `name=value` or `name=@path`, found `{text}`")))?;
-    let value = match content.strip_prefix('@') {
-        Some(path) => Value::Bytes(read(Path::new(path))?.into()),
-        None => Value::from(content),
-    };
-    Ok((name.to_owned(), value))
-}
-
 /// `3` by its place, `x=3` by its name. What is no JSON is a text.
 fn argument(call: FunctionCall, text: &str) -> Result<FunctionCall, CliError> {
-    let value = |text: &str| json(text).unwrap_or_else(|_| Value::from(text));
+    let value = |text: &str| value::json(text).unwrap_or_else(|_| Value::from(text));
     let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
     match text.split_once('=').filter(|(name, _)| is_name(name)) {
         Some((name, content)) => Ok(call.with_kwarg(name, value(content))),
         None => Ok(call.with_arg(value(text))),
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    std::fs::read(path).map_err(|error| CliError::because(format_args!("could not read {}", path.display()), &error))
 }
 
 fn print(output: &Value) -> Result<output::Reader, CliError> {
@@ -247,6 +216,8 @@ fn refusal(error: CallError) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use callboard_codec::Map;
+
     use super::*;
 
     #[test]

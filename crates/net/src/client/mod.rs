@@ -202,6 +202,22 @@ pub struct Returned<Out> {
     pub output: Out,
     /// Where the time went, on the node.
     pub timing: Timing,
+    /// The length of the output as it came, in bytes.
+    pub received_bytes: u64,
+}
+
+impl Prepared {
+    /// The input of a call of this route, encoded: for any client.
+    ///
+    /// # Errors
+    ///
+    /// When the type's own `Serialize` fails.
+    pub fn new<In: Data>(route: &str, input: In) -> Result<Self, CallError> {
+        let envelope = Payload::new(input)
+            .to_envelope()
+            .map_err(|error| CallError::new(ErrorKind::InvalidInput, format!("the input cannot be sent: {error}")))?;
+        Ok(Self { call: Call { route: route.to_owned(), ..Call::default() }, envelope })
+    }
 }
 
 impl Client {
@@ -234,10 +250,7 @@ impl Client {
     ///
     /// When the type's own `Serialize` fails.
     pub fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Prepared, CallError> {
-        let envelope = Payload::new(input)
-            .to_envelope()
-            .map_err(|error| CallError::new(ErrorKind::InvalidInput, format!("the input cannot be sent: {error}")))?;
-        Ok(Prepared { call: Call { route: route.to_owned(), ..Call::default() }, envelope })
+        Prepared::new(route, input)
     }
 
     /// Makes a call that was [prepared](Self::prepare).
@@ -255,8 +268,9 @@ impl Client {
         options: CallOptions,
     ) -> Result<Returned<Out>, CallError> {
         let Answer { done, body } = self.run(prepared, &options).await?;
+        let received_bytes = body.total_bytes().unwrap_or_default() as u64;
         let output = body.finish_as::<Out>().map_err(unreadable)?;
-        Ok(Returned { output, timing: convert::timing(done.times) })
+        Ok(Returned { output, timing: convert::timing(done.times), received_bytes })
     }
 
     /// The name of the node that it is connected to, and its build. `None` while there is no connection.

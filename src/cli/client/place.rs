@@ -1,0 +1,43 @@
+//! Where something is served, as it is typed: over HTTP or over QUIC.
+
+use std::fmt;
+use std::str::FromStr;
+
+use callboard_http::client::Origin;
+use callboard_net::QuicUrl;
+
+/// A server to talk to. The scheme says how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// `http://host:port`, or without its scheme.
+    Http(Origin),
+    /// `quic://host:port`.
+    Quic(QuicUrl),
+}
+
+impl Place {
+    /// Whether calls go there over QUIC.
+    pub(crate) fn is_quic(&self) -> bool {
+        matches!(self, Self::Quic(_))
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("quic://") {
+            return text.parse().map(Self::Quic).map_err(|error: callboard_net::ConnectError| error.to_string());
+        }
+        text.parse().map(Self::Http).map_err(|error: callboard_http::client::OriginError| error.to_string())
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(origin) => origin.fmt(f),
+            Self::Quic(url) => url.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The same inputs as values, for calls over QUIC: there are no media types, so a file is what its extension says.
+
+use std::path::Path;
+
+use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_http::media_type_of;
+
+use super::form::FormPart;
+use super::payload::{Source, read};
+use crate::cli::error::CliError;
+
+impl Source {
+    /// Reads or makes them all; at least one.
+    pub(crate) fn values(&self) -> Result<Vec<Value>, CliError> {
+        Ok(match self {
+            Self::Nothing => {
+                let expected = "--json, --file, --form or --random-tensor";
+                return Err(CliError::Usage(format!("a call over QUIC has an input: give it by {expected}")));
+            }
+            Self::Json(text) => vec![json(text)?],
+            Self::Files(paths) => paths.iter().map(|path| file(path)).collect::<Result<_, _>>()?,
+            Self::Form(parts) => vec![form(parts)?],
+            Self::Tensor(spec, _, seed) => vec![spec.generate(*seed)],
+        })
+    }
+}
+
+/// The value of this JSON.
+pub(crate) fn json(text: &str) -> Result<Value, CliError> {
+    let decoded = Value::decode(Format::Json, &text.to_owned().into(), &DecodeLimits::default());
+    decoded.map_err(|error| CliError::Usage(format!("this is no JSON: {error}")))
+}
+
+/// The value in this file; its bytes, where its extension says no format.
+pub(crate) fn file(path: &Path) -> Result<Value, CliError> {
+    let bytes = read(path)?;
+    let Some(format) = Format::from_media_type(media_type_of(path)) else {
+        return Ok(Value::Bytes(bytes.into()));
+    };
+    let decoded = Value::decode(format, &bytes.into(), &DecodeLimits::default());
+    decoded.map_err(|error| CliError::Usage(format!("{} is no {format}: {error}", path.display())))
+}
+
+/// A map with these texts, and the bytes of these files.
+pub(crate) fn form(parts: &[FormPart]) -> Result<Value, CliError> {
+    let fields = parts.iter().map(|part| {
+        Ok(match part.text() {
+            Ok(text) => (part.name().to_owned(), Value::from(text)),
+            Err(path) => (part.name().to_owned(), Value::Bytes(read(path)?.into())),
+        })
+    });
+    fields.collect::<Result<Map, CliError>>().map(Value::Map)
+}
