@@ -53,7 +53,7 @@ crowds:
 rows:
     CALLBOARD_ROWS=full cargo test --release -p callboard-net --test it rows -- --nocapture --test-threads=1
 
-# What metrics cost, in instructions of a call; needs valgrind.
+# What metrics, access log and request ids cost, in instructions of a call and of a request; needs valgrind.
 metrics-cost:
     benches/metrics-cost.sh
 

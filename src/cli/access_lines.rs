@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
 
 /// Short enough to look like at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -51,12 +53,13 @@ impl AccessLines {
         Ok(Flushing { stop: Some(stop), thread: Some(thread) })
     }
 
-    fn append(&self, line: &[u8]) {
+    /// Straight into what gathers: a line by itself would be an allocation and a copy more for each request.
+    fn append(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut gathered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if gathered.text.len() + line.len() > MOST_BYTES {
+        if gathered.text.len() >= MOST_BYTES {
             gathered.left_out += 1;
         } else {
-            gathered.text.extend_from_slice(line);
+            write(&mut gathered.text);
         }
     }
 
@@ -84,23 +87,9 @@ impl Drop for Flushing {
     }
 }
 
-/// One line on its way.
-impl io::Write for AccessLines {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.append(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for AccessLines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
+impl<S: Subscriber> Layer<S> for AccessLines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.append(|text| callboard_http::write_access_line(event, text));
     }
 }
 
@@ -113,12 +102,12 @@ mod tests {
         let lines = AccessLines::default();
         let line = vec![b'x'; MOST_BYTES / 2];
         for _ in 0..4 {
-            lines.append(&line);
+            lines.append(|text| text.extend_from_slice(&line));
         }
         let mut written = Vec::new();
         let spare = lines.write_out(Vec::new(), &mut written);
         assert!(written.len() > MOST_BYTES && written.ends_with(b"2 lines left out, stderr was not read in time\n"));
-        lines.append(b"again\n");
+        lines.append(|text| text.extend_from_slice(b"again\n"));
         let mut written = Vec::new();
         lines.write_out(spare, &mut written);
         assert_eq!(written, b"again\n");

@@ -29,13 +29,7 @@ pub(crate) fn start(filter: &str, access: bool) -> Result<Option<Flushing>, CliE
         .with_ansi(io::stderr().is_terminal())
         .with_filter(filter);
     let gathered = AccessLines::default();
-    let requests = access.then(|| {
-        tracing_subscriber::fmt::layer()
-            .with_writer(gathered.clone())
-            .with_ansi(false)
-            .with_level(false)
-            .with_filter(Targets::new().with_target(ACCESS, LevelFilter::INFO))
-    });
+    let requests = access.then(|| gathered.clone().with_filter(Targets::new().with_target(ACCESS, LevelFilter::INFO)));
     // An error says that somebody else was first.
     if tracing_subscriber::registry().with(lines).with(requests).try_init().is_err() || !access {
         return Ok(None);

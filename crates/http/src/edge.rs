@@ -35,7 +35,7 @@ use crate::oip;
 use crate::openapi::ApiInfo;
 use crate::pages;
 use crate::repository::Repository;
-use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
+use crate::request_id::{NAMING, RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
 use crate::server_timing::{SERVER_TIMING, error_timing};
 use crate::spans::{RequestSpan, SampleRatio, SpanSink, Tracer};
@@ -191,7 +191,7 @@ impl Edge {
         async move {
             let begun = Instant::now();
             let inner = &*self.0;
-            let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
+            let id = if NAMING { request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client) } else { None };
             let id = id.unwrap_or_else(|| inner.ids.make());
             let mut observed = Observed::new(&inner.config, inner.tracer.get(), begun, &id, &request, origin);
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
@@ -271,7 +271,9 @@ impl Edge {
             inner.metrics.responded(response.status());
             let is_error = response.status().is_client_error() || response.status().is_server_error();
             let headers = response.headers_mut();
-            headers.insert(X_REQUEST_ID, id.into_header());
+            if NAMING {
+                headers.insert(X_REQUEST_ID, id.into_header());
+            }
             if let Some(gate) = &inner.gate {
                 gate.mark(sharing, headers);
             }

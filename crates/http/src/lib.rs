@@ -104,6 +104,7 @@
 
 mod accept;
 mod access;
+mod access_line;
 mod access_log;
 mod admin;
 mod ascii;
@@ -138,6 +139,7 @@ mod tls;
 mod trace;
 
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
+pub use access_line::write_access_line;
 pub use admin::{Admin, serve_admin};
 pub use config::{ConfigError, HttpConfig};
 pub use edge::Edge;
