@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quinn::congestion::CubicConfig;
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 /// How QUIC is tuned. The defaults are for machines that are milliseconds apart.
@@ -51,6 +52,10 @@ const LONGEST_IDLE: Duration = Duration::from_secs(600);
 /// Packets grow to what the way takes, up to this. Ten of them go to the system at once, and what is beyond its 64 KiB is lost without a
 /// word.
 pub(super) const LARGEST_PACKET_BYTES: u16 = 6_500;
+
+/// What may be on its way before anything is known of the way: ten packets, as RFC 9002 (7.2) has it. quinn's own first window is ten of its
+/// smallest, which are two of ours: the close of a young connection with something left to send would wait behind it, and never leave.
+const FIRST_WINDOW_BYTES: u64 = 10 * LARGEST_PACKET_BYTES as u64;
 
 /// Streams in one direction, for what a node tells those who have connected to it. They tell it nothing so.
 const ONE_WAY_STREAMS: u32 = 8;
@@ -110,6 +115,8 @@ impl Tuning {
 
     fn transport(&self) -> TransportConfig {
         let mut config = TransportConfig::default();
+        let mut congestion = CubicConfig::default();
+        congestion.initial_window(FIRST_WINDOW_BYTES);
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(LARGEST_PACKET_BYTES);
         config
@@ -120,6 +127,7 @@ impl Tuning {
             .send_window(self.connection_window_bytes.into())
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams))
             .mtu_discovery_config(Some(mtu))
+            .congestion_controller_factory(Arc::new(congestion))
             // A call is no video: nothing of ours goes in datagrams.
             .datagram_receive_buffer_size(None);
         config
