@@ -95,6 +95,26 @@ fn errors_lists_every_kind_with_its_status_and_whether_to_try_again() {
     }
 }
 
+/// Each cell names modules and, behind each, tests that are in them.
+#[test]
+fn testing_names_tests_of_trouble_that_exist() {
+    let rows = rows("docs/testing.md", "| trouble |");
+    assert!(rows.len() >= 16, "{rows:?}");
+    for row in rows {
+        let mut source = None;
+        // The first mark of a cell was taken off with its margin.
+        for word in row[1].split('`').step_by(2) {
+            match fs::read_to_string(root().join(format!("crates/http/tests/it/{word}.rs"))) {
+                Ok(text) => source = Some(text),
+                Err(_) => {
+                    let source = source.as_ref().unwrap_or_else(|| panic!("{}: no module before `{word}`", row[0]));
+                    assert!(source.contains(&format!("async fn {word}()")), "{}: there is no `{word}`", row[0]);
+                }
+            }
+        }
+    }
+}
+
 /// The edge's own table, which its unit test holds against its one `match`: a row reads `(ErrorKind::NotFound, 404),`.
 fn statuses() -> Vec<(String, String)> {
     let source = read("crates/http/src/error/mapping.rs");

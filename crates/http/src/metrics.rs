@@ -93,6 +93,11 @@ impl EdgeMetrics {
         }
         let accept = &self.accept;
         registry.register("connections_open", "Connections being served", accept.open.clone());
+        registry.register(
+            "connections_resting",
+            "Connections among them that are idle and keep no buffers",
+            accept.resting.clone(),
+        );
         registry.register("connections_accepted", "Connections taken since the start", accept.accepted.clone());
         registry.register(
             "accept_errors",

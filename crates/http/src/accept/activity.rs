@@ -1,6 +1,7 @@
 //! Whether anything of use happens on a connection: counted by those who do it, compared now and then by one who watches.
 //!
-//! HTTP/1 needs no watch, since its header timer runs whenever no request is in hand. HTTP/2 has no such timer: pings tell
+//! HTTP/1 needs no watch, since its header timer runs whenever no request is in hand; there the counts tell when a connection may
+//! [rest](Activity::resting). HTTP/2 has no such timer: pings tell
 //! that a client lives, not that it wants anything. And it lets a client begin a request and take it back with the next
 //! frame, which costs it nothing and us a call: whoever does little else is cut. A client that holds answers back by giving
 //! them no window is told to go, too, whatever else it asks for: else it could fill our memory with them.
@@ -8,7 +9,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ pub(crate) struct Activity {
     /// Of those that ended, how many the client let come to their end, or had for a while.
     answered: AtomicU64,
     written_bytes: AtomicU64,
+    /// On HTTP/1: something was heard that is no request yet.
+    heard: AtomicBool,
+    /// On HTTP/1: something was written that may not be sent yet.
+    unsent: AtomicBool,
     /// The number of the period that is being watched.
     turn: AtomicU64,
     /// Answers that wait for their client, by whether they began to in a period of even or of odd number.
@@ -66,8 +71,30 @@ impl Activity {
         InHand { activity: Arc::clone(self), begun: Instant::now(), is_over: false }
     }
 
+    /// The same on HTTP/1, where nothing can be taken back or held back but the connection.
+    pub(crate) fn serve(self: &Arc<Self>) -> Serving {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        Serving(Arc::clone(self))
+    }
+
     pub(crate) fn wrote(&self, bytes: u64) {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn heard(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether all that was written is sent.
+    pub(crate) fn flushed(&self, is_all: bool) {
+        self.unsent.store(!is_all, Ordering::Relaxed);
+    }
+
+    /// The number of requests so far, if none is in hand, none has begun to come, and the last answer is sent.
+    pub(crate) fn resting(&self) -> Option<u64> {
+        let Seen { begun, ended, .. } = self.seen();
+        let is_at_work = self.heard.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed);
+        (begun == ended && !is_at_work).then_some(begun)
     }
 
     /// Drives `work` until it ends or is [misused](Watched); `work` may be driven on afterwards.
@@ -164,6 +191,18 @@ impl InHand {
     }
 }
 
+/// A request of HTTP/1, until its answer has been written.
+#[derive(Debug)]
+pub(crate) struct Serving(Arc<Activity>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // What was heard meanwhile was its body; more than that is still in hyper's hands, which is found out there.
+        self.0.heard.store(false, Ordering::Relaxed);
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A piece of an answer that waits for its client.
 #[derive(Debug)]
 pub(crate) struct Owed {
@@ -222,6 +261,21 @@ mod tests {
         assert!(!is_held_back(before, read(0), 0, 100), "none waits");
         assert!(is_held_back(before, read(199), 2, 100), "other requests are no excuse");
         assert!(!is_held_back(before, read(200), 2, 100));
+    }
+
+    #[test]
+    fn a_connection_rests_between_an_answer_that_is_sent_and_the_next_request() {
+        let activity = Arc::new(Activity::default());
+        activity.heard();
+        assert_eq!(activity.resting(), None, "a request begins to come");
+        let (serving, next) = (activity.serve(), activity.serve());
+        drop(next);
+        assert_eq!(activity.resting(), None, "one is in hand");
+        activity.flushed(false);
+        drop(serving);
+        assert_eq!(activity.resting(), None, "its answer is not sent");
+        activity.flushed(true);
+        assert_eq!(activity.resting(), Some(2));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The body of an answer on HTTP/2, in the hand of the connection until its end.
+//! The body of an answer in the hand of its connection until its end: [`Answer`] on HTTP/2, [`Kept`] on HTTP/1.
 //!
 //! What hyper takes of a body it keeps until the client gives it a window, and a client may give none while its socket stays
 //! writable. So a body that has given something and was not asked again is [owed](Owed) to the client, and whoever watches the
@@ -12,7 +12,7 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
-use super::activity::{InHand, Owed};
+use super::activity::{InHand, Owed, Serving};
 
 /// What a frame of HTTP/2 holds where neither side asked for more.
 const SLICE_BYTES: usize = 16 * 1024;
@@ -82,6 +82,35 @@ impl HttpBody for Answer {
             hint.set_upper(upper + rest);
         }
         hint
+    }
+}
+
+/// One answer of HTTP/1, as it is: what waits for the client is in the socket, which is watched by itself.
+pub(crate) struct Kept {
+    body: Body,
+    _serving: Serving,
+}
+
+impl Kept {
+    pub(crate) fn new(body: Body, serving: Serving) -> Self {
+        Self { body, _serving: serving }
+    }
+}
+
+impl HttpBody for Kept {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

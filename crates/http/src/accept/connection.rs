@@ -1,5 +1,8 @@
 //! One connection from its first byte to its last: shake hands where there is TLS, tell the version, serve it, and say
 //! goodbye when the server closes.
+//!
+//! A connection of HTTP/1 that is **idle** for a moment is taken out of hyper's hands until its next byte: the two buffers and the
+//! future that hyper keeps for it are twenty kilobytes, and ten thousand clients may keep one for later.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -8,19 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{CONNECTION, HeaderValue};
+use bytes::Bytes;
 use futures_util::FutureExt as _;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::activity::{Misuse, Watched};
-use super::answer::Answer;
+use super::activity::{Activity, Misuse, Watched};
+use super::answer::{Answer, Kept};
 use super::closing::Closing;
 use super::stream::{Socket, Stream, StreamLimits, Version};
-use super::{Origin, Respond};
+use super::{AcceptMetrics, Origin, Respond};
 use crate::config::HttpConfig;
 use crate::tls::Tls;
 
@@ -32,16 +37,18 @@ pub(crate) struct Connections {
     tls: Option<Tls>,
     is_local: bool,
     first_byte_timeout: Duration,
+    /// How long a connection may rest.
+    rest_timeout: Duration,
     stream: StreamLimits,
     /// What ends an HTTP/2 connection.
     misuse: Misuse,
-    flooded: Counter,
+    metrics: AcceptMetrics,
     shutdown_linger: Duration,
     pub(crate) closing: Closing,
 }
 
 impl Connections {
-    pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, is_local: bool, flooded: Counter) -> Arc<Self> {
+    pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, is_local: bool, metrics: AcceptMetrics) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
             .timer(TokioTimer::new())
@@ -63,6 +70,7 @@ impl Connections {
             tls,
             is_local,
             first_byte_timeout: config.first_byte_timeout,
+            rest_timeout: config.header_read_timeout,
             stream: StreamLimits {
                 write_timeout: config.write_progress_timeout,
                 write_bytes: config.least_bytes_in(config.write_progress_timeout),
@@ -73,7 +81,7 @@ impl Connections {
                 idle_bytes: config.least_bytes_in(config.header_read_timeout),
                 most_taken_back: config.max_cancelled_streams.into(),
             },
-            flooded,
+            metrics,
             shutdown_linger: config.shutdown_linger,
             closing: Closing::default(),
         })
@@ -113,7 +121,8 @@ impl Connections {
         let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.stream)));
         let ended = match self.unless_lingered(sniffed).await {
             Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, origin, responder).await,
-            Some(Ok(Ok((stream, Version::Http2)))) => self.serve_http2(stream, origin, responder).await,
+            // Boxed: a connection that rests should not be as large as one of HTTP/2.
+            Some(Ok(Ok((stream, Version::Http2)))) => Box::pin(self.serve_http2(stream, origin, responder)).await,
             Some(Ok(Err(error))) => {
                 return tracing::debug!(%error, "client left before its first request");
             }
@@ -137,21 +146,66 @@ impl Connections {
         responder: impl Respond,
     ) -> hyper::Result<()> {
         let closing = &self.closing;
-        let service = service_fn(move |request| {
+        let activity = Arc::clone(stream.activity());
+        let respond = |request| {
+            let serving = activity.serve();
             // An `async` block around it would keep the answer's future twice.
             responder.clone().respond(request, origin).map(|mut response| {
                 if closing.has_begun() {
                     response.headers_mut().insert(CONNECTION, GOODBYE);
                 }
-                Ok::<_, Infallible>(response)
+                Ok::<_, Infallible>(response.map(|body| Kept::new(body, serving)))
             })
-        });
-        let mut connection = pin!(self.http1.serve_connection(stream, service));
-        if let Some(ended) = self.unless_lingered(connection.as_mut()).await {
-            return ended;
+        };
+        let mut stream = stream;
+        loop {
+            let mut connection = Box::new(self.http1.serve_connection(stream, service_fn(respond)));
+            let rested = {
+                let work = pin!(self.until_rest(&mut *connection, &activity));
+                self.unless_lingered(work).await
+            };
+            match rested {
+                Some(Some(ended)) => return ended,
+                Some(None) => {}
+                None => {
+                    Pin::new(&mut *connection).graceful_shutdown();
+                    return connection.await;
+                }
+            }
+            let unread;
+            (stream, unread) = taken_apart(connection);
+            if let Some(unread) = unread {
+                stream.put_back(unread);
+                continue;
+            }
+            let woken = {
+                let _resting = Resting::new(&self.metrics.resting);
+                let wake = pin!(timeout(self.rest_timeout, stream.wake()));
+                self.unless_lingered(wake).await
+            };
+            let Some(Ok(Ok(true))) = woken else {
+                // Silent for too long, left, or to be closed: nothing is owed to it.
+                _ = stream.close().await;
+                return Ok(());
+            };
         }
-        connection.as_mut().graceful_shutdown();
-        connection.await
+    }
+
+    /// Drives a connection of HTTP/1 until it ends (`Some`) or has nothing to do for a moment (`None`).
+    ///
+    /// It is looked at the more seldom the longer it is at work: a timer that is moved with each request would cost each of them.
+    async fn until_rest<C: Future + Unpin>(&self, connection: &mut C, activity: &Activity) -> Option<C::Output> {
+        let (mut period, mut before) = (FIRST_REST, None);
+        loop {
+            if let Ok(ended) = timeout(period, &mut *connection).await {
+                return Some(ended);
+            }
+            let now = activity.resting();
+            if now.is_some() && now == before && !self.closing.has_begun() {
+                return None;
+            }
+            (before, period) = (now, LAST_REST.min(period * 2));
+        }
     }
 
     /// Drives `work` until it ends (`Some`) or the linger after the begin of closing is over (`None`).
@@ -197,12 +251,44 @@ impl Connections {
             }
         };
         ended.unwrap_or_else(|| {
-            self.flooded.inc();
+            self.metrics.flooded.inc();
             tracing::warn!(client = %origin.client, "an HTTP/2 client that takes back its requests was cut");
             Ok(())
         })
     }
 }
+
+/// The stream of a connection, and what was read of a next request. All else is freed: also an empty rest, which is a view of the
+/// whole buffer.
+#[expect(clippy::boxed_local, reason = "the box of what was moved out of it would be kept, too")]
+fn taken_apart<S, R>(connection: Box<http1::Connection<Stream<S>, R>>) -> (Stream<S>, Option<Bytes>)
+where
+    S: Socket + 'static,
+    R: HttpService<Incoming, ResBody = Kept>,
+{
+    let http1::Parts { io, read_buf, .. } = connection.into_parts();
+    (io, (!read_buf.is_empty()).then_some(read_buf))
+}
+
+/// Counts a connection that rests.
+struct Resting<'a>(&'a Gauge);
+
+impl<'a> Resting<'a> {
+    fn new(resting: &'a Gauge) -> Self {
+        resting.inc();
+        Self(resting)
+    }
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The first look whether a connection is idle, and the longest time between two looks. It has to be idle at two of them.
+const FIRST_REST: Duration = Duration::from_millis(10);
+const LAST_REST: Duration = Duration::from_secs(4);
 
 const GOODBYE: HeaderValue = HeaderValue::from_static("close");
 
@@ -217,3 +303,22 @@ const MAX_LOCAL_RESETS: usize = 100;
 /// What TLS keeps of an answer before it makes the server wait. As much as an honest client takes within the default
 /// timers, however slow its line is.
 const MAX_TLS_BUFFER: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{ApiInfo, Edge};
+
+    /// Ten thousand of them are there, whether they want anything or not.
+    #[tokio::test]
+    async fn a_connection_is_small_beside_what_hyper_keeps_for_one_at_work() {
+        let edge = Edge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+        let connections = Connections::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let bytes = size_of_val(&connections.serve(socket, [127, 0, 0, 1].into(), edge));
+        assert!(bytes <= 2_560, "{bytes}");
+    }
+}

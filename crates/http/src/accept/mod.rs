@@ -74,6 +74,7 @@ impl Respond for Router {
 pub(crate) struct AcceptMetrics {
     pub(crate) accepted: Counter,
     pub(crate) open: Gauge,
+    pub(crate) resting: Gauge,
     pub(crate) accept_errors: Counter,
     pub(crate) refused: Counter,
     pub(crate) flooded: Counter,
@@ -97,7 +98,7 @@ pub(crate) async fn run(
     let mut accepting = Accepting {
         places: Arc::new(Semaphore::new(config.max_connections)),
         addresses: Addresses::new(config.max_connections_per_address),
-        connections: Connections::new(config, tls, is_local(&listener), metrics.flooded.clone()),
+        connections: Connections::new(config, tls, is_local(&listener), metrics.clone()),
         tasks: JoinSet::new(),
         metrics,
         listener,

@@ -2,12 +2,14 @@
 //! limit for clients that do not read; and at the end a lingering close, so that a client which still sends does not lose
 //! the answer. The same over TCP and over TLS.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
@@ -17,6 +19,9 @@ use super::activity::Activity;
 
 /// The first bytes of an HTTP/2 connection whose client knows beforehand that we speak it (RFC 9113 §3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What is read of a request before hyper is there to read it.
+const FIRST_BYTES: usize = 64;
 
 /// What a lingering close reads and throws away at most: a client that goes on beyond this after its answer was sent does
 /// not listen.
@@ -33,9 +38,8 @@ pub(crate) enum Version {
 #[derive(Debug)]
 pub(crate) struct Stream<S> {
     socket: TokioIo<S>,
-    /// Bytes of `head` not yet handed to hyper.
-    unread: std::ops::Range<usize>,
-    head: [u8; H2_PREFACE.len()],
+    /// Bytes that were read and not yet handed to hyper.
+    unread: Bytes,
     limits: StreamLimits,
     activity: Arc<Activity>,
     /// Since the client last took too little to go on.
@@ -94,12 +98,13 @@ impl<S: Socket> Stream<S> {
                 break Version::Http2;
             }
         };
+        let activity = Arc::<Activity>::default();
+        activity.heard();
         let stream = Self {
             socket: TokioIo::new(socket),
-            unread: 0..filled,
-            head,
+            unread: Bytes::copy_from_slice(&head[..filled]),
             limits,
-            activity: Arc::default(),
+            activity,
             blocked: None,
             flushing: None,
             lingering: None,
@@ -110,6 +115,25 @@ impl<S: Socket> Stream<S> {
     /// What this connection does, for whoever watches whether it does anything.
     pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.activity
+    }
+
+    /// Waits for the first bytes of the next request, without anything of hyper's around. `false` when the client has left.
+    pub(crate) async fn wake(&mut self) -> io::Result<bool> {
+        let mut head = [0; FIRST_BYTES];
+        let filled = self.socket.inner_mut().read(&mut head).await?;
+        self.put_back(Bytes::copy_from_slice(&head[..filled]));
+        Ok(filled > 0)
+    }
+
+    /// These come first, again.
+    pub(crate) fn put_back(&mut self, bytes: Bytes) {
+        self.activity.heard();
+        self.unread = bytes;
+    }
+
+    /// Closes as hyper would.
+    pub(crate) async fn close(mut self) -> io::Result<()> {
+        poll_fn(|cx| Pin::new(&mut self).poll_shutdown(cx)).await
     }
 
     /// Passes on what became of a write of `offered` bytes, unless the client has taken too little for too long.
@@ -175,17 +199,23 @@ impl<S: Socket> Read for Stream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         if !self.unread.is_empty() {
             let count = self.unread.len().min(buf.remaining());
-            let start = self.unread.start;
-            buf.put_slice(&self.head[start..start + count]);
-            self.unread.start += count;
+            buf.put_slice(&self.unread.split_to(count));
+            if self.unread.is_empty() {
+                self.unread = Bytes::new();
+            }
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        if read.is_ready() {
+            self.activity.heard();
+        }
+        read
     }
 }
 
 impl<S: Socket> Write for Stream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.activity.flushed(false);
         let written = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.timed(cx, buf.len(), written)
     }
@@ -195,6 +225,7 @@ impl<S: Socket> Write for Stream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.activity.flushed(false);
         let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
         self.timed(cx, bufs.iter().map(|buf| buf.len()).sum(), written)
     }
@@ -206,6 +237,7 @@ impl<S: Socket> Write for Stream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.socket).poll_flush(cx) {
             Poll::Ready(flushed) => {
+                self.activity.flushed(true);
                 self.flushing = None;
                 Poll::Ready(flushed)
             }

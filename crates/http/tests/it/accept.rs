@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
+use crate::support::app::{Hold, app};
 use crate::support::{PATIENCE, Raw, Server, bind, config};
 
 /// Short enough to wait for, long enough for a loaded machine to answer an honest request within.
@@ -250,4 +251,82 @@ async fn refuses_limits_that_cannot_work() {
     let nonsense = config(|c| c.max_connections = 0);
     let refused = serve_router(bind().await, hello(), nonsense, pending()).await.unwrap_err();
     assert_eq!(std::error::Error::source(&refused).unwrap().to_string(), "`max_connections` must be above zero");
+}
+
+const RESTING: &str = "callboard_http_connections_resting";
+
+/// An idle connection is put aside, and goes on where it was: with a request in one piece or in several, and with two at once.
+#[tokio::test]
+async fn a_connection_that_rests_answers_its_next_request() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.get("/livez").await.status, 200);
+    let post =
+        "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 5\r\n\r\n[1,2]";
+    let twice = post.repeat(2);
+    for (pieces, answers) in [(vec![post], 1), (vec![&post[..1], &post[1..70], &post[70..]], 1), (vec![&twice[..]], 2)]
+    {
+        server.metric_becomes(RESTING, 1.0).await;
+        for piece in pieces {
+            client.send(piece).await;
+            // A round trip of somebody else's, so that this one is on its way before the next.
+            assert_eq!(server.get("/livez").await.status, 200);
+        }
+        for _ in 0..answers {
+            assert_eq!(client.answer().await.text(), "[1,2]");
+        }
+    }
+    server.metric_becomes(RESTING, 1.0).await;
+    drop(client);
+    server.metric_becomes(RESTING, 0.0).await;
+}
+
+/// Half a request that came with a whole one is not forgotten, and gets no more time than any other.
+#[tokio::test]
+async fn half_a_request_is_no_rest() {
+    let server = Server::of_app(app(), config(|c| c.header_read_timeout = Duration::from_secs(2))).await;
+    let mut client = server.connect().await;
+    client.send("GET /livez HTTP/1.1\r\nhost: test\r\n\r\nGET /livez HT").await;
+    assert_eq!(client.answer().await.status, 200);
+    let mut other = server.connect().await;
+    other.send("GET /livez HT").await;
+    let mut idle = server.connect().await;
+    assert_eq!(idle.get("/livez").await.status, 200);
+    server.metric_becomes(RESTING, 1.0).await;
+    client.send("TP/1.1\r\nhost: test\r\n\r\nGET /li").await;
+    assert_eq!(client.answer().await.status, 200);
+    assert_eq!((client.closed().await.is_empty(), other.closed().await.is_empty()), (true, true), "cut in time");
+    assert_eq!(idle.closed().await, b"", "as one that rests");
+}
+
+/// An answer that is being written, or that somebody is yet to give, is no rest either.
+#[tokio::test]
+async fn a_connection_at_work_does_not_rest() {
+    let (app, hold) = Hold::with_queue(8).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let mut held = server.connect().await;
+    held.send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"")
+        .await;
+    hold.one_is_held().await;
+    let mut idle = server.connect().await;
+    assert_eq!(idle.get("/livez").await.status, 200);
+    server.metric_becomes(RESTING, 1.0).await;
+    drop(idle);
+    server.metric_becomes(RESTING, 0.0).await;
+    hold.release_one();
+    assert_eq!(held.answer().await.status, 200);
+    server.metric_becomes(RESTING, 1.0).await;
+}
+
+#[tokio::test]
+async fn shutdown_closes_connections_that_rest_after_the_linger() {
+    let mut server = Server::of_app(app(), HttpConfig::default()).await;
+    let (mut silent, mut busy) = (server.connect().await, server.connect().await);
+    assert_eq!((silent.get("/livez").await.status, busy.get("/livez").await.status), (200, 200));
+    server.metric_becomes(RESTING, 2.0).await;
+    server.begin_shutdown();
+    busy.send("GET /livez HTTP/1.1\r\nhost: test\r\n\r\n").await;
+    assert_eq!(busy.answer().await.status, 200, "its request may have been on its way");
+    assert_eq!((silent.closed().await, busy.closed().await), (Vec::new(), Vec::new()));
+    server.ended().await;
 }

@@ -1,14 +1,16 @@
 //! Clients that lie, stall or leave.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::Limits;
+use callboard_core::{App, Batch, Failure, Limits, Replica, Stage, Worker};
 use callboard_http::HttpConfig;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
+use tokio::sync::Semaphore;
 
 use crate::support::app::{Hold, app};
-use crate::support::{Server, config};
+use crate::support::{PATIENCE, Server, config};
 
 /// Short enough to wait for, long enough for a loaded machine to answer an honest request within.
 const SHORT: Duration = Duration::from_millis(200);
@@ -136,8 +138,10 @@ async fn trickled(server: &Server, content_type: &str) -> String {
 
 #[tokio::test]
 async fn slow_bodies_that_keep_coming_are_taken() {
+    // The whole takes more than twice this, and no byte a tenth of it but on a machine that stands still.
+    let window = 5 * SHORT;
     let limits = config(|c| {
-        c.body_progress_timeout = SHORT;
+        c.body_progress_timeout = window;
         c.min_bytes_per_second = 0;
     });
     let server = Server::of_app(app(), limits).await;
@@ -149,7 +153,7 @@ async fn slow_bodies_that_keep_coming_are_taken() {
             body.len()
         ))
         .await;
-    let mut ticks = tokio::time::interval(SHORT / 10);
+    let mut ticks = tokio::time::interval(window / 10);
     for byte in body.bytes() {
         ticks.tick().await;
         client.send([byte]).await;
@@ -203,6 +207,46 @@ async fn a_client_that_leaves_cancels_its_running_call() {
     hold.release_one();
 }
 
+/// Works until it is told that nobody waits for it.
+struct Patient {
+    begun: Arc<Semaphore>,
+    told: Arc<Semaphore>,
+}
+
+impl Worker for Patient {
+    type In = i64;
+    type Out = i64;
+
+    fn call(&mut self, batch: Batch<i64>) -> Vec<Result<i64, Failure>> {
+        self.begun.add_permits(1);
+        while !batch.context(0).is_cancelled() {
+            std::thread::yield_now();
+        }
+        self.told.add_permits(1);
+        batch.iter().map(|n| Ok(*n)).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_worker_is_told_that_its_client_has_left() {
+    let (begun, told) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let worker = {
+        let (begun, told) = (Arc::clone(&begun), Arc::clone(&told));
+        Stage::worker("patient", move |_: &Replica| Ok(Patient { begun: Arc::clone(&begun), told: Arc::clone(&told) }))
+    };
+    let server = Server::of_app(App::new().route("/patient", worker.on_threads()), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /patient HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n1")
+        .await;
+    let soon = async |what: &Semaphore| tokio::time::timeout(PATIENCE, what.acquire()).await.unwrap().unwrap().forget();
+    soon(&begun).await;
+    drop(client);
+    soon(&told).await;
+    server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
 #[tokio::test]
 async fn the_work_of_a_client_that_left_is_not_begun() {
     let (app, hold) = Hold::with_queue(8).split();
@@ -217,6 +261,8 @@ async fn the_work_of_a_client_that_left_is_not_begun() {
     server.metric_becomes("callboard_in_flight", 2.0).await;
     drop(second);
     server.metric_becomes("callboard_in_flight", 1.0).await;
+    server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
+    server.metric_becomes("callboard_requests_total{route=\"/hold\",outcome=\"cancelled\"}", 1.0).await;
 
     let mut third = server.connect().await;
     third.send(request).await;

@@ -23,6 +23,7 @@ mod otlp;
 mod pages;
 mod refusals;
 mod spans;
+mod statuses;
 mod streams;
 mod support;
 mod timelines;

@@ -301,3 +301,23 @@ async fn a_large_item_is_an_event_like_any_other_and_its_panic_too() {
     let data = answer.text().strip_prefix("id: 0\ndata: \"").unwrap();
     assert!(data.starts_with(&"x".repeat(600_000)) && data.ends_with("event: end\ndata: {\"items\":1}\n\n"));
 }
+
+/// A piece of the body for each event would cost more than the event.
+#[tokio::test]
+async fn events_that_are_ready_leave_together() {
+    let quick = StreamStage::each("quick", |n: Arc<i64>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let server = Server::of_app(App::new().route_streaming("/quick", quick), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /quick HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n200")
+        .await;
+    client.hears("HTTP/1.1 200 OK\r\n").await;
+    client.hears("\r\n\r\n").await;
+    let mut pieces = Vec::new();
+    while let Some(piece) = client.next_chunk().await {
+        pieces.push(String::from_utf8(piece).unwrap());
+    }
+    let events: Vec<String> = (0..200).map(|n| format!("id: {n}\ndata: {n}\n\n")).collect();
+    assert_eq!(pieces.concat(), events.concat() + "event: end\ndata: {\"items\":200}\n\n");
+    assert!(pieces.len() < 100, "{} pieces", pieces.len());
+}

@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::io::Write as _;
 
 use axum::http::header::HeaderValue;
-use bytes::Bytes;
 use callboard_codec::{EncodeError, Format, MediaType, Payload};
 
 use super::heartbeat::HEARTBEAT;
+use super::unsent::Unsent;
 use crate::error::ApiError;
 use crate::respond::frame::{Frame, Kind};
 
@@ -80,11 +80,11 @@ impl Writer {
     }
 
     /// One outcome.
-    pub(super) fn item(&mut self, payload: Payload, out: &mut VecDeque<Bytes>) -> Result<(), EncodeError> {
+    pub(super) fn item(&mut self, payload: Payload, out: &mut Unsent) -> Result<(), EncodeError> {
         match self.form {
             StreamForm::Events | StreamForm::Lines => self.json(&payload.encode(Format::Json)?, out),
             StreamForm::Envelopes => {
-                Frame::of(Kind::Value, payload.to_envelope()?)?.write(out);
+                write(Frame::of(Kind::Value, payload.to_envelope()?)?, out);
                 self.items += 1;
             }
         }
@@ -92,45 +92,51 @@ impl Writer {
     }
 
     /// One outcome that is written as JSON already.
-    pub(super) fn json(&mut self, json: &[u8], out: &mut VecDeque<Bytes>) {
+    pub(super) fn json(&mut self, json: &[u8], out: &mut Unsent) {
         let json = one_line(json);
         match self.form {
             StreamForm::Events => {
                 let id = self.items;
-                out.push_back(event(format_args!("id: {id}\n"), &json));
+                event(format_args!("id: {id}\n"), &json, out.last());
             }
-            StreamForm::Lines | StreamForm::Envelopes => out.push_back(line(&[&json])),
+            StreamForm::Lines | StreamForm::Envelopes => line(&[&json], out.last()),
         }
         self.items += 1;
     }
 
     /// The error that ends the stream.
-    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut VecDeque<Bytes>) {
+    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut Unsent) {
         let problem = || error.to_problem(request_id);
         match self.form {
-            StreamForm::Events => out.push_back(event(format_args!("event: error\n"), &problem())),
-            StreamForm::Lines => out.push_back(line(&[b"{\"error\":", &problem(), b"}"])),
-            StreamForm::Envelopes => Frame::of_problem(error, request_id).write(out),
+            StreamForm::Events => event(format_args!("event: error\n"), &problem(), out.last()),
+            StreamForm::Lines => line(&[b"{\"error\":", &problem(), b"}"], out.last()),
+            StreamForm::Envelopes => write(Frame::of_problem(error, request_id), out),
         }
     }
 
     /// The end of a stream that went well.
-    pub(super) fn end(&self, out: &mut VecDeque<Bytes>) {
+    pub(super) fn end(&self, out: &mut Unsent) {
         match self.form {
             StreamForm::Events => {
                 let items = format!("{{\"items\":{}}}", self.items);
-                out.push_back(event(format_args!("event: end\n"), items.as_bytes()));
+                event(format_args!("event: end\n"), items.as_bytes(), out.last());
             }
             // The end of the body says it: one that is cut has none.
             StreamForm::Lines => {}
-            StreamForm::Envelopes => Frame::END.write(out),
+            StreamForm::Envelopes => write(Frame::END, out),
         }
     }
 
     /// Nothing, said aloud.
-    pub(super) fn heartbeat(out: &mut VecDeque<Bytes>) {
-        out.push_back(HEARTBEAT);
+    pub(super) fn heartbeat(out: &mut Unsent) {
+        out.push(HEARTBEAT);
     }
+}
+
+fn write(frame: Frame, out: &mut Unsent) {
+    let mut pieces = VecDeque::new();
+    frame.write(&mut pieces);
+    pieces.into_iter().for_each(|piece| out.push(piece));
 }
 
 /// The same JSON on one line. Ours is; that of a type which brings its own text (`serde_json`'s `RawValue`) may have line breaks,
@@ -143,18 +149,15 @@ pub(crate) fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// One event, of JSON that is [one line](one_line) of data.
-fn event(head: std::fmt::Arguments<'_>, json: &[u8]) -> Bytes {
-    let mut event = Vec::with_capacity(json.len() + 32);
+fn event(head: std::fmt::Arguments<'_>, json: &[u8], out: &mut Vec<u8>) {
     // Writing into memory does not fail.
-    let _ = event.write_fmt(head);
-    event.extend_from_slice(b"data: ");
-    event.extend_from_slice(json);
-    event.extend_from_slice(b"\n\n");
-    event.into()
+    let _ = out.write_fmt(head);
+    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(json);
+    out.extend_from_slice(b"\n\n");
 }
 
-fn line(parts: &[&[u8]]) -> Bytes {
-    let mut line = parts.concat();
-    line.push(b'\n');
-    line.into()
+fn line(parts: &[&[u8]], out: &mut Vec<u8>) {
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.push(b'\n');
 }

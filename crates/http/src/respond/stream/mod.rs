@@ -2,7 +2,7 @@
 //!
 //! * **Begun:** the status waits for the first item, so that a call which fails at once is an error like any other. An event
 //!   stream does not wait longer than its heartbeat: then it begins, and an error is an event in it.
-//! * **Full:** the next item is asked for when the connection has taken the last one. A slow reader uses up the credit of its
+//! * **Full:** what is ready is asked for when the connection has taken what was before, up to [so much](unsent) at once. A slow reader uses up the credit of its
 //!   own call and no other's.
 //! * **Broken:** an item that cannot be written, and a panic of a user's codec, are the error that ends the stream.
 //! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so.
@@ -11,8 +11,8 @@
 
 mod form;
 mod heartbeat;
+mod unsent;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Payload};
 use callboard_core::{CallError, PayloadReplies};
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 
 pub(crate) use self::form::{STREAM_FORMS, StreamForm, one_line};
 pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
 
 use self::form::Writer;
+use self::unsent::Unsent;
 use crate::catch_panic::{caught, caught_within};
 use crate::coding::{Coding, Packer};
 use crate::convert::{self, LARGE_BYTES};
@@ -63,7 +64,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
     let mut talk = Talk {
         replies,
         writer: Writer::new(form),
-        unsent: VecDeque::new(),
+        unsent: Unsent::default(),
         packer,
         is_over: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
@@ -97,7 +98,7 @@ struct Talk {
     replies: PayloadReplies,
     writer: Writer,
     /// Pieces of what was read already.
-    unsent: VecDeque<Bytes>,
+    unsent: Unsent,
     packer: Option<Packer>,
     is_over: bool,
     heartbeat: Option<Heartbeat>,
@@ -135,7 +136,8 @@ impl Talk {
     /// The next piece of the body.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(piece) = self.unsent.pop_front() {
+            self.take_what_is_ready().await;
+            if let Some(piece) = self.unsent.pop() {
                 return Some(match &mut self.packer {
                     None => piece,
                     // Packing into memory does not fail.
@@ -159,6 +161,15 @@ impl Talk {
                     }
                 },
             };
+            self.write(item).await;
+        }
+    }
+
+    /// Joins what is ready to what is to be sent, if anything is.
+    async fn take_what_is_ready(&mut self) {
+        while !self.unsent.is_empty() && self.unsent.has_room() && !self.is_over {
+            let Some(item) = self.replies.next().now_or_never() else { return };
+            self.heartbeat.iter_mut().for_each(Heartbeat::said);
             self.write(item).await;
         }
     }
