@@ -1,6 +1,6 @@
 //! What a call to another node costs: ours beside bare quinn and beside tonic, all under mutual TLS 1.3.
 //!
-//! Run with `cargo bench -p callboard-net --bench hop`; `-- --quick` takes half a minute, `-- --only "64 callers"` one table,
+//! Run with `cargo bench -p callboard-net --bench hop`; `-- --quick` takes half a minute, `-- --only "64 callers"` one table, `-- --ways route,tonic` some ways,
 //! `-- --rounds 9 --seconds 2` its time. Both sides are in this process, on the same cores, each with a tokio runtime of its own; every
 //! QUIC endpoint has a thread of its own, with the same tuning: the bare ones are ours without the rest. Tonic has its two runtimes.
 //!
@@ -35,6 +35,15 @@ struct Table {
     bytes: usize,
     callers: usize,
     ways: &'static [Way],
+}
+
+impl Table {
+    /// With those of its ways that were asked for.
+    fn asked(&self, plan: &Plan) -> Vec<Way> {
+        let is_asked =
+            |way: &&Way| plan.ways.as_ref().is_none_or(|ways| ways.split(',').any(|name| name == way.name()));
+        self.ways.iter().filter(is_asked).copied().collect()
+    }
 }
 
 const TABLES: [Table; 5] = [
@@ -80,11 +89,12 @@ fn main() {
     for table in TABLES.iter().filter(|table| plan.only.as_ref().is_none_or(|only| table.name.contains(only.as_str())))
     {
         let mut rounds: Vec<Vec<Measured>> = Vec::new();
-        measure(&here, &ways, table, 0, plan.duration / 4);
+        let asked = table.asked(&plan);
+        measure(&here, &ways, (table, &asked), 0, plan.duration / 4);
         for round in 0..plan.rounds {
-            rounds.push(measure(&here, &ways, table, round, plan.duration));
+            rounds.push(measure(&here, &ways, (table, &asked), round, plan.duration));
         }
-        report(table, &rounds);
+        report((table, &asked), &rounds);
     }
     if plan.only.as_ref().is_none_or(|only| "cancel".contains(only.as_str())) {
         report_cancel(here.block_on(ways.cancelled_after(plan.cancels)));
@@ -99,6 +109,7 @@ struct Plan {
     duration: Duration,
     cancels: usize,
     only: Option<String>,
+    ways: Option<String>,
 }
 
 impl Plan {
@@ -114,27 +125,34 @@ impl Plan {
             duration: Duration::from_secs_f64(after("--seconds").map_or(seconds, |number| number.parse().unwrap())),
             cancels,
             only: after("--only").map(str::to_owned),
+            ways: after("--ways").map(str::to_owned),
         }
     }
 }
 
 /// Each way once; every other round in the opposite order.
-fn measure(here: &Runtime, ways: &Ways, table: &Table, round: usize, duration: Duration) -> Vec<Measured> {
-    let mut order: Vec<usize> = (0..table.ways.len()).collect();
+fn measure(
+    here: &Runtime,
+    ways: &Ways,
+    (table, asked): (&Table, &[Way]),
+    round: usize,
+    duration: Duration,
+) -> Vec<Measured> {
+    let mut order: Vec<usize> = (0..asked.len()).collect();
     if round % 2 == 1 {
         order.reverse();
     }
-    let mut measured: Vec<Option<Measured>> = table.ways.iter().map(|_| None).collect();
+    let mut measured: Vec<Option<Measured>> = asked.iter().map(|_| None).collect();
     for index in order {
-        measured[index] = Some(here.block_on(ways.load(table.ways[index], table.bytes, table.callers, duration)));
+        measured[index] = Some(here.block_on(ways.load(asked[index], table.bytes, table.callers, duration)));
     }
     measured.into_iter().flatten().collect()
 }
 
-fn report(table: &Table, rounds: &[Vec<Measured>]) {
+fn report((table, asked): (&Table, &[Way]), rounds: &[Vec<Measured>]) {
     println!("\n{:<18} requests/s   p50 µs   p99 µs  CPU µs", table.name);
-    let place = |way: Way| table.ways.iter().position(|other| *other == way);
-    for (index, way) in table.ways.iter().enumerate() {
+    let place = |way: Way| asked.iter().position(|other| *other == way);
+    for (index, way) in asked.iter().enumerate() {
         let figure = |of: fn(&Measured) -> f64| median(rounds.iter().map(|round| of(&round[index])));
         println!(
             "  {:<15} {:>11.0} {:>8.1} {:>8.1} {:>7.1}",

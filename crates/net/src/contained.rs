@@ -4,6 +4,7 @@
 //! would take longer than doing it. Work that was begun elsewhere goes on there when its caller leaves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 
 use callboard_codec::{Envelope, Payload};
 use callboard_core::{CallError, ErrorKind};
@@ -23,8 +24,17 @@ pub(crate) async fn run<T: Send + 'static>(
     if bytes < LARGE_BYTES {
         return contain(work);
     }
-    let done = tokio::task::spawn_blocking(move || contain(work)).await;
-    done.unwrap_or_else(|_stopped| Err(CallError::new(ErrorKind::Unavailable, "the node is stopping")))
+    elsewhere(work).await
+}
+
+/// In a place of its own, so that what is seldom large does not make every call so.
+fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CallError> + Send + 'static,
+) -> Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>> {
+    Box::pin(async move {
+        let done = tokio::task::spawn_blocking(move || contain(work)).await;
+        done.unwrap_or_else(|_stopped| Err(CallError::new(ErrorKind::Unavailable, "the node is stopping")))
+    })
 }
 
 /// A value as it is sent. What it is made of is dropped where it was written.

@@ -285,8 +285,9 @@ impl Client {
 
     /// Makes a call until it was started, or it is of no use.
     async fn run(&self, mut prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
-        let options = &self.with_deadline(&prepared.call.route, options);
-        self.inner.retries.lock().called(Instant::now());
+        let now = Instant::now();
+        let options = &self.with_deadline(&prepared.call.route, options, now);
+        self.inner.retries.lock().called(now);
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
             let error = match within(options.deadline(), self.attempt(&mut prepared, options)).await {
@@ -316,12 +317,12 @@ impl Client {
     }
 
     /// The options with the deadline that the node would give the call: a node that is stuck does not say that it has passed.
-    fn with_deadline(&self, route: &str, options: &CallOptions) -> CallOptions {
+    fn with_deadline(&self, route: &str, options: &CallOptions, now: Instant) -> CallOptions {
         if options.deadline().is_some() {
             return options.clone();
         }
         let timeout = self.inner.links.current().map_or(DEFAULT_TIMEOUT, |link| link.default_timeout(route));
-        options.clone().with_timeout(Instant::now(), timeout)
+        options.clone().with_timeout(now, timeout)
     }
 
     async fn attempt(&self, prepared: &mut Prepared, options: &CallOptions) -> Result<Answer, CallError> {

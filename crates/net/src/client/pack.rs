@@ -115,7 +115,7 @@ impl Pack {
                 }
                 part = self.incoming.next_part() => {
                     let taken = match part {
-                        Ok(Some(part)) => self.receive(part),
+                        Ok(Some(part)) => self.receive_ready(part),
                         Ok(None) => Err(ReadFault::Ended),
                         Err(fault) => Err(fault),
                     };
@@ -152,6 +152,15 @@ impl Pack {
         let call = self.calls.get_mut(entry)?.take()?;
         self.open -= 1;
         Some(call)
+    }
+
+    /// Takes a part, and all that came with it.
+    fn receive_ready(&mut self, part: FramePart) -> Result<(), ReadFault> {
+        self.receive(part)?;
+        while let Some(part) = self.incoming.ready_part() {
+            self.receive(part?)?;
+        }
+        Ok(())
     }
 
     fn receive(&mut self, part: FramePart) -> Result<(), ReadFault> {

@@ -15,7 +15,7 @@ use crate::convert;
 
 /// Begins when the first output is asked for; its time runs from now on.
 pub(super) fn read<Out: Data>(client: Client, prepared: Prepared, options: CallOptions) -> PayloadReplies {
-    let options = client.with_deadline(&prepared.call.route, &options);
+    let options = client.with_deadline(&prepared.call.route, &options, Instant::now());
     let reading = Reading { client, options, phase: Phase::Begin(Box::new(prepared)) };
     PayloadReplies::new(stream::unfold(reading, Reading::next::<Out>))
 }

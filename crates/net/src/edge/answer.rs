@@ -34,7 +34,8 @@ pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut piece
 }
 
 /// What is sent for a call that ended well. An output that cannot be encoded is an error of this node's.
-pub(super) async fn answered(ran: StageReply) -> Result<Answered, CallError> {
+pub(super) async fn answered(ran: Result<StageReply, CallError>) -> Result<Answered, CallError> {
+    let ran = ran?;
     let (timing, stages) = (ran.reply.timing, ran.stages);
     Ok(Answered { envelope: contained::encode(ran.reply.payload).await?, timing, stages })
 }

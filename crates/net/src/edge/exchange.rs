@@ -15,7 +15,7 @@ use callboard_core::{
     Admission, CallError, CallOptions, Client, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Route,
     StageAdmission, StageReply,
 };
-use futures_util::future::{AbortHandle, Aborted, abortable};
+use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::answer::{Answered, answered, put_outcome, write};
@@ -36,7 +36,7 @@ const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(60);
 
 /// Which call, what became of it, and how many wait where it ran.
 type Outcome = (u16, Result<Answered, CallError>, usize);
-type Running = Pin<Box<dyn Future<Output = Result<Outcome, Aborted>> + Send>>;
+type Running = Abortable<Pin<Box<dyn Future<Output = Outcome> + Send>>>;
 
 /// Why a stream was not answered to its end.
 pub(super) enum Fault {
@@ -135,6 +135,22 @@ enum Target {
     Stages(StageAdmission),
 }
 
+/// The input of a call.
+enum Input {
+    Read(Payload),
+    /// It is large.
+    Elsewhere(Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>),
+}
+
+impl Input {
+    async fn payload(self) -> Result<Payload, CallError> {
+        match self {
+            Self::Read(payload) => Ok(payload),
+            Self::Elsewhere(reading) => reading.await,
+        }
+    }
+}
+
 impl Exchange<'_> {
     async fn run(&mut self) -> Result<(), Fault> {
         let stopped = self.outgoing.stopped();
@@ -152,7 +168,14 @@ impl Exchange<'_> {
                 }
                 part = self.incoming.next_part(), if !ended => match part {
                     Ok(Some(part)) => {
-                        if let Some(call) = self.take(part)? {
+                        let mut call = self.take(part)?;
+                        // All that came with it, so that what goes together is run together.
+                        while call.is_none()
+                            && let Some(part) = self.incoming.ready_part()
+                        {
+                            call = self.take(part.map_err(|error| Fault::Refused(error.as_str()))?)?;
+                        }
+                        if let Some(call) = call {
                             self.streams = true;
                             return streaming::answer(self.serving, call, &mut self.outgoing, &mut self.incoming).await;
                         }
@@ -285,7 +308,8 @@ impl Exchange<'_> {
     }
 
     fn receive(&mut self, bytes: Bytes, last: bool) -> Result<Option<streaming::StreamingCall>, Fault> {
-        self.pace.moved(Instant::now(), bytes.len());
+        let now = Instant::now();
+        self.pace.moved(now, bytes.len());
         if let Receiving::Body(body) = &mut self.receiving
             && let Err(error) = body.decoder.push(bytes)
         {
@@ -296,48 +320,81 @@ impl Exchange<'_> {
         if !last {
             return Ok(None);
         }
-        self.idle_since = Instant::now();
+        self.idle_since = now;
         let Receiving::Body(body) = std::mem::replace(&mut self.receiving, Receiving::Nothing) else { return Ok(None) };
         let Body { entry, credit, target, node, options, due, decoder } = *body;
-        let serving = Arc::clone(self.serving);
         match target {
             Target::Stages(admission) => {
-                let reading =
-                    async move { read(&serving, decoder, |decoder| Ok(Payload::new(decoder.finish()?))).await };
+                let Some(input) = self.read(entry, decoder, |decoder| Ok(Payload::new(decoder.finish()?))) else {
+                    return Ok(None);
+                };
                 if credit > 0 && admission.streams() {
-                    let opening = async move { Ok(node.submit_stages_streaming(admission, reading.await?, options)) };
+                    let opening =
+                        async move { Ok(node.submit_stages_streaming(admission, input.payload().await?, options)) };
                     return Ok(Some(streaming::StreamingCall { entry, credit, opening: Box::pin(opening), due }));
                 }
                 let queue = admission.queue();
-                let call = async move { answered(node.submit_stages(admission, reading.await?, options).await?).await };
-                self.start(entry, async move { (call.await, queue.len()) });
+                self.start(entry, async move {
+                    let ran = match input.payload().await {
+                        Ok(payload) => node.submit_stages(admission, payload, options).await,
+                        Err(error) => Err(error),
+                    };
+                    (entry, answered(ran).await, queue.len())
+                });
             }
             Target::Route { admission, function } => {
                 let route = Arc::clone(admission.route());
-                let reading =
-                    async move { read(&serving, decoder, move |decoder| read_input(decoder, &route, function)).await };
+                let Some(input) = self.read(entry, decoder, move |decoder| read_input(decoder, &route, function))
+                else {
+                    return Ok(None);
+                };
                 if credit > 0 {
-                    let opening = async move { Ok(node.submit_streaming(admission, reading.await?, options)) };
+                    let opening = async move { Ok(node.submit_streaming(admission, input.payload().await?, options)) };
                     return Ok(Some(streaming::StreamingCall { entry, credit, opening: Box::pin(opening), due }));
                 }
-                let call = async move {
-                    let reply = node.submit(admission, reading.await?, options).await?;
+                self.start(entry, async move {
+                    let ran = match input.payload().await {
+                        Ok(payload) => node.submit(admission, payload, options).await,
+                        Err(error) => Err(error),
+                    };
                     // One route is all that was called.
-                    answered(StageReply::new(reply, 0)).await
-                };
-                self.start(entry, async move { (call.await, 0) });
+                    (entry, answered(ran.map(|reply| StageReply::new(reply, 0))).await, 0)
+                });
             }
         }
         Ok(None)
     }
 
-    fn start(&mut self, entry: u16, call: impl Future<Output = (Result<Answered, CallError>, usize)> + Send + 'static) {
-        let (calling, abort) = abortable(async move {
-            let (outcome, queued) = call.await;
-            (entry, outcome, queued)
-        });
+    /// Reads an input that is all there: on the spot, or elsewhere where it is large. One that cannot be read is refused.
+    fn read(
+        &mut self,
+        entry: u16,
+        decoder: EnvelopeDecoder,
+        how: impl FnOnce(EnvelopeDecoder) -> Result<Payload, CallError> + Send + 'static,
+    ) -> Option<Input> {
+        let bytes = decoder.total_bytes().unwrap_or_default();
+        if bytes >= contained::LARGE_BYTES {
+            let serving = Arc::clone(self.serving);
+            return Some(Input::Elsewhere(Box::pin(async move {
+                let read = contained::run(bytes, move || how(decoder)).await;
+                read.inspect_err(|error| serving.metrics.refuse_call(error.kind()))
+            })));
+        }
+        match contained::contain(|| how(decoder)) {
+            Ok(payload) => Some(Input::Read(payload)),
+            Err(error) => {
+                self.refuse(entry, error);
+                None
+            }
+        }
+    }
+
+    /// In one place from the beginning: what a call needs to run is large to be moved.
+    fn start(&mut self, entry: u16, call: impl Future<Output = Outcome> + Send + 'static) {
+        let call: Pin<Box<dyn Future<Output = Outcome> + Send>> = Box::pin(call);
+        let (calling, abort) = abortable(call);
         self.aborts.push((entry, abort));
-        self.running.push(Box::pin(calling));
+        self.running.push(calling);
     }
 
     /// A call that is not run.
@@ -393,17 +450,6 @@ fn route(node: &Client, call: &Call) -> Result<Arc<Route>, CallError> {
     }
     let found = node.route(&call.route);
     found.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))
-}
-
-/// Reads the input of a call whose body is all there.
-async fn read(
-    serving: &Serving,
-    decoder: EnvelopeDecoder,
-    how: impl FnOnce(EnvelopeDecoder) -> Result<Payload, CallError> + Send + 'static,
-) -> Result<Payload, CallError> {
-    let bytes = decoder.total_bytes().unwrap_or_default();
-    let read = contained::run(bytes, move || how(decoder)).await;
-    read.inspect_err(|error| serving.metrics.refuse_call(error.kind()))
 }
 
 fn read_input(decoder: EnvelopeDecoder, route: &Route, function: bool) -> Result<Payload, CallError> {

@@ -70,6 +70,15 @@ impl Incoming {
         }
     }
 
+    /// The next piece of what has been received, if there is one.
+    pub(crate) fn ready_part(&mut self) -> Option<Result<FramePart, WireError>> {
+        let part = self.reader.next_part().transpose()?;
+        if part.is_err() {
+            self.on_drop = ResetCode::Protocol;
+        }
+        Some(part)
+    }
+
     /// The next frame's head; its body follows.
     pub(crate) async fn next_head(&mut self) -> Result<Option<FrameHead>, ReadFault> {
         match self.next_part().await? {
