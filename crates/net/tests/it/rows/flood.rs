@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Caller, Stage};
+use callboard_net::Client;
 use callboard_net::testing::Faults;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::rustls::crypto::ring;
@@ -38,6 +39,24 @@ fn strangers(count: u8) -> Vec<UdpSocket> {
     (1..=count).filter_map(|last| UdpSocket::bind((std::net::Ipv4Addr::new(127, 9, 0, last), 0)).ok()).collect()
 }
 
+/// The slowest of a hundred.
+fn p99(mut took: Vec<Duration>) -> Duration {
+    took.sort_unstable();
+    took.get((took.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+}
+
+/// As many calls of one caller as fit, one after the other; how long each took.
+async fn calls(client: &Client, going_on: impl Fn() -> bool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    while going_on() {
+        let begun = Instant::now();
+        let loud: String = client.call("/shout", "a".to_owned()).await.unwrap();
+        assert_eq!(loud, "A");
+        took.push(begun.elapsed());
+    }
+    took
+}
+
 #[expect(clippy::disallowed_methods, reason = "a flood keeps its own pace, whatever the runtime does")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
@@ -59,7 +78,9 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     }
     let addresses: Vec<_> = strangers.iter().map(|socket| socket.local_addr().unwrap()).collect();
     let packets = tokio::task::spawn_blocking(move || first_packets(packets, to)).await.unwrap();
+    let begun = Instant::now();
     let (over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let alone = calls(&client, || begun.elapsed() < scale.lasting.min(Duration::from_secs(2))).await;
     let flooding = std::thread::spawn({
         let (over, sent) = (Arc::clone(&over), Arc::clone(&sent));
         move || {
@@ -76,15 +97,16 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
             }
         }
     });
-    let (begun, mut calls) = (Instant::now(), 0);
-    while begun.elapsed() < lasting || sent.load(Ordering::Relaxed) < u64::from(rate) {
-        let loud: String = client.call("/shout", "a".to_owned()).await.unwrap();
-        assert_eq!(loud, "A");
-        calls += 1;
-    }
+    let begun = Instant::now();
+    let beside = calls(&client, || begun.elapsed() < lasting || sent.load(Ordering::Relaxed) < u64::from(rate)).await;
     over.store(true, Ordering::Relaxed);
     flooding.join().unwrap();
-    println!("S7 {calls} calls beside {} first packets", sent.load(Ordering::Relaxed));
+    let (count, sent) = (beside.len(), sent.load(Ordering::Relaxed));
+    let (alone, beside) = (p99(alone), p99(beside));
+    let ratio = beside.as_secs_f64() / alone.as_secs_f64();
+    println!(
+        "S7 {count} calls beside {sent} first packets, none failed: p99 {beside:.1?}, alone {alone:.1?}, {ratio:.1} times"
+    );
     let asked = || !served.edge.metrics().contains("callboard_net_connections_retried_total 0\n");
     until(asked).await;
     let bytes = faults.bytes();
