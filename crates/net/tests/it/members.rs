@@ -1,15 +1,16 @@
 //! Clusters with an authority: who joins, who is refused and how it is told, and what becomes of certificates in time.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, VERSION, frame_head};
-use callboard_core::{App, Caller, ErrorKind, Node, Stage};
+use callboard_core::{App, Caller, ErrorKind, Node, Pipeline, Stage};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
-    Authority, BindError, Client, ClientBuilder, ConnectError, Edge, Identity, IdentityError, JoinError, JoinToken,
-    QuicUrl, Role, TokenSpec, join,
+    Authority, BindError, Client, ClientBuilder, Cluster, ConnectError, Edge, Identity, IdentityError, JoinError,
+    JoinToken, QuicUrl, Role, Static, TokenSpec, join,
 };
 
 use crate::common::{self, LONG, patient, until};
@@ -379,10 +380,22 @@ async fn members_are_renewed_and_no_call_notices() {
     let client = lab.join(&short(Role::Client), "desk").await.unwrap();
     let (edge, _node) = serve(node.clone()).await;
     let calling = builder(&client).connect(&url(&edge)).await.unwrap();
+    // A node whose calls run their stage on the other.
+    let gate = lab.join(&short(Role::Node), "gate").await.unwrap();
+    let gate_edge = Edge::bind(common::loopback(), gate, patient()).unwrap();
+    let elsewhere = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout"));
+    let gate_node = elsewhere.start().await.unwrap();
+    gate_edge.open(gate_node.client());
+    let cluster = Cluster::start(&gate_edge, Arc::new(Static::new([edge.address()])));
+    gate_node.handle().join(cluster.clone()).unwrap();
+    until(|| cluster.offers("shout")).await;
+    let gate_client = gate_node.client();
     let end = SystemTime::now() + life + Duration::from_secs(1);
     let mut calls = 0;
     while SystemTime::now() < end {
         assert_eq!(shout(&calling).await, "A");
+        assert_eq!(gate_client.call::<_, String>("/run", "a".to_owned()).await.unwrap(), "A");
+        assert_eq!(cluster.linked(), 1);
         calls += 1;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
