@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, VERSION, frame_head};
-use callboard_core::{App, Caller, ErrorKind, Node, Pipeline, Stage};
+use callboard_core::{App, Caller, Elsewhere, ErrorKind, Node, Pipeline, Stage};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
     Authority, BindError, Client, ClientBuilder, Cluster, ConnectError, Edge, Identity, IdentityError, JoinError,
