@@ -12,6 +12,7 @@ mod cluster;
 mod digits;
 mod examples;
 mod graph;
+mod https;
 mod mistakes;
 mod openapi;
 mod quic;

@@ -71,11 +71,16 @@ impl Server {
     }
 
     /// Starts a command and waits until it says where it listens.
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
+        Self::start_saying(command, "listening on http://")
+    }
+
+    /// Starts a command and waits until it says these words, and behind them where it listens.
+    pub(crate) fn start_saying(mut command: Command, words: &str) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         let stderr = lines_of(child.stderr.take().expect("a pipe"));
         let mut server = Self { child, stderr, said: Vec::new(), address: String::new() };
-        server.address = server.wait_for("listening on http://");
+        server.address = server.wait_for(words);
         server
     }
 

@@ -48,7 +48,7 @@ impl Outcome {
     /// Whether there is nobody who could have answered. Over QUIC it is a kind of error that tells so, at once.
     pub(crate) fn is_absence(&self) -> bool {
         match self {
-            Self::Broken(word) => *word == "connect",
+            Self::Broken(word) => matches!(*word, "connect" | "tls"),
             Self::Answered { status: None, kind: Some(kind), .. } => kind == ErrorKind::Unavailable.as_str(),
             Self::Answered { .. } | Self::TimedOut => false,
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use callboard_codec::Value;
 use callboard_core::{CallError, CallOptions, ErrorKind};
-use callboard_http::client::{Answer, Call, ClientError, Connection, Origin, Prepared, Protocol};
+use callboard_http::client::{Answer, Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
 use callboard_net::{Client, ConnectError, Identity, QuicUrl, Trouble};
 
 use super::tally::Outcome;
@@ -26,15 +26,20 @@ const START_UP_WAIT: Duration = Duration::from_secs(3);
 /// What is asked, again and again, and of whom; where there are several requests, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) enum Aim {
-    Http { origin: Origin, protocol: Protocol, requests: Arc<[Prepared]> },
+    Http { origin: Origin, protocol: Protocol, trust: Option<Trust>, requests: Arc<[Prepared]> },
     Quic { url: QuicUrl, identity: Identity, requests: Arc<[callboard_net::Prepared]> },
 }
 
 impl Aim {
     /// At a server of HTTP.
-    pub(crate) fn http(origin: &Origin, protocol: Protocol, calls: &[Call]) -> Result<Self, ClientError> {
+    pub(crate) fn http(
+        origin: &Origin,
+        protocol: Protocol,
+        trust: Option<Trust>,
+        calls: &[Call],
+    ) -> Result<Self, ClientError> {
         let requests: Result<_, _> = calls.iter().map(|call| call.prepare(origin, protocol)).collect();
-        Ok(Self::Http { origin: origin.clone(), protocol, requests: requests? })
+        Ok(Self::Http { origin: origin.clone(), protocol, trust, requests: requests? })
     }
 
     /// At a node, by the route's path.
@@ -59,10 +64,12 @@ impl Aim {
     /// The outcome of a request that would have gone on it.
     pub(super) async fn open(&self, timeout: Duration) -> Result<Wire, Outcome> {
         match self {
-            Self::Http { origin, protocol, requests } => match Connection::open(origin, *protocol).await {
-                Ok(connection) => Ok(Wire::Http { connection, requests: Arc::clone(requests) }),
-                Err(error) => Err(Outcome::Broken(error.as_str())),
-            },
+            Self::Http { origin, protocol, trust, requests } => {
+                match Connection::open_trusting(origin, *protocol, trust.as_ref()).await {
+                    Ok(connection) => Ok(Wire::Http { connection, requests: Arc::clone(requests) }),
+                    Err(error) => Err(Outcome::Broken(error.as_str())),
+                }
+            }
             Self::Quic { url, identity, requests } => match connect(url, identity, timeout, Duration::ZERO).await {
                 Ok(client) => Ok(Wire::Quic { client, requests: Arc::clone(requests), timeout }),
                 Err(_) => Err(Outcome::Broken("connect")),
@@ -77,8 +84,8 @@ impl Aim {
     /// There is no answer.
     pub(crate) async fn ask_once(&self, timeout: Duration) -> Result<Option<String>, Box<dyn Error + Send + Sync>> {
         match self {
-            Self::Http { origin, protocol, requests } => {
-                let mut connection = Connection::open(origin, *protocol).await?;
+            Self::Http { origin, protocol, trust, requests } => {
+                let mut connection = Connection::open_trusting(origin, *protocol, trust.as_ref()).await?;
                 let answer = connection.send(&requests[0]).await?;
                 let (status, reason) = (answer.status(), answer.reason());
                 let body = answer.bytes(MAX_PROBLEM_BYTES).await;

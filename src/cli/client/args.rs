@@ -10,6 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::form::FormPart;
 use super::payload::{Payload, Source};
 use super::tensor::TensorSpec;
+use super::trust;
 use crate::cli::error::CliError;
 use crate::config::parse_duration;
 
@@ -20,6 +21,8 @@ pub(crate) struct RequestArgs {
     pub(crate) source: Source,
     pub(crate) protocol: Protocol,
     pub(crate) timeout: Duration,
+    /// Whose certificates are believed over https.
+    pub(crate) ca_file: Option<PathBuf>,
     method: Option<String>,
     headers: Vec<(String, String)>,
 }
@@ -82,13 +85,17 @@ impl RequestArgs {
                     .long("method")
                     .value_name("METHOD")
                     .help("[default: POST with something to send, else GET]"),
-                Arg::new("http2").long("http2").action(ArgAction::SetTrue).help("Speak HTTP/2, with prior knowledge"),
+                Arg::new("http2")
+                    .long("http2")
+                    .action(ArgAction::SetTrue)
+                    .help("Speak HTTP/2: over https by ALPN, else with prior knowledge"),
                 Arg::new("timeout")
                     .long("timeout")
                     .value_name("DURATION")
                     .default_value("30s")
                     .value_parser(duration)
                     .help("How long one request may take"),
+                trust::arg(),
             ])
             .group(clap::ArgGroup::new("source").args(["json", "file", "form", "random-tensor"]))
     }
@@ -100,6 +107,7 @@ impl RequestArgs {
             source: source(matches),
             protocol: if matches.get_flag("http2") { Protocol::Http2 } else { Protocol::Http1 },
             timeout: one(matches, "timeout"),
+            ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
             method: matches.get_one::<String>("method").cloned(),
             headers: headers(matches),
         }
@@ -111,6 +119,7 @@ impl RequestArgs {
             (self.protocol == Protocol::Http2, "--http2"),
             (self.method.is_some(), "--method"),
             (!self.headers.is_empty(), "--header and --content-type"),
+            (self.ca_file.is_some(), "--ca-file"),
         ];
         words.into_iter().find_map(|(is_there, word)| is_there.then_some(word))
     }

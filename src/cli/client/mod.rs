@@ -5,6 +5,7 @@ mod form;
 pub(crate) mod payload;
 mod place;
 mod tensor;
+pub(crate) mod trust;
 pub(crate) mod value;
 
 pub(crate) use args::RequestArgs;

@@ -9,7 +9,7 @@ use callboard_net::QuicUrl;
 /// A server to talk to. The scheme says how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// `http://host:port`, or without its scheme.
+    /// `http://host:port`, also without its scheme, or `https://host:port`.
     Http(Origin),
     /// `quic://host:port`.
     Quic(QuicUrl),
@@ -19,6 +19,14 @@ impl Place {
     /// Whether calls go there over QUIC.
     pub(crate) fn is_quic(&self) -> bool {
         matches!(self, Self::Quic(_))
+    }
+
+    /// Where it is over HTTP.
+    pub(crate) fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::Http(origin) => Some(origin),
+            Self::Quic(_) => None,
+        }
     }
 }
 

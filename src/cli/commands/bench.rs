@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use callboard_http::client::Protocol;
+use callboard_http::client::{Protocol, Trust};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::super::bench::{Aim, BenchArgs, Load, LoadShown, Named, Progress, Report, Round, Tally, ours_first, round};
-use super::super::client::Place;
+use super::super::client::{Place, trust};
 use super::super::error::{CliError, chain};
 use super::super::identity::identity;
 use super::super::output;
@@ -26,10 +26,12 @@ const TICK: Duration = Duration::from_millis(100);
 /// Measures, prints, and fails where an assertion does.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let load = args.load();
-    let (target, words) = Target::new(args, &args.place)?;
+    let places = std::iter::once(&args.place).chain(&args.versus);
+    let trust = trust::read(args.request.ca_file.as_deref(), places.filter_map(Place::origin))?;
+    let (target, words) = Target::new(args, &args.place, trust.as_ref())?;
     let mut targets = vec![target];
     if let Some(versus) = &args.versus {
-        targets.push(Target::new(args, versus)?.0);
+        targets.push(Target::new(args, versus, trust.as_ref())?.0);
     }
     let report = block_on(async {
         for target in &targets {
@@ -64,18 +66,18 @@ struct Target {
 
 impl Target {
     /// With what is sent there, in words.
-    fn new(args: &BenchArgs, place: &Place) -> Result<(Self, String), CliError> {
+    fn new(args: &BenchArgs, place: &Place, trust: Option<&Trust>) -> Result<(Self, String), CliError> {
         let request = &args.request;
         match place {
             Place::Http(origin) => {
                 let (calls, words) = request.calls()?;
-                let aim = Aim::http(origin, request.protocol, &calls);
+                let aim = Aim::http(origin, request.protocol, trust.cloned(), &calls);
                 let aim = aim.map_err(|error| CliError::Usage(chain(&error)))?;
                 let protocol = match request.protocol {
                     Protocol::Http1 => "HTTP/1.1",
                     Protocol::Http2 => "HTTP/2",
                 };
-                let url = format!("http://{}{}", origin.authority(), origin.path_of(&request.route));
+                let url = origin.url_of(&request.route);
                 Ok((Self { aim, named: Named { method: calls[0].method.clone(), url, protocol } }, words))
             }
             Place::Quic(url) => {

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use callboard_http::client::{Answer, Connection, Origin};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::super::client::RequestArgs;
 use super::super::client::args::{one, origin};
+use super::super::client::{RequestArgs, trust};
 use super::super::error::{CliError, chain};
 use super::super::output;
 use super::block_on;
@@ -75,11 +75,13 @@ pub(crate) fn run(args: &CallArgs) -> Result<(), CliError> {
     call.headers.extend(args.accept.iter().map(|accept| ("accept".to_owned(), accept.clone())));
     let request = call.prepare(&args.origin, args.request.protocol);
     let request = request.map_err(|error| CliError::Usage(chain(&error)))?;
-    let what = format!("http://{}{}", args.origin.authority(), args.origin.path_of(&call.route));
+    let trust = trust::read(args.request.ca_file.as_deref(), [&args.origin])?;
+    let what = args.origin.url_of(&call.route);
     let failed = |error| CliError::because(&what, &error);
     block_on(async {
         let exchange = async {
-            let mut connection = Connection::open(&args.origin, args.request.protocol).await.map_err(failed)?;
+            let opened = Connection::open_trusting(&args.origin, args.request.protocol, trust.as_ref()).await;
+            let mut connection = opened.map_err(failed)?;
             let answer = connection.send(&request).await.map_err(failed)?;
             if args.include {
                 output::note(head(&answer));

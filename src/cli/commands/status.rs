@@ -1,6 +1,7 @@
 //! `callboard status`: what a running node says of itself on its admin listener, as tables.
 
 use std::fmt::{self, Write as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use super::super::client::args::{duration, header, one, origin};
+use super::super::client::trust;
 use super::super::error::{CliError, chain};
 use super::super::output;
 use super::block_on;
@@ -23,6 +25,7 @@ pub(crate) struct StatusArgs {
     headers: Vec<(String, String)>,
     timeout: Duration,
     is_json: bool,
+    ca_file: Option<PathBuf>,
 }
 
 impl StatusArgs {
@@ -48,6 +51,7 @@ impl StatusArgs {
                 .default_value("10s")
                 .value_parser(duration)
                 .help("How long to wait for the answer"),
+            trust::arg(),
         ])
     }
 
@@ -58,6 +62,7 @@ impl StatusArgs {
             headers: matches.get_many::<(String, String)>("header").into_iter().flatten().cloned().collect(),
             timeout: one(matches, "timeout"),
             is_json: matches.get_flag("json"),
+            ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
         }
     }
 }
@@ -65,13 +70,15 @@ impl StatusArgs {
 /// Asks once, prints the answer.
 pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     let (method, route) = ("GET".to_owned(), "/v1/status".to_owned());
-    let what = format!("http://{}{}", args.origin.authority(), args.origin.path_of(&route));
+    let trust = trust::read(args.ca_file.as_deref(), [&args.origin])?;
+    let what = args.origin.url_of(&route);
     let call = Call { method, route, headers: args.headers.clone(), body: Bytes::new() };
     let request = call.prepare(&args.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
     let failed = |error| CliError::because(&what, &error);
     let body = block_on(async {
         let exchange = async {
-            let mut connection = Connection::open(&args.origin, Protocol::Http1).await.map_err(failed)?;
+            let opened = Connection::open_trusting(&args.origin, Protocol::Http1, trust.as_ref()).await;
+            let mut connection = opened.map_err(failed)?;
             let answer = connection.send(&request).await.map_err(failed)?;
             let status = answer.status();
             let body = answer.bytes(MAX_BYTES).await.map_err(failed)?;

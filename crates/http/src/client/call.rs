@@ -51,11 +51,10 @@ impl Call {
     ///
     /// [`ClientError::Unsendable`] for a method, path or header that HTTP has no place for.
     pub fn prepare(&self, origin: &Origin, protocol: Protocol) -> Result<Prepared, ClientError> {
-        let path = origin.path_of(&self.route);
         let uri = match protocol {
-            Protocol::Http1 => path,
+            Protocol::Http1 => origin.path_of(&self.route),
             // There is no `Host` in HTTP/2: its authority is part of what is asked for.
-            Protocol::Http2 => format!("http://{}{path}", origin.authority()),
+            Protocol::Http2 => origin.url_of(&self.route),
         };
         let unsendable = ClientError::Unsendable;
         let method = Method::from_bytes(self.method.as_bytes()).map_err(|error| unsendable(error.into()))?;

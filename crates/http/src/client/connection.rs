@@ -6,18 +6,20 @@ use hyper::Response;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::call::Prepared;
 use super::error::ClientError;
 use super::origin::Origin;
+use super::trust::Trust;
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 with keep-alive: one request at a time.
     Http1,
-    /// HTTP/2 with prior knowledge: as many at a time as the server allows.
+    /// HTTP/2, with prior knowledge or, over https, by ALPN: as many at a time as the server allows.
     Http2,
 }
 
@@ -36,21 +38,49 @@ enum Sender {
 const WINDOW_BYTES: u32 = 1 << 20;
 
 impl Connection {
-    /// Opens one.
+    /// Opens one over plain http.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Connect`] where nobody listens, [`ClientError::Closed`] or [`ClientError::Protocol`] where what
-    /// listens does not speak the protocol.
+    /// As [`open_trusting`](Self::open_trusting); [`ClientError::Untrusted`] for what is served over https.
     ///
     /// # Cancellation
     ///
     /// What has been opened so far is closed.
     pub async fn open(origin: &Origin, protocol: Protocol) -> Result<Self, ClientError> {
+        Self::open_trusting(origin, protocol, None).await
+    }
+
+    /// Opens one, over https with a server whose certificate is believed.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Connect`] where nobody listens, [`ClientError::Closed`] or [`ClientError::Protocol`] where what
+    /// listens does not speak the protocol, [`ClientError::Tls`] where it is not who it should be.
+    ///
+    /// # Cancellation
+    ///
+    /// What has been opened so far is closed.
+    pub async fn open_trusting(
+        origin: &Origin,
+        protocol: Protocol,
+        trust: Option<&Trust>,
+    ) -> Result<Self, ClientError> {
         let failed = |source| ClientError::Connect { authority: origin.authority().to_owned(), source };
         let stream = TcpStream::connect((origin.host(), origin.port())).await.map_err(failed)?;
         // A request is written in one piece: waiting for more of it would only make it late.
         stream.set_nodelay(true).map_err(failed)?;
+        match (origin.is_secure(), trust) {
+            (false, _) => Self::over(stream, protocol).await,
+            (true, Some(trust)) => Self::over(trust.connect(origin, protocol, stream).await?, protocol).await,
+            (true, None) => Err(ClientError::Untrusted { authority: origin.authority().to_owned() }),
+        }
+    }
+
+    async fn over<T>(stream: T, protocol: Protocol) -> Result<Self, ClientError>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let io = TokioIo::new(stream);
         // How a connection ends is told to whoever has a request on it; the task's own outcome says no more.
         Ok(Self(match protocol {

@@ -15,13 +15,28 @@ pub enum OriginError {
         problem: String,
     },
     /// It has a scheme that is not spoken here.
-    #[error("`{url}` has the scheme `{scheme}`; http is spoken here")]
+    #[error("`{url}` has the scheme `{scheme}`; http and https are spoken here")]
     Scheme {
         /// What was given.
         url: String,
         /// Its scheme.
         scheme: String,
     },
+}
+
+/// Why a text names nobody whose certificates could be believed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// It begins as PEM does, and is none.
+    #[error("this is no PEM")]
+    Unreadable,
+    /// There is no certificate in it, or none that could be an authority's.
+    #[error("there is no certificate of an authority in it")]
+    Nobody,
+    /// rustls cannot be set up.
+    #[error("TLS cannot be spoken")]
+    Unsupported(#[source] tokio_rustls::rustls::Error),
 }
 
 /// Why there is no answer, or none to its end.
@@ -34,6 +49,21 @@ pub enum ClientError {
         /// Where to.
         authority: String,
         /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// It is served over https, and nobody was named whose certificates are believed: [`Trust`](super::Trust).
+    #[error("{authority} is served over https, and no authority is trusted")]
+    Untrusted {
+        /// Where to.
+        authority: String,
+    },
+    /// The handshake failed: the certificate is not believed or of another name, or there is no such protocol.
+    #[error("no TLS with {authority}")]
+    Tls {
+        /// Where to.
+        authority: String,
+        /// What rustls said.
         #[source]
         source: io::Error,
     },
@@ -55,11 +85,13 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// One word for tables: `connect`, `closed`, `protocol`, `unsendable`, `too_long`.
+    /// One word for tables: `connect`, `untrusted`, `tls`, `closed`, `protocol`, `unsendable`, `too_long`.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Connect { .. } => "connect",
+            Self::Untrusted { .. } => "untrusted",
+            Self::Tls { .. } => "tls",
             Self::Closed(_) => "closed",
             Self::Protocol(_) => "protocol",
             Self::Unsendable(_) => "unsendable",

@@ -7,7 +7,8 @@
 //!
 //! - [`Origin`] is a parsed URL: where to connect, and the path that routes are under.
 //! - [`Call`] is what to send, and makes a [`Prepared`] that can be sent any number of times.
-//! - [`Connection`] is one connection, HTTP/1.1 with keep-alive or HTTP/2 with prior knowledge.
+//! - [`Connection`] is one connection, HTTP/1.1 with keep-alive or HTTP/2 (with prior knowledge, over https by ALPN).
+//! - [`Trust`] is whose certificates are believed over https: nobody's, unless they are named.
 //!
 //! # Cancellation
 //!
@@ -18,8 +19,10 @@ mod call;
 mod connection;
 mod error;
 mod origin;
+mod trust;
 
 pub use call::{Call, Prepared};
 pub use connection::{Answer, Connection, Protocol};
-pub use error::{ClientError, OriginError};
+pub use error::{ClientError, OriginError, TrustError};
 pub use origin::Origin;
+pub use trust::Trust;

@@ -7,7 +7,7 @@ use hyper::http::uri::{Authority, Scheme, Uri};
 
 use super::error::OriginError;
 
-/// Where something is served: `http://host:port`, and a path where a proxy puts the edge under one.
+/// Where something is served: `http://host:port` or `https://host:port`, and a path where a proxy puts the edge under one.
 ///
 /// ```
 /// use callboard_http::client::Origin;
@@ -20,6 +20,7 @@ use super::error::OriginError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     authority: Authority,
+    is_secure: bool,
     base: String,
 }
 
@@ -30,10 +31,16 @@ impl Origin {
         self.authority.host().trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// The port; 80 where none is given.
+    /// The port; where none is given 80, or 443 over https.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.authority.port_u16().unwrap_or(80)
+        self.authority.port_u16().unwrap_or(if self.is_secure { 443 } else { 80 })
+    }
+
+    /// Whether it is served over https.
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
     }
 
     /// The host and port as a URL has them.
@@ -48,17 +55,28 @@ impl Origin {
         let slash = if route.starts_with('/') { "" } else { "/" };
         format!("{}{slash}{route}", self.base)
     }
+
+    /// The whole URL of this route.
+    #[must_use]
+    pub fn url_of(&self, route: &str) -> String {
+        format!("{}://{}{}", self.scheme(), self.authority, self.path_of(route))
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_secure { "https" } else { "http" }
+    }
 }
 
 impl FromStr for Origin {
     type Err = OriginError;
 
-    /// Reads `http://host:port/path`; the scheme may be left out.
+    /// Reads `http://host:port/path` or `https://…`; without a scheme it is the former.
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let unreadable = |problem: &str| OriginError::Unreadable { url: text.to_owned(), problem: problem.to_owned() };
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let uri: Uri = whole.parse().map_err(|error: hyper::http::uri::InvalidUri| unreadable(&error.to_string()))?;
-        if let Some(scheme) = uri.scheme().filter(|scheme| **scheme != Scheme::HTTP) {
+        let is_secure = uri.scheme() == Some(&Scheme::HTTPS);
+        if let Some(scheme) = uri.scheme().filter(|scheme| **scheme != Scheme::HTTP && !is_secure) {
             return Err(OriginError::Scheme { url: text.to_owned(), scheme: scheme.to_string() });
         }
         let authority = uri.authority().ok_or_else(|| unreadable("it names no host"))?;
@@ -72,13 +90,13 @@ impl FromStr for Origin {
         if uri.query().is_some() {
             return Err(unreadable("a query belongs to the route"));
         }
-        Ok(Self { authority: authority.clone(), base: uri.path().trim_end_matches('/').to_owned() })
+        Ok(Self { authority: authority.clone(), is_secure, base: uri.path().trim_end_matches('/').to_owned() })
     }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.base)
+        write!(f, "{}://{}{}", self.scheme(), self.authority, self.base)
     }
 }
 
@@ -91,6 +109,8 @@ mod tests {
         for (typed, shown, host, port) in [
             ("http://localhost:8000", "http://localhost:8000", "localhost", 8000),
             ("localhost", "http://localhost", "localhost", 80),
+            ("https://localhost", "https://localhost", "localhost", 443),
+            ("https://localhost:8443/a/", "https://localhost:8443/a", "localhost", 8443),
             ("http://[::1]:9/", "http://[::1]:9", "::1", 9),
             ("http://127.0.0.1:80/a/b/", "http://127.0.0.1:80/a/b", "127.0.0.1", 80),
         ] {

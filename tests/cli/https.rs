@@ -1,0 +1,109 @@
+//! `call`, `bench` and `status` over https: against a real `serve --tls-certificate`, with a certificate made for the test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use serde_json::{Value, json};
+
+use crate::support::{Server, callboard, directory, failure};
+
+const KEY: &str = "a-key-that-nobody-guesses";
+
+/// A certificate for this name in a directory, and its key.
+fn certificate(of: &str) -> (PathBuf, PathBuf) {
+    let directory = directory();
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([of.to_owned()]).unwrap();
+    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    fs::write(&certificate, cert.pem()).unwrap();
+    fs::write(&key, signing_key.serialize_pem()).unwrap();
+    (certificate, key)
+}
+
+/// The digits over https, and where.
+fn serve((certificate, key): &(PathBuf, PathBuf), words: &[&str]) -> (Server, String) {
+    let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(words));
+    command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
+    let server = Server::start_saying(command, "listening on https://");
+    let url = format!("https://{}", server.address);
+    (server, url)
+}
+
+fn run(words: &[&str], trusted: &Path) -> Output {
+    callboard(words).arg("--ca-file").arg(trusted).output().unwrap()
+}
+
+#[test]
+fn a_call_over_https_is_answered_on_both_protocols() {
+    let pair = certificate("127.0.0.1");
+    let (_server, url) = serve(&pair, &[]);
+    for words in [&[][..], &["--http2"]] {
+        let call = ["call", &url, "/digits", "-F", "image=@examples/digits/seven.png"];
+        let output = run(&[&call[..], words].concat(), &pair.0);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["label"], "7", "{reply}");
+    }
+}
+
+#[test]
+fn a_load_over_https_is_counted_as_any_other() {
+    let pair = certificate("127.0.0.1");
+    let (_server, url) = serve(&pair, &[]);
+    for (protocol, words) in [("HTTP/1.1", &["-c", "2"][..]), ("HTTP/2", &["-c", "1", "--http2", "--streams", "2"])] {
+        let bench = ["bench", &url, "/livez", "-n", "20", "-d", "60s", "--warm-up", "0s", "--format", "json"];
+        let output = run(&[&bench[..], words].concat(), &pair.0);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["target"]["statuses"], json!({ "200": 20 }), "{report}");
+        assert_eq!(report["target"]["protocol"], protocol, "{report}");
+        assert_eq!(report["target"]["url"], format!("{url}/livez"), "{report}");
+    }
+}
+
+#[test]
+fn the_status_of_a_node_is_told_over_https() {
+    let keys = directory().join("keys");
+    fs::write(&keys, format!("operator {KEY}\n")).unwrap();
+    let pair = certificate("127.0.0.1");
+    let (mut server, _) = serve(&pair, &["--admin", "0.0.0.0:0", "--admin-api-keys", keys.to_str().unwrap()]);
+    let admin = server.wait_for("admin on ");
+    let port = admin.rsplit(':').next().unwrap();
+    let header = format!("authorization: Bearer {KEY}");
+    let output = run(&["status", &format!("https://127.0.0.1:{port}"), "-H", &header], &pair.0);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(", ready, up "), "{output:?}");
+}
+
+#[test]
+fn whoever_is_not_believed_is_not_spoken_to() {
+    let pair = certificate("127.0.0.1");
+    let (_server, url) = serve(&pair, &[]);
+    let call = ["call", &url, "/livez"];
+    let (line, code) = failure(callboard(call));
+    assert_eq!(code, 2);
+    assert!(line.contains(&format!("{url} needs --ca-file PEM")), "{line}");
+
+    // Another authority, and the right one for another name.
+    let (strangers, misnamed) = (certificate("127.0.0.1"), certificate("localhost"));
+    let (_server, other) = serve(&misnamed, &[]);
+    for (url, trusted) in [(&url, &strangers.0), (&other, &misnamed.0)] {
+        let mut command = callboard(["call", url, "/livez"]);
+        command.arg("--ca-file").arg(trusted);
+        let (line, code) = failure(command);
+        assert_eq!(code, 1);
+        assert!(line.contains("no TLS with 127.0.0.1:") && line.contains("certificate"), "{line}");
+    }
+}
+
+#[test]
+fn a_file_without_authorities_is_the_command_lines_mistake() {
+    let call = ["call", "https://127.0.0.1:1", "/livez", "--ca-file"];
+    let (line, code) = failure(callboard(call.iter().chain(&["README.md"])));
+    assert_eq!((code, line.contains("there is no certificate of an authority in it")), (2, true), "{line}");
+    let (line, code) = failure(callboard(call.iter().chain(&["nowhere.pem"])));
+    assert_eq!((code, line.contains("nowhere.pem: ")), (2, true), "{line}");
+    let (line, code) = failure(callboard(["call", "http://127.0.0.1:1", "/livez", "--ca-file", "README.md"]));
+    assert_eq!((code, line.contains("certificates are shown over https only")), (2, true), "{line}");
+}
