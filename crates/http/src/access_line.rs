@@ -53,7 +53,10 @@ impl Fields<'_> {
 impl Visit for Fields<'_> {
     fn record_str(&mut self, field: &Field, text: &str) {
         self.name(field);
-        let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
+        // All of it without a way out between, so that many bytes are looked at at once.
+        let is_plain = text
+            .bytes()
+            .fold(true, |plain, byte| plain & (b' '..=b'~').contains(&byte) & (byte != b'"') & (byte != b'\\'));
         if is_plain {
             self.0.push(b'"');
             self.0.extend_from_slice(text.as_bytes());
