@@ -60,6 +60,9 @@ impl Inner {
         let mut tried: Vec<SocketAddr> = Vec::new();
         let mut last: Option<CallError> = None;
         while let Some((candidate, stages, idempotent)) = self.pick(&call, streams, &tried) {
+            if !tried.is_empty() {
+                self.asking.again();
+            }
             tried.push(candidate.peer.address());
             let error = match self.attempt(&candidate, &call, streams, stages, &envelope).await {
                 Ok(told) => return Ok((told, stages)),
@@ -107,6 +110,7 @@ impl Inner {
                 begun.map(|outputs| Told::Outputs(Box::new(outputs)))
             }
         };
+        self.asking.asked(told.as_ref().err());
         let now = Instant::now();
         peer.note(stage, |standing| match &told {
             Ok(Told::Outcome(answer)) => {

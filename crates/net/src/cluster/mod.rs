@@ -8,6 +8,7 @@
 
 mod asking;
 mod breaker;
+mod metrics;
 mod outputs;
 mod peer;
 mod retries;
@@ -30,6 +31,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+pub(crate) use self::metrics::Asking;
 use self::peer::Peer;
 pub(crate) use self::retries::Retries;
 use self::split::Split;
@@ -55,6 +57,7 @@ struct Inner {
     peers: ArcSwap<Vec<Arc<Peer>>>,
     retries: Mutex<Retries>,
     splits: ArcSwap<HashMap<String, Arc<Split>>>,
+    asking: Asking,
     following: Mutex<Option<AbortHandle>>,
 }
 
@@ -71,6 +74,7 @@ impl Cluster {
             peers: ArcSwap::default(),
             retries: Mutex::default(),
             splits: ArcSwap::default(),
+            asking: edge.asking().clone(),
             following: Mutex::default(),
         });
         let views = view.watch();
@@ -130,7 +134,8 @@ async fn follow(inner: std::sync::Weak<Inner>, mut views: watch::Receiver<Arc<Vi
             for address in view.peers.iter().filter(|address| **address != inner.own) {
                 links.entry(*address).or_insert_with(|| {
                     let peer = Arc::new(Peer::new(*address));
-                    let keeping = Arc::clone(&peer).keep_linked(Arc::clone(&inner.transport), inner.greeting.clone());
+                    let (transport, greeting) = (Arc::clone(&inner.transport), inner.greeting.clone());
+                    let keeping = Arc::clone(&peer).keep_linked(transport, greeting, inner.asking.clone());
                     (peer, LinkTask(tokio::spawn(keeping).abort_handle()))
                 });
             }

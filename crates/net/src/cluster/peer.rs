@@ -9,6 +9,7 @@ use arc_swap::ArcSwapOption;
 use callboard_core::Instant;
 use parking_lot::Mutex;
 
+use super::metrics::Asking;
 use super::standing::Standing;
 use super::weigh::Weight;
 use crate::client::{Greeting, Link};
@@ -100,8 +101,9 @@ impl Peer {
     }
 
     /// Keeps a connection to it, for as long as it is polled.
-    pub(super) async fn keep_linked(self: Arc<Self>, transport: Arc<Transport>, greeting: Greeting) {
+    pub(super) async fn keep_linked(self: Arc<Self>, transport: Arc<Transport>, greeting: Greeting, asking: Asking) {
         let mut pause = FIRST_PAUSE;
+        let mut linked = None;
         loop {
             match Link::open(&transport, self.address, &greeting, CONNECT_TIMEOUT).await {
                 Ok(link) => {
@@ -109,12 +111,14 @@ impl Peer {
                     tracing::info!(peer = %self.address, node = %link.welcome().node, "linked");
                     let connection = link.connection().clone();
                     self.link.store(Some(Arc::clone(&link)));
+                    linked.get_or_insert_with(|| asking.linked());
                     let ended = tokio::select! {
                         ended = connection.closed() => ended,
                         // It is used until the next one is there, and ends when its last call does.
                         () = link.retired() => continue,
                     };
                     self.link.store(None);
+                    linked = None;
                     tracing::info!(peer = %self.address, "link lost: {ended}");
                 }
                 Err(fault) => tracing::debug!("no link: {fault}"),

@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::cluster::Asking;
 use crate::identity::Identity;
 
 /// The counters of one edge.
@@ -24,6 +25,8 @@ pub(super) struct EdgeMetrics {
     pub(super) cancelled: Counter,
     /// Callers that were first asked to prove that they are where they say.
     pub(super) retried: Counter,
+    /// Of the peers that the node itself asks.
+    pub(super) asking: Asking,
     pub(super) joined: Counter,
     pub(super) renewed: Counter,
     identity: Identity,
@@ -51,6 +54,7 @@ impl EdgeMetrics {
             streams: Counter::default(),
             cancelled: Counter::default(),
             retried: Counter::default(),
+            asking: Asking::default(),
             joined: Counter::default(),
             renewed: Counter::default(),
             identity,
@@ -71,6 +75,7 @@ impl EdgeMetrics {
         );
         let retried = metrics.retried.clone();
         registry.register("connections_retried", "Callers that were first asked to prove their address", retried);
+        metrics.asking.register(registry);
         registry.register("members_joined", "Certificates given for tokens", metrics.joined.clone());
         registry.register("members_renewed", "Certificates given in the place of others", metrics.renewed.clone());
         registry.register_collector(Box::new(OwnCertificate(metrics.identity.clone())));

@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use self::issuing::Issuing;
 use self::metrics::EdgeMetrics;
 use crate::client::{Greeting, too_large};
-use crate::cluster::ClusterView;
+use crate::cluster::{Asking, ClusterView};
 use crate::endpoint::{BindError, Transport, Tuning, code};
 use crate::identity::{Identity, Role};
 
@@ -220,6 +220,11 @@ impl Edge {
 
     pub(crate) fn config(&self) -> &NetConfig {
         &self.serving.config
+    }
+
+    /// What is counted of the peers that this node asks.
+    pub(crate) fn asking(&self) -> &Asking {
+        &self.serving.metrics.asking
     }
 
     /// What this node says of itself to its peers.

@@ -97,7 +97,7 @@ async fn a_cut_link_makes_nothing_run_twice() {
 
 async fn cut_in_the_middle(contract: Contract) {
     let scale = Scale::of(60, 6);
-    let sea = Sea::start(seed(), contract, Duration::from_secs(2)).await;
+    let sea = Sea::start(seed(), contract, Duration::from_secs(3)).await;
     sea.set(Weather::of(0.01, 0.01, 0.05, Duration::from_millis(2)));
     let far = sea.workers[0].edge.address();
     let script = async {
