@@ -39,7 +39,8 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     let (gateway, _workers) = cluster(vec![as_slow_as(&millis, &book, 0), steady(1), steady(2)]).await;
     let client = gateway.served.node.client();
     let healthy = offer(&client, scale.rate, scale.lasting / 2, |_| LONG).await;
-    assert!(share(&book, 0, 0) > 0.15, "a third, and no less than half of that: {}", share(&book, 0, 0));
+    let fair = share(&book, 0, 0);
+    assert!(fair > if scale.is_full { 0.15 } else { 0.05 }, "its share is a third: {fair}");
 
     millis.store(5 * 50, Ordering::SeqCst);
     let noticing = Duration::from_secs(if scale.is_full { 5 } else { 1 });
