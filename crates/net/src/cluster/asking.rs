@@ -21,6 +21,17 @@ enum Told {
     Outputs(Box<Outputs>),
 }
 
+/// The peer that is asked next.
+struct Pick {
+    candidate: Candidate,
+    /// How many of the call's stages go along.
+    stages: usize,
+    /// The peer says of all of them that they may be run again.
+    idempotent: bool,
+    /// Whether room on its connection is waited for.
+    room: Room,
+}
+
 impl Inner {
     pub(super) async fn run(&self, call: StageCall) -> Result<StageReply, CallError> {
         match self.ask(call, false).await? {
@@ -59,17 +70,17 @@ impl Inner {
         }
         let mut tried: Vec<SocketAddr> = Vec::new();
         let mut last: Option<CallError> = None;
-        while let Some((candidate, stages, idempotent)) = self.pick(&call, streams, &tried) {
+        while let Some(pick) = self.pick(&call, streams, &tried) {
             if !tried.is_empty() {
                 self.asking.again();
             }
-            tried.push(candidate.peer.address());
-            let error = match self.attempt(&candidate, &call, streams, stages, &envelope).await {
-                Ok(told) => return Ok((told, stages)),
+            tried.push(pick.candidate.peer.address());
+            let error = match self.attempt(&pick, &call, streams, &envelope).await {
+                Ok(told) => return Ok((told, pick.stages)),
                 Err(error) => error,
             };
             let was_lost = error.error_type() == Some(CONNECTION_LOST);
-            let may_have_run = was_lost && call.may_run_again.unwrap_or(idempotent) && !streams;
+            let may_have_run = was_lost && call.may_run_again.unwrap_or(pick.idempotent) && !streams;
             let goes_on = match error.kind() {
                 // What could not be begun costs nothing of the budget: the peer has not had it.
                 ErrorKind::Unavailable if error.is_retryable() => true,
@@ -91,22 +102,22 @@ impl Inner {
     /// Asks one peer, and remembers how it did.
     async fn attempt(
         &self,
-        candidate: &Candidate,
+        pick: &Pick,
         call: &StageCall,
         streams: bool,
-        stages: usize,
         envelope: &Envelope,
     ) -> Result<Told, CallError> {
+        let Pick { candidate, stages, .. } = pick;
         let (peer, stage, began) = (&candidate.peer, call.stage(), Instant::now());
         let in_hand = peer.begin(stage, began);
         let told = match streams {
             false => {
                 let limits = (&self.frames, &self.decode);
-                let answered = candidate.link.call(&header(call, stages), envelope, limits, Room::OrElsewhere).await;
+                let answered = candidate.link.call(&header(call, *stages), envelope, limits, pick.room).await;
                 answered.map(|answer| Told::Outcome(Box::new(answer)))
             }
             true => {
-                let begun = self.begin(candidate, call, stages, envelope.clone(), in_hand).await;
+                let begun = self.begin(pick, call, envelope.clone(), in_hand).await;
                 begun.map(|outputs| Told::Outputs(Box::new(outputs)))
             }
         };
@@ -126,29 +137,35 @@ impl Inner {
 
     async fn begin(
         &self,
-        candidate: &Candidate,
+        pick: &Pick,
         call: &StageCall,
-        stages: usize,
         envelope: Envelope,
         in_hand: InHand,
     ) -> Result<Outputs, CallError> {
-        let talk = self.talk(candidate).await?;
-        let mut header = header(call, stages);
+        let talk = self.talk(pick).await?;
+        let mut header = header(call, pick.stages);
         header.credit = u32::try_from(call.credit.max(1)).unwrap_or(u32::MAX);
         Outputs::begin(talk, &header, envelope, in_hand).await
     }
 
-    async fn talk(&self, candidate: &Candidate) -> Result<Talk, CallError> {
-        let opening = Talk::open(&candidate.link, &self.frames, &self.decode);
+    async fn talk(&self, pick: &Pick) -> Result<Talk, CallError> {
+        let opening = Talk::open(&pick.candidate.link, &self.frames, &self.decode);
+        if pick.room == Room::Wait {
+            return opening.await;
+        }
         let opened = tokio::time::timeout(ROOM_WAIT, opening).await;
         opened.unwrap_or_else(|_| Err(not_started("the peer has no room for another stream".to_owned())))
     }
 
-    /// The next peer for a call, of those that were not tried; how many of its stages go along, and whether the peer says of all of them
-    /// that they may be run again.
-    fn pick(&self, call: &StageCall, streams: bool, tried: &[SocketAddr]) -> Option<(Candidate, usize, bool)> {
+    /// The next peer for a call, of those that were not tried.
+    fn pick(&self, call: &StageCall, streams: bool, tried: &[SocketAddr]) -> Option<Pick> {
         let mut candidates = self.candidates(call.stage(), Some(streams), Instant::now());
         candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
+        // Nobody else is left, and this node does not run the stage: then it is worth waiting for, within the deadline.
+        let room = match candidates.len() {
+            1 if call.may_run_again.is_none() => Room::Wait,
+            _ => Room::OrElsewhere,
+        };
         if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
             candidates.retain(|candidate| Some(candidate.revision) == call.revision);
         }
@@ -161,9 +178,9 @@ impl Inner {
             Some(session) => of_session(&weights, session.number()),
             None => better_of_two(&weights, (fastrand::usize(..), fastrand::usize(..))),
         };
-        let chosen = candidates.swap_remove(place?);
-        let (stages, idempotent) = goes_along(&chosen, call);
-        Some((chosen, stages, idempotent))
+        let candidate = candidates.swap_remove(place?);
+        let (stages, idempotent) = goes_along(&candidate, call);
+        Some(Pick { candidate, stages, idempotent, room })
     }
 
     /// The peers that may be asked to run a stage, without those that are left alone for a while.
