@@ -69,8 +69,10 @@ pub(crate) fn app() -> App {
 }
 
 /// What may be refused although the schema allows it: no argument for `/scale`, ragged lists for `/same`, and arguments that are
-/// not those of the function that is called.
-const OWN_RULES: &str = "/scale,/same,/mirror,/v1/call/{name}";
+/// not those of the function or model that is called. Models are loaded by nobody who may not.
+const OWN_RULES: &str = "/scale,/same,/mirror,/v1/call/{name},/v2/models/{model}/infer,/v2/models/{model}/generate,\
+                         /v2/models/{model}/generate_stream,/v2/repository/models/{model}/load,\
+                         /v2/repository/models/{model}/unload";
 
 #[test]
 fn the_document_of_typed_routes_is_valid_and_true() {

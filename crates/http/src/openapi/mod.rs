@@ -6,6 +6,7 @@
 
 mod operation;
 mod pages;
+mod protocol;
 mod sample;
 mod schema;
 mod security;
@@ -46,7 +47,7 @@ impl Default for ApiInfo {
 }
 
 /// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each form of body and answer, and every
-/// error that can happen; and the way to call each of them as a function.
+/// error that can happen; the way to call each of them as a function, and as a model of the Open Inference Protocol.
 #[must_use]
 pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
     let mut components = Components::default();
@@ -60,7 +61,10 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
         })
         .collect();
     paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::of_calls(&mut components) }));
+    paths.extend(protocol::operations(routes, &mut components));
     paths.extend(pages::operations(&mut components));
+    let mut error_responses = operation::error_responses();
+    error_responses.extend([protocol::error_response()]);
     let mut document = json!({
         "openapi": "3.1.0",
         "info": info_object(info),
@@ -68,12 +72,13 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
         "servers": [{ "url": "./" }],
         "tags": [
             { "name": "routes", "description": "What this node serves." },
+            { "name": "models", "description": "The same, as models of the Open Inference Protocol." },
             { "name": "node", "description": "How the node itself does." },
         ],
         "paths": paths,
         "components": {
             "schemas": components.into_schemas(),
-            "responses": operation::error_responses(),
+            "responses": error_responses,
             "headers": operation::headers(),
             "parameters": operation::parameters(),
         },

@@ -235,7 +235,7 @@ const ERRORS: [(&str, &str, &str); 13] = [
 ];
 
 /// The problem documents of all errors.
-pub(super) fn error_responses() -> Value {
+pub(super) fn error_responses() -> Map<String, Value> {
     let response = |(_, name, description): (&str, &str, &str)| {
         let mut response = problem_response(description);
         if name == "Overloaded" {
@@ -243,7 +243,7 @@ pub(super) fn error_responses() -> Value {
         }
         (name.to_owned(), response)
     };
-    Value::Object(ERRORS.into_iter().map(response).collect())
+    ERRORS.into_iter().map(response).collect()
 }
 
 /// A response that is a problem document.

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::operation::problem_response;
+use super::protocol;
 use crate::access::{X_API_KEY, is_open};
+use crate::oip;
 
 const UNAUTHENTICATED: &str = "Unauthenticated";
 
@@ -20,6 +22,9 @@ pub(super) fn secure(document: &mut Value) {
         for operation in operations.as_object_mut().into_iter().flat_map(|operations| operations.values_mut()) {
             if is_open(path) {
                 operation["security"] = json!([]);
+            } else if oip::owns(path) {
+                operation["responses"]["401"] =
+                    json!({ "$ref": format!("#/components/responses/{}", protocol::ERROR) });
             } else {
                 operation["responses"]["401"] = json!({ "$ref": format!("#/components/responses/{UNAUTHENTICATED}") });
             }
