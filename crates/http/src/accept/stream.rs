@@ -255,6 +255,8 @@ impl<S: Socket> Write for Stream<S> {
     /// Closing a socket with unread bytes in it makes the kernel send a reset, and a reset may overtake the answer in the
     /// client's own buffers. Whoever sends us a gigabyte that we refuse should still read why (RFC 9112 §9.6).
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Nothing that comes from now on is a request, and so this is no rest.
+        self.activity.heard();
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
         }

@@ -318,6 +318,31 @@ async fn a_connection_at_work_does_not_rest() {
     server.metric_becomes(RESTING, 1.0).await;
 }
 
+/// What is closing is not idle: what still comes is thrown away, and no request.
+#[tokio::test]
+async fn a_connection_that_lingers_does_not_rest() {
+    let limits = config(|c| {
+        c.max_body_bytes = 1_000;
+        c.close_linger = PATIENCE;
+    });
+    let server = Server::of_app(app(), limits).await;
+    let mut client = server.connect().await;
+    let head = "host: test\r\ncontent-type: application/json\r\ncontent-length: 1000000";
+    client.send(format!("POST /mirror HTTP/1.1\r\n{head}\r\n\r\n")).await;
+    assert_eq!(client.answer().await.status, 413);
+    let mut idle = server.connect().await;
+    assert_eq!(idle.get("/livez").await.status, 200);
+    server.metric_becomes(RESTING, 1.0).await;
+    // That one began to rest after the other was answered. Each of these would be refused by a reset, had it been a request.
+    for _ in 0..20 {
+        client.send(vec![b'x'; 1_000]).await;
+        assert_eq!(server.get("/livez").await.status, 200);
+    }
+    assert_eq!(server.metric(RESTING).await, Some(1.0));
+    client.socket.shutdown().await.unwrap();
+    assert_eq!(client.closed().await, b"");
+}
+
 #[tokio::test]
 async fn shutdown_closes_connections_that_rest_after_the_linger() {
     let mut server = Server::of_app(app(), HttpConfig::default()).await;
