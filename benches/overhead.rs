@@ -4,7 +4,8 @@
 //! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` takes its time,
 //! `-- --connections 64 --pipelines task` looks at one corner. `-- --workload tensor` sends an array of a mebibyte in MessagePack
 //! there and back, `-- --workload events` asks for a hundred server-sent events, `-- --workload oip --beside oip-json` sends the array
-//! by the Open Inference Protocol, in binary and in JSON.
+//! by the Open Inference Protocol, in binary and in JSON. `-- --pipelines peer` runs the stage on another node, over QUIC: one more hop on
+//! the same cores.
 //!
 //! One binary: it starts itself again as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
 //! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, which does no more than it
@@ -15,6 +16,7 @@
 
 mod overhead_parts {
     pub(crate) mod load;
+    pub(crate) mod peer;
     pub(crate) mod server;
     pub(crate) mod workload;
 }
@@ -73,7 +75,9 @@ impl Plan {
             after(flag).unwrap_or(default).split(',').map(str::to_owned).collect()
         };
         let mut kinds = vec![Kind::Bare];
-        kinds.extend(list("--pipelines", "task,thread").iter().map(|name| Kind::of(name).expect("task or thread")));
+        kinds.extend(
+            list("--pipelines", "task,thread").iter().map(|name| Kind::of(name).expect("task, thread or peer")),
+        );
         Self {
             workload: after("--workload").map_or(Workload::Echo, |name| Workload::of(name).expect("a workload")),
             beside: after("--beside").map(|name| Workload::of(name).expect("a workload")),

@@ -12,7 +12,7 @@ use axum::response::sse::{Event, Sse};
 use axum::routing::post;
 use axum::{Json, Router};
 use callboard_codec::{DType, DataType, DecodeLimits, Format, Tensor, TensorField, TensorFields, Value};
-use callboard_core::{App, RouteSpec, Stage, StreamPipeline, StreamStage};
+use callboard_core::{App, Pipeline, RouteSpec, Stage, StreamPipeline, StreamStage};
 use callboard_http::{HttpConfig, serve, serve_router};
 use futures_util::stream;
 use schemars::JsonSchema;
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use super::peer;
 use super::workload::OIP_PATH;
 
 /// What is echoed: a small request as a model of tabular data gets it.
@@ -42,11 +43,13 @@ pub(crate) enum Kind {
     Task,
     /// A pipeline of one stage on a thread of its own.
     Thread,
+    /// A pipeline of one stage, a task on another node.
+    Peer,
 }
 
 impl Kind {
     pub(crate) fn of(name: &str) -> Option<Self> {
-        [Self::Bare, Self::Task, Self::Thread].into_iter().find(|kind| kind.argument() == name)
+        [Self::Bare, Self::Task, Self::Thread, Self::Peer].into_iter().find(|kind| kind.argument() == name)
     }
 
     fn argument(self) -> &'static str {
@@ -54,6 +57,7 @@ impl Kind {
             Self::Bare => "bare",
             Self::Task => "task",
             Self::Thread => "thread",
+            Self::Peer => "peer",
         }
     }
 
@@ -62,6 +66,7 @@ impl Kind {
             Self::Bare => "bare axum",
             Self::Task => "task stage",
             Self::Thread => "thread stage",
+            Self::Peer => "peer's stage",
         }
     }
 }
@@ -79,6 +84,17 @@ pub(crate) fn run(kind: Kind) {
         // In a task of its own: the accept loop should not share a thread with `block_on`.
         let serving = match kind {
             Kind::Bare => tokio::spawn(serve_router(listener, bare(), HttpConfig::default(), orphaned)),
+            Kind::Peer => {
+                let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone())).max_batch_size(32);
+                let gateway = App::new().route("/echo", Pipeline::<Echo, Echo>::elsewhere("echo"));
+                let (node, beyond) = peer::start(gateway, App::new().route("/echo", echo), "echo").await;
+                let client = node.client();
+                tokio::spawn(async move {
+                    let served = serve(listener, client, HttpConfig::default(), orphaned).await;
+                    drop((node, beyond));
+                    served
+                })
+            }
             Kind::Task | Kind::Thread => {
                 let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone())).max_batch_size(32);
                 let echo = if kind == Kind::Thread { echo.on_threads() } else { echo };
