@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::time::Instant;
 
-use crate::support::{Server, callboard, directory, failure, run};
+use crate::support::{PATIENCE, Server, callboard, directory, failure, run};
 
 /// A server of the digits with this identity, and where its QUIC port is.
 fn serve(cluster: &Path, words: &[&str]) -> (Server, String) {
@@ -99,12 +100,16 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     let refused = call(&first_address, &of("nothing"));
     assert!(said(&refused).contains("callboard cluster join"), "{refused:?}");
 
-    let metrics = first.request("GET /metrics HTTP/1.1", b"").body;
-    for counted in ["used_up_token", "unknown_authority"] {
-        let line = format!("callboard_net_connections_refused_total{{reason=\"{counted}\"}}");
-        assert!(metrics.contains(&line), "{metrics}");
+    // Counted when the connection is over, which its caller may know before.
+    let refused = |reason: &str| format!("callboard_net_connections_refused_total{{reason=\"{reason}\"}}");
+    let lines =
+        [refused("used_up_token"), refused("unknown_authority"), "callboard_net_members_joined_total 2\n".to_owned()];
+    let begun = Instant::now();
+    for line in lines {
+        while !first.request("GET /metrics HTTP/1.1", b"").body.contains(&line) {
+            assert!(begun.elapsed() < PATIENCE, "{line} is not there");
+        }
     }
-    assert!(metrics.contains("callboard_net_members_joined_total 2\n"), "{metrics}");
 
     let members = run(&["cluster", "members", authority.to_str().unwrap()]);
     let listed = String::from_utf8(members.stdout).unwrap();
