@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
-use callboard_core::{App, Caller, ErrorKind, Failure, Stage, StreamStage};
+use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Instant, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
 use futures_util::{StreamExt, stream};
 
-use crate::common::{IDENTITY, LONG, Served, builder, until};
+use crate::common::{IDENTITY, LONG, Served, builder, patient, until};
 
 const NEVER: u64 = u64::MAX;
 
@@ -99,13 +99,18 @@ async fn readers_that_pause_hold_up_nobody_else() {
     let served = Served::start(App::new().route_streaming("/large", large).route("/echo", echo)).await;
     let client = served.client().await;
     let mut paused = Vec::new();
+    // Sooner than the node gives up those who do not read.
+    let soon = patient().write_progress_timeout * 2 / 3;
     for _ in 0..6 {
-        let mut replies = client.replies::<_, Value>("/large", 1_usize << 20).unwrap();
-        replies.next().await.unwrap().unwrap();
+        // They outlast the call that they must not hold up.
+        let options = CallOptions::new().with_timeout(Instant::now(), LONG * 10);
+        let mut replies = client.replies_with::<_, Value>("/large", 1_usize << 20, options).unwrap();
+        tokio::time::timeout(soon, replies.next()).await.unwrap().unwrap().unwrap();
         paused.push(replies);
     }
     let value = Value::from(bytes::Bytes::from(vec![1_u8; 2 << 20]));
-    assert_eq!(client.call::<_, Value>("/echo", value.clone()).await.unwrap(), value);
+    let soon = CallOptions::new().with_timeout(Instant::now(), soon);
+    assert_eq!(client.call_with::<_, Value>("/echo", value.clone(), soon).await.unwrap(), value);
     drop(paused);
     served.comes_to_rest().await;
 }
