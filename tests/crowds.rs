@@ -69,6 +69,7 @@ fn the_crowd() {
     // An idle connection is put aside after a moment. Those that are opened meanwhile take the place of what it had.
     let patience = Instant::now() + Duration::from_secs(20);
     while gauge(&address, "resting") + 1 < gauge(&address, "open") && Instant::now() < patience {
+        #[expect(clippy::disallowed_methods, reason = "nobody announces it to another process")]
         std::thread::sleep(Duration::from_millis(100));
     }
     let after = resident_bytes(&status);
