@@ -27,23 +27,24 @@ pub(crate) struct Configured {
     node: NodeHandle,
     /// The routes of the configuration as it was read last.
     routes: Mutex<Vec<String>>,
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Configured {
     /// Of a node that was started with this plan.
     pub(crate) fn new(reread: Reread, node: NodeHandle, plan: &Plan) -> Self {
-        Self { reread: Arc::new(reread), node, routes: Mutex::new(names(plan)), turn: tokio::sync::Mutex::default() }
+        Self { reread: Arc::new(reread), node, routes: Mutex::new(names(plan)), turn: Arc::default() }
     }
 
     async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
-        let _turn = self.turn.lock().await;
+        let turn = Arc::clone(&self.turn).lock_owned().await;
         let served: HashSet<String> = self.node.client().routes().iter().map(|route| route.name().to_owned()).collect();
         let made = spawn_blocking({
             let (reread, route, served) = (Arc::clone(&self.reread), route.to_owned(), served.clone());
-            move || make(&reread, &route, &served)
+            // The turn ends with the work, also where nobody waits for it any more.
+            move || make(&reread, &route, &served).map(|made| (made, turn))
         });
-        let (all, made) = made.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
+        let ((all, made), _turn) = made.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
         let change = made?.into_iter().fold(Change::new(), |change, route| match served.contains(route.name()) {
             true => change.replace_route(route),
@@ -132,6 +133,8 @@ fn together(plan: &Plan, route: &str, served: &HashSet<String>) -> Option<HashSe
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use callboard_core::ChangeError;
 
     use super::*;
@@ -182,6 +185,20 @@ mod tests {
         configured.load("/b").await.unwrap();
         let revisions: HashSet<u64> = revisions(&node).into_iter().map(|(_, revision)| revision).collect();
         assert_eq!(revisions.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_load_whose_client_has_left_keeps_its_turn_until_it_is_over() {
+        let (_node, configured, file) = node(text(&[("/a", "\"one\"")])).await;
+        {
+            // The load cannot come to its end while somebody has the file.
+            let _reading = file.lock().unwrap();
+            let mut load = configured.load("/a");
+            assert!(load.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            drop(load);
+            assert!(configured.turn.try_lock().is_err());
+        }
+        let _next = configured.turn.lock().await;
     }
 
     #[tokio::test]

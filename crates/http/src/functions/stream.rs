@@ -32,6 +32,7 @@ use crate::request::head::Head;
 use crate::request_id::RequestId;
 use crate::respond::frame::{Frame, Kind};
 use crate::respond::stream::{Leaving, StreamForm};
+use crate::spans::RequestSpan;
 
 /// Answers a stream of calls.
 pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Body>) -> Result<Response, ApiError> {
@@ -54,6 +55,9 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
     let mut options = CallOptions::new();
     if let Some(priority) = head.priority {
         options = options.with_priority(priority);
+    }
+    if let Some(recorder) = around.recorder {
+        options = options.with_recorder(recorder.clone());
     }
     let timeout = head.timeout;
     let shared = Arc::default();
@@ -80,6 +84,7 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
         tells: MAX_TOLD,
         panics: around.metrics.panics.clone(),
         leaving: Leaving::new(around.metrics.abandoned.clone()),
+        _span: around.span.cloned(),
     };
     let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|piece| (Ok::<_, Infallible>(piece), talk)));
     let mut response = Response::new(Body::from_stream(body));
@@ -126,6 +131,8 @@ struct Talk {
     /// Answers on which a codec panicked.
     panics: Counter,
     leaving: Leaving,
+    /// Goes on until the stream ends.
+    _span: Option<Arc<RequestSpan>>,
 }
 
 /// The errors of one stream that are told in the log. Whoever sends a million calls that fail should not fill it.

@@ -34,6 +34,7 @@ use crate::infer::Around;
 use crate::request_id::RequestId;
 use crate::respond::stream::{HEARTBEAT, Heartbeat, Leaving, one_line};
 use crate::server_timing::{SERVER_TIMING, first, total};
+use crate::spans::RequestSpan;
 
 /// A call that is ready to be made.
 struct Prepared {
@@ -78,7 +79,7 @@ where
     B::Error: Into<BoxError>,
 {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
-    let Around { client, config, metrics, id: request_id, .. } = asked.around;
+    let Around { client, config, metrics, id: request_id, span, .. } = asked.around;
     let begun = admission.admitted_at();
     let mut talk = Talk {
         replies: client.submit_streaming(admission, payload, options),
@@ -89,6 +90,7 @@ where
         panics: metrics.panics.clone(),
         heartbeat: Heartbeat::new(config.stream_heartbeat),
         leaving: None,
+        _span: span.cloned(),
     };
     // The first event decides the status.
     let first_event = talk.next().await.transpose()?;
@@ -128,6 +130,8 @@ struct Talk {
     heartbeat: Heartbeat,
     /// Until the stream has begun, whoever leaves is counted by the edge.
     leaving: Option<Leaving>,
+    /// Goes on until the stream ends.
+    _span: Option<Arc<RequestSpan>>,
 }
 
 impl Talk {

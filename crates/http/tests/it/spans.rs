@@ -180,6 +180,21 @@ async fn a_request_that_expires_in_the_queue_says_so_in_its_spans() {
 }
 
 #[tokio::test]
+async fn the_span_of_a_models_stream_ends_with_it() {
+    let kept = Kept::default();
+    let count = StreamStage::each("count", |n: Arc<u8>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let app = App::new().route_streaming("/count", count);
+    let server = kept.server(app, SampleRatio::ALL).await;
+    let answer = server.post_json("/v2/models/count/generate_stream", "{\"input\": 5}").await;
+    assert_eq!(answer.text().matches("data:").count(), 5, "{answer:?}");
+    let spans = kept.after_requests(1).await;
+    let compute = by_name(&spans)["compute count"].clone();
+    assert_eq!(text(&compute, "callboard.run.end"), "done", "{spans:?}");
+    let request = spans.iter().find(|span| span.is_server).unwrap();
+    assert!(compute.end <= request.end, "{spans:?}");
+}
+
+#[tokio::test]
 async fn the_span_of_a_stream_ends_with_it() {
     let kept = Kept::default();
     let count = StreamStage::each("count", |n: Arc<u8>| stream::iter((0..*n).map(Ok::<_, Failure>)));

@@ -78,7 +78,8 @@ impl<F: Future> Calls<F> {
         }
         for index in self.turn.drain(..) {
             let slot = &mut self.slots[index];
-            slot.bell.rung.store(false, Ordering::Release);
+            // A swap and no store: it sees what was done before the bell was rung, and a ring that it does not see comes after it.
+            slot.bell.rung.swap(false, Ordering::AcqRel);
             // Woken for a call that has given its slot to another, it finds that one not ready, or nothing.
             let Some(call) = slot.call.as_mut().as_pin_mut() else { continue };
             if let Poll::Ready(output) = call.poll(&mut Context::from_waker(&slot.waker)) {

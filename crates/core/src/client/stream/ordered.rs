@@ -177,6 +177,7 @@ where
         let priority = self.options.priority().unwrap_or_else(|| admission.route().default_priority());
         let mut flight = Flight::patient(deadline, priority).of_session(self.options.session());
         flight.beyond = admission.beyond();
+        flight.recorder = self.options.recorder().cloned();
         let flight = Arc::new(flight);
         let driver = self.driver.get_or_insert_with(|| Driver::spawn(self.client.runtime()));
         driver.begin(AdmittedCall::new(admission, Arc::clone(&flight)), payload);
