@@ -53,7 +53,7 @@ pub use cluster::{Cluster, ClusterView, SingleNode, Static, View};
 pub use edge::{Edge, NetConfig};
 pub use endpoint::{BindError, Tuning, TuningError};
 pub use identity::{
-    Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, JoinToken, MemberInfo, NotAToken,
-    Role, TokenSpec,
+    Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, JoinToken, MemberInfo,
+    MemberList, NotAToken, Role, TokenSpec,
 };
 pub use join::{JoinError, join};

@@ -167,9 +167,12 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             Ok(())
         }
         ClusterArgs::Members { directory } => {
-            let members = open(directory)?.members().map_err(|error| failed("the members", &error))?;
+            let list = open(directory)?.members().map_err(|error| failed("the members", &error))?;
+            for damaged in &list.damaged {
+                output::note(format_args!("passed over: {damaged}"));
+            }
             let now = SystemTime::now();
-            members.iter().try_for_each(|member| {
+            list.members.iter().try_for_each(|member| {
                 let ago = now.duration_since(member.joined).unwrap_or_default().as_secs();
                 output::result(format_args!("{:<40} {:<8} joined {ago} s ago", member.name, member.role.as_str()))
             })

@@ -5,7 +5,7 @@
 //! so that what they write is true at once.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -76,6 +76,16 @@ pub struct MemberInfo {
     pub joined: SystemTime,
 }
 
+/// The members of a cluster.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct MemberList {
+    /// In the order of their names.
+    pub members: Vec<MemberInfo>,
+    /// What is wrong with each entry that was passed over.
+    pub damaged: Vec<IdentityError>,
+}
+
 /// Why somebody has no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Denial {
@@ -139,7 +149,6 @@ pub(crate) struct Joining<'a> {
 pub struct Authority(Arc<Inner>);
 
 struct Inner {
-    directory: PathBuf,
     cluster: String,
     certificate: CertificateDer<'static>,
     certificate_pem: String,
@@ -182,7 +191,7 @@ impl Authority {
         }
         check_private(directory)?;
         let path = directory.join(KEY);
-        let damaged = |path: &Path, reason: String| IdentityError::Damaged { path: path.to_owned(), reason };
+        let damaged = |path: &Path, reason: String| IdentityError::DamagedAuthority { path: path.to_owned(), reason };
         let key = KeyPair::from_pem(&read_private(&path)?).map_err(|error| damaged(&path, error.to_string()))?;
         let path = directory.join(CERTIFICATE);
         let certificate_pem = read(&path)?;
@@ -190,8 +199,8 @@ impl Authority {
         let certificate = certificate.map_err(|error| damaged(&path, error.to_string()))?;
         let cluster = cluster_of(&certificate).ok_or_else(|| damaged(&path, "it names no cluster".to_owned()))?;
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| damaged(&path, error.to_string()))?;
-        let (register, directory) = (Register::new(directory), directory.to_owned());
-        Ok(Self(Arc::new(Inner { directory, cluster, certificate, certificate_pem, issuer, register })))
+        let register = Register::new(directory);
+        Ok(Self(Arc::new(Inner { cluster, certificate, certificate_pem, issuer, register })))
     }
 
     /// What the cluster is called: its name, and the beginning of its authority's digest.
@@ -229,20 +238,26 @@ impl Authority {
         Ok(token)
     }
 
-    /// Who has joined and was not removed.
+    /// Who has joined and was not removed. Entries that cannot be read are told apart.
     ///
     /// # Errors
     ///
     /// A list that cannot be read.
-    pub fn members(&self) -> Result<Vec<MemberInfo>, IdentityError> {
-        let members = self.0.register.members()?.into_iter().map(|(name, entry)| {
-            let role = role(&entry.role, &self.0.directory)?;
-            Ok(MemberInfo { name, role, joined: SystemTime::UNIX_EPOCH + Duration::from_secs(entry.joined) })
-        });
-        members.collect()
+    pub fn members(&self) -> Result<MemberList, IdentityError> {
+        let (entries, mut damaged) = self.0.register.members()?;
+        let mut members = Vec::new();
+        for (name, entry) in entries {
+            let joined = SystemTime::UNIX_EPOCH + Duration::from_secs(entry.joined);
+            match role(&entry.role, &self.0.register.member_path(&name)) {
+                Ok(role) => members.push(MemberInfo { name, role, joined }),
+                Err(error) => damaged.push(error),
+            }
+        }
+        Ok(MemberList { members, damaged })
     }
 
-    /// Gives a member no further certificate: the one it has ends with its life. Says whether there was one of this name.
+    /// Gives a member no further certificate: the one it has ends with its life, and the use of a token that it has had stays spent. Says
+    /// whether there was one of this name.
     ///
     /// # Errors
     ///
@@ -301,7 +316,7 @@ impl Authority {
         if !is_label(&name) || name == OWN_NAME {
             return Err(Denial::Name(name));
         }
-        let role = role(&token.role, &self.0.directory)?;
+        let role = role(&token.role, &register.token_path(joining.token))?;
         let entry = Entry {
             id: format!("{:016x}", fastrand::u64(..)),
             role: token.role.clone(),
@@ -312,7 +327,7 @@ impl Authority {
         if known.as_ref().is_some_and(|known| known.joined_with != joined_with) {
             return Err(Denial::NameTaken(name));
         }
-        if !register.claim_use(joining.token, &token, &joined_with)? {
+        if !register.claim_use(joining.token, &token, &joined_with, &name)? {
             return Err(Denial::UsedUpToken);
         }
         let id = match known {

@@ -33,11 +33,34 @@ pub enum IdentityError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Somebody else could have read or made it, and would be taken for this user. Remedy: if nobody has, take the right from them;
-    /// else remove the directory and begin anew.
+    /// One of the authority's records of tokens and members. Remedy: restore it, or end it: `callboard cluster remove` for a member,
+    /// another token for a token.
     #[error(
-        "{} is not this user's alone: {reason}; take that right away if nobody can have used it, else remove its directory: a \
-         development identity is made anew, a cluster is joined again",
+        "{} is damaged: {reason}; restore that one file, or remove that one member (`callboard cluster remove`) or make another token",
+        path.display()
+    )]
+    DamagedRecord {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The authority's key or certificate. Remedy: a backup; without one the cluster is made anew.
+    #[error(
+        "{} is damaged: {reason}; restore it from a backup and remove nothing: a cluster whose authority is lost is made anew",
+        path.display()
+    )]
+    DamagedAuthority {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Somebody else could have read or made it, and would be taken for this user. Remedy: if nobody has, take the right from them;
+    /// else begin anew: with another development identity, by joining again, or, if it is the authority's, with another cluster.
+    #[error(
+        "{} is not this user's alone: {reason}; take that right away if nobody can have used it, else trust it no more: a \
+         development identity's directory is removed, a member joins again, and a cluster whose authority it is of is made anew",
         path.display()
     )]
     Exposed {

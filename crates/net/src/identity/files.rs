@@ -72,10 +72,43 @@ pub(super) fn private_file(path: &Path, text: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
 }
 
+/// Makes a file where there is none, whole: of several that do it at once one does, and the others hear that it exists. What fails in
+/// between, on a full disk or by a crash, leaves nothing under that name.
+pub(super) fn claim_private_file(path: &Path, text: &str) -> io::Result<()> {
+    let draft = beside(path);
+    let linked = private_file(&draft, text).and_then(|()| fs::hard_link(&draft, path));
+    let _ = fs::remove_file(&draft);
+    linked?;
+    sync_entries(path)
+}
+
+/// Removes a file. `false`: there was none.
+pub(super) fn remove_private_file(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => sync_entries(path).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until the directory of a file has its name for good: a file is on the disk before its name is, and a claim that is gone after
+/// a power cut could be made twice.
+#[cfg(unix)]
+fn sync_entries(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    fs::File::open(parent)?.sync_all()
+}
+
+#[cfg(not(unix))]
+fn sync_entries(_path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Puts a file in the place of another one, at once: readers find the old one or the new one.
 pub(super) fn replace_private_file(path: &Path, text: &str) -> Result<(), IdentityError> {
     let draft = beside(path);
-    let written = private_file(&draft, text).and_then(|()| fs::rename(&draft, path));
+    let renamed = private_file(&draft, text).and_then(|()| fs::rename(&draft, path));
+    let written = renamed.and_then(|()| sync_entries(path));
     written.map_err(|source| {
         let _ = fs::remove_file(&draft);
         failed(path, source)
@@ -93,7 +126,7 @@ pub(super) fn make_directory(directory: &Path, files: &[(&str, &str)]) -> Result
     let renamed = written.and_then(|()| match fs::rename(&draft, directory) {
         // Whoever was first has made it.
         Err(_) if files.iter().all(|(name, _)| directory.join(name).exists()) => Ok(false),
-        renamed => renamed.map(|()| true),
+        renamed => renamed.and_then(|()| sync_entries(directory)).map(|()| true),
     });
     if !matches!(renamed, Ok(true)) {
         // There may be a key in it.

@@ -37,7 +37,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 
-pub use self::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, MemberInfo, TokenSpec};
+pub use self::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, MemberInfo, MemberList, TokenSpec};
 pub(crate) use self::authority::{Denial, Joining, cluster_of};
 pub use self::certificate::Role;
 pub(crate) use self::certificate::{ISSUER_NAME, Member, NODE_NAME, Validity};

@@ -1,8 +1,9 @@
 //! What an authority has written down: its tokens, who has used them, and its members. Files of one line in its directory.
 //!
-//! A use of a token and a name are claimed by making a file that may not be there yet, which the system does for one of several at
-//! once: no process holds a lock, and a token is not used once too often by two processes, nor by one that dies. Files are small and as
-//! many as there are uses and members; tokens that are over are removed when the next one is made.
+//! A use of a token and a name are claimed by linking a file, whole, to where none may be yet, which the system does for one of several
+//! at once: no process holds a lock, and a token is not used once too often by two processes, nor by one that dies. A use belongs to one
+//! key under one name, and stays spent when that member is removed. Files are small and as many as there are uses and members; tokens
+//! that are over are removed when the next one is made. What cannot be read holds up nothing but itself.
 
 use std::fs;
 use std::io;
@@ -15,10 +16,15 @@ use serde::{Deserialize, Serialize};
 
 use super::certificate::Role;
 use super::error::IdentityError;
-use super::files::{failed, private_directory, private_file, read_private};
+use super::files::{
+    claim_private_file, failed, private_directory, read_private, remove_private_file, replace_private_file,
+};
 
 /// More uses than this are no join but a public service.
 pub(super) const MAX_USES: u32 = 1_000;
+
+/// Who has a use whose member was removed: nobody, which is no key and no name.
+const NOBODY: &str = "removed";
 
 /// What is kept of a token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +50,9 @@ pub(super) struct Entry {
     pub(super) joined: u64,
 }
 
+/// Entries with their names, and what is wrong with those that cannot be read.
+pub(super) type Read = (Vec<(String, Entry)>, Vec<IdentityError>);
+
 /// The directory of an authority.
 #[derive(Clone, Debug)]
 pub(super) struct Register {
@@ -61,7 +70,7 @@ impl Register {
         private_directory(&self.tokens).map_err(|source| failed(&self.tokens, source))?;
         self.sweep(now);
         let path = self.tokens.join(id);
-        private_file(&path, &written(token)?).map_err(|source| failed(&path, source))
+        claim_private_file(&path, &written(token)?).map_err(|source| failed(&path, source))
     }
 
     /// The token of this id, which comes from outside.
@@ -70,21 +79,35 @@ impl Register {
         if is_id { read(&self.tokens.join(id)) } else { Ok(None) }
     }
 
-    /// Takes one use of a token for whoever has this key; the same one that asks again has it already. `false`: all are taken.
-    pub(super) fn claim_use(&self, id: &str, token: &Token, key: &str) -> Result<bool, IdentityError> {
+    /// Takes one use of a token for whoever has this key and is to have this name; the same one that asks again has it already. `false`:
+    /// all are taken.
+    pub(super) fn claim_use(&self, id: &str, token: &Token, key: &str, name: &str) -> Result<bool, IdentityError> {
+        let holder = holder(key, name);
         for number in 1..=token.uses.min(MAX_USES) {
             let path = self.tokens.join(format!("{id}.{number}"));
-            match private_file(&path, key) {
-                Ok(()) => return Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    if read_private(&path)? == key {
-                        return Ok(true);
-                    }
+            if !path.exists() {
+                match claim_private_file(&path, &holder) {
+                    Ok(()) => return Ok(true),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(source) => return Err(failed(&path, source)),
                 }
-                Err(source) => return Err(failed(&path, source)),
+            }
+            // One that cannot be read is spent.
+            if read_private(&path).is_ok_and(|held_by| held_by == holder) {
+                return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Where a token is kept.
+    pub(super) fn token_path(&self, id: &str) -> PathBuf {
+        self.tokens.join(id)
+    }
+
+    /// Where a member's entry is kept.
+    pub(super) fn member_path(&self, name: &str) -> PathBuf {
+        self.members.join(name)
     }
 
     /// The member of this name, which comes from outside and is a label.
@@ -96,33 +119,44 @@ impl Register {
     pub(super) fn claim_name(&self, name: &str, entry: &Entry) -> Result<bool, IdentityError> {
         private_directory(&self.members).map_err(|source| failed(&self.members, source))?;
         let path = self.members.join(name);
-        match private_file(&path, &written(entry)?) {
+        match claim_private_file(&path, &written(entry)?) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(source) => Err(failed(&path, source)),
         }
     }
 
-    /// Forgets a member. `false`: there is none of that name.
+    /// Forgets a member, whatever is in its entry. The uses that it has had stay spent, and are nobody's: first, so that who is removed
+    /// never is there without a name and with a use. `false`: there is none of that name.
     pub(super) fn remove_member(&self, name: &str) -> Result<bool, IdentityError> {
         let path = self.members.join(name);
-        match fs::remove_file(&path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(failed(&path, source)),
+        if !path.exists() {
+            return Ok(false);
         }
-    }
-
-    /// Every member with its name, in the order of names.
-    pub(super) fn members(&self) -> Result<Vec<(String, Entry)>, IdentityError> {
-        let mut members = Vec::new();
-        for name in names(&self.members)? {
-            if let Some(entry) = self.member(&name)? {
-                members.push((name, entry));
+        for file in names(&self.tokens)?.iter().filter(|file| file.contains('.')) {
+            let path = self.tokens.join(file);
+            // One that cannot be read is nobody's already.
+            if read_private(&path).is_ok_and(|held_by| held_by.ends_with(&holder("", name))) {
+                replace_private_file(&path, NOBODY)?;
             }
         }
-        members.sort_by(|(left, _), (right, _)| left.cmp(right));
-        Ok(members)
+        remove_private_file(&path).map_err(|source| failed(&path, source))
+    }
+
+    /// Every member with its name, in the order of names, and what cannot be read in the place of one.
+    pub(super) fn members(&self) -> Result<Read, IdentityError> {
+        let (mut members, mut damaged) = (Vec::new(), Vec::new());
+        let mut names = names(&self.members)?;
+        names.sort();
+        for name in names {
+            match self.member(&name) {
+                Ok(Some(entry)) => members.push((name, entry)),
+                // Removed meanwhile.
+                Ok(None) => {}
+                Err(error) => damaged.push(error),
+            }
+        }
+        Ok((members, damaged))
     }
 
     /// Best effort: one that is left is refused all the same.
@@ -148,6 +182,11 @@ pub(super) fn is_over(token: &Token, now: SystemTime) -> bool {
 /// Since 1970.
 pub(super) fn seconds(moment: SystemTime) -> u64 {
     moment.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+/// Who has a use: a key has no space in it, nor has a name.
+fn holder(key: &str, name: &str) -> String {
+    format!("{key} {name}")
 }
 
 fn names(directory: &Path) -> Result<Vec<String>, IdentityError> {
@@ -177,12 +216,13 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, IdentityError> {
     let text = read_private(path)?;
     let record =
         Value::decode(Format::Json, &text.into(), &DecodeLimits::default()).and_then(|value| value.deserialize());
-    record.map(Some).map_err(|error| IdentityError::Damaged { path: path.to_owned(), reason: error.to_string() })
+    record.map(Some).map_err(|error| IdentityError::DamagedRecord { path: path.to_owned(), reason: error.to_string() })
 }
 
-/// The role of a record.
+/// The role of a record, which is in this file.
 pub(super) fn role(text: &str, path: &Path) -> Result<Role, IdentityError> {
-    text.parse().map_err(|reason: &str| IdentityError::Damaged { path: path.to_owned(), reason: reason.to_owned() })
+    text.parse()
+        .map_err(|reason: &str| IdentityError::DamagedRecord { path: path.to_owned(), reason: reason.to_owned() })
 }
 
 #[cfg(test)]
@@ -211,14 +251,53 @@ mod tests {
             let claiming: Vec<_> = (0..16)
                 .map(|key| {
                     let (register, token) = (&register, &token);
-                    scope.spawn(move || register.claim_use(ID, token, &format!("key {key}")).unwrap())
+                    scope.spawn(move || register.claim_use(ID, token, &format!("key-{key}"), "name").unwrap())
                 })
                 .collect();
             claiming.into_iter().map(|claimed| usize::from(claimed.join().unwrap())).sum()
         });
         assert_eq!(claimed, 3);
         let first = fs::read_to_string(register.tokens.join(format!("{ID}.1"))).unwrap();
-        assert!(register.claim_use(ID, &token, &first).unwrap(), "who asks again has its use already");
+        let (key, name) = first.split_once(' ').unwrap();
+        assert!(register.claim_use(ID, &token, key, name).unwrap(), "who asks again has its use already");
+        assert!(!register.claim_use(ID, &token, key, "another").unwrap(), "under another name it is another one");
+        assert_eq!(names(&register.tokens).unwrap().len(), 4);
+        let left = fs::read_dir(&register.tokens).unwrap().count();
+        assert_eq!(left, 4, "drafts are gone");
+    }
+
+    fn entry() -> Entry {
+        Entry { id: "1".to_owned(), role: "node".to_owned(), joined_with: "key".to_owned(), joined: 0 }
+    }
+
+    #[test]
+    fn who_is_removed_has_no_use_and_leaves_that_of_others() {
+        let register = register("removed");
+        let token = token(2, u64::MAX);
+        register.add_token(ID, &token, UNIX_EPOCH).unwrap();
+        for name in ["left", "far-left"] {
+            assert!(register.claim_use(ID, &token, "key", name).unwrap());
+            assert!(register.claim_name(name, &entry()).unwrap());
+        }
+        assert!(register.remove_member("left").unwrap());
+        assert!(!register.remove_member("left").unwrap());
+        assert!(!register.claim_use(ID, &token, "key", "left").unwrap());
+        assert!(register.claim_use(ID, &token, "key", "far-left").unwrap());
+    }
+
+    #[test]
+    fn a_damaged_entry_is_named_and_passed_over_and_can_be_removed() {
+        let register = register("damaged");
+        assert!(register.claim_name("left", &entry()).unwrap());
+        assert!(register.claim_name("right", &entry()).unwrap());
+        fs::write(register.members.join("left"), "").unwrap();
+        let (members, damaged) = register.members().unwrap();
+        assert_eq!(members, [("right".to_owned(), entry())]);
+        let [IdentityError::DamagedRecord { path, .. }] = &damaged[..] else { panic!("{damaged:?}") };
+        assert_eq!(*path, register.members.join("left"));
+        assert!(!damaged[0].to_string().contains("directory"), "{}", damaged[0]);
+        assert!(register.remove_member("left").unwrap());
+        assert!(register.claim_name("left", &entry()).unwrap());
     }
 
     #[test]
@@ -226,7 +305,7 @@ mod tests {
         let register = register("sweep");
         let old = token(2, 100);
         register.add_token(ID, &old, UNIX_EPOCH).unwrap();
-        assert!(register.claim_use(ID, &old, "key").unwrap());
+        assert!(register.claim_use(ID, &old, "key", "name").unwrap());
         let now = UNIX_EPOCH + Duration::from_secs(100);
         assert!(is_over(&old, now) && !is_over(&old, now - Duration::from_secs(1)));
         register.add_token("fedcba9876543210", &token(1, 200), now).unwrap();

@@ -3,6 +3,9 @@
 //! At two thirds of its life, a little earlier by chance so that members that have joined together do not ask together. What fails is
 //! tried again with growing pauses, as long as the certificate holds and beyond; it is counted and logged each time. The new one is shown in
 //! handshakes from then on; connections that there are go on under the old one until it is over.
+//!
+//! When it is time is reckoned on this machine's clock, and the times are the authority's: behind a clock that is ahead, each new
+//! certificate is overdue when it comes. So there is a pause behind a success as well, and a warning.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,6 +45,11 @@ pub(super) fn pause(validity: &Validity, failures: u32) -> Duration {
     (first * 2_u32.saturating_pow(failures.min(16))).min(longest)
 }
 
+/// How long to wait after a success: nothing, next to what a certificate holds, and no flood of requests where the clock is ahead.
+pub(super) fn rest(validity: &Validity) -> Duration {
+    (validity.life() / 20).min(LONGEST_PAUSE)
+}
+
 /// Keeps the certificate renewed, for as long as it is polled. Several may do it for one identity: one of them does.
 pub(crate) async fn keep_renewed(identity: Identity, endpoint: Endpoint) {
     if matches!(identity.0.origin, Origin::Development) {
@@ -58,7 +66,17 @@ pub(crate) async fn keep_renewed(identity: Identity, endpoint: Endpoint) {
         let outcome = identity.renew_once(&endpoint).await;
         drop(turn);
         match outcome {
-            Ok(()) => failures = 0,
+            Ok(()) => {
+                failures = 0;
+                let renewed = identity.validity();
+                if is_overdue(&renewed, SystemTime::now()) {
+                    tracing::warn!(
+                        left = ?identity.time_left(),
+                        "the new certificate is due for renewal already: this clock is ahead of the authority's, set both right"
+                    );
+                }
+                tokio::time::sleep(rest(&renewed)).await;
+            }
             Err(error) => {
                 let left = identity.time_left();
                 tracing::warn!(?left, "the certificate was not renewed: {}", crate::refusal::with_sources(&error));
@@ -145,5 +163,18 @@ mod tests {
         assert_eq!(pause(&validity, 0), Duration::from_secs(1));
         assert_eq!(pause(&validity, 3), Duration::from_secs(8));
         assert_eq!(pause(&validity, 40), Duration::from_secs(180));
+    }
+
+    #[test]
+    fn what_is_renewed_has_a_rest_that_is_short_next_to_its_life() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30);
+        for life in [1, 60, 600, 24 * 3600, 90 * 24 * 3600].map(Duration::from_secs) {
+            let validity = Validity::from_now(now, life);
+            assert!(rest(&validity) > Duration::ZERO && rest(&validity) <= LONGEST_PAUSE);
+            // It is over before the next one is due, on a clock that is right.
+            assert!(now + rest(&validity) < due(&validity, 1.0), "{life:?}");
+            // On one that is ahead it is due at once, and this is what keeps it from being asked for again and again.
+            assert!(is_overdue(&validity, now + life.mul_f64(0.7)));
+        }
     }
 }

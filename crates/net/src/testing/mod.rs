@@ -250,11 +250,24 @@ impl RawJoiner {
     ///
     /// When it is not let in.
     pub async fn connect(address: SocketAddr, token: &JoinToken) -> Self {
+        let (_, request) = request().expect("a request");
+        Self::with_request(address, token, request).await
+    }
+
+    /// The same with the key of this one, on another connection.
+    ///
+    /// # Panics
+    ///
+    /// When it is not let in.
+    pub async fn once_more(&self, address: SocketAddr, token: &JoinToken) -> Self {
+        Self::with_request(address, token, self.request()).await
+    }
+
+    async fn with_request(address: SocketAddr, token: &JoinToken, request: String) -> Self {
         let endpoint = Endpoint::client((std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
         let config = quinn::ClientConfig::new(Arc::new(joining_config(token.pin()).expect("a pin")));
         let connecting = endpoint.connect_with(config, address, ISSUER_NAME).expect("an address");
         let connection = connecting.await.expect("whoever has a token may ask");
-        let (_, request) = request().expect("a request");
         Self { connection, request, _endpoint: endpoint }
     }
 

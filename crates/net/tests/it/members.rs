@@ -56,6 +56,11 @@ impl Lab {
     fn counted(&self, reason: &str) -> u64 {
         counted(&self.edge, reason)
     }
+
+    /// What the members are called.
+    fn names(&self) -> Vec<String> {
+        self.authority.members().unwrap().members.into_iter().map(|member| member.name).collect()
+    }
 }
 
 async fn serve(identity: Identity) -> (Edge, Node) {
@@ -87,6 +92,12 @@ fn word(error: &JoinError) -> &str {
     }
 }
 
+/// Asks for a certificate under this name as an honest holder of the token does.
+async fn join_as(lab: &Lab, joiner: &RawJoiner, token: &JoinToken, name: &str) -> (FrameKind, String) {
+    let wish = joiner.wish(lab.authority.cluster(), token, name);
+    joiner.ask(&wish, &joiner.request()).await.unwrap()
+}
+
 async fn shout(client: &Client) -> String {
     client.call::<_, String>("/shout", "a".to_owned()).await.unwrap()
 }
@@ -104,7 +115,7 @@ async fn who_joins_as_a_node_serves_and_who_joins_as_a_client_calls() {
         assert_eq!(shout(&builder(&client).connect(&url).await.unwrap()).await, "A");
     }
     let listed: Vec<_> =
-        lab.authority.members().unwrap().into_iter().map(|member| (member.name, member.role)).collect();
+        lab.authority.members().unwrap().members.into_iter().map(|member| (member.name, member.role)).collect();
     assert_eq!(listed, [("desk".to_owned(), Role::Client), ("left".to_owned(), Role::Node)]);
     assert!(lab.edge.metrics().contains("callboard_net_members_joined_total 2\n"), "{}", lab.edge.metrics());
 }
@@ -234,6 +245,38 @@ async fn a_proof_of_another_connection_is_refused() {
     assert_eq!(refused.1, "replayed_token");
     // None of them has used it.
     lab.join(&token, "left").await.unwrap();
+}
+
+/// Who asks again with the same key because no answer came is the same member; under another name it is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_has_used_a_token_up_is_let_in_under_no_second_name() {
+    let lab = Lab::start("second-name").await;
+    let token = lab.token(|_| {});
+    let first = RawJoiner::connect(lab.edge.address(), &token).await;
+    assert_eq!(join_as(&lab, &first, &token, "left").await, (FrameKind::Certificate, String::new()));
+    let again = first.once_more(lab.edge.address(), &token).await;
+    assert_eq!(join_as(&lab, &again, &token, "left").await.0, FrameKind::Certificate);
+    for name in ["right", ""] {
+        let second = first.once_more(lab.edge.address(), &token).await;
+        assert_eq!(join_as(&lab, &second, &token, name).await, (FrameKind::Fail, "used_up_token".to_owned()));
+    }
+    assert_eq!(lab.names(), ["left"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_removed_does_not_come_back_by_the_use_it_has_had() {
+    let lab = Lab::start("removed-use").await;
+    let token = lab.token(|_| {});
+    let first = RawJoiner::connect(lab.edge.address(), &token).await;
+    assert_eq!(join_as(&lab, &first, &token, "left").await.0, FrameKind::Certificate);
+    assert!(lab.authority.remove("left").unwrap());
+    let second = first.once_more(lab.edge.address(), &token).await;
+    assert_eq!(join_as(&lab, &second, &token, "left").await, (FrameKind::Fail, "used_up_token".to_owned()));
+    assert_eq!(lab.names(), Vec::<String>::new());
+    // With another token it is welcome, key and all.
+    let other = lab.token(|_| {});
+    let third = first.once_more(lab.edge.address(), &other).await;
+    assert_eq!(join_as(&lab, &third, &other, "left").await.0, FrameKind::Certificate);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -405,7 +448,7 @@ async fn members_are_renewed_and_no_call_notices() {
         // What was renewed is kept.
         assert!(Identity::of_cluster(&lab.directory.join(name)).is_ok());
     }
-    assert!(edge.metrics().contains("callboard_net_certificate_renewals_total "), "{}", edge.metrics());
+    assert!(!edge.metrics().contains("callboard_net_certificate_renewals_total 0\n"), "{}", edge.metrics());
     assert!(!lab.edge.metrics().contains("callboard_net_members_renewed_total 0\n"), "{}", lab.edge.metrics());
 }
 
