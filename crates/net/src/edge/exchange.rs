@@ -1,7 +1,9 @@
 //! One stream: its calls as they arrive, their outcomes as they come about, in any order.
 //!
 //! Everything happens in one task, so that its end is the end of all of it: when the stream is reset, its task is dropped, and with
-//! it every call that it runs. A call is admitted before its body is read, and run when the last byte of it is there.
+//! it every call that it runs. A call is admitted before its body is read, and run when the last byte of it is there. Reading, running and
+//! writing go on beside each other. A stream on which nothing is left to do is ended after a while: one whose calls were answered is
+//! finished, so that its caller reads at its own pace, and one that had none is reset.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,14 +20,15 @@ use callboard_core::{
 use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::answer::{Answered, answered, put_outcome, write};
+use super::answer::answered;
 use super::pace::Pace;
+use super::writing::{Outcome, Writing};
 use super::{Serving, StreamGuard, streaming};
 use crate::identity::Role;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 use crate::{contained, convert};
 
-/// Calls of one stream that may be under way at once.
+/// Calls of one stream that may be under way at once, those whose outcomes are not written among them.
 pub(crate) const MAX_PACK_ENTRIES: usize = 32;
 
 /// Stages that one call may name.
@@ -34,8 +37,6 @@ pub(crate) const MAX_STAGES: usize = 16;
 /// How long the acknowledgement of an answer may take that its caller has room for. Threat: a peer that acknowledges nothing.
 const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(60);
 
-/// Which call, what became of it, and how many wait where it ran.
-type Outcome = (u16, Result<Answered, CallError>, usize);
 type Running = Abortable<Pin<Box<dyn Future<Output = Outcome> + Send>>>;
 
 /// Why a stream was not answered to its end.
@@ -60,7 +61,8 @@ pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incomi
         idle_since: Instant::now(),
         running: FuturesUnordered::new(),
         aborts: Vec::new(),
-        ready: Vec::new(),
+        writing: Writing::new(config),
+        has_begun: false,
         streams: false,
     };
     match exchange.run().await {
@@ -100,12 +102,13 @@ struct Exchange<'a> {
     receiving: Receiving,
     /// How the body comes along that is being received.
     pace: Pace,
-    /// Since when there is nothing to receive.
+    /// Since when there is nothing to do.
     idle_since: Instant,
     running: FuturesUnordered<Running>,
     aborts: Vec<(u16, AbortHandle)>,
-    /// Outcomes that are to be written.
-    ready: Vec<Outcome>,
+    writing: Writing,
+    /// There was a call on it.
+    has_begun: bool,
     /// It is a streaming call's.
     streams: bool,
 }
@@ -156,15 +159,19 @@ impl Exchange<'_> {
         let stopped = self.outgoing.stopped();
         tokio::pin!(stopped);
         let mut ended = false;
-        while !(ended && self.running.is_empty()) {
-            let due = self.due();
-            // What runs has a deadline of its own, and its caller nothing more to say.
-            let waits = !ended && (self.running.is_empty() || !matches!(self.receiving, Receiving::Nothing));
+        loop {
+            self.begin_writing();
+            if ended && self.running.is_empty() && self.writing.outcomes() == 0 {
+                break;
+            }
+            let due = self.due(ended);
             tokio::select! {
                 biased;
-                Some(outcome) = self.running.next(), if !self.running.is_empty() => {
-                    self.finished(outcome);
-                    self.write_ready().await?;
+                Some(outcome) = self.running.next(), if !self.running.is_empty() => self.finished(outcome),
+                written = self.writing.write_some(&mut self.outgoing), if self.writing.outcomes() > 0 => {
+                    written?;
+                    // Its caller begins to owe the next word when it has been given the last one.
+                    self.idle_since = Instant::now();
                 }
                 part = self.incoming.next_part(), if !ended => match part {
                     Ok(Some(part)) => {
@@ -177,10 +184,8 @@ impl Exchange<'_> {
                         }
                         if let Some(call) = call {
                             self.streams = true;
+                            self.write_all().await?;
                             return streaming::answer(self.serving, call, &mut self.outgoing, &mut self.incoming).await;
-                        }
-                        if !self.ready.is_empty() {
-                            self.write_ready().await?;
                         }
                     }
                     Ok(None) if matches!(self.receiving, Receiving::Nothing) => ended = true,
@@ -189,9 +194,10 @@ impl Exchange<'_> {
                     Err(ReadFault::Reset(_) | ReadFault::Lost(_)) => return Err(Fault::Left),
                 },
                 _ = &mut stopped => return Err(Fault::Left),
-                () = tokio::time::sleep_until(due), if waits => {
-                    self.too_late()?;
-                    self.write_ready().await?;
+                () = tokio::time::sleep_until(due.unwrap_or(self.idle_since)), if due.is_some() => {
+                    if self.too_late()? {
+                        break;
+                    }
                 }
             }
         }
@@ -199,18 +205,28 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Until when the next bytes have to be there.
-    fn due(&self) -> Instant {
-        match &self.receiving {
-            Receiving::Body(body) => body.due.instant().min(self.pace.end()),
-            Receiving::Discarded => self.pace.end(),
-            Receiving::Nothing => self.idle_since + self.serving.config.head_timeout,
-        }
+    /// Until when the next bytes have to come or go, if it is the caller who is waited for.
+    fn due(&self, ended: bool) -> Option<Instant> {
+        let writing = self.writing.due();
+        let reading = match &self.receiving {
+            _ if ended => None,
+            Receiving::Body(body) => Some(body.due.instant().min(self.pace.end())),
+            Receiving::Discarded => Some(self.pace.end()),
+            // What runs has a deadline of its own, and its caller nothing more to say; what is written has its pace.
+            Receiving::Nothing if !self.running.is_empty() || writing.is_some() => None,
+            Receiving::Nothing => Some(self.idle_since + self.serving.config.head_timeout),
+        };
+        reading.into_iter().chain(writing).min()
     }
 
-    /// What becomes of a stream on which the next bytes are not there in time.
-    fn too_late(&mut self) -> Result<(), Fault> {
+    /// What becomes of a stream on which the next bytes have not come or gone in time; says whether it is over.
+    fn too_late(&mut self) -> Result<bool, Fault> {
+        if self.writing.due().is_some_and(|due| due <= Instant::now()) {
+            return Err(Fault::Refused("slow_reader"));
+        }
         match &self.receiving {
+            // All that was called is answered. A reset would take back what has not been read yet.
+            Receiving::Nothing if self.has_begun => Ok(true),
             Receiving::Nothing => Err(Fault::Refused("silent")),
             Receiving::Body(body) if body.due.is_expired(Instant::now()) => {
                 let error =
@@ -218,7 +234,7 @@ impl Exchange<'_> {
                 let entry = body.entry;
                 self.refuse(entry, error);
                 self.receiving = Receiving::Discarded;
-                Ok(())
+                Ok(false)
             }
             Receiving::Body(_) | Receiving::Discarded => Err(Fault::Refused("slow_body")),
         }
@@ -241,7 +257,7 @@ impl Exchange<'_> {
 
     fn begin(&mut self, head: &FrameHead) -> Result<(), Fault> {
         let call: Call = head.header().map_err(|error: WireError| Fault::Refused(error.as_str()))?;
-        if self.running.len() >= MAX_PACK_ENTRIES {
+        if self.running.len() + self.writing.outcomes() >= MAX_PACK_ENTRIES {
             return Err(Fault::Refused("too_many_entries"));
         }
         if self.aborts.iter().any(|(entry, _)| *entry == head.entry) {
@@ -250,6 +266,7 @@ impl Exchange<'_> {
         if call.credit > 0 && !self.running.is_empty() {
             return Err(Fault::Refused("streaming_in_a_pack"));
         }
+        self.has_begun = true;
         let has_body = head.body_bytes > 0;
         let config = &self.serving.config;
         self.idle_since = Instant::now();
@@ -400,7 +417,7 @@ impl Exchange<'_> {
     /// A call that is not run.
     fn refuse(&mut self, entry: u16, error: CallError) {
         self.serving.metrics.refuse_call(error.kind());
-        self.ready.push((entry, Err(error), 0));
+        self.writing.push((entry, Err(error), 0));
     }
 
     /// Whether a caller that leaves leaves something behind.
@@ -408,15 +425,21 @@ impl Exchange<'_> {
         self.streams || !self.running.is_empty() || matches!(self.receiving, Receiving::Body(_))
     }
 
-    /// Gives up one call. One that is not known has ended, or never began.
+    /// Gives up one call. One that is not known has been answered, or never began.
     fn cancel(&mut self, entry: u16) {
+        let mut was_known = self.writing.forget(entry);
         if let Receiving::Body(body) = &self.receiving
             && body.entry == entry
         {
             self.receiving = Receiving::Discarded;
+            was_known = true;
         }
         if let Some(at) = self.aborts.iter().position(|(running, _)| *running == entry) {
             self.aborts.swap_remove(at).1.abort();
+            was_known = true;
+        }
+        if was_known {
+            self.serving.metrics.calls_cancelled.inc();
         }
     }
 
@@ -425,21 +448,31 @@ impl Exchange<'_> {
         self.idle_since = Instant::now();
         let Ok((entry, outcome, queued)) = outcome else { return };
         self.aborts.retain(|(running, _)| *running != entry);
-        self.ready.push((entry, outcome, queued));
+        self.writing.push((entry, outcome, queued));
     }
 
-    /// Writes every outcome that is there, in one go.
-    async fn write_ready(&mut self) -> Result<(), Fault> {
+    /// Begins to write every outcome that is there, unless others are still being written.
+    fn begin_writing(&mut self) {
+        if !self.writing.is_due() {
+            return;
+        }
         while let Some(Some(outcome)) = futures_util::FutureExt::now_or_never(self.running.next()) {
             self.finished(outcome);
         }
-        let load = load(self.serving);
-        let mut pieces = Vec::with_capacity(self.ready.len() * 2);
-        for (entry, outcome, queued) in self.ready.drain(..) {
-            let load = Load { queued: u32::try_from(queued).unwrap_or(u32::MAX), ..load };
-            put_outcome(&mut pieces, entry, outcome, load);
+        self.writing.begin(&self.serving.config, load(self.serving));
+    }
+
+    /// Writes what there is, before the stream is another's.
+    async fn write_all(&mut self) -> Result<(), Fault> {
+        loop {
+            self.begin_writing();
+            let Some(due) = self.writing.due() else { return Ok(()) };
+            tokio::select! {
+                biased;
+                written = self.writing.write_some(&mut self.outgoing) => written?,
+                () = tokio::time::sleep_until(due) => return Err(Fault::Refused("slow_reader")),
+            }
         }
-        write(&self.serving.config, &mut self.outgoing, &mut pieces).await
     }
 }
 

@@ -23,6 +23,7 @@ pub(super) struct EdgeMetrics {
     calls_refused: Family<Kind, Counter>,
     pub(super) streams: Counter,
     pub(super) cancelled: Counter,
+    pub(super) calls_cancelled: Counter,
     /// Callers that were first asked to prove that they are where they say.
     pub(super) retried: Counter,
     /// Of the peers that the node itself asks.
@@ -53,6 +54,7 @@ impl EdgeMetrics {
             calls_refused: Family::default(),
             streams: Counter::default(),
             cancelled: Counter::default(),
+            calls_cancelled: Counter::default(),
             retried: Counter::default(),
             asking: Asking::default(),
             joined: Counter::default(),
@@ -73,6 +75,8 @@ impl EdgeMetrics {
             "Streams that were given up by their callers",
             metrics.cancelled.clone(),
         );
+        let cancelled = metrics.calls_cancelled.clone();
+        registry.register("calls_cancelled", "Calls that were given up one by one, on streams that went on", cancelled);
         let retried = metrics.retried.clone();
         registry.register("connections_retried", "Callers that were first asked to prove their address", retried);
         metrics.asking.register(registry);

@@ -14,6 +14,7 @@ mod issuing;
 mod metrics;
 mod pace;
 mod streaming;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -55,8 +56,9 @@ pub struct NetConfig {
     pub max_connections: usize,
     /// How long a handshake and the hello behind it may take. Default 5 s. Threat: connections that say nothing.
     pub hello_timeout: Duration,
-    /// How long a stream may be open without a call that is being received or run. Default 10 s. Threat: streams that are opened and
-    /// never written, or kept open with nothing on them.
+    /// How long a stream may be open without a call that is being received, run or answered. Default 10 s; then a stream that had no
+    /// call is reset, and one whose calls were answered is ended. Threat: streams that are opened and never written, or kept open with
+    /// nothing on them.
     pub head_timeout: Duration,
     /// The time in which a caller has to move on within a body: [`min_bytes_per_second`](Self::min_bytes_per_second) is measured over
     /// it. Default 10 s; then the stream is reset. Threat: half a body, whose permits are everybody's. The call's own deadline holds

@@ -28,7 +28,7 @@ pub struct RawPeer {
     _transport: Arc<Transport>,
 }
 
-/// A stream that is open, and not written any more.
+/// A stream that is open.
 #[derive(Debug)]
 pub struct RawStream((Outgoing, Incoming));
 
@@ -168,21 +168,37 @@ impl RawPeer {
 }
 
 impl RawStream {
+    /// Writes more bytes.
+    ///
+    /// # Panics
+    ///
+    /// When the stream is closed.
+    pub async fn write(&mut self, mut pieces: Vec<Bytes>) {
+        self.0.0.write(&mut pieces).await.expect("the stream is open");
+    }
+
+    /// The next frame's head. Its body stays where it is.
+    ///
+    /// # Errors
+    ///
+    /// The code with which the stream was reset, if it was.
+    pub async fn next_head(&mut self) -> Result<FrameHead, Option<ResetCode>> {
+        match self.0.1.next_head().await {
+            Ok(Some(head)) => Ok(head),
+            Err(ReadFault::Reset(code)) => Err(code),
+            Ok(None) | Err(_) => Err(None),
+        }
+    }
+
     /// The next frame with its body.
     ///
     /// # Errors
     ///
     /// The code with which the stream was reset, if it was.
     pub async fn next_frame(&mut self) -> Result<(FrameHead, Bytes), Option<ResetCode>> {
-        let incoming = &mut self.0.1;
-        match incoming.next_head().await {
-            Ok(Some(head)) => {
-                let body = incoming.short_body(&head).await.map_err(|_| None)?;
-                Ok((head, body))
-            }
-            Err(ReadFault::Reset(code)) => Err(code),
-            Ok(None) | Err(_) => Err(None),
-        }
+        let head = self.next_head().await?;
+        let body = self.0.1.short_body(&head).await.map_err(|_| None)?;
+        Ok((head, body))
     }
 }
 

@@ -1,13 +1,15 @@
 //! Peers that do not keep to the protocol: refused by name, counted, and nobody else notices.
 
 use std::net::UdpSocket;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, FrameKind, Hello, ResetCode, VERSION, Welcome, cancel_frame, frame_head};
-use callboard_core::{App, Caller, Stage};
+use callboard_core::{App, Caller, Pipeline, Stage};
 use callboard_net::testing::RawPeer;
+use tokio::sync::Semaphore;
 
 use crate::common::{IDENTITY, Served, patient, until};
 
@@ -253,4 +255,82 @@ async fn a_route_may_take_less_than_others_and_refusals_are_counted() {
     // Nobody left a call behind.
     served.comes_to_rest().await;
     assert!(served.edge.metrics().contains("callboard_net_streams_cancelled_total 0"), "{}", served.edge.metrics());
+}
+
+/// The calls of one stream, which is left open.
+fn pack(calls: &[(&str, Value)]) -> Vec<Bytes> {
+    let frames = calls.iter().enumerate().flat_map(|(entry, (route, input))| {
+        let body = input.to_envelope().unwrap().into_bytes();
+        let call = Call { route: (*route).to_owned(), millis_left: 3_600_000, ..Call::default() };
+        [frame_head(FrameKind::Call, entry as u16, &call, body.len()).unwrap(), body]
+    });
+    frames.collect()
+}
+
+/// Everything that was called has been answered, and nothing more is said: what is on its way is not taken back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answers_of_a_pack_can_be_read_after_its_stream_has_fallen_silent() {
+    let mut config = patient();
+    config.head_timeout = Duration::from_millis(100);
+    let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));
+    let served = Served::start_with(app().route("/large", large), config).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    // Less than a stream has room for, so that all of it is written.
+    let mut stream = peer.begin(pack(&[("/shout", Value::from("x")), ("/large", Value::from(4_i64 << 20))])).await;
+    until(|| served.streams_begun() == 1 && served.edge.streams() == 0).await;
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let (head, body) = stream.next_frame().await.unwrap();
+        assert_eq!(head.kind, FrameKind::Done);
+        answers.push((head.entry, body.len() > 4 << 20));
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, [(0, false), (1, true)]);
+    assert_eq!(stream.next_frame().await.unwrap_err(), None, "it was ended, not reset");
+    assert_eq!(refused_streams(&served), 0, "{}", served.edge.metrics());
+}
+
+/// While somebody does not take an answer, its other calls are given up and go on as they would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_not_read_holds_up_no_other_call_of_its_stream() {
+    let mut config = patient();
+    config.write_progress_timeout = Duration::from_secs(3600);
+    let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));
+    let never = Stage::<String, String>::each_async("never", |_| std::future::pending());
+    let (open, passed) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let gate = {
+        let open = Arc::clone(&open);
+        Stage::<String, String>::each_async("gate", move |text| {
+            let open = Arc::clone(&open);
+            async move {
+                open.acquire().await.unwrap().forget();
+                Ok(text.to_string())
+            }
+        })
+    };
+    let behind = {
+        let passed = Arc::clone(&passed);
+        Stage::each("behind", move |text: &String| {
+            passed.add_permits(1);
+            Ok(text.clone())
+        })
+    };
+    let app = app().route("/large", large).route("/never", never).route("/gate", Pipeline::from(gate).then(behind));
+    let served = Served::start_with(app, config).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    let calls = [("/large", Value::from(40_i64 << 20)), ("/never", Value::from("x")), ("/gate", Value::from("x"))];
+    let mut stream = peer.begin(pack(&calls)).await;
+    // Larger than any window: it is being written for as long as it is not read.
+    assert_eq!(stream.next_head().await.unwrap().entry, 0);
+    open.add_permits(1);
+    until(|| passed.available_permits() == 1).await;
+    stream.write(vec![cancel_frame(1)]).await;
+    until(|| served.node.describe().in_flight == 0).await;
+    let metrics = served.edge.metrics();
+    assert!(metrics.contains("callboard_net_calls_cancelled_total 1\n"), "{metrics}");
+    assert_eq!(served.edge.streams(), 1);
+    drop(stream);
+    served.comes_to_rest().await;
 }
