@@ -167,6 +167,8 @@ async fn greet(connection: &Connection, serving: &Arc<Serving>) -> Result<Greete
     if !member.name.is_empty() && !hello.node.is_empty() && hello.node != member.name {
         return Err(refuse("other_name"));
     }
+    // With the welcome: its reader may begin at once.
+    serving.config.tuning.let_in(connection);
     welcome(&mut outgoing, serving, hello.max_version.min(VERSION)).await.map_err(|_| refuse("lost"))?;
     Ok(Greeted { hello, member, _control: outgoing })
 }

@@ -182,7 +182,7 @@ impl Edge {
     /// Outside a tokio runtime.
     pub fn bind(address: SocketAddr, identity: Identity, config: NetConfig) -> Result<Self, BindError> {
         let issuing = identity.authority().cloned().map(Issuing::new);
-        let transport = Transport::serving(address, identity.clone(), &config.tuning)?;
+        let transport = Transport::serving(address, identity.clone(), &config.tuning, config.tuning.answering())?;
         let local = transport.endpoint().local_addr();
         let address = local.map_err(|source| BindError::Address { address, source })?;
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use callboard_codec::wire::ResetCode;
-use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, VarInt};
+use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -62,13 +62,18 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Binds a socket that answers peers as well as it reaches them.
-    pub(crate) fn serving(address: SocketAddr, identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
+    /// Binds a socket that answers peers as well as it reaches them. Theirs begin as `answering` has it.
+    pub(crate) fn serving(
+        address: SocketAddr,
+        identity: Identity,
+        tuning: &Tuning,
+        answering: Arc<TransportConfig>,
+    ) -> Result<Self, BindError> {
         identity.check_address(address)?;
         identity.check_role()?;
         tuning.check()?;
         let mut server = ServerConfig::with_crypto(Arc::new(identity.server_config()?));
-        server.transport_config(tuning.answering());
+        server.transport_config(answering);
         // Nodes do not move, and who pretends to is refused more cheaply so.
         server.migration(false);
         server.max_incoming(tuning.max_half_open);

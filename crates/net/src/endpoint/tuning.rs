@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::congestion::CubicConfig;
-use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn::{Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 /// How QUIC is tuned. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Tuning {
     pub stream_window_bytes: u32,
     /// The same over all streams of a connection that somebody else has opened. Default 32 MiB. Threat: memory; quinn's own default is
     /// no limit. On a connection of our own each stream has its window to itself, because its number of streams is ours: a reader that
-    /// pauses must not hold up the others.
+    /// pauses must not hold up the others. Who has not said hello has 128 KiB and one stream.
     pub connection_window_bytes: u32,
     /// How many streams a peer may have open towards us, each a call or a pack of up to 32. Default 256. What is beyond waits at the
     /// caller, within its deadline.
@@ -56,6 +56,9 @@ pub(super) const LARGEST_PACKET_BYTES: u16 = 6_500;
 /// What may be on its way before anything is known of the way: ten packets, as RFC 9002 (7.2) has it. quinn's own first window is ten of its
 /// smallest, which are two of ours: the close of a young connection with something left to send would wait behind it, and never leave.
 const FIRST_WINDOW_BYTES: u64 = 10 * LARGEST_PACKET_BYTES as u64;
+
+/// What may be on its way unread from somebody who has not said who it is: the longest header there is, and a request for a certificate.
+const STRANGERS_WINDOW_BYTES: u32 = 128 << 10;
 
 /// Streams in one direction, for what a node tells those who have connected to it. They tell it nothing so.
 const ONE_WAY_STREAMS: u32 = 8;
@@ -106,11 +109,28 @@ impl Tuning {
         Arc::new(config)
     }
 
-    /// For connections that others open. Nobody reads what they would tell without being asked.
+    /// For connections that others open, until it is known [who they are](Self::let_in): one request on one stream. Whoever asks for a
+    /// certificate has shown none. Nobody reads what they would tell without being asked.
     pub(crate) fn answering(&self) -> Arc<TransportConfig> {
+        let mut config = self.transport();
+        config
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .max_concurrent_bidi_streams(VarInt::from_u32(1))
+            .receive_window(VarInt::from_u32(self.connection_window_bytes.min(STRANGERS_WINDOW_BYTES)));
+        Arc::new(config)
+    }
+
+    /// The same for those whom nobody asks who they are.
+    pub(crate) fn answering_known(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
         config.max_concurrent_uni_streams(VarInt::from_u32(0));
         Arc::new(config)
+    }
+
+    /// Gives a connection that others have opened all that is theirs.
+    pub(crate) fn let_in(&self, connection: &Connection) {
+        connection.set_receive_window(VarInt::from_u32(self.connection_window_bytes));
+        connection.set_max_concurrent_bi_streams(VarInt::from_u32(self.max_streams));
     }
 
     fn transport(&self) -> TransportConfig {

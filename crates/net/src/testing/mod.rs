@@ -44,7 +44,8 @@ impl BareEndpoint {
     ///
     /// An address that cannot be bound.
     pub fn serving(address: SocketAddr, identity: &Identity) -> Result<Self, BindError> {
-        Ok(Self(Transport::serving(address, identity.clone(), &Tuning::default())?.into()))
+        let tuning = Tuning::default();
+        Ok(Self(Transport::serving(address, identity.clone(), &tuning, tuning.answering_known())?.into()))
     }
 
     /// One that only calls.
@@ -121,6 +122,11 @@ impl RawPeer {
             Some(welcome) => Ok(welcome),
             None => Err(closed(&self.connection.closed().await)),
         }
+    }
+
+    /// Says no hello, and sends as much as it is let: on how many streams, and how many bytes.
+    pub async fn stuff(&self) -> (usize, usize) {
+        stuff(&self.connection).await
     }
 
     /// Waits until the node ends the connection.
@@ -301,6 +307,11 @@ impl RawJoiner {
         Join { cluster: cluster.to_owned(), token: token.id(), name: name.to_owned(), proof }
     }
 
+    /// Asks for nothing, and sends as much as it is let: on how many streams, and how many bytes.
+    pub async fn stuff(&self) -> (usize, usize) {
+        stuff(&self.connection).await
+    }
+
     /// What this one asks to be certified.
     #[must_use]
     pub fn request(&self) -> String {
@@ -342,6 +353,25 @@ impl RawJoiner {
             None => Err(closed(&self.connection.closed().await)),
         }
     }
+}
+
+/// Begins a frame on a stream and writes what it is let on further ones, until the connection is over: how many streams it had, and
+/// how many bytes were taken of it.
+async fn stuff(connection: &Connection) -> (usize, usize) {
+    let (mut streams, mut bytes) = (Vec::new(), 0);
+    let stuffing = async {
+        let mut chunk: &[u8] = &[0];
+        while let Ok(mut stream) = connection.open_bi().await {
+            bytes += stream.0.write(chunk).await.unwrap_or_default();
+            streams.push(stream);
+            chunk = &[0; 1 << 16];
+        }
+    };
+    tokio::select! {
+        () = stuffing => {}
+        _ = connection.closed() => {}
+    }
+    (streams.len(), bytes)
 }
 
 fn closed(error: &ConnectionError) -> (Option<ResetCode>, String) {

@@ -1,5 +1,7 @@
 //! How many may be there at once: connections, and those that have not said who they are.
 
+use std::time::Duration;
+
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{App, Caller, Stage};
 use callboard_net::testing::RawPeer;
@@ -78,6 +80,17 @@ async fn connections_are_so_many_at_most_even_where_they_come_together() {
     drop(first);
     until(|| served.edge.connections() == 0).await;
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+}
+
+/// What is sent before a hello waits unread: there is little of it, and then the time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_not_said_hello_may_send_little_and_on_one_stream() {
+    let mut config = patient();
+    config.hello_timeout = Duration::from_secs(1);
+    let served = Served::start_with(app(), config).await;
+    let peer = connect(&served).await.unwrap();
+    let sent = tokio::time::timeout(LONG, peer.stuff()).await.expect("it is closed");
+    assert_eq!(sent, (1, 1), "streams and bytes");
 }
 
 #[tokio::test]

@@ -301,6 +301,20 @@ async fn what_is_no_wish_to_join_is_refused_and_nobody_else_notices() {
     lab.join(&token, "left").await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_a_token_only_may_send_little_and_on_one_stream() {
+    let directory = common::directory("stuffed").parent().unwrap().to_owned();
+    let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
+    let mut config = patient();
+    config.hello_timeout = Duration::from_secs(1);
+    let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
+    let edge = Edge::bind(common::loopback(), identity, config).unwrap();
+    let joiner = RawJoiner::connect(edge.address(), &authority.token(&TokenSpec::default()).unwrap()).await;
+    let sent = tokio::time::timeout(LONG, joiner.stuff()).await.expect("it is closed");
+    assert_eq!(sent, (1, 1), "streams and bytes");
+    until(|| counted(&edge, "hello_timeout") == 1).await;
+}
+
 fn hello(cluster: &str) -> Hello {
     Hello { min_version: 1, max_version: VERSION, cluster: cluster.to_owned(), ..Hello::default() }
 }
