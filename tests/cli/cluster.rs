@@ -93,6 +93,22 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     assert!(said(&refused).contains("is not of the token's cluster"), "{refused:?}");
     assert!(!of("third").exists(), "nothing is left of it");
 
+    // One that was taken back, by itself or by its id.
+    let (leaked, other) = (token(&authority, &["--uses", "9"]), token(&authority, &[]));
+    let id = other.split('-').nth(2).unwrap();
+    for word in [leaked.as_str(), id] {
+        let revoked = run(&["cluster", "revoke", authority.to_str().unwrap(), word]);
+        assert!(revoked.status.success() && said(&revoked).contains("lets nobody join any more"), "{revoked:?}");
+    }
+    for token in [&leaked, &other] {
+        let refused = join(token, &first_address, &of("third"), "third");
+        assert!(said(&refused).contains("(revoked_token)"), "{refused:?}");
+    }
+    let unknown = run(&["cluster", "revoke", authority.to_str().unwrap(), "0123456789abcdef"]);
+    assert!(unknown.status.code() == Some(1) && said(&unknown).contains("there is no token"), "{unknown:?}");
+    let wrong = run(&["cluster", "revoke", authority.to_str().unwrap(), "desk"]);
+    assert!(wrong.status.code() == Some(2) && said(&wrong).contains("expected a token"), "{wrong:?}");
+
     // Who is of another cluster, or of none, is told so.
     let refused = call(&first_address, &of("other"));
     assert_eq!(refused.status.code(), Some(1));

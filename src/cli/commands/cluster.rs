@@ -1,13 +1,13 @@
 //! `callboard cluster`: makes a cluster, lets members in, and joins one.
 //!
-//! `init`, `token`, `members` and `remove` work on the files of the authority's directory, beside the node that serves it; `join` asks that node over
+//! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, beside the node that serves it; `join` asks that node over
 //! QUIC. A token is printed once, to stdout, and nothing else is.
 
 use std::io::Read;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use callboard_net::{Authority, JoinToken, QuicUrl, Role, TokenSpec, join};
+use callboard_net::{Authority, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::super::client::args::one;
@@ -21,6 +21,7 @@ use crate::config::parse_duration;
 pub(crate) enum ClusterArgs {
     Init { directory: PathBuf, name: String },
     Token { directory: PathBuf, spec: TokenSpec },
+    Revoke { directory: PathBuf, id: String },
     Join { token: String, url: QuicUrl, directory: PathBuf, name: Option<String> },
     Members { directory: PathBuf },
     Remove { directory: PathBuf, name: String },
@@ -69,6 +70,14 @@ impl ClusterArgs {
                         .value_parser(duration)
                         .help("How long its certificates hold; they are renewed before that while the member runs"),
                 ]),
+                Command::new("revoke").about("Take a token back: nobody joins with it any more").args([
+                    authority(),
+                    Arg::new("token")
+                        .value_name("TOKEN|ID")
+                        .required(true)
+                        .value_parser(token_id)
+                        .help("The token, or its id, which `token` and `members` tell"),
+                ]),
                 Command::new("join").about("Join a cluster with a token, and keep the identity").args([
                     Arg::new("token").value_name("TOKEN").required(true).help("The token; - reads it from stdin"),
                     Arg::new("url")
@@ -109,6 +118,7 @@ impl ClusterArgs {
                 spec.certificate_life = one(matches, "life");
                 Self::Token { directory: directory(), spec }
             }
+            "revoke" => Self::Revoke { directory: directory(), id: one(matches, "token") },
             "join" => Self::Join {
                 token: one(matches, "token"),
                 url: one(matches, "url"),
@@ -127,6 +137,15 @@ fn authority() -> Arg {
         .required(true)
         .value_parser(value_parser!(PathBuf))
         .help("The directory of the cluster's authority")
+}
+
+/// Of a token its id is all that is needed.
+fn token_id(text: &str) -> Result<String, String> {
+    if text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    let token: Result<JoinToken, _> = text.parse();
+    token.map(|token| token.id()).map_err(|_| "expected a token, cbt1-…, or its id of 16 hexadecimal digits".to_owned())
 }
 
 /// Limits are the authority's to tell.
@@ -151,7 +170,16 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             output::result(&token)?;
             let (role, uses) = (spec.role, spec.uses);
             let holders = if uses == 1 { format!("one {role}") } else { format!("{uses} {role}s") };
-            output::note(format_args!("lets {holders} join within {:?}; it is not shown again", spec.expires_in));
+            let (id, time) = (token.id(), spec.expires_in);
+            output::note(format_args!("{id}: lets {holders} join within {time:?}; it is not shown again"));
+            Ok(())
+        }
+        ClusterArgs::Revoke { directory, id } => {
+            let revoked = open(directory)?.revoke(id).map_err(|error| failed("not revoked", &error))?;
+            if !revoked {
+                return Err(CliError::Failed(format!("there is no token {id}, or it is over")));
+            }
+            output::note(format_args!("{id} lets nobody join any more; who has joined with it stays a member"));
             Ok(())
         }
         ClusterArgs::Join { token, url, directory, name } => {
@@ -174,7 +202,8 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             let now = SystemTime::now();
             list.members.iter().try_for_each(|member| {
                 let ago = now.duration_since(member.joined).unwrap_or_default().as_secs();
-                output::result(format_args!("{:<40} {:<8} joined {ago} s ago", member.name, member.role.as_str()))
+                let MemberInfo { name, role, token, .. } = member;
+                output::result(format_args!("{name:<40} {:<8} joined {ago} s ago with {token}", role.as_str()))
             })
         }
         ClusterArgs::Remove { directory, name } => {

@@ -1,8 +1,8 @@
 //! The authority of a cluster, in a directory of its own: who may join, under which name, and for how long.
 //!
 //! Its key is all there is to the cluster: who has it is anybody in it. One node holds the directory and gives certificates over its
-//! QUIC port; the commands `token`, `members` and `remove` work on the same files beside it, at any time. Nothing is held in memory but the key,
-//! so that what they write is true at once.
+//! QUIC port; the commands `token`, `revoke`, `members` and `remove` work on the same files beside it, at any time. Nothing is held in memory
+//! but the key, so that what they write is true at once.
 
 use std::fmt;
 use std::path::Path;
@@ -74,6 +74,8 @@ pub struct MemberInfo {
     pub role: Role,
     /// When it has joined.
     pub joined: SystemTime,
+    /// The [id](JoinToken::id) of the token with which it has joined.
+    pub token: String,
 }
 
 /// The members of a cluster.
@@ -95,6 +97,8 @@ pub(crate) enum Denial {
     UnknownToken,
     #[error("the token has expired: make a new one (`callboard cluster token --expires`)")]
     ExpiredToken,
+    #[error("the token was revoked: ask whoever runs the cluster for another one (`callboard cluster token`)")]
+    RevokedToken,
     #[error("all uses of the token are used up: make a new one (`callboard cluster token --uses`)")]
     UsedUpToken,
     #[error("the proof is not of this connection: it was recorded, passed on or damaged; join with the token itself")]
@@ -120,6 +124,7 @@ impl Denial {
             Self::OtherCluster => "other_cluster",
             Self::UnknownToken => "unknown_token",
             Self::ExpiredToken => "expired_token",
+            Self::RevokedToken => "revoked_token",
             Self::UsedUpToken => "used_up_token",
             Self::ReplayedToken => "replayed_token",
             Self::Request(_) => "bad_request",
@@ -233,6 +238,7 @@ impl Authority {
             expires: seconds(now + spec.expires_in),
             life: spec.certificate_life.as_secs(),
             public_key: token.public_key(),
+            revoked: false,
         };
         self.0.register.add_token(&token.id(), &kept, now)?;
         Ok(token)
@@ -249,7 +255,7 @@ impl Authority {
         for (name, entry) in entries {
             let joined = SystemTime::UNIX_EPOCH + Duration::from_secs(entry.joined);
             match role(&entry.role, &self.0.register.member_path(&name)) {
-                Ok(role) => members.push(MemberInfo { name, role, joined }),
+                Ok(role) => members.push(MemberInfo { name, role, joined, token: entry.token }),
                 Err(error) => damaged.push(error),
             }
         }
@@ -264,6 +270,16 @@ impl Authority {
     /// A list that cannot be written.
     pub fn remove(&self, name: &str) -> Result<bool, IdentityError> {
         if is_label(name) { self.0.register.remove_member(name) } else { Ok(false) }
+    }
+
+    /// Takes a token back, by its [id](JoinToken::id): nobody joins with it any more. Who has joined with it is a member all the same;
+    /// see [`remove`](Self::remove). Says whether there was one of this id.
+    ///
+    /// # Errors
+    ///
+    /// A record that cannot be written.
+    pub fn revoke(&self, id: &str) -> Result<bool, IdentityError> {
+        self.0.register.revoke(id)
     }
 
     pub(super) fn certificate(&self) -> &CertificateDer<'static> {
@@ -302,6 +318,9 @@ impl Authority {
         if !is_proven(&token.public_key, joining.proof, joining.exported, joining.name, joining.request) {
             return Err(Denial::ReplayedToken);
         }
+        if token.revoked {
+            return Err(Denial::RevokedToken);
+        }
         if is_over(&token, now) {
             return Err(Denial::ExpiredToken);
         }
@@ -322,6 +341,7 @@ impl Authority {
             role: token.role.clone(),
             joined_with: joined_with.clone(),
             joined: seconds(now),
+            token: joining.token.to_owned(),
         };
         let known = register.member(&name)?;
         if known.as_ref().is_some_and(|known| known.joined_with != joined_with) {

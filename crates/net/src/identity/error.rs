@@ -34,9 +34,9 @@ pub enum IdentityError {
         reason: String,
     },
     /// One of the authority's records of tokens and members. Remedy: restore it, or end it: `callboard cluster remove` for a member,
-    /// another token for a token.
+    /// `callboard cluster revoke` for a token.
     #[error(
-        "{} is damaged: {reason}; restore that one file, or remove that one member (`callboard cluster remove`) or make another token",
+        "{} is damaged: {reason}; restore that one file, or remove that one member (`callboard cluster remove`) or token (`callboard cluster revoke`)",
         path.display()
     )]
     DamagedRecord {

@@ -37,6 +37,9 @@ pub(super) struct Token {
     pub(super) life: u64,
     /// What its proofs are checked with: nobody can join with it.
     pub(super) public_key: String,
+    /// It was taken back. The record stays until it is over, so that its holder is told what has become of it.
+    #[serde(default)]
+    pub(super) revoked: bool,
 }
 
 /// A member of the cluster: who has a certificate, and may have it renewed.
@@ -48,6 +51,9 @@ pub(super) struct Entry {
     pub(super) joined_with: String,
     /// When it has joined, in seconds since 1970.
     pub(super) joined: u64,
+    /// The id of the token with which it has joined.
+    #[serde(default)]
+    pub(super) token: String,
 }
 
 /// Entries with their names, and what is wrong with those that cannot be read.
@@ -75,8 +81,20 @@ impl Register {
 
     /// The token of this id, which comes from outside.
     pub(super) fn token(&self, id: &str) -> Result<Option<Token>, IdentityError> {
-        let is_id = id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if is_id { read(&self.tokens.join(id)) } else { Ok(None) }
+        if is_token_id(id) { read(&self.tokens.join(id)) } else { Ok(None) }
+    }
+
+    /// Takes a token back: nobody joins with it any more. One that cannot be read is removed. `false`: there is none.
+    pub(super) fn revoke(&self, id: &str) -> Result<bool, IdentityError> {
+        let path = self.tokens.join(id);
+        match self.token(id) {
+            Ok(None) => Ok(false),
+            Ok(Some(token)) => {
+                replace_private_file(&path, &written(&Token { revoked: true, ..token })?)?;
+                Ok(true)
+            }
+            Err(_) => remove_private_file(&path).map_err(|source| failed(&path, source)),
+        }
     }
 
     /// Takes one use of a token for whoever has this key and is to have this name; the same one that asks again has it already. `false`:
@@ -184,6 +202,11 @@ pub(super) fn seconds(moment: SystemTime) -> u64 {
     moment.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
+/// Whether this is what a token's id looks like: what comes from outside names no other file.
+fn is_token_id(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Who has a use: a key has no space in it, nor has a name.
 fn holder(key: &str, name: &str) -> String {
     format!("{key} {name}")
@@ -237,7 +260,7 @@ mod tests {
     }
 
     fn token(uses: u32, expires: u64) -> Token {
-        Token { role: "node".to_owned(), uses, expires, life: 60, public_key: "00".to_owned() }
+        Token { role: "node".to_owned(), uses, expires, life: 60, public_key: "00".to_owned(), revoked: false }
     }
 
     const ID: &str = "0123456789abcdef";
@@ -267,7 +290,13 @@ mod tests {
     }
 
     fn entry() -> Entry {
-        Entry { id: "1".to_owned(), role: "node".to_owned(), joined_with: "key".to_owned(), joined: 0 }
+        Entry {
+            id: "1".to_owned(),
+            role: "node".to_owned(),
+            joined_with: "key".to_owned(),
+            joined: 0,
+            token: ID.to_owned(),
+        }
     }
 
     #[test]
@@ -311,6 +340,20 @@ mod tests {
         register.add_token("fedcba9876543210", &token(1, 200), now).unwrap();
         assert_eq!(register.token(ID).unwrap(), None);
         assert_eq!(names(&register.tokens).unwrap(), ["fedcba9876543210"]);
+    }
+
+    #[test]
+    fn a_token_that_is_taken_back_is_there_until_it_is_over_and_a_damaged_one_is_not() {
+        let register = register("revoked");
+        register.add_token(ID, &token(2, 100), UNIX_EPOCH).unwrap();
+        assert!(register.revoke(ID).unwrap());
+        assert_eq!(register.token(ID).unwrap(), Some(Token { revoked: true, ..token(2, 100) }));
+        for none in ["fedcba9876543210", "../members", ""] {
+            assert!(!register.revoke(none).unwrap(), "{none}");
+        }
+        fs::write(register.tokens.join(ID), "{").unwrap();
+        assert!(register.revoke(ID).unwrap());
+        assert_eq!(register.token(ID).unwrap(), None);
     }
 
     #[test]

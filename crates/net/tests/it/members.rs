@@ -180,6 +180,22 @@ async fn a_token_is_good_for_as_many_members_as_it_says_and_for_as_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_was_taken_back_lets_nobody_else_in() {
+    let lab = Lab::start("revoked").await;
+    let (token, other) = (lab.token(|spec| spec.uses = 9), lab.token(|_| {}));
+    lab.join(&token, "one").await.unwrap();
+    assert!(lab.authority.revoke(&token.id()).unwrap());
+    let error = lab.join(&token, "two").await.unwrap_err();
+    assert_eq!(word(&error), "revoked_token");
+    assert!(error.to_string().contains("callboard cluster token"), "{error}");
+    until(|| lab.counted("revoked_token") == 1).await;
+    // Who has joined with it is a member, and known by it; other tokens are as good as before.
+    let members = lab.authority.members().unwrap().members;
+    assert_eq!((members[0].name.as_str(), &members[0].token), ("one", &token.id()));
+    lab.join(&other, "two").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
     let lab = Lab::start("names").await;
     let token = lab.token(|spec| {
