@@ -3,16 +3,27 @@
 //! The same form reads a flag, a variable and a line of the file, so the three cannot disagree on what is valid. A form
 //! refuses with one message, `expected …, found …`; the expectation names the limits.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod network;
+mod words;
+
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_http::client::Origin;
-use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
+use callboard_http::{RateLimit, SampleRatio};
 use toml::de::DeValue;
 
 use super::units;
+
+pub use self::network::AdminAddress;
+pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, MaybeListen, Pages, Peers};
+pub use self::words::SecretSource;
+pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter};
+
+/// Not there.
+const NONE: &str = "none";
+
+/// Whatever is at hand.
+const AUTO: &str = "auto";
 
 /// A value before it is read: text from the command line or the environment, or a value of the file.
 #[derive(Clone, Copy, Debug)]
@@ -224,191 +235,6 @@ impl Form for Flag {
     }
 }
 
-/// An address to listen on. `localhost` is 127.0.0.1; other names are not looked up, because a listener that depends on a
-/// name server comes up on another interface the day the name changes.
-#[derive(Clone, Debug)]
-pub(crate) struct Listen;
-
-impl Form for Listen {
-    type Value = SocketAddr;
-
-    fn read(&self, raw: Raw<'_>) -> Option<SocketAddr> {
-        let text = raw.text()?;
-        if let Some(port) = text.strip_prefix("localhost:") {
-            return Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?)));
-        }
-        text.parse().ok()
-    }
-
-    fn expected(&self) -> String {
-        "an IP address and port, such as \"127.0.0.1:8000\" (port 0: any free one)".to_owned()
-    }
-
-    fn show(&self, value: &SocketAddr) -> String {
-        value.to_string()
-    }
-}
-
-/// An address to listen on, or `none`.
-#[derive(Clone, Debug)]
-pub(crate) struct MaybeListen;
-
-impl Form for MaybeListen {
-    type Value = Option<SocketAddr>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Option<SocketAddr>> {
-        match raw.text()? {
-            NONE => Some(None),
-            _ => Listen.read(raw).map(Some),
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("{}, or \"{NONE}\"", Listen.expected())
-    }
-
-    fn show(&self, value: &Option<SocketAddr>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), |address| Listen.show(address))
-    }
-}
-
-/// Where the admin listener is: an address, `off`, or `auto`.
-#[derive(Clone, Debug)]
-pub(crate) struct AdminListen;
-
-/// Where a listener is that may not be there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdminAddress {
-    /// On loopback, at the usual port, where that is free.
-    Auto,
-    /// Nowhere.
-    Off,
-    /// Here.
-    At(SocketAddr),
-}
-
-const OFF: &str = "off";
-
-impl Form for AdminListen {
-    type Value = AdminAddress;
-
-    fn read(&self, raw: Raw<'_>) -> Option<AdminAddress> {
-        match raw.text()? {
-            AUTO => Some(AdminAddress::Auto),
-            OFF => Some(AdminAddress::Off),
-            _ => Listen.read(raw).map(AdminAddress::At),
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("\"{AUTO}\", \"{OFF}\", or {}", Listen.expected())
-    }
-
-    fn show(&self, value: &AdminAddress) -> String {
-        match value {
-            AdminAddress::Auto => AUTO.to_owned(),
-            AdminAddress::Off => OFF.to_owned(),
-            AdminAddress::At(address) => Listen.show(address),
-        }
-    }
-}
-
-/// Addresses of other nodes, with commas between them, or `none`; in the file a list as well.
-#[derive(Clone, Debug)]
-pub(crate) struct Peers;
-
-impl Form for Peers {
-    type Value = Vec<SocketAddr>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Vec<SocketAddr>> {
-        if let Raw::Toml(DeValue::Array(items)) = raw {
-            return items.iter().map(|item| Listen.read(Raw::Toml(item.get_ref()))).collect();
-        }
-        match raw.text()? {
-            NONE => Some(Vec::new()),
-            text => text.split(',').map(|address| Listen.read(Raw::Text(address.trim()))).collect(),
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("addresses such as \"127.0.0.1:4433\", with commas between them, or \"{NONE}\"")
-    }
-
-    fn show(&self, value: &Vec<SocketAddr>) -> String {
-        match value.as_slice() {
-            [] => NONE.to_owned(),
-            addresses => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-        }
-    }
-}
-
-/// The path of a file, or `none`. Whether it is there is found out by whoever opens it.
-#[derive(Clone, Debug)]
-pub(crate) struct FilePath;
-
-const NONE: &str = "none";
-
-impl Form for FilePath {
-    type Value = Option<PathBuf>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Option<PathBuf>> {
-        match raw.text()? {
-            "" => None,
-            NONE => Some(None),
-            path => Some(Some(PathBuf::from(path))),
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("the path of a file, or \"{NONE}\"")
-    }
-
-    fn show(&self, value: &Option<PathBuf>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), |path| path.display().to_string())
-    }
-}
-
-/// Where API keys are: a file, `env:NAME` for a variable of the environment, or `none`. A key itself has no place on a
-/// command line, which every process of the machine can read.
-#[derive(Clone, Debug)]
-pub(crate) struct KeysFrom;
-
-/// Where secrets are read from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SecretSource {
-    /// A file.
-    File(PathBuf),
-    /// A variable of the environment.
-    Variable(String),
-}
-
-const VARIABLE: &str = "env:";
-
-impl Form for KeysFrom {
-    type Value = Option<SecretSource>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Option<SecretSource>> {
-        let text = raw.text()?;
-        match text.strip_prefix(VARIABLE) {
-            Some("") => None,
-            Some(name) => Some(Some(SecretSource::Variable(name.to_owned()))),
-            None => Some(FilePath.read(Raw::Text(text))?.map(SecretSource::File)),
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("the path of a file, \"{VARIABLE}NAME\" for a variable of the environment, or \"{NONE}\"")
-    }
-
-    fn show(&self, value: &Option<SecretSource>) -> String {
-        match value {
-            None => NONE.to_owned(),
-            Some(SecretSource::File(path)) => path.display().to_string(),
-            Some(SecretSource::Variable(name)) => format!("{VARIABLE}{name}"),
-        }
-    }
-}
-
 /// A number of requests in a time, or `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct Rate;
@@ -430,31 +256,6 @@ impl Form for Rate {
 
     fn show(&self, value: &Option<RateLimit>) -> String {
         value.map_or_else(|| NONE.to_owned(), |limit| limit.to_string())
-    }
-}
-
-/// Where spans go: a URL, or `none`.
-#[derive(Clone, Debug)]
-pub(crate) struct Collector;
-
-impl Form for Collector {
-    type Value = Option<Origin>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Option<Origin>> {
-        match raw.text()? {
-            NONE => Some(None),
-            // Without its scheme it would be read, too, but nobody writes a collector so.
-            url if url.starts_with("http://") => url.parse().ok().map(Some),
-            _ => None,
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("a URL such as \"http://127.0.0.1:4318\", without TLS, or \"{NONE}\"")
-    }
-
-    fn show(&self, value: &Option<Origin>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), Origin::to_string)
     }
 }
 
@@ -482,63 +283,6 @@ impl Form for Ratio {
     }
 }
 
-/// Origins of web pages: a list in the file, words between commas elsewhere, `*` for all, or `none`.
-#[derive(Clone, Debug)]
-pub(crate) struct Pages;
-
-impl Form for Pages {
-    type Value = Option<Cors>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Option<Cors>> {
-        if let Some(text) = raw.text() {
-            return match text {
-                NONE => Some(None),
-                text => Cors::parse(text.split(',').map(str::trim)).ok().map(Some),
-            };
-        }
-        let Raw::Toml(value) = raw else { return None };
-        let origins: Option<Vec<&str>> = value.as_array()?.iter().map(|origin| origin.get_ref().as_str()).collect();
-        Cors::parse(origins?).ok().map(Some)
-    }
-
-    fn expected(&self) -> String {
-        format!("origins such as \"https://app.example.org\", \"*\" for all, or \"{NONE}\"")
-    }
-
-    fn show(&self, value: &Option<Cors>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)
-    }
-}
-
-/// Names of hosts: a list in the file, words between commas elsewhere, `*` for all, or `none`.
-#[derive(Clone, Debug)]
-pub(crate) struct HostNames;
-
-impl Form for HostNames {
-    type Value = Hosts;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Hosts> {
-        match raw {
-            Raw::Toml(DeValue::Array(names)) => {
-                let names: Option<Vec<&str>> = names.iter().map(|name| name.get_ref().as_str()).collect();
-                Hosts::parse(names?).ok()
-            }
-            _ => match raw.text()? {
-                NONE => Some(Hosts::default()),
-                text => Hosts::parse(text.split(',').map(str::trim)).ok(),
-            },
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("names such as \"models.example.org\", \"*\" for all, or \"{NONE}\"")
-    }
-
-    fn show(&self, value: &Hosts) -> String {
-        if value.is_empty() { NONE.to_owned() } else { value.to_string() }
-    }
-}
-
 /// A number of bytes within limits, or `none` for no number at all.
 #[derive(Clone, Debug)]
 pub(crate) struct MaybeBytes(pub(crate) Bytes);
@@ -560,69 +304,6 @@ impl Form for MaybeBytes {
     fn show(&self, value: &Option<u64>) -> String {
         value.as_ref().map_or_else(|| NONE.to_owned(), |bytes| self.0.show(bytes))
     }
-}
-
-/// A name or version for people: one short line, or `auto` for whatever is at hand.
-#[derive(Clone, Debug)]
-pub(crate) struct Label;
-
-const AUTO: &str = "auto";
-
-/// A title that is longer is a description.
-const MAX_LABEL_CHARS: usize = 100;
-
-impl Form for Label {
-    type Value = Option<String>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Option<String>> {
-        let text = raw.text()?;
-        if text == AUTO {
-            return Some(None);
-        }
-        let is_line = !text.trim().is_empty() && !text.chars().any(char::is_control);
-        (is_line && text.chars().count() <= MAX_LABEL_CHARS).then(|| Some(text.to_owned()))
-    }
-
-    fn expected(&self) -> String {
-        format!("\"{AUTO}\" or one line of at most {MAX_LABEL_CHARS} characters")
-    }
-
-    fn show(&self, value: &Option<String>) -> String {
-        value.clone().unwrap_or_else(|| AUTO.to_owned())
-    }
-}
-
-/// Which log lines to write: a level, or `target=level` pairs, separated by commas.
-///
-/// A lone word that is no level is refused. Elsewhere it would be a target at its most talkative level, and a misspelt
-/// `inof` would silence the log.
-#[derive(Clone, Debug)]
-pub(crate) struct LogFilter;
-
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-
-impl Form for LogFilter {
-    type Value = String;
-
-    fn read(&self, raw: Raw<'_>) -> Option<String> {
-        let text = raw.text()?;
-        text.split(',').all(is_directive).then(|| text.to_owned())
-    }
-
-    fn expected(&self) -> String {
-        "a log filter of levels (off, error, warn, info, debug, trace), such as \"info\" or \"warn,callboard=debug\""
-            .to_owned()
-    }
-
-    fn show(&self, value: &String) -> String {
-        value.clone()
-    }
-}
-
-fn is_directive(text: &str) -> bool {
-    let is_target = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    let (target, level) = text.split_once('=').unwrap_or(("any", text));
-    !target.is_empty() && target.chars().all(is_target) && LEVELS.contains(&level)
 }
 
 #[cfg(test)]

@@ -1,0 +1,209 @@
+//! Forms of what is on a network: addresses, names of hosts, origins of pages, a collector's URL.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use callboard_http::client::Origin;
+use callboard_http::{Cors, Hosts};
+use toml::de::DeValue;
+
+use super::{AUTO, Form, NONE, Raw};
+
+/// An address to listen on. `localhost` is 127.0.0.1; other names are not looked up, because a listener that depends on a
+/// name server comes up on another interface the day the name changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Listen;
+
+impl Form for Listen {
+    type Value = SocketAddr;
+
+    fn read(&self, raw: Raw<'_>) -> Option<SocketAddr> {
+        let text = raw.text()?;
+        if let Some(port) = text.strip_prefix("localhost:") {
+            return Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?)));
+        }
+        text.parse().ok()
+    }
+
+    fn expected(&self) -> String {
+        "an IP address and port, such as \"127.0.0.1:8000\" (port 0: any free one)".to_owned()
+    }
+
+    fn show(&self, value: &SocketAddr) -> String {
+        value.to_string()
+    }
+}
+
+/// An address to listen on, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct MaybeListen;
+
+impl Form for MaybeListen {
+    type Value = Option<SocketAddr>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<SocketAddr>> {
+        match raw.text()? {
+            NONE => Some(None),
+            _ => Listen.read(raw).map(Some),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("{}, or \"{NONE}\"", Listen.expected())
+    }
+
+    fn show(&self, value: &Option<SocketAddr>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), |address| Listen.show(address))
+    }
+}
+
+/// Where the admin listener is: an address, `off`, or `auto`.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminListen;
+
+/// Where a listener is that may not be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminAddress {
+    /// On loopback, at the usual port, where that is free.
+    Auto,
+    /// Nowhere.
+    Off,
+    /// Here.
+    At(SocketAddr),
+}
+
+const OFF: &str = "off";
+
+impl Form for AdminListen {
+    type Value = AdminAddress;
+
+    fn read(&self, raw: Raw<'_>) -> Option<AdminAddress> {
+        match raw.text()? {
+            AUTO => Some(AdminAddress::Auto),
+            OFF => Some(AdminAddress::Off),
+            _ => Listen.read(raw).map(AdminAddress::At),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("\"{AUTO}\", \"{OFF}\", or {}", Listen.expected())
+    }
+
+    fn show(&self, value: &AdminAddress) -> String {
+        match value {
+            AdminAddress::Auto => AUTO.to_owned(),
+            AdminAddress::Off => OFF.to_owned(),
+            AdminAddress::At(address) => Listen.show(address),
+        }
+    }
+}
+
+/// Addresses of other nodes, with commas between them, or `none`; in the file a list as well.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers;
+
+impl Form for Peers {
+    type Value = Vec<SocketAddr>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<SocketAddr>> {
+        if let Raw::Toml(DeValue::Array(items)) = raw {
+            return items.iter().map(|item| Listen.read(Raw::Toml(item.get_ref()))).collect();
+        }
+        match raw.text()? {
+            NONE => Some(Vec::new()),
+            text => text.split(',').map(|address| Listen.read(Raw::Text(address.trim()))).collect(),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("addresses such as \"127.0.0.1:4433\", with commas between them, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Vec<SocketAddr>) -> String {
+        match value.as_slice() {
+            [] => NONE.to_owned(),
+            addresses => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+}
+
+/// Where spans go: a URL, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct Collector;
+
+impl Form for Collector {
+    type Value = Option<Origin>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<Origin>> {
+        match raw.text()? {
+            NONE => Some(None),
+            // Without its scheme it would be read, too, but nobody writes a collector so.
+            url if url.starts_with("http://") => url.parse().ok().map(Some),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("a URL such as \"http://127.0.0.1:4318\", without TLS, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<Origin>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), Origin::to_string)
+    }
+}
+
+/// Origins of web pages: a list in the file, words between commas elsewhere, `*` for all, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pages;
+
+impl Form for Pages {
+    type Value = Option<Cors>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<Cors>> {
+        if let Some(text) = raw.text() {
+            return match text {
+                NONE => Some(None),
+                text => Cors::parse(text.split(',').map(str::trim)).ok().map(Some),
+            };
+        }
+        let Raw::Toml(value) = raw else { return None };
+        let origins: Option<Vec<&str>> = value.as_array()?.iter().map(|origin| origin.get_ref().as_str()).collect();
+        Cors::parse(origins?).ok().map(Some)
+    }
+
+    fn expected(&self) -> String {
+        format!("origins such as \"https://app.example.org\", \"*\" for all, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<Cors>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)
+    }
+}
+
+/// Names of hosts: a list in the file, words between commas elsewhere, `*` for all, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct HostNames;
+
+impl Form for HostNames {
+    type Value = Hosts;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Hosts> {
+        match raw {
+            Raw::Toml(DeValue::Array(names)) => {
+                let names: Option<Vec<&str>> = names.iter().map(|name| name.get_ref().as_str()).collect();
+                Hosts::parse(names?).ok()
+            }
+            _ => match raw.text()? {
+                NONE => Some(Hosts::default()),
+                text => Hosts::parse(text.split(',').map(str::trim)).ok(),
+            },
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("names such as \"models.example.org\", \"*\" for all, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Hosts) -> String {
+        if value.is_empty() { NONE.to_owned() } else { value.to_string() }
+    }
+}

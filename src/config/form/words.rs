@@ -1,0 +1,131 @@
+//! Forms of words: paths, the places of keys, names for people, filters of the log.
+
+use std::path::PathBuf;
+
+use super::{AUTO, Form, NONE, Raw};
+
+/// The path of a file, or `none`. Whether it is there is found out by whoever opens it.
+#[derive(Clone, Debug)]
+pub(crate) struct FilePath;
+
+impl Form for FilePath {
+    type Value = Option<PathBuf>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<PathBuf>> {
+        match raw.text()? {
+            "" => None,
+            NONE => Some(None),
+            path => Some(Some(PathBuf::from(path))),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("the path of a file, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<PathBuf>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), |path| path.display().to_string())
+    }
+}
+
+/// Where API keys are: a file, `env:NAME` for a variable of the environment, or `none`. A key itself has no place on a
+/// command line, which every process of the machine can read.
+#[derive(Clone, Debug)]
+pub(crate) struct KeysFrom;
+
+/// Where secrets are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretSource {
+    /// A file.
+    File(PathBuf),
+    /// A variable of the environment.
+    Variable(String),
+}
+
+const VARIABLE: &str = "env:";
+
+impl Form for KeysFrom {
+    type Value = Option<SecretSource>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<SecretSource>> {
+        let text = raw.text()?;
+        match text.strip_prefix(VARIABLE) {
+            Some("") => None,
+            Some(name) => Some(Some(SecretSource::Variable(name.to_owned()))),
+            None => Some(FilePath.read(Raw::Text(text))?.map(SecretSource::File)),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("the path of a file, \"{VARIABLE}NAME\" for a variable of the environment, or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Option<SecretSource>) -> String {
+        match value {
+            None => NONE.to_owned(),
+            Some(SecretSource::File(path)) => path.display().to_string(),
+            Some(SecretSource::Variable(name)) => format!("{VARIABLE}{name}"),
+        }
+    }
+}
+
+/// A name or version for people: one short line, or `auto` for whatever is at hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Label;
+
+/// A title that is longer is a description.
+const MAX_LABEL_CHARS: usize = 100;
+
+impl Form for Label {
+    type Value = Option<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<String>> {
+        let text = raw.text()?;
+        if text == AUTO {
+            return Some(None);
+        }
+        let is_line = !text.trim().is_empty() && !text.chars().any(char::is_control);
+        (is_line && text.chars().count() <= MAX_LABEL_CHARS).then(|| Some(text.to_owned()))
+    }
+
+    fn expected(&self) -> String {
+        format!("\"{AUTO}\" or one line of at most {MAX_LABEL_CHARS} characters")
+    }
+
+    fn show(&self, value: &Option<String>) -> String {
+        value.clone().unwrap_or_else(|| AUTO.to_owned())
+    }
+}
+
+/// Which log lines to write: a level, or `target=level` pairs, separated by commas.
+///
+/// A lone word that is no level is refused. Elsewhere it would be a target at its most talkative level, and a misspelt
+/// `inof` would silence the log.
+#[derive(Clone, Debug)]
+pub(crate) struct LogFilter;
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl Form for LogFilter {
+    type Value = String;
+
+    fn read(&self, raw: Raw<'_>) -> Option<String> {
+        let text = raw.text()?;
+        text.split(',').all(is_directive).then(|| text.to_owned())
+    }
+
+    fn expected(&self) -> String {
+        "a log filter of levels (off, error, warn, info, debug, trace), such as \"info\" or \"warn,callboard=debug\""
+            .to_owned()
+    }
+
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+}
+
+fn is_directive(text: &str) -> bool {
+    let is_target = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let (target, level) = text.split_once('=').unwrap_or(("any", text));
+    !target.is_empty() && target.chars().all(is_target) && LEVELS.contains(&level)
+}
