@@ -96,7 +96,7 @@ impl Link {
 
     /// How many calls wait to be sent, and how many streams are open for calls.
     pub(crate) fn in_hand(&self) -> (usize, usize) {
-        (self.packer.waiting(), Arc::strong_count(&self.streams) - 2)
+        (self.packer.waiting(), Arc::strong_count(&self.streams).saturating_sub(2))
     }
 
     /// Whether the node takes an input of so many bytes.

@@ -9,10 +9,11 @@ use callboard_core::{
 };
 
 use super::Inner;
+use super::metrics::is_lost;
 use super::outputs::Outputs;
 use super::peer::{Candidate, InHand};
 use super::weigh::{Weight, better_of_two, left_out, of_session};
-use crate::client::{Answer, CONNECTION_LOST, ROOM_WAIT, Room, Talk, not_started, unreadable};
+use crate::client::{Answer, ROOM_WAIT, Room, Talk, not_started, unreadable};
 use crate::convert;
 
 /// What came of asking one peer.
@@ -79,7 +80,7 @@ impl Inner {
                 Ok(told) => return Ok((told, pick.stages)),
                 Err(error) => error,
             };
-            let was_lost = error.error_type() == Some(CONNECTION_LOST);
+            let was_lost = is_lost(&error);
             let may_have_run = was_lost && call.may_run_again.unwrap_or(pick.idempotent) && !streams;
             let goes_on = match error.kind() {
                 // What could not be begun costs nothing of the budget: the peer has not had it.
@@ -87,8 +88,8 @@ impl Inner {
                 _ if error.is_retryable() || may_have_run => self.retries.lock().take(Instant::now()),
                 _ => false,
             };
-            // That it may have run stays said, whoever refuses after that.
-            if last.as_ref().is_none_or(CallError::is_retryable) {
+            // That it may have run stays said, whoever refuses after that; an outcome that is known says more.
+            if last.as_ref().is_none_or(CallError::is_retryable) || !error.is_retryable() {
                 last = Some(error);
             }
             if !goes_on {
@@ -130,7 +131,7 @@ impl Inner {
             Ok(Told::Outputs(_)) => standing.answered(now, now - began, None),
             Err(error) if error.kind() == ErrorKind::Overloaded => standing.refused(now),
             Err(error) if error.kind() == ErrorKind::Unavailable => standing.lost(now),
-            Err(_) => standing.answered(now, now - began, None),
+            Err(_) => standing.failed(now, now - began),
         });
         told
     }

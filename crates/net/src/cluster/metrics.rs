@@ -33,7 +33,7 @@ impl Asking {
     /// A peer was asked, and this came of it. A stream counts when it begins.
     pub(super) fn asked(&self, error: Option<&CallError>) {
         let heard = match error {
-            Some(error) if error.error_type() == Some(CONNECTION_LOST) => "lost",
+            Some(error) if is_lost(error) => "lost",
             Some(error) if error.is_retryable() && error.kind() == ErrorKind::Overloaded => "overloaded",
             Some(error) if error.is_retryable() => "not_started",
             _ => "answered",
@@ -51,6 +51,11 @@ impl Asking {
         self.linked.inc();
         Linked(self.linked.clone())
     }
+}
+
+/// Whether nobody knows what became of a call. User code may give its own failures the same type.
+pub(super) fn is_lost(error: &CallError) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.error_type() == Some(CONNECTION_LOST)
 }
 
 /// A node that can be asked.

@@ -29,7 +29,7 @@ impl Outputs {
         mut talk: Talk,
         call: &Call,
         envelope: Envelope,
-        in_hand: InHand,
+        mut in_hand: InHand,
     ) -> Result<Self, CallError> {
         let head = match talk.send(call, envelope, false).await? {
             Some(early) => early,
@@ -37,6 +37,7 @@ impl Outputs {
         };
         match head.kind {
             FrameKind::Item | FrameKind::Done => {
+                in_hand.streams();
                 Ok(Self { talk, next: Some(head), credit: call.credit, taken: 0, total: 0, in_hand })
             }
             FrameKind::Fail => Err(talk.fail(&head).await),

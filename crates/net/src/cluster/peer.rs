@@ -87,7 +87,7 @@ impl Peer {
     /// A call goes there; it is counted until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>, stage: &str, now: Instant) -> InHand {
         self.note(stage, |standing| standing.began(now));
-        InHand { peer: Arc::clone(self), stage: stage.to_owned() }
+        InHand { peer: Arc::clone(self), stage: stage.to_owned(), streams: false }
     }
 
     /// Notes what was heard of a stage there.
@@ -135,9 +135,17 @@ impl Peer {
 pub(super) struct InHand {
     peer: Arc<Peer>,
     stage: String,
+    /// It is a stream that has begun.
+    streams: bool,
 }
 
 impl InHand {
+    /// It answers with a stream, whose first output is there.
+    pub(super) fn streams(&mut self) {
+        self.streams = true;
+        self.peer.note(&self.stage, |standing| standing.streams(Instant::now()));
+    }
+
     /// It goes on.
     pub(super) fn heard(&self) {
         self.peer.note(&self.stage, |standing| standing.heard(Instant::now()));
@@ -146,7 +154,7 @@ impl InHand {
 
 impl Drop for InHand {
     fn drop(&mut self) {
-        self.peer.note(&self.stage, |standing| standing.ended(Instant::now()));
+        self.peer.note(&self.stage, |standing| standing.ended(self.streams));
     }
 }
 

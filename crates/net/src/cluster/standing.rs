@@ -2,7 +2,8 @@
 //!
 //! What was heard grows old: a queue that was reported counts for half after a quarter of a second, a latency after four times itself, so that
 //! a peer that was slow is tried again when it may be well, and one that stays slow spends a small part of its time on being tried. One
-//! that has calls of ours and says nothing is taken to be as slow as it has been silent.
+//! that has calls of ours and says nothing is taken to be as slow as it has been silent. A stream that has begun owes nothing: its pauses may be
+//! its reader's.
 
 use std::time::Duration;
 
@@ -35,11 +36,13 @@ pub(super) struct Standing {
     pub(super) breaker: Breaker,
     /// Our calls that it has in hand.
     ours: usize,
+    /// Those of them of which nothing has been heard.
+    owed: usize,
     queued: usize,
     queued_at: Option<Instant>,
     latency_micros: f64,
     latency_at: Option<Instant>,
-    /// Since when it has calls of ours and has answered none.
+    /// Since when it owes us an answer and has given none.
     silent_since: Option<Instant>,
 }
 
@@ -47,14 +50,23 @@ impl Standing {
     /// A call goes there.
     pub(super) fn began(&mut self, now: Instant) {
         self.breaker.began(now);
+        if self.owed == 0 {
+            self.silent_since = Some(now);
+        }
         self.ours += 1;
-        self.silent_since.get_or_insert(now);
+        self.owed += 1;
     }
 
-    /// A call of ours is over, whatever became of it.
-    pub(super) fn ended(&mut self, now: Instant) {
+    /// A stream of ours has begun, and goes on at the pace of its reader.
+    pub(super) fn streams(&mut self, now: Instant) {
+        self.owed = self.owed.saturating_sub(1);
+        self.heard(now);
+    }
+
+    /// A call of ours is over, whatever became of it; `streamed` says that it was a stream that had begun.
+    pub(super) fn ended(&mut self, streamed: bool) {
         self.ours = self.ours.saturating_sub(1);
-        self.silent_since = (self.ours > 0).then(|| self.silent_since.unwrap_or(now));
+        self.owed = self.owed.saturating_sub(usize::from(!streamed));
     }
 
     /// It answered after so long; so many wait there now, if it said so.
@@ -72,6 +84,12 @@ impl Standing {
         if let Some(queued) = queued {
             (self.queued, self.queued_at) = (queued, Some(now));
         }
+    }
+
+    /// Its answer was an error, after so long. One that fails at once is not quick.
+    pub(super) fn failed(&mut self, now: Instant, took: Duration) {
+        let usual = Duration::from_secs_f64(self.latency(now) / 1e6);
+        self.answered(now, took.max(usual), None);
     }
 
     /// It is at work on what it has.
@@ -103,7 +121,7 @@ impl Standing {
     /// How long a call takes there, as far as can be told now, in microseconds.
     pub(super) fn latency_micros(&self, now: Instant) -> f64 {
         let silent = match self.silent_since {
-            Some(since) if self.ours > 0 => now.saturating_duration_since(since).as_secs_f64() * 1e6,
+            Some(since) if self.owed > 0 => now.saturating_duration_since(since).as_secs_f64() * 1e6,
             _ => 0.0,
         };
         self.latency(now).max(silent).max(1.0)
@@ -137,7 +155,7 @@ mod tests {
     fn answered(standing: &mut Standing, now: Instant, took: Duration, queued: usize) {
         standing.began(now);
         standing.answered(now, took, Some(queued));
-        standing.ended(now);
+        standing.ended(false);
     }
 
     #[test]
@@ -159,7 +177,7 @@ mod tests {
                 let is_over = *ends <= now;
                 if is_over {
                     standings[*who].answered(*ends, *ends - *began, Some(0));
-                    standings[*who].ended(*ends);
+                    standings[*who].ended(false);
                 }
                 !is_over
             });
@@ -173,7 +191,7 @@ mod tests {
         }
         for (who, began, ends) in pending {
             standings[who].answered(ends, ends - began, Some(0));
-            standings[who].ended(ends);
+            standings[who].ended(false);
         }
         first as f64 / calls as f64
     }
@@ -209,8 +227,47 @@ mod tests {
         answered(&mut standing, start, millis(5), 0);
         standing.began(start + millis(10));
         assert!(standing.latency_micros(start + millis(510)) >= 500_000.0);
-        standing.ended(start + millis(510));
+        standing.ended(false);
         assert!(standing.latency_micros(start + millis(510)) < 5_000.0, "with nothing in hand it owes no word");
+    }
+
+    #[test]
+    fn a_reader_that_pauses_does_not_make_its_peer_slow() {
+        let (mut standing, start) = (Standing::default(), Instant::now());
+        standing.began(start);
+        standing.streams(start + millis(5));
+        standing.answered(start + millis(5), millis(5), None);
+        let later = start + Duration::from_secs(60);
+        assert!(standing.latency_micros(later) < 5_000.0);
+        assert_eq!(standing.in_hand(later), 1);
+        // What is called now is waited for from now on, with the stream and after it.
+        standing.began(later);
+        assert!(standing.latency_micros(later) < 5_000.0);
+        standing.ended(true);
+        assert!(standing.latency_micros(later + millis(500)) >= 500_000.0);
+        standing.ended(false);
+        assert_eq!(standing.in_hand(later), 0);
+    }
+
+    #[test]
+    fn what_is_heard_when_nothing_is_in_hand_begins_no_silence() {
+        let (mut standing, start) = (Standing::default(), Instant::now());
+        standing.began(start);
+        standing.ended(false);
+        standing.answered(start, millis(5), None);
+        let later = start + Duration::from_secs(3600);
+        standing.began(later);
+        assert!(standing.latency_micros(later) < 5_000.0);
+    }
+
+    #[test]
+    fn one_that_fails_at_once_does_not_look_quick() {
+        let (mut standing, now) = (Standing::default(), Instant::now());
+        (0..50).for_each(|_| answered(&mut standing, now, millis(5), 0));
+        (0..50).for_each(|_| standing.failed(now, Duration::from_micros(100)));
+        assert!(standing.latency_micros(now) > 4_900.0);
+        standing.failed(now, millis(500));
+        assert!(standing.latency_micros(now) > 50_000.0);
     }
 
     #[test]
@@ -229,7 +286,7 @@ mod tests {
         let (mut standing, now) = (Standing::default(), Instant::now());
         standing.began(now);
         standing.refused(now);
-        standing.ended(now);
+        standing.ended(false);
         assert_eq!(standing.in_hand(now), FULL);
         assert!(standing.in_hand(now + Duration::from_secs(2)) == 0);
     }

@@ -85,7 +85,12 @@ fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
         async move {
             begun.fetch_add(1, Ordering::SeqCst);
             open.acquire().await.unwrap().forget();
-            Ok(*n)
+            match *n {
+                13 => Err(Failure::new("unlucky").with_type("Superstition")),
+                // As code does that passes on what it heard of others.
+                14 => Err(Failure::new("downstream").with_type("connection_lost")),
+                n => Ok(n),
+            }
         }
     })
 }
@@ -146,7 +151,7 @@ async fn deadlines_and_cancellation_cross_to_the_peer() {
 }
 
 /// Two workers; the one that has the call is cut off. What it had begun is run again only where that was allowed.
-async fn lost_with_a_call(contract: Contract) -> (Result<i64, callboard_core::CallError>, usize) {
+async fn lost_with_a_call(contract: Contract, n: i64) -> (Result<i64, callboard_core::CallError>, usize) {
     let open = Arc::new(Semaphore::new(0));
     let begun: [Arc<AtomicUsize>; 2] = Default::default();
     let worker = |begun| {
@@ -159,7 +164,7 @@ async fn lost_with_a_call(contract: Contract) -> (Result<i64, callboard_core::Ca
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     until(|| gateway.cluster.linked() == 2).await;
     let client = gateway.served.node.client();
-    let call = tokio::spawn(async move { client.call::<_, i64>("/run", 5).await });
+    let call = tokio::spawn(async move { client.call::<_, i64>("/run", n).await });
     until(|| runs(&begun[0]) + runs(&begun[1]) == 1).await;
     let (lost, rest) = if runs(&begun[0]) == 1 { (first, second) } else { (second, first) };
     lost.edge.shutdown(Duration::ZERO).await;
@@ -172,13 +177,34 @@ async fn lost_with_a_call(contract: Contract) -> (Result<i64, callboard_core::Ca
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_lost_with_its_peer_is_run_again_where_that_does_no_harm() {
-    let (outcome, begun) = lost_with_a_call(Contract::Idempotent).await;
+    let (outcome, begun) = lost_with_a_call(Contract::Idempotent, 5).await;
     assert_eq!((outcome.unwrap(), begun), (5, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_second_peer_makes_of_a_lost_call_is_its_outcome() {
+    let (outcome, begun) = lost_with_a_call(Contract::Idempotent, 13).await;
+    let error = outcome.unwrap_err();
+    assert_eq!((error.kind(), error.error_type(), begun), (ErrorKind::Failed, Some("Superstition"), 2), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_is_an_outcome_whatever_its_type_is_called() {
+    let (open, begun) = (Arc::new(Semaphore::new(2)), Arc::default());
+    let worker = || Served::start(App::new().route("/held", held(&open, &begun).idempotent()));
+    let (first, second) = (worker().await, worker().await);
+    let pipeline = Pipeline::<i64, i64>::elsewhere("held");
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
+    gateway.is_linked_to(2).await;
+    let error = gateway.call(14).await.unwrap_err();
+    assert_eq!((error.kind(), runs(&begun)), (ErrorKind::Failed, 1), "{error}");
+    let metrics = gateway.served.edge.metrics();
+    assert!(metrics.contains("callboard_net_peers_asked_total{heard=\"answered\"} 1"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_may_have_run_is_run_at_most_once() {
-    let (outcome, begun) = lost_with_a_call(Contract::AtMostOnce).await;
+    let (outcome, begun) = lost_with_a_call(Contract::AtMostOnce, 5).await;
     let error = outcome.unwrap_err();
     assert_eq!((error.kind(), error.was_started(), begun), (ErrorKind::Unavailable, true, 1), "{error}");
 }
