@@ -1,7 +1,6 @@
 //! One connection: its handshake, its hello, its streams.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +10,8 @@ use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, Offer, ResetC
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
 
-use super::{Open, Serving, StreamGuard, exchange, issuing};
+use super::half_open::{Entrance, Place};
+use super::{NetConfig, Open, Serving, StreamGuard, exchange, issuing};
 use crate::convert;
 use crate::endpoint::code;
 use crate::identity::{JOIN_ALPN, Member, Role, Validity};
@@ -20,6 +20,9 @@ use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
 /// The oldest version that is still understood.
 const OLDEST_VERSION: u8 = 1;
+
+/// Clients leave this part of all connections to nodes: an eighth.
+const NODES_PART: usize = 8;
 
 /// How soon peers hear of a stage that has come.
 const OFFERS_EVERY: Duration = Duration::from_millis(100);
@@ -30,39 +33,22 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Accepts until the endpoint is closed.
 pub(super) async fn accept_all(endpoint: Endpoint, serving: Arc<Serving>) {
     while let Some(arriving) = endpoint.accept().await {
-        let metrics = &serving.metrics;
-        let half_open = serving.half_open.load(Ordering::Acquire);
-        let limit = serving.config.tuning.max_half_open;
-        if half_open >= limit || serving.connections.lock().len() >= serving.config.max_connections {
-            metrics.refuse("too_many");
-            arriving.refuse();
-            continue;
+        // Whether there is room for one more connection is asked when it is known whose: who joins or renews needs none.
+        let (from, is_proven) = (arriving.remote_address().ip(), arriving.remote_address_validated());
+        match serving.half_open.enter(from, is_proven, &serving.config.tuning) {
+            Entrance::Open(place) => {
+                tokio::spawn(serve(arriving, Arc::clone(&serving), place));
+            }
+            Entrance::Prove => {
+                serving.metrics.retried.inc();
+                // It was not validated, so there is a way to ask.
+                let _ = arriving.retry();
+            }
+            Entrance::Full => {
+                serving.metrics.refuse("too_many");
+                arriving.refuse();
+            }
         }
-        // Under a flood, first packets have to prove where they come from: it costs this side nothing to remember.
-        if half_open > limit / 4 && !arriving.remote_address_validated() {
-            metrics.retried.inc();
-            // It was not validated, so there is a way to ask.
-            let _ = arriving.retry();
-            continue;
-        }
-        let half_open = HalfOpen::new(&serving);
-        tokio::spawn(serve(arriving, Arc::clone(&serving), half_open));
-    }
-}
-
-/// Counts a connection until it has said hello.
-struct HalfOpen(Arc<Serving>);
-
-impl HalfOpen {
-    fn new(serving: &Arc<Serving>) -> Self {
-        serving.half_open.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(serving))
-    }
-}
-
-impl Drop for HalfOpen {
-    fn drop(&mut self) {
-        self.0.half_open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -74,7 +60,7 @@ struct Greeted {
     _control: Outgoing,
 }
 
-async fn serve(arriving: Arriving, serving: Arc<Serving>, half_open: HalfOpen) {
+async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
     let (limit, peer) = (serving.config.hello_timeout, arriving.remote_address());
     let refused = |word: &'static str| {
         serving.metrics.refuse(word);
@@ -101,13 +87,12 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, half_open: HalfOpen) {
             if let (Some(address), Some(view)) = (address, serving.view.get()) {
                 view.introduce(address);
             }
-            let Some(open) = OpenGuard::try_new(&serving, connection.clone(), address.is_some()) else {
-                // Others were quicker.
+            let Some(open) = OpenGuard::try_new(&serving, &connection, &member, address.is_some()) else {
                 refused("too_many");
                 connection.close(code(ResetCode::Refused), b"too_many");
                 return;
             };
-            drop(half_open);
+            drop(place);
             tokio::select! {
                 () = serve_streams(&connection, &serving, member.role) => {}
                 () = expiry(member.validity) => {
@@ -303,16 +288,24 @@ struct OpenGuard<'a> {
 }
 
 impl<'a> OpenGuard<'a> {
-    /// `None`: there are as many as there may be.
-    fn try_new(serving: &'a Serving, connection: Connection, is_peer: bool) -> Option<Self> {
+    /// `None`: there are as many as there may be, of all, of this member, or of clients.
+    fn try_new(serving: &'a Serving, connection: &Connection, member: &Member, is_peer: bool) -> Option<Self> {
         let mut open = serving.connections.lock();
-        if open.len() >= serving.config.max_connections {
+        let NetConfig { max_connections: limit, max_connections_per_member: share, .. } = serving.config;
+        let of_member = || open.iter().filter(|open| open.name == member.name).count();
+        let of_clients = || open.iter().filter(|open| open.role == Role::Client).count();
+        // Under the development identity nobody has a name, and all are one user.
+        let is_full = open.len() >= limit
+            || !member.name.is_empty() && of_member() >= share
+            || member.role == Role::Client && of_clients() >= limit - limit / NODES_PART;
+        if is_full {
             return None;
         }
-        open.push(Open { connection: connection.clone(), is_peer });
+        let (name, role) = (member.name.clone(), member.role);
+        open.push(Open { connection: connection.clone(), is_peer, name, role });
         serving.metrics.accepted.inc();
         serving.metrics.open.inc();
-        Some(Self { serving, connection })
+        Some(Self { serving, connection: connection.clone() })
     }
 }
 

@@ -10,6 +10,7 @@
 mod answer;
 mod connection;
 mod exchange;
+mod half_open;
 mod issuing;
 mod metrics;
 mod pace;
@@ -32,6 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use self::half_open::HalfOpen;
 use self::issuing::Issuing;
 use self::metrics::EdgeMetrics;
 use crate::client::{Greeting, too_large};
@@ -51,9 +53,12 @@ const LAST_PACKETS: Duration = Duration::from_millis(500);
 pub struct NetConfig {
     /// The name under which the node is known to its peers. Default: empty, a node without a name.
     pub node: String,
-    /// Connections at once. Default 1,024. Threat: memory; an idle one takes some tens of KiB. What is beyond is refused in the
-    /// handshake, or behind it where many come at once.
+    /// Connections at once. Default 1,024. Threat: memory; an idle one takes some tens of KiB. What is beyond is refused behind the
+    /// hello; who joins or has its certificate renewed is none of them. Clients leave an eighth to nodes.
     pub max_connections: usize,
+    /// How many of them may be of one member of a cluster, by the name in its certificate. Default 256. Threat: one client that takes
+    /// all of them. Whoever runs many processes with one identity pairs it with `max_connections`.
+    pub max_connections_per_member: usize,
     /// How long a handshake and the hello behind it may take. Default 5 s. Threat: connections that say nothing.
     pub hello_timeout: Duration,
     /// How long a stream may be open without a call that is being received, run or answered. Default 10 s; then a stream that had no
@@ -87,6 +92,7 @@ impl Default for NetConfig {
         Self {
             node: String::new(),
             max_connections: 1024,
+            max_connections_per_member: 256,
             hello_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(10),
             body_progress_timeout: Duration::from_secs(10),
@@ -147,7 +153,7 @@ struct Serving {
     /// The cluster's authority, if this node has it.
     issuing: Option<Issuing>,
     /// Connections that have not said hello.
-    half_open: AtomicUsize,
+    half_open: HalfOpen,
     draining: AtomicBool,
     connections: Mutex<Vec<Open>>,
     /// Who is told of peers that come by.
@@ -167,6 +173,9 @@ struct Open {
     connection: Connection,
     /// It is a node's, which wants to know what is offered.
     is_peer: bool,
+    /// Whose it is; empty under the development identity.
+    name: String,
+    role: Role,
 }
 
 impl Edge {
@@ -194,7 +203,7 @@ impl Edge {
             metrics: EdgeMetrics::new(identity.clone()),
             identity,
             issuing,
-            half_open: AtomicUsize::new(0),
+            half_open: HalfOpen::default(),
             draining: AtomicBool::new(false),
             connections: Mutex::default(),
             view: OnceLock::new(),

@@ -27,6 +27,9 @@ pub struct Tuning {
     /// How many connections may be under way that have not said hello. Default 1,024; what is beyond is refused. Threat: floods of first packets. From a
     /// quarter of it on, callers must first prove that they are where they say, which costs them a round trip.
     pub max_half_open: usize,
+    /// How many of them may come from one address that they have proven; of IPv6, from one /64. Default 128. Threat: one machine that
+    /// keeps everybody else out, renewals too. Behind one address for all callers, such as a NAT, set it to `max_half_open`.
+    pub max_half_open_per_address: usize,
     /// Bad weather, for tests. Default none.
     #[doc(hidden)]
     pub faults: Option<crate::testing::Faults>,
@@ -41,6 +44,7 @@ impl Default for Tuning {
             connection_window_bytes: 32 << 20,
             max_streams: 256,
             max_half_open: 1024,
+            max_half_open_per_address: 128,
             faults: None,
         }
     }
@@ -95,6 +99,9 @@ impl Tuning {
         }
         if self.max_half_open == 0 {
             return wrong("max_half_open", "0".to_owned(), "1 or more");
+        }
+        if self.max_half_open_per_address == 0 {
+            return wrong("max_half_open_per_address", "0".to_owned(), "1 or more");
         }
         Ok(())
     }
@@ -176,5 +183,7 @@ mod tests {
         assert!(with(&|tuning| tuning.connection_window_bytes = 1 << 31).starts_with("connection_window_bytes is"));
         assert!(with(&|tuning| tuning.max_streams = 0).starts_with("max_streams is 0"));
         assert!(with(&|tuning| tuning.max_half_open = 0).starts_with("max_half_open is 0"));
+        let said = with(&|tuning| tuning.max_half_open_per_address = 0);
+        assert!(said.starts_with("max_half_open_per_address is 0"), "{said}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{App, Caller, Stage};
-use callboard_net::testing::RawPeer;
+use callboard_net::testing::{BareEndpoint, RawPeer};
 use callboard_net::{BindError, ConnectError, Edge};
 
 use crate::common::{IDENTITY, LONG, Served, builder, loopback, patient, until};
@@ -74,12 +74,44 @@ async fn connections_are_so_many_at_most_even_where_they_come_together() {
     let _ = second.greet(&hello()).await;
     let ended = tokio::time::timeout(LONG, second.closed()).await.expect("it is closed");
     assert_eq!(ended, (Some(ResetCode::Refused), "too_many".to_owned()));
-    let said = connect(&served).await.unwrap_err();
-    assert!(said.contains("refused"), "{said}");
+    // Who comes later hears the same.
+    let third = connect(&served).await.unwrap();
+    let _ = third.greet(&hello()).await;
+    let ended = tokio::time::timeout(LONG, third.closed()).await.expect("it is closed");
+    assert_eq!(ended, (Some(ResetCode::Refused), "too_many".to_owned()));
     assert_eq!(served.edge.connections(), 1);
     drop(first);
     until(|| served.edge.connections() == 0).await;
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+}
+
+/// From an address of loopback, if the system has more than one.
+async fn connect_from(from: [u8; 4], served: &Served) -> Option<Result<RawPeer, String>> {
+    let endpoint = BareEndpoint::serving((from, 0).into(), &IDENTITY).ok()?;
+    Some(RawPeer::over(&endpoint, served.edge.address()).await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_that_says_no_hello_keeps_nobody_else_out() {
+    let mut config = patient();
+    (config.tuning.max_half_open, config.tuning.max_half_open_per_address) = (16, 2);
+    let served = Served::start_with(app(), config).await;
+    let mut silent = Vec::new();
+    let said = loop {
+        match connect(&served).await {
+            Ok(peer) => silent.push(peer),
+            Err(said) => break said,
+        }
+    };
+    assert!(said.contains("refused"), "{said}");
+    // Some before addresses had to be proven, and two that have proven it.
+    assert_eq!(silent.len(), 5 + 2);
+    let Some(other) = connect_from([127, 0, 0, 9], &served).await else {
+        println!("skipped: this system has one address on loopback only");
+        return;
+    };
+    other.unwrap().greet(&hello()).await.unwrap();
+    assert!(connect(&served).await.is_err());
 }
 
 /// What is sent before a hello waits unread: there is little of it, and then the time is over.

@@ -10,7 +10,7 @@ use callboard_core::{App, Caller, Elsewhere, ErrorKind, Node, Pipeline, Stage};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
     Authority, BindError, Client, ClientBuilder, Cluster, ConnectError, Edge, Identity, IdentityError, JoinError,
-    JoinToken, QuicUrl, Role, Static, TokenSpec, join,
+    JoinToken, NetConfig, QuicUrl, Role, Static, TokenSpec, join,
 };
 
 use crate::common::{self, LONG, patient, until};
@@ -29,9 +29,14 @@ struct Lab {
 
 impl Lab {
     async fn start(name: &str) -> Self {
+        Self::start_with(name, patient()).await
+    }
+
+    async fn start_with(name: &str, config: NetConfig) -> Self {
         let directory = common::directory(name).parent().unwrap().to_owned();
         let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
-        let (edge, node) = serve(Identity::of_cluster(&directory.join("authority")).unwrap()).await;
+        let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
+        let (edge, node) = serve_with(identity, config).await;
         Self { directory, authority, edge, _node: node }
     }
 
@@ -64,7 +69,11 @@ impl Lab {
 }
 
 async fn serve(identity: Identity) -> (Edge, Node) {
-    let edge = Edge::bind(common::loopback(), identity, patient()).unwrap();
+    serve_with(identity, patient()).await
+}
+
+async fn serve_with(identity: Identity, config: NetConfig) -> (Edge, Node) {
+    let edge = Edge::bind(common::loopback(), identity, config).unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
     (edge, node)
@@ -329,6 +338,41 @@ async fn who_has_a_token_only_may_send_little_and_on_one_stream() {
     let sent = tokio::time::timeout(LONG, joiner.stuff()).await.expect("it is closed");
     assert_eq!(sent, (1, 1), "streams and bytes");
     until(|| counted(&edge, "hello_timeout") == 1).await;
+}
+
+/// A client has its share of a node, all clients leave some to nodes, and who wants a certificate needs none of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
+    let mut config = patient();
+    (config.max_connections, config.max_connections_per_member) = (8, 4);
+    let lab = Lab::start_with("shares", config).await;
+    let cluster = lab.authority.cluster();
+    let mut open = Vec::new();
+    for (name, most) in [("desk", 4), ("lap", 3)] {
+        let client = lab.member(Role::Client, name).await;
+        for _ in 0..most {
+            let peer = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
+            peer.greet(&hello(cluster)).await.unwrap();
+            open.push(peer);
+            until(|| lab.edge.connections() == open.len()).await;
+        }
+        assert_eq!(lab.edge.connections(), open.len());
+        let beyond = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
+        // The welcome may be on its way already; there is no more behind it.
+        let _ = beyond.greet(&hello(cluster)).await;
+        let ended = tokio::time::timeout(LONG, beyond.closed()).await.expect("it is closed");
+        assert_eq!(ended, (Some(ResetCode::Refused), "too_many".to_owned()), "{name}");
+    }
+    let node = lab.member(Role::Node, "left").await;
+    let peer = RawPeer::connect(lab.edge.address(), &node).await.unwrap();
+    peer.greet(&hello(cluster)).await.unwrap();
+    until(|| lab.edge.connections() == 8).await;
+    // There is not one left, and members come and are renewed.
+    let brief = lab.token(|spec| spec.certificate_life = Duration::from_secs(2));
+    let renewed = lab.join(&brief, "right").await.unwrap();
+    let _edge = Edge::bind(common::loopback(), renewed, patient()).unwrap();
+    until(|| !lab.edge.metrics().contains("callboard_net_members_renewed_total 0\n")).await;
+    assert_eq!(lab.edge.connections(), 8);
 }
 
 fn hello(cluster: &str) -> Hello {
