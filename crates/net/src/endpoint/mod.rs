@@ -2,6 +2,7 @@
 //!
 //! What is read and written on streams runs wherever its caller does; packets, acknowledgements and timers are the thread's.
 
+mod ids;
 mod thaw;
 mod thread;
 mod tuning;
@@ -12,12 +13,12 @@ use std::sync::Arc;
 
 use callboard_codec::wire::ResetCode;
 use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
-use quinn_proto::HashedConnectionIdGenerator;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use self::ids::ConnectionIds;
 use self::thread::OwnThread;
 pub use self::tuning::{Tuning, TuningError};
-use crate::identity::{Identity, IdentityError, NODE_NAME, keep_renewed};
+use crate::identity::{Identity, IdentityError, NODE_NAME, fresh_key, keep_renewed};
 
 /// Datagrams wait in it while the thread is busy; the system's default of 208 KiB is a few milliseconds of a large body.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -102,8 +103,8 @@ impl Transport {
         let thread = OwnThread::spawn().map_err(BindError::Thread)?;
         // Both keys survive a restart: who comes back at the same address can tell its peers that their connections are gone.
         let mut config = EndpointConfig::new(Arc::new(identity.derived_key("stateless reset", bound)));
-        let number = identity.derived_number("connection ids", bound);
-        config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(number)));
+        let ids = ConnectionIds::new(identity.derived_key("connection ids", bound), fresh_key()?);
+        config.cid_generator(move || Box::new(ids.clone()));
         config
             .max_udp_payload_size(tuning::LARGEST_PACKET_BYTES)
             .map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;

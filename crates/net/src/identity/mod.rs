@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use ring::{digest, hmac};
+use ring::{digest, hmac, rand};
 use rustls::RootCertStore;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -241,12 +241,6 @@ impl Identity {
         hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, format!("{purpose} at {address}").as_bytes()).as_ref())
     }
 
-    /// A number for one purpose, as [`derived_key`](Self::derived_key).
-    pub(crate) fn derived_number(&self, purpose: &str, address: SocketAddr) -> u64 {
-        let tag = hmac::sign(&self.derived_key(purpose, address), b"number");
-        tag.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
-    }
-
     /// A certificate of this authority for any time, never renewed: for tests of what is said of it.
     pub(crate) fn issued(authority: &Authority, member: &Member) -> Result<Self, IdentityError> {
         let (certificate, key) = authority.issue(member, false)?;
@@ -309,6 +303,12 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// A key that nobody has had before.
+pub(crate) fn fresh_key() -> Result<hmac::Key, IdentityError> {
+    let key = hmac::Key::generate(hmac::HMAC_SHA256, &rand::SystemRandom::new());
+    key.map_err(|_| IdentityError::Unusable("the system gives no random numbers".into()))
+}
+
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> IdentityError {
     IdentityError::Unusable(Box::new(error))
 }
@@ -348,10 +348,13 @@ mod tests {
         let of_cluster = || Identity::of_cluster(&directory.join("authority")).unwrap();
         let development = || Identity::development_in(&directory.join("development")).unwrap();
         for (before, after) in [(of_cluster(), of_cluster()), (development(), development())] {
-            let number = |identity: &Identity, address| identity.derived_number("connection ids", address);
-            assert_eq!(number(&before, here), number(&after, here));
-            assert_ne!(number(&before, here), number(&before, there));
-            assert_ne!(before.derived_number("another", here), number(&before, here));
+            let tag = |identity: &Identity, purpose, address| {
+                hmac::sign(&identity.derived_key(purpose, address), b"id").as_ref().to_vec()
+            };
+            let first = tag(&before, "connection ids", here);
+            assert_eq!(first, tag(&after, "connection ids", here));
+            assert_ne!(first, tag(&before, "connection ids", there));
+            assert_ne!(first, tag(&before, "another", here));
         }
     }
 

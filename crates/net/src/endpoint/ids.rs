@@ -1,0 +1,114 @@
+//! Connection ids that do not come twice, and that this address knows as its own after a restart.
+//!
+//! ```text
+//!   10 bytes              6 bytes
+//!   never the same again  an HMAC of them, under a key that survives a restart
+//! ```
+//!
+//! Whoever connects is told the token that resets its connection, and the key of these tokens survives a restart: were ids used again
+//! (RFC 9000, 10.3.2), strangers could collect the tokens of connections to come. The tag tells packets for connections of before
+//! a restart, which are answered with such a token, from those for nobody, which are not answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
+use ring::hmac;
+
+/// The part that is unique. By chance two of a billion are the same once in two million times.
+const UNIQUE_BYTES: usize = 10;
+
+/// The part that is checked. One forgery in 2^48 is answered with 40 bytes.
+const TAG_BYTES: usize = 6;
+
+const ID_BYTES: usize = UNIQUE_BYTES + TAG_BYTES;
+
+/// Makes ids and knows them. Cloning shares the count, so that no two have the same.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionIds {
+    own: hmac::Key,
+    /// Of this process alone: what comes next cannot be told from what came before.
+    fresh: hmac::Key,
+    count: Arc<AtomicU64>,
+}
+
+impl ConnectionIds {
+    /// With the key by which they are known later, and one that never was before.
+    pub(super) fn new(own: hmac::Key, fresh: hmac::Key) -> Self {
+        Self { own, fresh, count: Arc::default() }
+    }
+
+    fn tag(&self, unique: &[u8]) -> [u8; TAG_BYTES] {
+        first_bytes(&hmac::sign(&self.own, unique))
+    }
+}
+
+impl ConnectionIdGenerator for ConnectionIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        let unique: [u8; UNIQUE_BYTES] = first_bytes(&hmac::sign(&self.fresh, &count.to_le_bytes()));
+        let mut id = [0; ID_BYTES];
+        id[..UNIQUE_BYTES].copy_from_slice(&unique);
+        id[UNIQUE_BYTES..].copy_from_slice(&self.tag(&unique));
+        ConnectionId::new(&id)
+    }
+
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        // Of another length where another version of QUIC has written it.
+        let (unique, tag) = id.split_at_checked(UNIQUE_BYTES).ok_or(InvalidCid)?;
+        if self.tag(unique) == tag { Ok(()) } else { Err(InvalidCid) }
+    }
+
+    fn cid_len(&self) -> usize {
+        ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<std::time::Duration> {
+        None
+    }
+}
+
+/// As many as are asked for, of the 32 that there are.
+fn first_bytes<const N: usize>(tag: &hmac::Tag) -> [u8; N] {
+    std::array::from_fn(|at| tag.as_ref()[at])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn ids(own: &[u8], fresh: &[u8]) -> ConnectionIds {
+        let key = |bytes| hmac::Key::new(hmac::HMAC_SHA256, bytes);
+        ConnectionIds::new(key(own), key(fresh))
+    }
+
+    #[test]
+    fn no_id_comes_twice_whoever_makes_it() {
+        let mut before = ids(b"own", b"first");
+        let (mut beside, mut after) = (before.clone(), ids(b"own", b"second"));
+        let mut all = HashSet::new();
+        for _ in 0..1000 {
+            for generator in [&mut before, &mut beside, &mut after] {
+                assert!(all.insert(generator.generate_cid().to_vec()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_id_is_known_after_a_restart_and_nobody_elses_is() {
+        let id = ids(b"own", b"first").generate_cid();
+        assert_eq!(id.len(), 16);
+        assert!(ids(b"own", b"second").validate(&id).is_ok());
+        assert!(ids(b"another", b"first").validate(&id).is_err());
+        for at in 0..ID_BYTES {
+            let mut other = id.to_vec();
+            other[at] ^= 1;
+            assert!(ids(b"own", b"first").validate(&ConnectionId::new(&other)).is_err(), "{at}");
+        }
+        for length in [0, 1, 8, 10, 15, 20] {
+            assert!(ids(b"own", b"first").validate(&ConnectionId::new(&[7; 20][..length])).is_err(), "{length}");
+        }
+    }
+}
