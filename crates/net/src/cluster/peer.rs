@@ -121,7 +121,14 @@ impl Peer {
                     linked = None;
                     tracing::info!(peer = %self.address, "link lost: {ended}");
                 }
-                Err(fault) => tracing::debug!("no link: {fault}"),
+                Err(fault) => {
+                    tracing::debug!("no link: {fault}");
+                    // The one that was to be replaced may have ended in the meantime.
+                    if linked.is_some() && !self.is_linked() {
+                        self.link.store(None);
+                        linked = None;
+                    }
+                }
             }
             // All peers of a node that comes back would be there at once.
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;

@@ -482,6 +482,20 @@ async fn a_connection_ends_when_its_certificate_does() {
     until(|| lab.counted("outlived_certificate") == 1).await;
 }
 
+/// Its link is kept until there is another, and there never is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
+    let lab = Lab::start("unlinked").await;
+    let now = SystemTime::now();
+    let brief = issued(&lab.authority, Role::Node, "left", now - Duration::from_secs(60), now + Duration::from_secs(6));
+    let (edge, _node) = serve(brief).await;
+    let gate_edge = Edge::bind(common::loopback(), lab.member(Role::Node, "gate").await, patient()).unwrap();
+    let cluster = Cluster::start(&gate_edge, Arc::new(Static::new([edge.address()])));
+    let counted = |peers| gate_edge.metrics().contains(&format!("callboard_net_peers_linked {peers}\n"));
+    until(|| cluster.linked() == 1 && counted(1)).await;
+    until(|| cluster.linked() == 0 && counted(0)).await;
+}
+
 /// Over more than the life of a certificate, with calls all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_renewed_and_no_call_notices() {
