@@ -7,8 +7,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::access_lines::{AccessLines, Flushing};
 use super::error::CliError;
+use super::log_lines::{Flushing, LogLines};
 
 /// The actor library opens a span around every message, whose number tells a reader nothing.
 const QUIET: &str = "ractor";
@@ -24,15 +24,15 @@ pub(crate) fn start(filter: &str, access: bool) -> Result<Option<Flushing>, CliE
     let is_wanted = typed.iter().any(|(target, _)| target.starts_with(QUIET));
     let filter = if is_wanted { typed } else { typed.with_target(QUIET, LevelFilter::WARN) };
     let filter = filter.with_target(ACCESS, LevelFilter::OFF);
+    let gathered = LogLines::default();
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(gathered.clone())
         .with_ansi(io::stderr().is_terminal())
         .with_filter(filter);
-    let gathered = AccessLines::default();
     let requests = access.then(|| gathered.clone().with_filter(Targets::new().with_target(ACCESS, LevelFilter::INFO)));
     // An error says that somebody else was first.
-    if tracing_subscriber::registry().with(lines).with(requests).try_init().is_err() || !access {
+    if tracing_subscriber::registry().with(lines).with(requests).try_init().is_err() {
         return Ok(None);
     }
-    gathered.flush_to_stderr().map(Some).map_err(|error| CliError::because("the access log", &error))
+    gathered.flush_to_stderr().map(Some).map_err(|error| CliError::because("the log", &error))
 }

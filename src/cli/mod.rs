@@ -13,7 +13,6 @@
 //!
 //! `call` and `bench` are clients: they know no plan and no settings, only a URL. `cluster` works on the directories of identities.
 
-mod access_lines;
 mod admin;
 mod args;
 mod bench;
@@ -22,6 +21,7 @@ mod commands;
 mod error;
 mod example;
 mod identity;
+mod log_lines;
 mod logging;
 mod output;
 mod repository;

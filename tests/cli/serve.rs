@@ -143,3 +143,39 @@ fn the_metrics_are_those_of_the_operations_page() {
     let documented: Vec<(&str, &str)> = here.map(|(name, kind)| (name.as_str(), *kind)).collect();
     assert_eq!(told, documented);
 }
+
+/// Whoever started it may have stopped reading long ago.
+#[test]
+fn a_server_whose_messages_nobody_reads_goes_on_answering() {
+    use std::io::Write as _;
+
+    // A line of the log for every request beside its line of the access log, and more of both than a pipe holds.
+    let server = Server::digits(&["--log", "debug"]);
+    for _ in 0..40 {
+        let mut stream = server.connect();
+        let request = b"GET /v2/models/digits HTTP/1.1\r\nhost: test\r\n\r\n";
+        for _ in 0..100 {
+            stream.write_all(request).unwrap();
+            read_one(&mut stream);
+        }
+    }
+}
+
+/// The end of one answer that has a length.
+fn read_one(stream: &mut std::net::TcpStream) {
+    use std::io::Read as _;
+
+    let mut seen = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let read = stream.read(&mut piece).unwrap();
+        assert_ne!(read, 0, "{}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&seen).to_ascii_lowercase();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()).unwrap();
+        if body.len() >= length.trim().parse().unwrap() {
+            return;
+        }
+    }
+}

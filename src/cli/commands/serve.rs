@@ -14,10 +14,10 @@ use callboard_net::{Cluster, Edge, NetConfig, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
-use super::super::access_lines::Flushing;
 use super::super::admin::{AdminDoor, AdminSocket};
 use super::super::error::CliError;
 use super::super::identity::identity;
+use super::super::log_lines::Flushing;
 use super::super::repository::{Configured, Reread};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::Signals;

@@ -116,12 +116,15 @@ impl Wish {
     }
 }
 
+/// An object with these members, or nothing. A list of them in their order is no object, though serde would take it.
 fn read<T: Default + DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
-    match body.trim_ascii() {
-        [] => Ok(T::default()),
-        json => serde_json::from_slice(json)
-            .map_err(|error| Refusal::new(format!("failed to parse the request JSON buffer: {error}"))),
-    }
+    let members = match body.trim_ascii() {
+        [] => return Ok(T::default()),
+        json => serde_json::from_slice::<Map<String, Value>>(json),
+    };
+    members
+        .and_then(|members| T::deserialize(Value::Object(members)))
+        .map_err(|error| Refusal::new(format!("failed to parse the request JSON buffer: {error}")))
 }
 
 #[cfg(test)]
@@ -139,6 +142,8 @@ mod tests {
             "failed to load 'm': parameter 'config' is not supported: a model is what the server's configuration says";
         assert_eq!(refused(true, "{\"parameters\":{\"config\":\"{}\"}}"), why);
         assert!(refused(true, "{\"parameters\":{\"unload_dependents\":true}}").contains("unload_dependents"));
-        assert!(refused(false, "[").starts_with("failed to parse"));
+        for body in ["[", "[]", "[{}]", "null", "{\"parameters\":[]}"] {
+            assert!(refused(false, body).starts_with("failed to parse"), "{body}");
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! The way of the access log to stderr: lines are gathered for a moment and written together.
+//! The way of log lines to stderr: they are gathered for a moment and written together, by a thread of its own.
 //!
-//! A write for every request would cost more than the request's own bookkeeping. So a thread of its own writes what has
-//! gathered, every [`PAUSE`] and once more at the end. **Full**, because nobody reads stderr: lines are left out and counted,
-//! and the count is written when there is room again; no request waits for its line.
+//! A write for every request would cost more than the request's own bookkeeping, and one that nobody reads would hold up the
+//! thread that writes it: one of the runtime's, and with it the server. So the thread writes what has gathered, every [`PAUSE`] and once
+//! more at the end. **Full**, because nobody reads stderr: lines are left out and counted, and the count is written when there is
+//! room again; nobody waits for a line.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::Context;
 
 /// Short enough to look like at once.
@@ -22,7 +24,7 @@ const MOST_BYTES: usize = 8 << 20;
 
 /// Where lines gather.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AccessLines(Arc<Mutex<Gathered>>);
+pub(crate) struct LogLines(Arc<Mutex<Gathered>>);
 
 #[derive(Debug, Default)]
 struct Gathered {
@@ -37,7 +39,7 @@ pub(crate) struct Flushing {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl AccessLines {
+impl LogLines {
     /// Begins to write.
     pub(crate) fn flush_to_stderr(&self) -> io::Result<Flushing> {
         let lines = self.clone();
@@ -49,7 +51,7 @@ impl AccessLines {
             }
             lines.write_out(spare, io::stderr().lock());
         };
-        let thread = thread::Builder::new().name("access-log".to_owned()).spawn(work)?;
+        let thread = thread::Builder::new().name("log".to_owned()).spawn(work)?;
         Ok(Flushing { stop: Some(stop), thread: Some(thread) })
     }
 
@@ -70,7 +72,7 @@ impl AccessLines {
         let gathered = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), gathered);
         _ = to.write_all(&gathered.text);
         if gathered.left_out > 0 {
-            _ = writeln!(to, "access log: {} lines left out, stderr was not read in time", gathered.left_out);
+            _ = writeln!(to, "log: {} lines left out, stderr was not read in time", gathered.left_out);
         }
         let mut text = gathered.text;
         text.clear();
@@ -87,9 +89,30 @@ impl Drop for Flushing {
     }
 }
 
-impl<S: Subscriber> Layer<S> for AccessLines {
+/// Lines of the access log.
+impl<S: Subscriber> Layer<S> for LogLines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         self.append(|text| callboard_http::write_access_line(event, text));
+    }
+}
+
+/// All other lines: each comes whole.
+impl io::Write for &LogLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.append(|text| text.extend_from_slice(line));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogLines {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> &'a Self {
+        self
     }
 }
 
@@ -99,7 +122,7 @@ mod tests {
 
     #[test]
     fn lines_that_nobody_reads_are_left_out_and_counted() {
-        let lines = AccessLines::default();
+        let lines = LogLines::default();
         let line = vec![b'x'; MOST_BYTES / 2];
         for _ in 0..4 {
             lines.append(|text| text.extend_from_slice(&line));
