@@ -216,8 +216,8 @@ enum Phase {
         outputs: mpsc::Receiver<Payload>,
         outcome: BoxFuture<StageOutcome>,
         ended: Option<StageOutcome>,
-        /// The input again, while another node may take the call if this one refuses it.
-        spare: Option<Payload>,
+        /// The input again, and the revision that was chosen, while another node may take the call if this one refuses it.
+        spare: Option<(Payload, Option<u64>)>,
     },
     /// The streaming stage is at work on another node, and so are those behind it, up to this step.
     Elsewhere { outputs: PayloadReplies, passed: usize },
@@ -297,10 +297,12 @@ impl Talk {
                     // Refused before it began. What this node said of itself is what its caller can do something about.
                     Err(refusal) => match spare.take().filter(|_| refusal.is_retryable()) {
                         None => return Err(refusal),
-                        Some(payload) => match stream_elsewhere(&steps[streams_at..], payload, flight, None).await {
-                            Err(error) if error.is_retryable() => return Err(refusal),
-                            begun => *phase = elsewhere(begun?),
-                        },
+                        Some((payload, revision)) => {
+                            match stream_elsewhere(&steps[streams_at..], payload, flight, revision).await {
+                                Err(error) if error.is_retryable() => return Err(refusal),
+                                begun => *phase = elsewhere(begun?),
+                            }
+                        }
                     },
                 },
                 Phase::Elsewhere { outputs, passed } => match outputs.next().await {
@@ -337,7 +339,7 @@ impl Talk {
                     begun => return begun.map(elsewhere),
                 }
             }
-            StreamPlace::Here { may_leave } => may_leave.then(|| payload.clone()),
+            StreamPlace::Here { may_leave, revision } => may_leave.then(|| (payload.clone(), revision)),
         };
         let Some(pool) = pool else {
             return Err(CallError::new(ErrorKind::Internal, "the streaming step is not a stage"));

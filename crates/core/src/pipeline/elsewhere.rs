@@ -7,6 +7,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
 
@@ -20,6 +21,9 @@ use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::Phase;
+
+/// How long a call that can wait leaves nodes alone that have no room: as long as they say, within these bounds.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// What will be there, or why not.
 pub type FromElsewhere<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
@@ -83,6 +87,8 @@ pub struct StageCall {
     pub options: CallOptions,
     /// They may be run a second time when their outcome is not known. `None`: the node that runs them knows.
     pub may_run_again: Option<bool>,
+    /// The node that asks runs the first of them as well, and will where no other has room: there is no need to wait for any.
+    pub runs_here: bool,
     /// The revision of the first stage that was chosen for this call.
     pub revision: Option<u64>,
     /// How many outputs there is room for, where the first stage streams.
@@ -185,7 +191,7 @@ pub(super) async fn run_stages(
         [Graph::Elsewhere(name), ..] => {
             check_time(flight, now, name.as_str())?;
             let Some(beyond) = &flight.beyond else { return Err(nowhere(name)) };
-            return leave(&*beyond.0, call_of(steps, payload, flight, None), flight).await;
+            return leave_patiently(&*beyond.0, call_of(steps, payload, flight, None), flight).await;
         }
         _ => return Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
     };
@@ -225,12 +231,34 @@ async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> R
     outcome.map(|ran| (ran.reply, ran.stages))
 }
 
+/// Leaves, and where no node has room for a call that can wait, asks again in a moment: until somebody has, or its time is up.
+async fn leave_patiently(
+    elsewhere: &dyn Elsewhere,
+    call: StageCall,
+    flight: &Flight,
+) -> Result<(Reply, usize), CallError> {
+    if !flight.patient {
+        return leave(elsewhere, call, flight).await;
+    }
+    loop {
+        match leave(elsewhere, call.clone(), flight).await {
+            Err(full) if full.kind() == ErrorKind::Overloaded && full.is_retryable() => {
+                let pause = full.retry_after().unwrap_or_default().clamp(ASK_AGAIN.0, ASK_AGAIN.1);
+                tokio::time::sleep(pause).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Where a call's time goes while it is on another node. What it does there is told with its outcome; until then it looks like work.
 struct Away<'a> {
     flight: &'a Flight,
     began: Instant,
     /// Only where somebody wants a record.
     stages: Vec<StageName>,
+    /// The visit of the first of them in that record, if there was room for it.
+    visit: Option<usize>,
 }
 
 impl<'a> Away<'a> {
@@ -238,10 +266,9 @@ impl<'a> Away<'a> {
         let began = clock::now();
         flight.enter(Phase::Compute, began);
         let stages = flight.recorder.as_ref().map(|_| call.stages.clone()).unwrap_or_default();
-        if let (Some(recorder), Some(stage)) = (&flight.recorder, stages.first()) {
-            recorder.sent(stage, began);
-        }
-        Self { flight, began, stages }
+        let visit =
+            flight.recorder.as_ref().zip(stages.first()).and_then(|(recorder, stage)| recorder.sent(stage, began));
+        Self { flight, began, stages, visit }
     }
 
     /// It is back; so many stages have run, or were tried.
@@ -250,10 +277,10 @@ impl<'a> Away<'a> {
         self.flight.enter(Phase::Outside, now);
         let Some(recorder) = &self.flight.recorder else { return };
         for (position, stage) in self.stages.iter().take(stages.max(1)).enumerate() {
-            if position > 0 {
-                recorder.sent(stage, self.began);
+            let visit = if position > 0 { recorder.sent(stage, self.began) } else { self.visit };
+            if let Some(visit) = visit {
+                recorder.came_back(visit, now);
             }
-            recorder.came_back(stage, now);
         }
     }
 }
@@ -270,8 +297,8 @@ async fn here(
 
 /// Where the stream of this step, a streaming stage, is to begin.
 pub(crate) enum StreamPlace {
-    /// On this node, and if it has no room, elsewhere where there is somebody.
-    Here { may_leave: bool },
+    /// On this node, and if it has no room, elsewhere where there is somebody, who runs this revision if one was chosen.
+    Here { may_leave: bool, revision: Option<u64> },
     /// On another one, and if that does not start it, here where it runs here as well.
     Elsewhere(Option<u64>),
 }
@@ -285,10 +312,10 @@ pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPl
             let choice = elsewhere.choose(name, flight.session, &load_of(pool));
             match choice.leaves {
                 true => StreamPlace::Elsewhere(choice.revision),
-                false => StreamPlace::Here { may_leave: elsewhere.offers(name) },
+                false => StreamPlace::Here { may_leave: elsewhere.offers(name), revision: choice.revision },
             }
         }
-        _ => StreamPlace::Here { may_leave: false },
+        _ => StreamPlace::Here { may_leave: false, revision: None },
     }
 }
 
@@ -325,6 +352,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
         options = options.with_session_key(session);
     }
     let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), None, DEFAULT_CREDIT);
+    let runs_here = matches!(steps.first(), Some(Graph::Stage(_)));
     for (position, step) in steps.iter().enumerate() {
         match step {
             Graph::Stage(pool) if position == 0 => {
@@ -341,7 +369,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
             _ => break,
         }
     }
-    StageCall { stages, payload, options, may_run_again, revision, credit }
+    StageCall { stages, payload, options, may_run_again, runs_here, revision, credit }
 }
 
 fn nowhere(stage: &StageName) -> CallError {

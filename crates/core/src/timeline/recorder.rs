@@ -54,6 +54,7 @@ struct Notes {
 
 struct VisitNote {
     stage: StageName,
+    /// Its number in the stage's queue; none where it was elsewhere.
     sequence: Option<u64>,
     arrived: Instant,
     left: Option<Instant>,
@@ -126,17 +127,20 @@ impl Recorder {
 
     /// It waits in the queue of a stage. `sequence` is its number there.
     pub(crate) fn queued(&self, stage: &StageName, sequence: u64, now: Instant) {
-        self.visit(stage, Some(sequence), now, vec![RunNote::new(now)]);
+        let _ = self.visit(stage, Some(sequence), now, vec![RunNote::new(now)]);
     }
 
-    /// It leaves for another node.
-    pub(crate) fn sent(&self, stage: &StageName, now: Instant) {
-        self.visit(stage, None, now, Vec::new());
+    /// It leaves for another node. Says which visit of the record this is, if there was room for it: a call may be away several times at
+    /// once at the same stage.
+    pub(crate) fn sent(&self, stage: &StageName, now: Instant) -> Option<usize> {
+        self.visit(stage, None, now, Vec::new())
     }
 
     /// It came back from there.
-    pub(crate) fn came_back(&self, stage: &StageName, now: Instant) {
-        self.note(stage, None, |visit| visit.left = Some(now));
+    pub(crate) fn came_back(&self, visit: usize, now: Instant) {
+        if let Some(visit) = self.0.notes.lock().visits.get_mut(visit) {
+            visit.left = Some(now);
+        }
     }
 
     /// It belongs to this batch.
@@ -154,7 +158,7 @@ impl Recorder {
 
     /// It has its outcome.
     pub(crate) fn ended(&self, stage: &StageName, sequence: u64, now: Instant, end: RunEnd) {
-        self.note(stage, Some(sequence), |visit| {
+        self.note(stage, sequence, |visit| {
             visit.left = Some(now);
             if let Some(run) = visit.runs.last_mut() {
                 run.ended = Some((now, end));
@@ -164,7 +168,7 @@ impl Recorder {
 
     /// The run is over, and it waits for another one.
     pub(crate) fn waits_again(&self, stage: &StageName, sequence: u64, now: Instant, end: RunEnd) {
-        self.note(stage, Some(sequence), |visit| {
+        self.note(stage, sequence, |visit| {
             if let Some(run) = visit.runs.last_mut() {
                 run.ended = Some((now, end));
             }
@@ -172,24 +176,26 @@ impl Recorder {
         });
     }
 
-    fn visit(&self, stage: &StageName, sequence: Option<u64>, now: Instant, runs: Vec<RunNote>) {
+    /// Notes a visit, and says which one it is.
+    fn visit(&self, stage: &StageName, sequence: Option<u64>, now: Instant, runs: Vec<RunNote>) -> Option<usize> {
         let mut notes = self.0.notes.lock();
         if notes.visits.len() == MAX_VISITS {
             notes.omitted += 1;
-            return;
+            return None;
         }
         notes.visits.push(VisitNote { stage: stage.clone(), sequence, arrived: now, left: None, runs });
+        Some(notes.visits.len() - 1)
     }
 
     fn note_run(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut RunNote)) {
-        self.note(stage, Some(sequence), |visit| visit.runs.last_mut().map_or((), write));
+        self.note(stage, sequence, |visit| visit.runs.last_mut().map_or((), write));
     }
 
     /// The last visit is as a rule the one that is looked for.
-    fn note(&self, stage: &StageName, sequence: Option<u64>, write: impl FnOnce(&mut VisitNote)) {
+    fn note(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut VisitNote)) {
         let mut notes = self.0.notes.lock();
         let mut visits = notes.visits.iter_mut().rev();
-        if let Some(visit) = visits.find(|visit| visit.sequence == sequence && visit.stage == *stage) {
+        if let Some(visit) = visits.find(|visit| visit.sequence == Some(sequence) && visit.stage == *stage) {
             write(visit);
         }
     }
@@ -198,5 +204,30 @@ impl Recorder {
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recorder").field("began", &self.0.began).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn two_branches_that_are_away_at_the_same_stage_come_back_each_for_itself() {
+        let (start, stage) = (Instant::now(), StageName::new("classify"));
+        let recorder = Recorder::new(start);
+        let visits =
+            [recorder.sent(&stage, start), recorder.sent(&stage, start)].map(|visit| visit.expect("there is room"));
+        recorder.came_back(visits[0], start + Duration::from_millis(5));
+        let left = |visit: &Visit| visit.left;
+        let known = recorder.timeline(start + Duration::from_millis(7)).visits;
+        assert_eq!(known.iter().map(left).collect::<Vec<_>>(), [Some(Duration::from_millis(5)), None]);
+        recorder.came_back(visits[1], start + Duration::from_millis(9));
+        let known = recorder.timeline(start + Duration::from_millis(9)).visits;
+        assert_eq!(
+            known.iter().map(left).collect::<Vec<_>>(),
+            [5, 9].map(|millis| Some(Duration::from_millis(millis)))
+        );
     }
 }
