@@ -78,8 +78,8 @@ impl Cluster {
             following: Mutex::default(),
         });
         let views = view.watch();
-        edge.introduce_to(view);
-        let following = edge.transport().runtime().spawn(follow(Arc::downgrade(&inner), views));
+        edge.introduce_to(Arc::clone(&view));
+        let following = edge.transport().runtime().spawn(follow(Arc::downgrade(&inner), view, views));
         *inner.following.lock() = Some(following.abort_handle());
         Self { inner }
     }
@@ -124,7 +124,7 @@ impl Drop for Inner {
 }
 
 /// Keeps a link to each node of the view. A node that leaves it is let go of when its calls are done.
-async fn follow(inner: std::sync::Weak<Inner>, mut views: watch::Receiver<Arc<View>>) {
+async fn follow(inner: std::sync::Weak<Inner>, known: Arc<dyn ClusterView>, mut views: watch::Receiver<Arc<View>>) {
     let mut links: HashMap<SocketAddr, (Arc<Peer>, LinkTask)> = HashMap::new();
     loop {
         let view = Arc::clone(&views.borrow_and_update());
@@ -135,7 +135,8 @@ async fn follow(inner: std::sync::Weak<Inner>, mut views: watch::Receiver<Arc<Vi
                 links.entry(*address).or_insert_with(|| {
                     let peer = Arc::new(Peer::new(*address));
                     let (transport, greeting) = (Arc::clone(&inner.transport), inner.greeting.clone());
-                    let keeping = Arc::clone(&peer).keep_linked(transport, greeting, inner.asking.clone());
+                    let (asking, known) = (inner.asking.clone(), Arc::clone(&known));
+                    let keeping = Arc::clone(&peer).keep_linked(transport, greeting, asking, known);
                     (peer, LinkTask(tokio::spawn(keeping).abort_handle()))
                 });
             }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::metrics::Asking;
 use super::standing::Standing;
+use super::view::ClusterView;
 use super::weigh::Weight;
 use crate::client::{Greeting, Link};
 use crate::endpoint::Transport;
@@ -100,9 +101,15 @@ impl Peer {
         }
     }
 
-    /// Keeps a connection to it, for as long as it is polled.
-    pub(super) async fn keep_linked(self: Arc<Self>, transport: Arc<Transport>, greeting: Greeting, asking: Asking) {
-        let mut pause = FIRST_PAUSE;
+    /// Keeps a connection to it, for as long as it is polled. `known` hears for how long there is none.
+    pub(super) async fn keep_linked(
+        self: Arc<Self>,
+        transport: Arc<Transport>,
+        greeting: Greeting,
+        asking: Asking,
+        known: Arc<dyn ClusterView>,
+    ) {
+        let (mut pause, mut missing_since) = (FIRST_PAUSE, Instant::now());
         let mut linked = None;
         loop {
             match Link::open(&transport, self.address, &greeting, CONNECT_TIMEOUT).await {
@@ -118,7 +125,7 @@ impl Peer {
                         () = link.retired() => continue,
                     };
                     self.link.store(None);
-                    linked = None;
+                    (linked, missing_since) = (None, Instant::now());
                     tracing::info!(peer = %self.address, "link lost: {ended}");
                 }
                 Err(fault) => {
@@ -126,7 +133,10 @@ impl Peer {
                     // The one that was to be replaced may have ended in the meantime.
                     if linked.is_some() && !self.is_linked() {
                         self.link.store(None);
-                        linked = None;
+                        (linked, missing_since) = (None, Instant::now());
+                    }
+                    if linked.is_none() {
+                        known.missing(self.address, missing_since.elapsed());
                     }
                 }
             }

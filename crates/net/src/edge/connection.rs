@@ -1,16 +1,16 @@
 //! One connection: its handshake, its hello, its streams.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use callboard_codec::Payload;
-use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
+use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, ResetCode, VERSION, Welcome, frame_head};
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
 
 use super::half_open::{Entrance, Place};
+use super::offers::{Told, offers};
 use super::{NetConfig, Open, Serving, StreamGuard, exchange, issuing};
 use crate::convert;
 use crate::endpoint::code;
@@ -23,9 +23,6 @@ const OLDEST_VERSION: u8 = 1;
 
 /// Clients leave this part of all connections to nodes: an eighth.
 const NODES_PART: usize = 8;
-
-/// How soon peers hear of a stage that has come.
-const OFFERS_EVERY: Duration = Duration::from_millis(100);
 
 /// The clock of the system may be set: whether a certificate is over is looked at again this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -56,6 +53,8 @@ pub(super) async fn accept_all(endpoint: Endpoint, serving: Arc<Serving>) {
 struct Greeted {
     hello: Hello,
     member: Member,
+    /// What it was told of what is offered.
+    told: Bytes,
     /// The writing half of the hello's stream, open as long as the connection is; nothing more is read on it.
     _control: Outgoing,
 }
@@ -82,12 +81,12 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
         Err(_) => refused("hello_timeout"),
         Ok(Err(word)) => refused(word),
         Ok(Ok(None)) => {}
-        Ok(Ok(Some((connection, Greeted { hello, member, _control })))) => {
+        Ok(Ok(Some((connection, Greeted { hello, member, told, _control })))) => {
             let address = introduced(&hello, &connection);
             if let (Some(address), Some(view)) = (address, serving.view.get()) {
-                view.introduce(address);
+                view.introduce(&member.name, address);
             }
-            let Some(open) = OpenGuard::try_new(&serving, &connection, &member, address.is_some()) else {
+            let Some(open) = OpenGuard::try_new(&serving, &connection, &member, address.map(|_| told)) else {
                 refused("too_many");
                 connection.close(code(ResetCode::Refused), b"too_many");
                 return;
@@ -154,12 +153,13 @@ async fn greet(connection: &Connection, serving: &Arc<Serving>) -> Result<Greete
     }
     // With the welcome: its reader may begin at once.
     serving.config.tuning.let_in(connection);
-    welcome(&mut outgoing, serving, hello.max_version.min(VERSION)).await.map_err(|_| refuse("lost"))?;
-    Ok(Greeted { hello, member, _control: outgoing })
+    let told = offers(serving, member.role);
+    let version = hello.max_version.min(VERSION);
+    welcome(&mut outgoing, serving, version, told.clone()).await.map_err(|_| refuse("lost"))?;
+    Ok(Greeted { hello, member, told, _control: outgoing })
 }
 
-async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8) -> Result<(), WriteFault> {
-    let body = offers(serving);
+async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8, body: Bytes) -> Result<(), WriteFault> {
     let header = Welcome {
         version,
         node: serving.config.node.clone(),
@@ -177,28 +177,6 @@ async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8) -> Res
     outgoing.write(&mut [head, body]).await
 }
 
-/// What the node offers now, as an envelope.
-fn offers(serving: &Serving) -> Bytes {
-    let Some(node) = serving.node() else { return Bytes::new() };
-    let routes = node.routes().into_iter().map(|route| Offer {
-        name: route.name().to_owned(),
-        revision: route.revision(),
-        streams: route.streams(),
-        timeout_millis: route.default_timeout().map_or(0, convert::millis),
-        ..Offer::default()
-    });
-    let stages = node.offered_stages().into_iter().map(|stage| Offer {
-        name: stage.name,
-        stage: true,
-        revision: stage.revision,
-        streams: stage.streams,
-        idempotent: stage.contract.may_run_again(),
-        timeout_millis: 0,
-    });
-    let offers: Vec<Offer> = routes.chain(stages).collect();
-    Payload::new(offers).to_envelope().map(callboard_codec::Envelope::into_bytes).unwrap_or_default()
-}
-
 /// Where the peer listens that says this hello. It speaks for its own address only: who could name another's would make us dial it.
 fn introduced(hello: &Hello, connection: &Connection) -> Option<SocketAddr> {
     let address: SocketAddr = hello.address.parse().ok()?;
@@ -206,40 +184,6 @@ fn introduced(hello: &Hello, connection: &Connection) -> Option<SocketAddr> {
     // Who listens on every address of its machine is reached by the one that it has come from.
     (address.ip().is_unspecified() || address.ip() == from).then(|| SocketAddr::new(from, address.port()))
 }
-
-/// Tells peers what is offered, whenever that has changed: looked at a few times a second, because stages come and go by many ways.
-pub(super) async fn tell_offers(serving: Weak<Serving>) {
-    let mut told = Bytes::new();
-    loop {
-        tokio::time::sleep(OFFERS_EVERY).await;
-        let Some(serving) = serving.upgrade() else { return };
-        let now = offers(&serving);
-        if now == told {
-            continue;
-        }
-        told = now;
-        let peers: Vec<_> = {
-            let open = serving.connections.lock();
-            open.iter().filter(|open| open.is_peer).map(|open| open.connection.clone()).collect()
-        };
-        for connection in peers {
-            tokio::spawn(say_offers(connection, told.clone()));
-        }
-    }
-}
-
-async fn say_offers(connection: Connection, body: Bytes) {
-    let Ok(stream) = connection.open_uni().await else { return };
-    let mut outgoing = Outgoing::new(stream);
-    let Ok(head) = frame_head(FrameKind::Offers, 0, &Nothing {}, body.len()) else { return };
-    if outgoing.write(&mut [head, body]).await.is_ok() {
-        outgoing.finish();
-    }
-}
-
-/// An empty header.
-#[derive(serde::Serialize)]
-struct Nothing {}
 
 /// Answers streams until the connection is gone. It ends by the caller, by the endpoint, or by its silence.
 async fn serve_streams(connection: &Connection, serving: &Arc<Serving>, role: Role) {
@@ -288,8 +232,8 @@ struct OpenGuard<'a> {
 }
 
 impl<'a> OpenGuard<'a> {
-    /// `None`: there are as many as there may be, of all, of this member, or of clients.
-    fn try_new(serving: &'a Serving, connection: &Connection, member: &Member, is_peer: bool) -> Option<Self> {
+    /// `None`: there are as many as there may be, of all, of this member, or of clients. `told` is what a peer knows of what is offered.
+    fn try_new(serving: &'a Serving, connection: &Connection, member: &Member, told: Option<Bytes>) -> Option<Self> {
         let mut open = serving.connections.lock();
         let NetConfig { max_connections: limit, max_connections_per_member: share, .. } = serving.config;
         let of_member = || open.iter().filter(|open| open.name == member.name).count();
@@ -302,7 +246,8 @@ impl<'a> OpenGuard<'a> {
             return None;
         }
         let (name, role) = (member.name.clone(), member.role);
-        open.push(Open { connection: connection.clone(), is_peer, name, role });
+        let told = told.map(Told::new);
+        open.push(Open { connection: connection.clone(), told, name, role });
         serving.metrics.accepted.inc();
         serving.metrics.open.inc();
         Some(Self { serving, connection: connection.clone() })

@@ -13,6 +13,7 @@ mod exchange;
 mod half_open;
 mod issuing;
 mod metrics;
+mod offers;
 mod pace;
 mod streaming;
 mod writing;
@@ -36,6 +37,7 @@ use tokio::task::JoinSet;
 use self::half_open::HalfOpen;
 use self::issuing::Issuing;
 use self::metrics::EdgeMetrics;
+use self::offers::Told;
 use crate::client::{Greeting, too_large};
 use crate::cluster::{Asking, ClusterView};
 use crate::endpoint::{BindError, Transport, Tuning, code};
@@ -171,8 +173,8 @@ struct Serving {
 #[derive(Debug)]
 struct Open {
     connection: Connection,
-    /// It is a node's, which wants to know what is offered.
-    is_peer: bool,
+    /// What it knows of what is offered, if it is a node's, which wants to know.
+    told: Option<Told>,
     /// Whose it is; empty under the development identity.
     name: String,
     role: Role,
@@ -214,7 +216,7 @@ impl Edge {
         });
         let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&serving));
         transport.runtime().spawn(accepting);
-        transport.runtime().spawn(connection::tell_offers(Arc::downgrade(&serving)));
+        transport.runtime().spawn(offers::tell_offers(Arc::downgrade(&serving)));
         let transport = Arc::new(transport);
         let closes = Arc::new(Closes(Arc::clone(&transport)));
         Ok(Self { serving, transport, _closes: closes, address })

@@ -396,7 +396,7 @@ async fn a_client_is_no_node_at_any_door() {
 
     // A stage is for nodes, and a route for everybody.
     let peer = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
-    peer.greet(&hello(cluster)).await.unwrap();
+    let shown = peer.greet(&hello(cluster)).await.unwrap().body_bytes;
     let body = Value::from("a").to_envelope().unwrap().into_bytes();
     let stage = Call { stages: vec!["shout".to_owned()], ..Call::default() };
     let call = vec![frame_head(FrameKind::Call, 0, &stage, body.len()).unwrap(), body];
@@ -419,6 +419,9 @@ async fn a_client_is_no_node_at_any_door() {
 
     // A node is no other node either.
     let node = lab.member(Role::Node, "left").await;
+    let peer = RawPeer::connect(lab.edge.address(), &node).await.unwrap();
+    let shown_to_a_node = peer.greet(&hello(cluster)).await.unwrap().body_bytes;
+    assert!(shown > 0 && shown < shown_to_a_node, "stages are shown to nodes: {shown}, {shown_to_a_node}");
     let peer = RawPeer::connect(lab.edge.address(), &node).await.unwrap();
     let refused = peer.greet(&Hello { node: "right".to_owned(), ..hello(cluster) }).await.unwrap_err();
     assert_eq!(refused.1, "other_name");
