@@ -131,8 +131,13 @@ fn a_call_is_written_as_the_transcript_has_it() {
     assert!(all.windows(written.len()).any(|window| window == written), "{written:02x?}");
     assert!(all.ends_with(&cancel_frame(1)));
     // In one piece it is the same, whatever its place.
-    let loose = LooseFrame::new(FrameKind::Call, &call, &[body]).expect("fits");
+    let loose = LooseFrame::new(FrameKind::Call, &call, std::slice::from_ref(&body)).expect("fits");
     assert_eq!(loose.len(), written.len());
+    let mut changed = LooseFrame::new(FrameKind::Call, &Call { millis_left: 70_000, ..call }, &[body]).expect("fits");
+    changed.change_header(FrameKind::Call, |call: &mut Call| call.millis_left = 500).expect("it is a call's");
+    let wrong = changed.change_header(FrameKind::Call, |_: &mut Vec<u8>| ());
+    assert!(matches!(wrong, Err(WireError::Header { .. })), "{wrong:?}");
+    assert_eq!(changed.with_entry(0), written);
     let placed = loose.with_entry(0x0102);
     assert_eq!(placed[6..8], [0x02, 0x01]);
     assert_eq!((&placed[..6], &placed[8..]), (&written[..6], &written[8..]));

@@ -31,6 +31,13 @@ pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) 
     call.first_item_millis = options.first_item_timeout().map_or(0, millis);
 }
 
+/// Takes off a call's time what has passed since its header was made.
+pub(crate) fn shorten(call: &mut Call, passed: Duration) {
+    if call.millis_left > 0 {
+        call.millis_left = call.millis_left.saturating_sub(millis(passed)).max(1);
+    }
+}
+
 /// The options that a call's header asks for, counted from its arrival. A class that this version does not know is the route's own.
 pub(crate) fn options(call: &Call, now: Instant) -> CallOptions {
     let mut options = CallOptions::new();

@@ -166,6 +166,26 @@ impl LooseFrame {
         self.bytes.len()
     }
 
+    /// Puts another header in the place of the one that was read from it, at the cost of both.
+    ///
+    /// # Errors
+    ///
+    /// When the header is none of this type, or as [`frame_head`]. Then the frame is as it was.
+    pub fn change_header<H>(&mut self, kind: FrameKind, change: impl FnOnce(&mut H)) -> Result<(), WireError>
+    where
+        H: Serialize + DeserializeOwned + Default,
+    {
+        let length = self.bytes[HEADER_BYTES_AT..HEADER_BYTES_AT + 4].try_into().map_or(0, u32::from_le_bytes) as usize;
+        let body_at = PRELUDE_BYTES + length;
+        let (header, body) = (Bytes::copy_from_slice(&self.bytes[PRELUDE_BYTES..body_at]), &self.bytes[body_at..]);
+        let mut header: H = FrameHead { kind, entry: 0, body_bytes: body.len(), header }.header()?;
+        change(&mut header);
+        let mut bytes = written(kind, 0, &header, body.len(), body.len())?;
+        bytes.extend_from_slice(body);
+        self.bytes = bytes;
+        Ok(())
+    }
+
     /// The frame in its place.
     #[must_use]
     pub fn with_entry(mut self, entry: u16) -> Bytes {

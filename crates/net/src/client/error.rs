@@ -79,6 +79,9 @@ pub enum Trouble {
 /// The type of the error of a call whose connection was lost.
 pub(crate) const CONNECTION_LOST: &str = "connection_lost";
 
+/// The type of an error of a call for which there was no room on a connection, although the node is well.
+pub(crate) const NO_ROOM: &str = "no_room";
+
 impl Trouble {
     /// Which of them an error is.
     ///

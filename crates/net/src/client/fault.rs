@@ -5,7 +5,7 @@ use callboard_codec::wire::{FrameHead, ResetCode};
 use callboard_core::{CallError, ErrorKind, ErrorParts};
 use quinn::{ConnectionError, ReadError};
 
-use super::error::CONNECTION_LOST;
+use super::error::{CONNECTION_LOST, NO_ROOM};
 use crate::stream::ReadFault;
 
 /// HTTP's number for a body that is too large, which every door gives.
@@ -73,6 +73,13 @@ pub(crate) fn unreadable(error: impl std::fmt::Display) -> CallError {
 
 pub(crate) fn not_started(reason: String) -> CallError {
     CallError::new(ErrorKind::Unavailable, format!("the call was not started: {reason}"))
+}
+
+/// There is no room for the call on this connection for the moment, which says nothing against the node.
+pub(crate) fn no_room(reason: &str) -> CallError {
+    let mut parts = ErrorParts::new(ErrorKind::Unavailable, format!("the call was not started: {reason}"));
+    parts.error_type = Some(NO_ROOM.to_owned());
+    parts.into()
 }
 
 pub(super) fn unknown(reason: &str) -> CallError {

@@ -29,9 +29,9 @@ use parking_lot::Mutex;
 
 pub use self::address::QuicUrl;
 pub(crate) use self::call::{Answer, Talk};
-pub(crate) use self::error::CONNECTION_LOST;
+pub(crate) use self::error::{CONNECTION_LOST, NO_ROOM};
 pub use self::error::{ConnectError, Trouble};
-pub(crate) use self::fault::{not_started, too_large, unreadable};
+pub(crate) use self::fault::{no_room, not_started, too_large, unreadable};
 use self::link::LinkFault;
 pub(crate) use self::link::{Greeting, Link};
 use self::links::Links;

@@ -3,22 +3,24 @@
 //! Callers leave their calls in a bounded queue; a task on the transport's thread takes what is there, gives it a stream, and looks
 //! again. A call that comes alone goes alone and at once. While the node has no room for another stream, calls gather, and go in fuller
 //! packs; a caller that would rather ask another node is then told that its call was not started. When the queue is full, callers
-//! wait at its end, within their deadlines. A call that is given up while it waits is never sent.
+//! wait at its end, within their deadlines, and those that would rather ask another node do. A call that is given up while it waits is
+//! never sent, and one that has waited says how much less time it has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::wire::LooseFrame;
-use callboard_core::CallError;
+use callboard_codec::wire::{Call, FrameKind, LooseFrame};
+use callboard_core::{CallError, Instant};
 use futures_util::FutureExt;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::fault::not_started;
+use super::fault::{no_room, not_started};
 use super::pack::Pack;
 use super::slot::{Carried, Received, slot};
+use crate::convert;
 
 /// Frames of at most so many bytes share a stream. Measured: beyond it nothing is gained.
 pub(super) const MAX_PACKED_BYTES: usize = 16 << 10;
@@ -33,6 +35,8 @@ const MAX_WAITING: usize = 1024;
 /// How long a call waits for room on one node's connection while another node may have some.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(5);
 
+const NO_ROOM: &str = "the peer has no room for another stream";
+
 /// A call that waits.
 struct Entry {
     frame: LooseFrame,
@@ -41,6 +45,8 @@ struct Entry {
     max_body_bytes: usize,
     /// Another node may have room.
     is_impatient: bool,
+    /// When its frame was made.
+    since: Instant,
     _held: Arc<()>,
 }
 
@@ -72,7 +78,12 @@ impl Packer {
         is_impatient: bool,
     ) -> Result<Received, CallError> {
         let (ticket, call) = slot();
-        let entry = Entry { frame, call, max_body_bytes, is_impatient, _held: Arc::clone(&self.held) };
+        let entry =
+            Entry { frame, call, max_body_bytes, is_impatient, since: Instant::now(), _held: Arc::clone(&self.held) };
+        // Behind so many it would not be looked at in time.
+        if is_impatient && self.waiting() > MAX_WAITING {
+            return Err(no_room(NO_ROOM));
+        }
         if self.queue.send(entry).await.is_err() {
             return Err(not_started("the link is closed".to_owned()));
         }
@@ -105,7 +116,10 @@ impl Packing {
             }
             match self.room().await {
                 Ok(stream) => self.send(stream),
-                Err(error) => self.refuse(&format!("no stream could be opened: {error}"), |_| true),
+                Err(error) => {
+                    let error = not_started(format!("no stream could be opened: {error}"));
+                    self.refuse(&error, |_| true);
+                }
             }
         }
     }
@@ -126,7 +140,7 @@ impl Packing {
                 biased;
                 opened = &mut opening => return opened,
                 () = tokio::time::sleep(ROOM_WAIT) => {
-                    self.refuse("the peer has no room for another stream", |entry| entry.is_impatient);
+                    self.refuse(&no_room(NO_ROOM), |entry| entry.is_impatient);
                 }
             }
         }
@@ -149,8 +163,13 @@ impl Packing {
             self.spare = Some(stream);
             return;
         }
-        let mut pack = Pack::new(stream, entries.len());
-        for Entry { frame, call, max_body_bytes, .. } in entries {
+        let (mut pack, now) = (Pack::new(stream, entries.len()), Instant::now());
+        for Entry { mut frame, call, max_body_bytes, since, .. } in entries {
+            let passed = now.saturating_duration_since(since);
+            if passed >= ROOM_WAIT {
+                // As it was, it is no more than late.
+                let _ = frame.change_header(FrameKind::Call, |call: &mut Call| convert::shorten(call, passed));
+            }
             pack.take(frame, call, max_body_bytes);
         }
         let open = Arc::clone(&self.streams);
@@ -170,11 +189,11 @@ impl Packing {
         }
     }
 
-    fn refuse(&mut self, reason: &str, which: impl Fn(&Entry) -> bool) {
+    fn refuse(&mut self, error: &CallError, which: impl Fn(&Entry) -> bool) {
         let mut kept = VecDeque::new();
         while let Some(entry) = self.next() {
             match which(&entry) {
-                true => entry.call.end(Err(not_started(reason.to_owned()))),
+                true => entry.call.end(Err(error.clone())),
                 // As many as the queue has room for at most: it fills again while they wait here.
                 false if kept.len() < MAX_WAITING => kept.push_back(entry),
                 false => {

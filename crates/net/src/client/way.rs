@@ -9,10 +9,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use callboard_codec::wire::{Call, Done, Fail, FrameKind, FrameLimits, LooseFrame};
 use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
-use callboard_core::{CallError, ErrorKind};
+use callboard_core::{CallError, ErrorKind, Instant};
 
 use super::call::{Answer, Talk};
-use super::fault::{not_started, unknown, unreadable};
+use super::fault::{no_room, unknown, unreadable};
 use super::link::Link;
 use super::packer::{MAX_PACKED_BYTES, ROOM_WAIT};
 use super::slot::Received;
@@ -73,14 +73,16 @@ impl Link {
         (frames, decode): (&FrameLimits, &DecodeLimits),
         room: Room,
     ) -> Result<Answer, CallError> {
-        let opening = Talk::open(self, frames, decode);
+        let (opening, since) = (Talk::open(self, frames, decode), Instant::now());
         let talk = match room {
             Room::Wait => opening.await?,
             Room::OrElsewhere => tokio::time::timeout(ROOM_WAIT, opening)
                 .await
-                .unwrap_or_else(|_| Err(not_started("the peer has no room for another stream".to_owned())))?,
+                .unwrap_or_else(|_| Err(no_room("the peer has no room for another stream")))?,
         };
-        talk.call(call, envelope.clone()).await
+        let mut call = call.clone();
+        convert::shorten(&mut call, since.elapsed());
+        talk.call(&call, envelope.clone()).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! One call of a stage: which peer is asked, what its answer means, and who is asked next.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use callboard_codec::wire::Call;
 use callboard_codec::{Envelope, Payload};
@@ -9,11 +10,12 @@ use callboard_core::{
 };
 
 use super::Inner;
-use super::metrics::is_lost;
+use super::metrics::{had_no_room, is_lost};
 use super::outputs::Outputs;
 use super::peer::{Candidate, InHand};
+use super::standing::Standing;
 use super::weigh::{Weight, better_of_two, left_out, of_session};
-use crate::client::{Answer, ROOM_WAIT, Room, Talk, not_started, unreadable};
+use crate::client::{Answer, ROOM_WAIT, Room, Talk, no_room, not_started, unreadable};
 use crate::convert;
 
 /// What came of asking one peer.
@@ -129,9 +131,7 @@ impl Inner {
                 standing.answered(now, now - began, Some(answer.done.load.queued as usize));
             }
             Ok(Told::Outputs(_)) => standing.answered(now, now - began, None),
-            Err(error) if error.kind() == ErrorKind::Overloaded => standing.refused(now),
-            Err(error) if error.kind() == ErrorKind::Unavailable => standing.lost(now),
-            Err(_) => standing.failed(now, now - began),
+            Err(error) => blame(standing, error, now, now - began),
         });
         told
     }
@@ -155,7 +155,7 @@ impl Inner {
             return opening.await;
         }
         let opened = tokio::time::timeout(ROOM_WAIT, opening).await;
-        opened.unwrap_or_else(|_| Err(not_started("the peer has no room for another stream".to_owned())))
+        opened.unwrap_or_else(|_| Err(no_room("the peer has no room for another stream")))
     }
 
     /// The next peer for a call, of those that were not tried.
@@ -164,7 +164,7 @@ impl Inner {
         candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
         // Nobody else is left, and this node does not run the stage: then it is worth waiting for, within the deadline.
         let room = match candidates.len() {
-            1 if call.may_run_again.is_none() => Room::Wait,
+            1 if !call.runs_here => Room::Wait,
             _ => Room::OrElsewhere,
         };
         if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
@@ -219,9 +219,36 @@ fn goes_along(candidate: &Candidate, call: &StageCall) -> (usize, bool) {
     (stages, idempotent)
 }
 
+/// What an error says of the peer that was asked.
+fn blame(standing: &mut Standing, error: &CallError, now: Instant, took: Duration) {
+    match error.kind() {
+        ErrorKind::Overloaded => standing.refused(now),
+        // Busy with our own calls, and none the worse for it.
+        ErrorKind::Unavailable if had_no_room(error) => standing.refused(now),
+        ErrorKind::Unavailable => standing.lost(now),
+        _ => standing.failed(now, took),
+    }
+}
+
 fn header(call: &StageCall, stages: usize) -> Call {
     let names = call.stages.iter().take(stages).map(|stage| stage.as_str().to_owned()).collect();
     let mut header = Call { stages: names, ..Call::default() };
     convert::put_options(&mut header, &call.options, Instant::now());
     header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_connection_makes_its_peer_busy_and_a_lost_one_makes_it_suspect() {
+        let (mut busy, mut lost, now) = (Standing::default(), Standing::default(), Instant::now());
+        for _ in 0..100 {
+            blame(&mut busy, &no_room("a test"), now, ROOM_WAIT);
+            blame(&mut lost, &not_started("a test".to_owned()), now, ROOM_WAIT);
+        }
+        assert!(busy.breaker.out_of_order_until(now).is_none() && busy.in_hand(now) > 0);
+        assert!(lost.breaker.out_of_order_until(now).is_some() && lost.in_hand(now) == 0);
+    }
 }

@@ -7,7 +7,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::client::CONNECTION_LOST;
+use crate::client::{CONNECTION_LOST, NO_ROOM};
 
 /// The counters of a cluster. Cloning shares them.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +56,11 @@ impl Asking {
 /// Whether nobody knows what became of a call. User code may give its own failures the same type.
 pub(super) fn is_lost(error: &CallError) -> bool {
     error.kind() == ErrorKind::Unavailable && error.error_type() == Some(CONNECTION_LOST)
+}
+
+/// Whether the call was not sent because its connection was full.
+pub(super) fn had_no_room(error: &CallError) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.error_type() == Some(NO_ROOM)
 }
 
 /// A node that can be asked.

@@ -126,13 +126,15 @@ async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     waits(&client, 1).await;
     let refused = call("/nowhere", 1, CallOptions::new());
     let slow = call("/held", 2, CallOptions::new());
-    let late = call("/held", 3, CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(2)));
     let too_large = call("/large", 500_000, CallOptions::new());
     let wrong = call("/shout", 7, CallOptions::new());
-    waits(&client, 6).await;
+    waits(&client, 5).await;
     given_up.abort();
     let well: Vec<_> = (0..10).map(|_| shout(&client, "a")).collect();
-    waits(&client, 15).await;
+    waits(&client, 14).await;
+    let late = call("/held", 3, CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(2)));
+    // On a machine that does other things it may be late before it is sent.
+    until(|| in_hand(&client).0 == 15 || late.is_finished()).await;
     gate.open.add_permits(1);
     first.await.unwrap().unwrap();
 

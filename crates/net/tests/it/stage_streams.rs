@@ -220,3 +220,45 @@ async fn a_stream_that_has_no_room_here_runs_on_a_peer() {
     assert_eq!(waiting.await.unwrap().unwrap().unwrap(), 0);
     worker.comes_to_rest().await;
 }
+
+/// Its own stage is full, and the one peer that runs the same revision is busy as well: the revision that was drawn for a call is the one
+/// it gets all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_has_no_room_here_keeps_the_revision_that_was_drawn_for_it() {
+    let begun: [Count; 3] = Default::default();
+    let counting = |begun: &Count, revision: u64| {
+        let begun = Arc::clone(begun);
+        let stage = StreamStage::each("count", move |n: Arc<u64>| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            stream::iter((0..=*n).map(Ok::<u64, Failure>))
+        });
+        stage.revision(revision)
+    };
+    let serve = |stage| Served::start(App::new().route_streaming("/count", stage));
+    let same = serve(counting(&begun[1], 1).concurrency(8)).await;
+    let other = serve(counting(&begun[2], 2).concurrency(8)).await;
+    let here = counting(&begun[0], 1).concurrency(1);
+    let settings = here.settings().clone().with_queue(NonZeroUsize::MIN);
+    let app = App::new().route_streaming("/count", here.with_settings(settings));
+    let gateway = Member::start(app, &[&same.edge, &other.edge]).await;
+    gateway.is_linked_to(2).await;
+    let client = gateway.served.node.client();
+    gateway.cluster.split("count", [(1, 1)]);
+    let mut runs = client.replies::<u64, u64>("/count", NEVER).unwrap();
+    runs.next().await.unwrap().unwrap();
+    let mut waits = client.replies::<u64, u64>("/count", 0).unwrap();
+    let waiting = tokio::spawn(async move { waits.next().await });
+    until(|| gateway.served.node.describe().stages[0].queued == 1).await;
+    // Busy enough that no call leaves for it before this node has refused it.
+    let mut busy = client.replies::<u64, u64>("/count", NEVER).unwrap();
+    busy.next().await.unwrap().unwrap();
+    assert_eq!(count(&begun[1]), 1);
+    gateway.cluster.split("count", [(1, 1), (2, 1)]);
+    for _ in 0..10 {
+        let all: Vec<_> = client.replies::<u64, u64>("/count", 1).unwrap().map(Result::unwrap).collect().await;
+        assert_eq!(all, [0, 1]);
+    }
+    assert_eq!((count(&begun[1]) - 1, count(&begun[2])), (5, 5));
+    drop((runs, busy));
+    assert_eq!(waiting.await.unwrap().unwrap().unwrap(), 0);
+}

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use callboard_codec::Tensor;
 use callboard_core::{App, CallOptions, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage};
+use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
-use crate::common::{LONG, Member, Served, until};
+use crate::common::{LONG, Member, Served, patient, until};
 
 /// Doubles, and counts how often.
 fn doubling(runs: &Arc<AtomicUsize>) -> Stage<i64, i64> {
@@ -257,4 +258,85 @@ async fn calls_through_two_workers_end_exactly_once() {
     for served in [&first, &second, &gateway.served] {
         served.comes_to_rest().await;
     }
+}
+
+/// The peer's connection has room for one stream, and that is taken. The node runs the stage itself, if not the one behind it: it does, and
+/// does not wait for the room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
+    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let (here, there): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+    let add = Stage::each("add", |n: &i64| Ok(n + 1));
+    let mut narrow = patient();
+    narrow.tuning.max_streams = 2;
+    let app =
+        App::new().route("/held", held(&open, &begun)).route("/double", doubling(&there).idempotent().revision(2));
+    let worker = Served::start_with(app.route("/add", add), narrow).await;
+    let pipeline =
+        Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::elsewhere("add"));
+    let app = App::new().route("/run", pipeline).route("/held", Pipeline::<i64, i64>::elsewhere("held"));
+    let gateway = Member::start(app, &[&worker.edge]).await;
+    gateway.sees("add").await;
+    // Each call is to go to the peer first.
+    gateway.cluster.split("double", [(2, 1)]);
+    let call = |route: &'static str, n: i64| {
+        let client = gateway.served.node.client();
+        tokio::spawn(async move { client.call::<_, i64>(route, n).await })
+    };
+    let occupying = call("/held", 1);
+    until(|| runs(&begun) == 1).await;
+    let calling = call("/run", 4);
+    until(|| runs(&here) == 1).await;
+    open.add_permits(1);
+    assert_eq!((calling.await.unwrap().unwrap(), occupying.await.unwrap().unwrap()), (9, 1));
+    assert_eq!(runs(&there), 0);
+}
+
+/// More of them are under way at once than the peers take: those wait, and none is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_calls_through_a_stage_elsewhere_keeps_its_order() {
+    let counts: [Arc<AtomicUsize>; 2] = Default::default();
+    let limits = || Limits { max_in_flight: 2, ..Limits::default() };
+    let first = Served::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
+    let second = Served::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
+    let add = Stage::each("add", |n: &i64| Ok(n + 1));
+    let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::elsewhere("double")).then(add);
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
+    gateway.is_linked_to(2).await;
+    let results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..300).unwrap().look_ahead(32);
+    let results: Vec<_> = results.collect().await;
+    assert_eq!(results.len(), 300);
+    for (n, result) in (0_i64..).zip(results) {
+        match result {
+            Ok(told) => assert_eq!(told, (n + 1) * 2 + 1),
+            // An error in its place is no end.
+            Err(error) => assert_eq!((n, error.kind(), error.message()), (12, ErrorKind::Failed, "unlucky")),
+        }
+    }
+    assert_eq!(runs(&counts[0]) + runs(&counts[1]), 300);
+    assert!(counts.iter().all(|count| runs(count) > 0), "both had some");
+    for served in [&first, &second, &gateway.served] {
+        served.comes_to_rest().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
+    let begun = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&begun);
+    let held = Stage::each_async("held", move |n: Arc<i64>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async move { if *n == 0 { Ok(0) } else { std::future::pending().await } }
+    });
+    let worker = Served::start(App::new().route("/held", held.concurrency(8))).await;
+    let gateway =
+        Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("held")), &[&worker.edge]).await;
+    gateway.sees("held").await;
+    let mut results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..).unwrap().look_ahead(4);
+    assert_eq!(tokio::time::timeout(LONG, results.next()).await.unwrap().unwrap().unwrap(), 0);
+    until(|| runs(&begun) == 5).await;
+    drop(results);
+    worker.comes_to_rest().await;
+    gateway.served.comes_to_rest().await;
+    assert_eq!(runs(&begun), 5);
 }
