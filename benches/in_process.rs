@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use callboard::{App, Batch, Client, Node, Pipeline, Stage};
+use callboard::{App, Batch, LocalClient, Node, Pipeline, Stage};
 use tokio::sync::{mpsc, oneshot};
 
 const ROUNDS: usize = 5;
@@ -147,7 +147,7 @@ async fn streams_beside_calls() {
     }
 }
 
-async fn stream_rate(client: &Client, look_ahead: usize, calls: u64) -> f64 {
+async fn stream_rate(client: &LocalClient, look_ahead: usize, calls: u64) -> f64 {
     let begun = Instant::now();
     let mut numbers = client.stream::<_, u64>("/echo", 0..calls).unwrap().look_ahead(look_ahead);
     let mut expected = 0;
@@ -246,7 +246,7 @@ async fn start_pipeline(pipeline: Pipeline<u64, u64>) -> Node {
     App::new().route("/echo", pipeline).start().await.unwrap()
 }
 
-async fn call(client: Client, n: u64) -> u64 {
+async fn call(client: LocalClient, n: u64) -> u64 {
     client.call("/echo", n).await.unwrap()
 }
 
@@ -277,7 +277,7 @@ impl Latency {
     }
 }
 
-async fn measure_calls(client: &Client) -> Latency {
+async fn measure_calls(client: &LocalClient) -> Latency {
     measure(|n| call(client.clone(), n)).await
 }
 

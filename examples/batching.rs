@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-async fn many_calls(client: Client, caller: u64) -> Result<(), CallError> {
+async fn many_calls(client: LocalClient, caller: u64) -> Result<(), CallError> {
     for n in 0..CALLS_PER_CALLER {
         call(&client, caller * CALLS_PER_CALLER + n).await?;
     }
@@ -63,7 +63,7 @@ async fn many_calls(client: Client, caller: u64) -> Result<(), CallError> {
 }
 
 /// Every caller gets its own answer, whatever else was in its batch.
-async fn call(client: &Client, n: u64) -> Result<(), CallError> {
+async fn call(client: &LocalClient, n: u64) -> Result<(), CallError> {
     let square: u64 = client.call("/square", n).await?;
     assert_eq!(square, n * n);
     Ok(())

@@ -29,7 +29,7 @@ fn app(noted: &Arc<AtomicU64>) -> App {
 }
 
 /// In async code, each way waits without blocking.
-async fn asynchronous(client: &Client) -> Result<(), CallError> {
+async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
     // One call: Rust values in and out, nothing is encoded.
     let words: usize = client.call("/count", "three small words".to_owned()).await?;
     println!("/count answers {words}");

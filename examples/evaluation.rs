@@ -3,6 +3,7 @@
 //! Run with `cargo run --example evaluation`. Every contestant is a process of its own (this program with an argument) that serves
 //! `/predict` over QUIC. Nobody sees batch n + 1 before its answer to batch n has been found good; but that batch is *encoded* while
 //! the answer is awaited. Who fails hears why: five failures of a call are told apart, and an answer that is no answer is a sixth.
+//! The judge does not know where a contestant is: the last one is in its own process, as in a test without sockets.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -13,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 
 use callboard::Instant;
 use callboard::codec::DType;
-use callboard::net::{Client, ConnectError, Edge, Identity, NetConfig, Trouble};
+use callboard::net::{ConnectError, Edge, Identity, NetConfig, Trouble};
 use callboard::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,28 +74,33 @@ fn batches() -> Result<Vec<(Batch, Vec<f32>)>, Problem> {
     Ok(batches)
 }
 
-/// The gateway: connects, pushes, judges.
+/// The gateway: connects, and lets the judge begin.
 async fn evaluate(url: &str, patience: Patience) -> Result<Verdict, Problem> {
     let connecting = Client::builder().start_up_wait(patience.start_up).connect_timeout(Duration::from_secs(1));
-    let client = match connecting.connect(url).await {
-        Ok(client) => client,
+    match connecting.connect(url).await {
+        Ok(client) => judge(&client, patience.each_batch).await,
         Err(ConnectError::NobodyThere { waited, .. }) => {
-            return Ok(Verdict::Failed(Trouble::NeverStarted, format!("nobody answered within {waited:?}")));
+            Ok(Verdict::Failed(Trouble::NeverStarted, format!("nobody answered within {waited:?}")))
         }
-        Err(error) => return Err(error.into()),
-    };
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Pushes the batches in their order, and looks at each answer before the next one goes.
+async fn judge(contestant: &impl Caller, each_batch: Duration) -> Result<Verdict, Problem> {
     let mut batches = batches()?.into_iter();
+    let mut next = || {
+        let (batch, truth) = batches.next()?;
+        Some((batch.row_ids.clone(), truth, contestant.prepare("/predict", batch)))
+    };
     let (mut distance, mut rows) = (0.0, 0.0);
-    let mut current =
-        batches.next().map(|(batch, truth)| (batch.row_ids.clone(), truth, client.prepare("/predict", batch)));
+    let mut current = next();
     while let Some((row_ids, truth, prepared)) = current {
-        let options = CallOptions::new().with_timeout(Instant::now(), patience.each_batch);
+        let options = CallOptions::new().with_timeout(Instant::now(), each_batch);
         // Both at once: the answer is awaited, and meanwhile the next batch is encoded. It stays here until the answer is good.
-        let (answer, next) = tokio::join!(client.call_prepared::<Value>(prepared?, options), async {
-            batches.next().map(|(batch, truth)| (batch.row_ids.clone(), truth, client.prepare("/predict", batch)))
-        });
+        let (answer, next) = tokio::join!(contestant.call_prepared::<Value>(prepared?, options), async { next() });
         let values = match answer {
-            Ok(returned) => match check(&returned.output, &row_ids) {
+            Ok(answer) => match check(&answer, &row_ids) {
                 Ok(values) => values,
                 Err(reason) => return Ok(Verdict::Invalid(reason)),
             },
@@ -126,16 +132,20 @@ fn check(answer: &Value, row_ids: &[u64]) -> Result<Vec<f32>, String> {
 
 /// A contestant's process: serves until nobody holds its stdin any more.
 async fn contest(character: &str) -> Result<(), Problem> {
-    let character = character.to_owned();
     let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
-    let route = if character == "lost" { "/prediction" } else { "/predict" };
-    let predict = Stage::each("predict", move |batch: &Batch| predict(&character, batch)).on_threads();
-    let node = App::new().route(route, predict).start().await?;
+    let node = app(character).start().await?;
     edge.open(node.client());
     println!("quic://{}", edge.address());
     std::io::stdout().flush()?;
     tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
     Ok(())
+}
+
+/// What a contestant serves.
+fn app(character: &str) -> App {
+    let character = character.to_owned();
+    let route = if character == "lost" { "/prediction" } else { "/predict" };
+    App::new().route(route, Stage::each("predict", move |batch: &Batch| predict(&character, batch)).on_threads())
 }
 
 /// The model, if one can call it that; some characters show another side from the second batch on.
@@ -201,6 +211,8 @@ async fn main() -> Result<(), Problem> {
         let each_batch = if character == "sleepy" { Duration::from_secs(2) } else { patient.each_batch };
         verdicts.insert(character, evaluate(&contestant.url, Patience { each_batch, ..patient }).await?);
     }
+    let at_home = app("sound").start().await?;
+    verdicts.insert("at home", judge(&at_home.client(), patient.each_batch).await?);
     // A port that somebody holds and nobody answers at.
     let silent = UdpSocket::bind("127.0.0.1:0")?;
     let url = format!("quic://{}", silent.local_addr()?);
@@ -211,6 +223,7 @@ async fn main() -> Result<(), Problem> {
         println!("{character:<10}{verdict:?}");
     }
     assert_eq!(verdicts["sound"], Verdict::Finished { error: 0.5 });
+    assert_eq!(verdicts["at home"], verdicts["sound"]);
     let trouble = |character| match &verdicts[character] {
         Verdict::Failed(trouble, _) => Some(*trouble),
         _ => None,

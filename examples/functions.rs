@@ -5,9 +5,9 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
+use callboard::NO_ARGS;
 use callboard::net::{Edge, Identity, NetConfig, Trouble};
 use callboard::prelude::*;
-use callboard::{Caller, NO_ARGS};
 
 /// The functions. Each reads its arguments by place or by name.
 fn functions() -> App {
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = format!("quic://{}", edge.address());
 
     println!("over {url}");
-    use_them(&callboard::connect(&url).await?).await?;
+    use_them(&Client::connect(&url).await?).await?;
     println!("in process");
     use_them(&node.client()).await?;
     Ok(())

@@ -1,10 +1,10 @@
 //! Serve functions and models: batched, supervised, over HTTP and in process.
 //!
 //! ```text
-//!  HTTP clients          callers in process
-//!       │                       │
-//!   http edge                Client              (two doors, one pipeline)
-//!       └───────────┬───────────┘
+//!  HTTP clients        Client (QUIC)        LocalClient
+//!       │                   │                    │
+//!   http edge           net edge             in process       (three doors, one pipeline)
+//!       └───────────────┬───┴────────────────────┘
 //!                   ▼
 //!   Gateway   permits by count and bytes, deadlines, what is in flight, drain
 //!                   ▼
@@ -52,9 +52,9 @@
 //! | question | answer |
 //! |---|---|
 //! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
-//! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Client::replies`] |
-//! | How do I call? | [`Client`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
-//! | How do I call over a network? | [`connect`], or [`net::Client`] with settings of its own; both kinds of client are a [`Caller`] |
+//! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Caller::replies`] |
+//! | How do I call? | [`LocalClient`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
+//! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings of its own: [over a network](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`Change`] |
 //! | How do I run actors of my own? | [`ActorSpec`], [`Ref`] |
 //! | When is a batch released? | [`BatchPolicy`] |
@@ -63,12 +63,43 @@
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | Which limits are there? | [`Limits`], [`StageSettings`], `http::HttpConfig` |
 //!
+//! # Over a network
+//!
+//! A [`Client`] calls a node at `quic://host:port`, or the first that answers of `quic://a:1,b:2`. It and the [`LocalClient`] are
+//! [`Caller`]s: what is written for any caller does not care where the functions are, and its tests need no sockets.
+//!
+#![cfg_attr(feature = "net", doc = "```")]
+#![cfg_attr(not(feature = "net"), doc = "```ignore")]
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let state = std::env::temp_dir().join(format!("callboard-connect-{}", std::process::id()));
+//! # // SAFETY: no other thread has been started yet that reads the environment.
+//! # unsafe { std::env::set_var("XDG_STATE_HOME", &state) };
+//! use callboard::net::{Edge, Identity, NetConfig};
+//! use callboard::prelude::*;
+//!
+//! async fn shout(caller: &impl Caller, text: &str) -> Result<String, CallError> {
+//!     caller.call("/shout", text.to_owned()).await
+//! }
+//!
+//! let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
+//! let node = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase()))).start().await?;
+//! edge.open(node.client());
+//!
+//! let client = Client::connect(&format!("quic://{}", edge.address())).await?;
+//! assert_eq!(shout(&client, "ada").await?, "ADA");
+//! assert_eq!(shout(&node.client(), "ada").await?, "ADA");
+//! # std::fs::remove_dir_all(state)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Features
 //!
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `http` | yes | the HTTP edge: [`serve`], OpenAPI, health, metrics |
-//! | `net` | yes | the QUIC edge, and the client over a network: [`connect`] |
+//! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
 //!
@@ -80,18 +111,26 @@ pub mod build;
 pub mod cli;
 #[cfg(feature = "cli")]
 pub mod config;
-#[cfg(feature = "net")]
-mod connect;
 pub mod prelude;
 #[cfg(feature = "http")]
 mod server;
 
 pub use callboard_core::*;
 
+/// A handle on a node's routes within its own process: core's `Client`, by the name that tells it from the one over a network.
+pub use callboard_core::Client as LocalClient;
+
+/// A handle on nodes somewhere else.
+#[cfg(feature = "net")]
+pub use callboard_net::Client;
+
+// Hides core's name, which would be the other kind of client than with the feature.
+#[cfg(not(feature = "net"))]
+#[allow(unused_imports)]
+use callboard_core::Client;
+
 #[cfg(feature = "cli")]
 pub use cli::{cli, cli_with};
-#[cfg(feature = "net")]
-pub use connect::connect;
 #[cfg(feature = "http")]
 pub use server::{ServeError, Server, serve};
 

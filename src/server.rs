@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use callboard_core::{App, Client, Drained, Node, StartError};
+use callboard_core::{App, Client as LocalClient, Drained, Node, StartError};
 use callboard_http::{ApiInfo, Edge, HttpConfig};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
@@ -116,7 +116,7 @@ impl Server {
 
     /// A handle for callers in this process.
     #[must_use]
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> LocalClient {
         self.node.client()
     }
 

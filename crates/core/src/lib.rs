@@ -72,8 +72,8 @@ pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
-    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, Client, FunctionCall, NO_ARGS,
-    OfferedStage, PayloadReplies, Prepare, Preprocess, Replies, StageAdmission, StageQueue,
+    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, Client, FunctionCall,
+    LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Replies, StageAdmission, StageQueue,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};

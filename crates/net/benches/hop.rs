@@ -6,7 +6,7 @@
 //!
 //! | way | what it is |
 //! |---|---|
-//! | route | `net::Client` calls a route whose stage echoes |
+//! | route | `Client` calls a route whose stage echoes |
 //! | stage | a node's own route, whose stage runs on a peer |
 //! | local | the same with the stage on the node itself: what a stage on a peer adds is the difference |
 //! | bare stream | quinn, a stream for each request |

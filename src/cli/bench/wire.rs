@@ -98,7 +98,7 @@ impl Aim {
             Self::Quic { url, identity, requests } => {
                 let client = connect(url, identity, timeout, timeout.min(START_UP_WAIT)).await?;
                 let options = CallOptions::new().with_timeout(Instant::now().into(), timeout);
-                match client.call_prepared::<Value>(requests[0].clone(), options).await {
+                match client.exchange::<Value>(requests[0].clone(), options).await {
                     Ok(_) => Ok(None),
                     Err(error) => match Trouble::of(&error) {
                         Trouble::NeverStarted | Trouble::ConnectionLost => Err(error.into()),
@@ -158,7 +158,7 @@ impl Wire {
             Self::Quic { client, requests, timeout } => {
                 let end = Instant::now() + *timeout;
                 let options = CallOptions::new().with_timeout(Instant::now().into(), *timeout);
-                match client.call_prepared::<Value>(requests[request].clone(), options).await {
+                match client.exchange::<Value>(requests[request].clone(), options).await {
                     Ok(returned) => Outcome::Answered { status: None, kind: None, bytes: returned.received_bytes },
                     Err(error) => of_error(&error, Instant::now() >= end),
                 }

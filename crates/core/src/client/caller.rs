@@ -1,13 +1,18 @@
 //! What every client can do, in this process or over a network: so that a program does not care which one it was given.
 
-use callboard_codec::{Data, Map, Value};
-use futures_util::{Stream, StreamExt};
+use callboard_codec::{Data, Map, Payload, Value};
+use futures_util::future::lazy;
+use futures_util::{FutureExt, Stream, StreamExt, TryFutureExt, stream};
 
-use super::{Client, FunctionCall, Replies};
+use super::{Client, FunctionCall, Replies, read_output};
 use crate::call::CallOptions;
 use crate::error::CallError;
 
-/// Calls by route, by function name, and as a stream of outputs. [`Client`] is the one that needs no socket.
+/// Calls that [`Caller::stream`] makes at once: enough to hide a network, few enough for the smallest queue that anybody serves with.
+const LOOK_AHEAD: usize = 64;
+
+/// Calls by route, by function name, as a stream of outputs and as an ordered stream of calls. [`Client`] is the one that needs no
+/// socket; what is written for any caller is tested with that one.
 ///
 /// Every method returns without having waited for anything; what is returned does the work. Dropping it cancels the call, wherever
 /// it runs.
@@ -28,6 +33,9 @@ use crate::error::CallError;
 /// # }
 /// ```
 pub trait Caller: Clone + Send + Sync + 'static {
+    /// A call whose input is ready: encoded, where it is to leave this process. Cloning shares it.
+    type Prepared: Clone + Send + Sync + 'static;
+
     /// Calls a route with a deadline, priority or session of its own.
     ///
     /// # Errors
@@ -64,6 +72,42 @@ pub trait Caller: Clone + Send + Sync + 'static {
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError>;
 
+    /// Makes a call's input ready, so that the next one is while the outcome of this one is waited for.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::{App, CallError, CallOptions, Caller, Stage};
+    ///
+    /// async fn two(caller: &impl Caller) -> Result<[u64; 2], CallError> {
+    ///     let first = caller.prepare("/double", 1_u64)?;
+    ///     let (first, second) =
+    ///         tokio::join!(caller.call_prepared(first, CallOptions::new()), async { caller.prepare("/double", 2_u64) });
+    ///     Ok([first?, caller.call_prepared(second?, CallOptions::new()).await?])
+    /// }
+    ///
+    /// let node = App::new().route("/double", Stage::each("double", |n: &u64| Ok(2 * n))).start().await?;
+    /// assert_eq!(two(&node.client()).await?, [2, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the type's own `Serialize` fails, where there is something to encode.
+    fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Self::Prepared, CallError>;
+
+    /// Makes a call that was [prepared](Self::prepare).
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`](crate::ErrorKind).
+    fn call_prepared<Out: Data + Clone>(
+        &self,
+        prepared: Self::Prepared,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Out, CallError>> + Send;
+
     /// Calls a route and waits for its outcome.
     ///
     /// # Errors
@@ -99,24 +143,50 @@ pub trait Caller: Clone + Send + Sync + 'static {
         self.replies_with(route, input, CallOptions::new())
     }
 
-    /// Calls a route with each of `inputs`, at most `look_ahead` at once, and gives the outcomes in the order of the inputs, errors
-    /// in their places. Who stops reading stops the rest.
-    fn in_order<In: Data, Out: Data + Clone>(
+    /// Calls a route with each of `inputs`, 64 at most at once, and gives the outcomes in the order of the inputs, errors in their
+    /// places. Inputs may be endless: no more are taken than are called. Who stops reading stops the rest.
+    fn stream<I, Out>(
         &self,
         route: &str,
-        inputs: impl Stream<Item = In> + Send,
+        inputs: I,
+    ) -> impl Stream<Item = Result<Out, CallError>> + Send + use<Self, I, Out>
+    where
+        I: IntoIterator<Item: Data, IntoIter: Send>,
+        Out: Data + Clone,
+    {
+        self.in_order(route, stream::iter(inputs), LOOK_AHEAD)
+    }
+
+    /// As [`stream`](Self::stream), with inputs that come in their own time, at most `look_ahead` at once; 0 counts as 1.
+    fn in_order<S, Out>(
+        &self,
+        route: &str,
+        inputs: S,
         look_ahead: usize,
-    ) -> impl Stream<Item = Result<Out, CallError>> + Send {
+    ) -> impl Stream<Item = Result<Out, CallError>> + Send + use<Self, S, Out>
+    where
+        S: Stream<Item: Data> + Send,
+        Out: Data + Clone,
+    {
         let (caller, route) = (self.clone(), route.to_owned());
         let calls = inputs.map(move |input| {
             let (caller, route) = (caller.clone(), route.clone());
-            async move { caller.call::<In, Out>(&route, input).await }
+            async move { caller.call(&route, input).await }
         });
         calls.buffered(look_ahead.max(1))
     }
 }
 
+/// A call within this process, ready to be made. Nothing is encoded, and no permit is held.
+#[derive(Clone, Debug)]
+pub struct LocalPrepared {
+    route: String,
+    payload: Payload,
+}
+
 impl Caller for Client {
+    type Prepared = LocalPrepared;
+
     fn call_with<In: Data, Out: Data + Clone>(
         &self,
         route: &str,
@@ -142,5 +212,18 @@ impl Caller for Client {
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError> {
         Self::replies_with(self, route, input, options)
+    }
+
+    fn prepare<In: Data>(&self, route: &str, input: In) -> Result<LocalPrepared, CallError> {
+        Ok(LocalPrepared { route: route.to_owned(), payload: Payload::new(input) })
+    }
+
+    fn call_prepared<Out: Data + Clone>(
+        &self,
+        prepared: LocalPrepared,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Out, CallError>> + Send {
+        let begin = lazy(move |_| self.begin(&prepared.route, prepared.payload, options));
+        begin.try_flatten().map(|outcome| read_output::<Out>(outcome?.into_parts().0))
     }
 }

@@ -9,7 +9,7 @@ mod stage;
 mod stream;
 
 pub use blocking::{BlockingClient, BlockingStream};
-pub use caller::Caller;
+pub use caller::{Caller, LocalPrepared};
 pub use function::{FunctionCall, NO_ARGS};
 pub use replies::{PayloadReplies, Replies};
 pub use stage::{OfferedStage, StageAdmission, StageQueue};
@@ -35,7 +35,9 @@ use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
 
-/// A handle on a node's routes. Cloning it is cheap; it does not keep the node alive.
+/// A handle on a node's routes, within the node's process. Cloning it is cheap; it does not keep the node alive.
+///
+/// The package `callboard` knows it as `LocalClient`: its `Client` is the one over a network. Both are a [`Caller`].
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -75,12 +77,7 @@ impl Client {
         options: CallOptions,
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
         // What the call is made of ends where its flight begins; an `async` block would keep it in every waiting call.
-        let begin = move |_: &mut Context<'_>| {
-            let payload = Payload::new(input);
-            let route = self.hold(route)?;
-            let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
-            Ok(self.submit_at(admission.admitted_at(), admission, payload, options))
-        };
+        let begin = move |_: &mut Context<'_>| self.begin(route, Payload::new(input), options);
         lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
     }
 
@@ -133,6 +130,18 @@ impl Client {
         options: CallOptions,
     ) -> Result<Reply, CallError> {
         self.submit_at(clock::now(), admission, payload, options).await
+    }
+
+    /// Lets a call in; what is given back does the rest.
+    fn begin(
+        &self,
+        route: &str,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<impl Future<Output = Result<Reply, CallError>> + Send + use<>, CallError> {
+        let route = self.hold(route)?;
+        let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
+        Ok(self.submit_at(admission.admitted_at(), admission, payload, options))
     }
 
     fn submit_at(

@@ -39,7 +39,7 @@ struct Dialling {
 
 #[derive(Debug)]
 struct Nodes {
-    transport: Transport,
+    transport: Arc<Transport>,
     greeting: Greeting,
     connect_timeout: Duration,
     nodes: Vec<Node>,
@@ -55,7 +55,7 @@ struct Node {
 
 impl Links {
     pub(crate) fn new(
-        transport: Transport,
+        transport: Arc<Transport>,
         addresses: Vec<SocketAddr>,
         greeting: Greeting,
         connect_timeout: Duration,

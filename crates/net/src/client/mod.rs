@@ -5,6 +5,7 @@
 //! runs.
 
 mod address;
+mod builder;
 mod call;
 mod error;
 mod fault;
@@ -16,7 +17,6 @@ mod replies;
 mod slot;
 mod way;
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use callboard_core::{
 use parking_lot::Mutex;
 
 pub use self::address::QuicUrl;
+pub use self::builder::ClientBuilder;
 pub(crate) use self::call::{Answer, Talk};
 pub(crate) use self::error::{CONNECTION_LOST, NO_ROOM};
 pub use self::error::{ConnectError, Trouble};
@@ -39,139 +40,21 @@ pub(crate) use self::packer::ROOM_WAIT;
 pub(crate) use self::way::Room;
 use crate::cluster::Retries;
 use crate::convert;
-use crate::endpoint::{Transport, Tuning};
-use crate::identity::{Identity, IdentityError};
-
-/// How a client connects and calls. Made by [`Client::builder`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it connects"]
-pub struct ClientBuilder {
-    identity: Option<Identity>,
-    start_up_wait: Duration,
-    connect_timeout: Duration,
-    attempts: u32,
-    credit: u32,
-    frames: FrameLimits,
-    decode: DecodeLimits,
-    tuning: Tuning,
-}
-
-/// Long enough for a node that loads a model, short enough for whoever mistyped a port.
-const DEFAULT_START_UP_WAIT: Duration = Duration::from_secs(10);
-/// Many round trips, even around the world.
-const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// One lost connection and one node that drains are got over.
-const DEFAULT_ATTEMPTS: u32 = 3;
-/// Outputs on their way to a reader: hides a round trip, holds little.
-const DEFAULT_CREDIT: u32 = 16;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A call does not sleep for longer than this because a node says so.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
 
-impl ClientBuilder {
-    /// Shows this identity. Default: the development identity, which is good for this machine only.
-    pub fn identity(mut self, identity: Identity) -> Self {
-        self.identity = Some(identity);
-        self
-    }
-
-    /// Waits so long for a node that is not there yet. Default 10 s; zero tries each address once. A host without an address, and a
-    /// node that refuses, are not waited for.
-    pub fn start_up_wait(mut self, wait: Duration) -> Self {
-        self.start_up_wait = wait;
-        self
-    }
-
-    /// Gives up one handshake after so long. Default 2 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self
-    }
-
-    /// Makes a call at most so many times, as long as it was not started. Default 3, at least 1.
-    pub fn attempts(mut self, attempts: u32) -> Self {
-        self.attempts = attempts.max(1);
-        self
-    }
-
-    /// Lets so many outputs of a stream be on their way at once. Default 16, at least 1. What is beyond waits at the worker.
-    pub fn credit(mut self, outputs: u32) -> Self {
-        self.credit = outputs.max(1);
-        self
-    }
-
-    /// What decoding a reply may cost.
-    pub fn decode_limits(mut self, limits: DecodeLimits) -> Self {
-        self.frames.max_body_bytes = limits.max_bytes;
-        self.decode = limits;
-        self
-    }
-
-    /// How QUIC is tuned.
-    pub fn tuning(mut self, tuning: Tuning) -> Self {
-        self.tuning = tuning;
-        self
-    }
-
-    /// Connects to the first node that answers.
-    ///
-    /// # Errors
-    ///
-    /// See [`ConnectError`].
-    pub async fn connect(self, url: &str) -> Result<Client, ConnectError> {
-        let addresses = QuicUrl::from_str(url)?.resolve(self.start_up_wait.max(self.connect_timeout)).await?;
-        let identity = match self.identity {
-            Some(identity) => identity,
-            None => {
-                // Before one is made that is of no use.
-                if let Some(address) = addresses.iter().copied().find(|address| !address.ip().is_loopback()) {
-                    return Err(IdentityError::LoopbackOnly { address }.into());
-                }
-                Identity::development()?
-            }
-        };
-        let transport = Transport::reaching(identity, &self.tuning)?;
-        let links = Links::new(transport, addresses, Greeting::default(), self.connect_timeout);
-        wait_for(&links, self.start_up_wait).await?;
-        let Self { attempts, credit, frames, decode, .. } = self;
-        Ok(Client { inner: Arc::new(Inner { links, retries: Mutex::default(), attempts, credit, frames, decode }) })
-    }
-}
-
-/// Tries until somebody answers, or the wait is over, or it is of no use. Without a wait each address is tried to its end.
-async fn wait_for(links: &Links, wait: Duration) -> Result<Arc<Link>, ConnectError> {
-    let until = Instant::now() + wait;
-    let mut pause = FIRST_PAUSE;
-    let mut last = "no answer".to_owned();
-    loop {
-        let linked = tokio::select! {
-            biased;
-            linked = links.link() => linked,
-            () = tokio::time::sleep_until(until), if !wait.is_zero() => {
-                return Err(ConnectError::NobodyThere { waited: wait, last });
-            }
-        };
-        let fault = match linked {
-            Ok(link) => return Ok(link),
-            Err(fault) => fault,
-        };
-        last = fault.to_string();
-        match fault {
-            LinkFault::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
-            _ if Instant::now() + pause > until => {
-                return Err(ConnectError::NobodyThere { waited: wait, last });
-            }
-            LinkFault::Absent { .. } | LinkFault::Closed => tokio::time::sleep(pause).await,
-        }
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
 /// A handle on nodes somewhere else. Cloning it is cheap; the connection is closed with the last one.
 ///
-/// It is a [`Caller`], as is the client of a node in the same process.
+/// It is a [`Caller`], as is the client of a node in the same process: [`call`](Caller::call), [`send`](Caller::send),
+/// [`stream`](Caller::stream), [`replies`](Caller::replies) and [`prepare`](Caller::prepare) are methods of that trait.
+///
+/// * **Full:** a node that has no room is asked again after a pause, a few times, as long as the budget for retries lasts.
+/// * **Late:** every call has a deadline, its own or the route's on the node, and it holds on both sides.
+/// * **Cancelled:** dropping what a method gave cancels the call on the node.
+/// * **Lost:** a new connection is made with the next call. [`Trouble`] tells whether a call may have run.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -232,28 +115,10 @@ impl Client {
 
     /// A client with an identity, limits or patience of its own.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder {
-            identity: None,
-            start_up_wait: DEFAULT_START_UP_WAIT,
-            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
-            attempts: DEFAULT_ATTEMPTS,
-            credit: DEFAULT_CREDIT,
-            frames: FrameLimits::default(),
-            decode: DecodeLimits::default(),
-            tuning: Tuning::default(),
-        }
+        ClientBuilder::new()
     }
 
-    /// Encodes a call's input.
-    ///
-    /// # Errors
-    ///
-    /// When the type's own `Serialize` fails.
-    pub fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Prepared, CallError> {
-        Prepared::new(route, input)
-    }
-
-    /// Makes a call that was [prepared](Self::prepare).
+    /// Makes a call that was [prepared](Caller::prepare), and tells what the node says of it beside the output.
     ///
     /// # Errors
     ///
@@ -262,7 +127,7 @@ impl Client {
     /// # Cancellation
     ///
     /// Dropping the future cancels the call on the node, wherever it is by then.
-    pub async fn call_prepared<Out: Data>(
+    pub async fn exchange<Out: Data>(
         &self,
         prepared: Prepared,
         options: CallOptions,
@@ -364,20 +229,21 @@ async fn within<T>(
 }
 
 impl Caller for Client {
+    type Prepared = Prepared;
+
     async fn call_with<In: Data, Out: Data + Clone>(
         &self,
         route: &str,
         input: In,
         options: CallOptions,
     ) -> Result<Out, CallError> {
-        let prepared = self.prepare(route, input)?;
-        self.call_prepared(prepared, options).await.map(|returned| returned.output)
+        self.call_prepared(self.prepare(route, input)?, options).await
     }
 
     async fn send_with(&self, name: &str, call: FunctionCall, options: CallOptions) -> Result<Value, CallError> {
         let mut prepared = self.prepare(name, call)?;
         prepared.call.function = true;
-        self.call_prepared(prepared, options).await.map(|returned| returned.output)
+        self.call_prepared(prepared, options).await
     }
 
     fn replies_with<In: Data, Out: Data + Clone>(
@@ -388,5 +254,17 @@ impl Caller for Client {
     ) -> Result<Replies<Out>, CallError> {
         let prepared = self.prepare(route, input)?;
         Ok(Replies::new(replies::read::<Out>(self.clone(), prepared, options)))
+    }
+
+    fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Prepared, CallError> {
+        Prepared::new(route, input)
+    }
+
+    async fn call_prepared<Out: Data + Clone>(
+        &self,
+        prepared: Prepared,
+        options: CallOptions,
+    ) -> Result<Out, CallError> {
+        self.exchange(prepared, options).await.map(|returned| returned.output)
     }
 }

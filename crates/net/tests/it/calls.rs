@@ -57,12 +57,37 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
     assert_eq!(error.message(), "argument `x` is missing: give it as positional argument 1 or by name");
     let error = caller.call::<_, u64>("/shout", "ada".to_owned()).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::InvalidInput, true), "{error}");
+
+    let prepared = caller.prepare("/shout", "ada".to_owned()).unwrap();
+    for _ in 0..2 {
+        let again = caller.call_prepared::<String>(prepared.clone(), CallOptions::new()).await;
+        assert_eq!(again.unwrap(), "ADA");
+    }
+
+    let words = ["a", "", "b", "tea", "c"].map(str::to_owned);
+    let outcomes: Vec<Result<String, CallError>> = caller.stream("/shout", words).collect().await;
+    let outcomes: Vec<String> =
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|error| error.message().to_owned())).collect();
+    assert_eq!(outcomes, ["A", "nothing to shout", "B", "a teapot", "C"]);
+
+    // Endless: who stops reading stops the rest.
+    let taken = Arc::new(AtomicUsize::new(0));
+    let numbers = (0_i64..).inspect({
+        let taken = Arc::clone(&taken);
+        move |_| {
+            taken.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let first: Vec<Result<i64, CallError>> = caller.stream("/echo", numbers).take(100).collect().await;
+    assert_eq!(first.into_iter().map(Result::unwrap).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+    assert!(taken.load(Ordering::SeqCst) <= 100 + 64, "{taken:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_over_quic_gets_what_one_in_process_gets() {
     let served = Served::start(app()).await;
     gets_what_it_asks_for(&served.node.client()).await;
+    served.comes_to_rest().await;
     gets_what_it_asks_for(&served.client().await).await;
     served.comes_to_rest().await;
 }
@@ -107,7 +132,7 @@ async fn a_prepared_call_can_be_made_again_and_says_where_the_time_went() {
     let client = served.client().await;
     let prepared = client.prepare("/shout", "ada".to_owned()).unwrap();
     for _ in 0..2 {
-        let returned = client.call_prepared::<String>(prepared.clone(), CallOptions::new()).await.unwrap();
+        let returned = client.exchange::<String>(prepared.clone(), CallOptions::new()).await.unwrap();
         assert_eq!(returned.output, "ADA");
         assert!(returned.timing.total() > Duration::ZERO);
     }
