@@ -108,7 +108,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         ("check", None) => Verb::Check,
         ("bench", None) => Verb::Bench(Box::new(BenchArgs::of(matches)?)),
         ("call", None) if by_quic => Verb::CallQuic(Box::new(QuicCallArgs::of(matches))),
-        ("call", None) => Verb::Call(Box::new(CallArgs::of(matches))),
+        ("call", None) => Verb::Call(Box::new(CallArgs::of(matches)?)),
         ("examples", None) => {
             let typed = matches.get_one::<String>("lang").expect("clap requires a language");
             let found = LANGUAGES.into_iter().find(|(name, _)| name == typed);

@@ -49,6 +49,23 @@ fn sends_forms_files_json_and_stdin_and_prints_the_reply() {
 }
 
 #[test]
+fn a_function_is_called_by_its_name_with_arguments() {
+    let server = Server::digits(&[]);
+    let heldout = fs::read_to_string("examples/digits/heldout.jsonl").unwrap();
+    let row: Value = serde_json::from_str(heldout.lines().next().unwrap()).unwrap();
+    let named = format!("image={}", row["png"].as_str().unwrap());
+    for name in ["digits", "/digits"] {
+        let output = call(&server, &[name, "--arg", &named]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["label"], row["prediction"].to_string(), "{reply}");
+    }
+    let output = call(&server, &["digits", "--arg", "picture=7"]);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(stderr(&output).contains("picture"), "{output:?}");
+}
+
+#[test]
 fn a_generated_tensor_fits_a_model_and_its_reply_goes_to_a_file() {
     let server = Server::start(callboard(["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0"]));
     let file = directory().join("reply.json");

@@ -48,7 +48,7 @@ mod stream;
 #[doc(hidden)]
 pub mod testing;
 
-pub use client::{Client, ClientBuilder, ConnectError, Prepared, QuicUrl, Returned, Trouble};
+pub use client::{Client, ClientBuilder, ConnectError, Prepared, QuicUrl, Returned, ReturnedStream, Trouble};
 pub use cluster::{Cluster, ClusterView, SingleNode, Static, View};
 pub use edge::{Edge, NetConfig};
 pub use endpoint::{BindError, Tuning, TuningError};

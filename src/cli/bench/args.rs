@@ -64,7 +64,7 @@ impl BenchArgs {
         let args = Self {
             place,
             cluster: matches.get_one::<PathBuf>("cluster").cloned(),
-            request: RequestArgs::of(matches),
+            request: RequestArgs::of(matches)?,
             versus,
             rounds: one::<u16>(matches, "rounds").into(),
             json: one::<String>(matches, "format") == "json",

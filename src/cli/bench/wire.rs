@@ -27,7 +27,7 @@ const START_UP_WAIT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) enum Aim {
     Http { origin: Origin, protocol: Protocol, trust: Option<Trust>, requests: Arc<[Prepared]> },
-    Quic { url: QuicUrl, identity: Identity, requests: Arc<[callboard_net::Prepared]> },
+    Quic { url: QuicUrl, identity: Identity, route: String, requests: Arc<[callboard_net::Prepared]> },
 }
 
 impl Aim {
@@ -42,11 +42,9 @@ impl Aim {
         Ok(Self::Http { origin: origin.clone(), protocol, trust, requests: requests? })
     }
 
-    /// At a node, by the route's path.
-    pub(crate) fn quic(url: &QuicUrl, identity: Identity, route: &str, inputs: &[Value]) -> Result<Self, CallError> {
-        let prepare = |input: &Value| callboard_net::Prepared::new(route, input.clone());
-        let requests: Result<_, _> = inputs.iter().map(prepare).collect();
-        Ok(Self::Quic { url: url.clone(), identity, requests: requests? })
+    /// At a node, by the route's path or the function's name.
+    pub(crate) fn quic(url: &QuicUrl, identity: Identity, route: &str, calls: Vec<callboard_net::Prepared>) -> Self {
+        Self::Quic { url: url.clone(), identity, route: route.to_owned(), requests: calls.into() }
     }
 
     /// How many different requests there are.
@@ -70,10 +68,12 @@ impl Aim {
                     Err(error) => Err(Outcome::Broken(error.as_str())),
                 }
             }
-            Self::Quic { url, identity, requests } => match connect(url, identity, timeout, Duration::ZERO).await {
-                Ok(client) => Ok(Wire::Quic { client, requests: Arc::clone(requests), timeout }),
-                Err(_) => Err(Outcome::Broken("connect")),
-            },
+            Self::Quic { url, identity, route, requests } => {
+                let absent = || Outcome::Broken("connect");
+                let client = connect(url, identity, timeout, Duration::ZERO).await.map_err(|_| absent())?;
+                let streams = client.streams(route).await.map_err(|_| absent())?;
+                Ok(Wire::Quic { client, requests: Arc::clone(requests), timeout, streams })
+            }
         }
     }
 
@@ -95,10 +95,10 @@ impl Aim {
                 let said = body.ok().and_then(|body| member(&body, "message")).unwrap_or_default();
                 Ok(Some(format!("{status} {reason}: {said}").trim_end_matches([' ', ':']).to_owned()))
             }
-            Self::Quic { url, identity, requests } => {
+            Self::Quic { url, identity, route, requests } => {
                 let client = connect(url, identity, timeout, timeout.min(START_UP_WAIT)).await?;
-                let options = CallOptions::new().with_timeout(Instant::now().into(), timeout);
-                match client.exchange::<Value>(requests[0].clone(), options).await {
+                let streams = client.streams(route).await?;
+                match ask(&client, &requests[0], timeout, streams).await {
                     Ok(_) => Ok(None),
                     Err(error) => match Trouble::of(&error) {
                         Trouble::NeverStarted | Trouble::ConnectionLost => Err(error.into()),
@@ -120,11 +120,39 @@ async fn connect(
     builder.connect_timeout(timeout.min(MAX_HANDSHAKE)).connect(&url.to_string()).await
 }
 
+/// Makes one call over QUIC, and reads all that it gives: how many bytes that were. An error in the middle of a stream is its outcome.
+async fn ask(
+    client: &Client,
+    call: &callboard_net::Prepared,
+    timeout: Duration,
+    streams: bool,
+) -> Result<u64, CallError> {
+    let options = CallOptions::new().with_timeout(Instant::now().into(), timeout);
+    if !streams {
+        return client.exchange::<Value>(call.clone(), options).await.map(|returned| returned.received_bytes);
+    }
+    let mut outputs = client.exchange_streaming::<Value>(call.clone(), options);
+    let mut bytes = 0;
+    while let Some(output) = outputs.next().await {
+        bytes += output?.received_bytes;
+    }
+    Ok(bytes)
+}
+
 /// A connection, and what is sent on it.
 #[derive(Debug)]
 pub(super) enum Wire {
-    Http { connection: Connection, requests: Arc<[Prepared]> },
-    Quic { client: Client, requests: Arc<[callboard_net::Prepared]>, timeout: Duration },
+    Http {
+        connection: Connection,
+        requests: Arc<[Prepared]>,
+    },
+    /// What streams is read to its end.
+    Quic {
+        client: Client,
+        requests: Arc<[callboard_net::Prepared]>,
+        timeout: Duration,
+        streams: bool,
+    },
 }
 
 impl Wire {
@@ -134,8 +162,9 @@ impl Wire {
             Self::Http { connection, requests } => {
                 Some(Self::Http { connection: connection.share()?, requests: Arc::clone(requests) })
             }
-            Self::Quic { client, requests, timeout } => {
-                Some(Self::Quic { client: client.clone(), requests: Arc::clone(requests), timeout: *timeout })
+            Self::Quic { client, requests, timeout, streams } => {
+                let (client, requests) = (client.clone(), Arc::clone(requests));
+                Some(Self::Quic { client, requests, timeout: *timeout, streams: *streams })
             }
         }
     }
@@ -155,11 +184,10 @@ impl Wire {
                 let read = async { read(connection.send(&requests[request]).await?).await };
                 read.await.unwrap_or_else(|error| Outcome::Broken(error.as_str()))
             }
-            Self::Quic { client, requests, timeout } => {
+            Self::Quic { client, requests, timeout, streams } => {
                 let end = Instant::now() + *timeout;
-                let options = CallOptions::new().with_timeout(Instant::now().into(), *timeout);
-                match client.exchange::<Value>(requests[request].clone(), options).await {
-                    Ok(returned) => Outcome::Answered { status: None, kind: None, bytes: returned.received_bytes },
+                match ask(client, &requests[request], *timeout, *streams).await {
+                    Ok(bytes) => Outcome::Answered { status: None, kind: None, bytes },
                     Err(error) => of_error(&error, Instant::now() >= end),
                 }
             }
@@ -194,9 +222,41 @@ fn of_error(error: &CallError, is_late: bool) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use callboard_core::ErrorParts;
+    use callboard_core::{App, ErrorParts, Failure, StreamStage};
+    use callboard_net::{Edge, NetConfig};
 
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_streaming_route_is_read_to_its_end_over_quic() {
+        let directory = std::env::temp_dir().join(format!("callboard-bench-{}", std::process::id()));
+        let identity = Identity::development_in(&directory.join("development")).unwrap();
+        std::fs::remove_dir_all(directory).unwrap();
+        let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
+        let count = StreamStage::each("count", |n: Arc<u64>| {
+            let n = *n;
+            futures_util::stream::iter((0..=n).map(move |k| if k == 13 { Err(Failure::new("13")) } else { Ok(k) }))
+        });
+        let node = App::new().route_streaming("/count", count).start().await.unwrap();
+        edge.open(node.client());
+        let timeout = Duration::from_secs(60);
+        let calls = [40_u64, 5, 9].map(|n| callboard_net::Prepared::new("/count", n).unwrap()).to_vec();
+        let aim = Aim::quic(&format!("quic://{}", edge.address()).parse().unwrap(), identity, "/count", calls);
+        // The first of them fails in the middle.
+        assert_eq!(aim.ask_once(timeout).await.unwrap().unwrap(), "failed: 13 (stage `count`)");
+        let mut wire = aim.open(timeout).await.unwrap();
+        let mut bytes = Vec::new();
+        for request in [1, 2] {
+            let Outcome::Answered { status: None, kind: None, bytes: received } = wire.exchange(request).await else {
+                panic!("a success");
+            };
+            bytes.push(received);
+        }
+        // 6 outputs and 10 of the same length.
+        assert!(bytes[0] > 0 && bytes[0] * 10 == bytes[1] * 6, "{bytes:?}");
+        let failed = Outcome::Answered { status: None, kind: Some("failed".to_owned()), bytes: 0 };
+        assert_eq!(wire.exchange(0).await, failed);
+    }
 
     #[test]
     fn errors_over_quic_have_the_words_of_http() {

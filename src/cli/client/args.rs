@@ -7,6 +7,7 @@ use callboard_codec::Format;
 use callboard_http::client::{Call, Origin, Protocol};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
+use super::arguments;
 use super::form::FormPart;
 use super::payload::{Payload, Source};
 use super::tensor::TensorSpec;
@@ -35,8 +36,7 @@ impl RequestArgs {
                 Arg::new("route")
                     .value_name("ROUTE")
                     .required(true)
-                    .value_parser(route)
-                    .help("The route's path, such as /digits"),
+                    .help("The route's path, such as /digits; with --arg the function's name"),
                 Arg::new("json").long("json").value_name("TEXT").value_parser(json).help("Send this JSON"),
                 Arg::new("file")
                     .long("file")
@@ -51,6 +51,7 @@ impl RequestArgs {
                     .action(ArgAction::Append)
                     .value_parser(|text: &str| text.parse::<FormPart>())
                     .help("Send a form with this field or file; may come several times"),
+                arguments::arg(),
                 Arg::new("random-tensor")
                     .long("random-tensor")
                     .value_name("DTYPE:SHAPE")
@@ -97,20 +98,29 @@ impl RequestArgs {
                     .help("How long one request may take"),
                 trust::arg(),
             ])
-            .group(clap::ArgGroup::new("source").args(["json", "file", "form", "random-tensor"]))
+            .group(clap::ArgGroup::new("source").args(["json", "file", "form", "arg", "random-tensor"]))
     }
 
     /// From what clap found.
-    pub(crate) fn of(matches: &ArgMatches) -> Self {
-        Self {
-            route: one(matches, "route"),
-            source: source(matches),
+    ///
+    /// # Errors
+    ///
+    /// A route that is none.
+    pub(crate) fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let (route, source) = (one::<String>(matches, "route"), source(matches));
+        if !route.starts_with('/') && !matches!(source, Source::Arguments(_)) {
+            let problem = format!("a route begins with `/`, as in `/{route}`; a function's name comes with --arg");
+            return Err(clap::Error::raw(clap::error::ErrorKind::ValueValidation, problem));
+        }
+        Ok(Self {
+            route,
+            source,
             protocol: if matches.get_flag("http2") { Protocol::Http2 } else { Protocol::Http1 },
             timeout: one(matches, "timeout"),
             ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
             method: matches.get_one::<String>("method").cloned(),
             headers: headers(matches),
-        }
+        })
     }
 
     /// A word that is about HTTP and nothing else, if there is one.
@@ -136,7 +146,11 @@ impl RequestArgs {
         if let Some(media_type) = payload.media_type.clone().filter(|_| !is_said) {
             headers.push(("content-type".to_owned(), media_type));
         }
-        Call { method, route: self.route.clone(), headers, body: payload.body.clone() }
+        let route = match &self.source {
+            Source::Arguments(_) => arguments::route(&self.route),
+            _ => self.route.clone(),
+        };
+        Call { method, route, headers, body: payload.body.clone() }
     }
 
     /// All calls that are meant, with what they send in words.
@@ -164,6 +178,8 @@ fn source(matches: &ArgMatches) -> Source {
         Source::Files(paths)
     } else if let Some(parts) = matches.get_many::<FormPart>("form") {
         Source::Form(parts.cloned().collect())
+    } else if let Some(texts) = matches.get_many::<String>("arg") {
+        Source::Arguments(texts.cloned().collect())
     } else if let Some(spec) = matches.get_one::<TensorSpec>("random-tensor") {
         Source::Tensor(spec.clone(), one(matches, "as"), one(matches, "seed"))
     } else {
@@ -193,10 +209,6 @@ const MAX: Duration = Duration::from_secs(3600);
 
 pub(crate) fn origin(text: &str) -> Result<Origin, String> {
     text.parse::<Origin>().map_err(|error| error.to_string())
-}
-
-fn route(text: &str) -> Result<String, String> {
-    text.starts_with('/').then(|| text.to_owned()).ok_or_else(|| format!("a route begins with `/`, as in `/{text}`"))
 }
 
 /// Sent as it is typed; that it is JSON at all is seen here, where the mistake was made.

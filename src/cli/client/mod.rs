@@ -1,6 +1,7 @@
 //! What the commands share that talk to a server instead of being one: which request is meant.
 
 pub(crate) mod args;
+pub(crate) mod arguments;
 mod form;
 pub(crate) mod payload;
 mod place;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use callboard_codec::Format;
 use callboard_http::media_type_of;
 
+use super::arguments;
 use super::form::{self, FormPart};
 use super::tensor::TensorSpec;
 use crate::cli::error::CliError;
@@ -23,6 +24,8 @@ pub(crate) enum Source {
     Files(Vec<PathBuf>),
     /// A form of these parts.
     Form(Vec<FormPart>),
+    /// A function's arguments.
+    Arguments(Vec<String>),
     /// A generated tensor in a format.
     Tensor(TensorSpec, Format, u64),
 }
@@ -57,6 +60,7 @@ impl Source {
                 let (body, media_type) = form::body(parts, BOUNDARY, read)?;
                 one(body.into(), &media_type)
             }
+            Self::Arguments(texts) => one(arguments::body(texts)?, Format::Json.media_type()),
             Self::Tensor(spec, format, seed) => {
                 let body = spec.generate(*seed).encode(*format);
                 let body =

@@ -1,27 +1,35 @@
-//! The same inputs as values, for calls over QUIC: there are no media types, so a file is what its extension says.
+//! The same inputs as values and calls, for QUIC: there are no media types, so a file is what its extension says.
 
 use std::path::Path;
 
 use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_core::CallError;
 use callboard_http::media_type_of;
+use callboard_net::Prepared;
 
+use super::arguments;
 use super::form::FormPart;
 use super::payload::{Source, read};
 use crate::cli::error::CliError;
 
 impl Source {
-    /// Reads or makes them all; at least one.
-    pub(crate) fn values(&self) -> Result<Vec<Value>, CliError> {
-        Ok(match self {
+    /// Reads or makes them all, as calls of this route or function that are ready to go: at least one.
+    pub(crate) fn prepared(&self, route: &str) -> Result<Vec<Prepared>, CliError> {
+        let failed = |error: CallError| CliError::Usage(error.to_string());
+        let values = match self {
+            Self::Arguments(texts) => {
+                return Ok(vec![Prepared::function(route, arguments::call(texts)).map_err(failed)?]);
+            }
             Self::Nothing => {
-                let expected = "--json, --file, --form or --random-tensor";
+                let expected = "--json, --file, --form, --arg or --random-tensor";
                 return Err(CliError::Usage(format!("a call over QUIC has an input: give it by {expected}")));
             }
             Self::Json(text) => vec![json(text)?],
             Self::Files(paths) => paths.iter().map(|path| file(path)).collect::<Result<_, _>>()?,
             Self::Form(parts) => vec![form(parts)?],
             Self::Tensor(spec, _, seed) => vec![spec.generate(*seed)],
-        })
+        };
+        values.into_iter().map(|value| Prepared::new(route, value).map_err(failed)).collect()
     }
 }
 

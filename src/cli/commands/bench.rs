@@ -77,19 +77,17 @@ impl Target {
                     Protocol::Http1 => "HTTP/1.1",
                     Protocol::Http2 => "HTTP/2",
                 };
-                let url = origin.url_of(&request.route);
+                let url = origin.url_of(&calls[0].route);
                 Ok((Self { aim, named: Named { method: calls[0].method.clone(), url, protocol } }, words))
             }
             Place::Quic(url) => {
-                let values = request.source.values()?;
-                let words = match values.len() {
+                let calls = request.source.prepared(&request.route)?;
+                let words = match calls.len() {
                     1 => "one value sent".to_owned(),
                     several => format!("{several} values sent in turns"),
                 };
-                let identity = identity(args.cluster.as_deref())?;
-                let aim = Aim::quic(url, identity, &request.route, &values);
-                let aim = aim.map_err(|error| CliError::Usage(chain(&error)))?;
-                let url = format!("{url}{}", request.route);
+                let aim = Aim::quic(url, identity(args.cluster.as_deref())?, &request.route, calls);
+                let url = format!("{url}/{}", request.route.trim_start_matches('/'));
                 Ok((Self { aim, named: Named { method: "CALL".to_owned(), url, protocol: "QUIC" } }, words))
             }
         }

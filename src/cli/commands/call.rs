@@ -34,11 +34,13 @@ impl CallArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
         let command = Command::new("call").about("Send one request to a route, and print the reply").after_help(
-            "Exit codes: 0 the answer is a success; 1 there is none, or only half of it; 2 the command line is wrong;\n\
+            "Over QUIC the words are others: callboard call quic://HOST:PORT --help\n\
+                 Exit codes: 0 the answer is a success; 1 there is none, or only half of it; 2 the command line is wrong;\n\
                  3, 4, 5 the status of the answer is 3xx, 4xx, 5xx.",
         );
         let url = Arg::new("url").value_name("URL").required(true).value_parser(origin);
-        let command = command.arg(url.help("Where it is served, such as http://127.0.0.1:8000"));
+        let command =
+            command.arg(url.help("Where it is served, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
         RequestArgs::declare(command).args([
             Arg::new("accept").long("accept").value_name("TYPE").help("The media type to answer with"),
             Arg::new("include")
@@ -56,14 +58,18 @@ impl CallArgs {
     }
 
     /// From what clap found.
-    pub(crate) fn of(matches: &ArgMatches) -> Self {
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// As of [`RequestArgs::of`].
+    pub(crate) fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self {
             origin: one(matches, "url"),
-            request: RequestArgs::of(matches),
+            request: RequestArgs::of(matches)?,
             accept: matches.get_one::<String>("accept").cloned(),
             include: matches.get_flag("include"),
             output: matches.get_one::<PathBuf>("output").cloned(),
-        }
+        })
     }
 }
 

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use callboard_codec::{Format, Value};
-use callboard_core::{CallError, CallOptions, Caller, FunctionCall, Instant, Replies};
-use callboard_net::{Client, QuicUrl, Trouble};
+use callboard_core::{CallError, CallOptions, Instant};
+use callboard_net::{Client, Prepared, QuicUrl, Trouble};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::super::client::args::{duration, one};
-use super::super::client::{FormPart, value};
+use super::super::client::{FormPart, arguments, value};
 use super::super::error::CliError;
 use super::super::identity::identity;
 use super::super::output;
@@ -76,11 +76,7 @@ impl QuicCallArgs {
                     .action(ArgAction::Append)
                     .value_parser(|text: &str| text.parse::<FormPart>())
                     .help("Send a map with this text, or the bytes of this file; may come several times"),
-                Arg::new("arg")
-                    .long("arg")
-                    .value_name("JSON | NAME=JSON")
-                    .action(ArgAction::Append)
-                    .help("Call a function with this argument, by its place or its name; may come several times"),
+                arguments::arg(),
                 Arg::new("timeout")
                     .long("timeout")
                     .value_name("DURATION")
@@ -121,7 +117,7 @@ impl QuicCallArgs {
 
 /// Makes the call; prints what comes.
 pub(crate) fn run(args: &QuicCallArgs) -> Result<(), CliError> {
-    let sent = args.input.read()?;
+    let prepared = args.input.prepared(&args.route)?;
     block_on(async {
         let (url, wait) = (args.url.to_string(), args.timeout.min(START_UP_WAIT));
         let mut builder = Client::builder().start_up_wait(wait);
@@ -131,7 +127,7 @@ pub(crate) fn run(args: &QuicCallArgs) -> Result<(), CliError> {
         }
         let client = builder.connect(&url).await;
         let client = client.map_err(|error| CliError::because(&args.url, &error))?;
-        let outcome = call(&client, args, sent).await;
+        let outcome = call(&client, args, prepared).await;
         if let Some(identity) = &identity {
             // One in the last third of its life is being renewed: whoever comes next is glad of it.
             identity.settle(SETTLED_WITHIN).await;
@@ -140,17 +136,12 @@ pub(crate) fn run(args: &QuicCallArgs) -> Result<(), CliError> {
     })
 }
 
-async fn call(client: &Client, args: &QuicCallArgs, sent: Sent) -> Result<(), CliError> {
+/// A route with one outcome is one that streams a single output.
+async fn call(client: &Client, args: &QuicCallArgs, prepared: Prepared) -> Result<(), CliError> {
     let options = CallOptions::new().with_timeout(Instant::now(), args.timeout);
-    let mut replies: Replies<Value> = match sent {
-        Sent::Function(call) => {
-            let output = client.send_with(&args.route, call, options).await.map_err(refusal)?;
-            return print(&output).map(|_| ());
-        }
-        Sent::Value(value) => client.replies_with(&args.route, value, options).map_err(refusal)?,
-    };
-    while let Some(output) = replies.next().await {
-        if print(&output.map_err(refusal)?)?.is_gone() {
+    let mut outputs = client.exchange_streaming::<Value>(prepared, options);
+    while let Some(returned) = outputs.next().await {
+        if print(&returned.map_err(refusal)?.output)?.is_gone() {
             break;
         }
     }
@@ -163,35 +154,15 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 /// Who types a command has started the node before, or is about to.
 const START_UP_WAIT: Duration = Duration::from_secs(3);
 
-enum Sent {
-    Value(Value),
-    Function(FunctionCall),
-}
-
 impl Input {
-    fn read(&self) -> Result<Sent, CliError> {
-        match self {
-            Self::Json(text) => value::json(text).map(Sent::Value),
-            Self::File(path) => value::file(path).map(Sent::Value),
-            Self::Fields(fields) => value::form(fields).map(Sent::Value),
-            Self::Arguments(arguments) => {
-                let mut call = FunctionCall::default();
-                for text in arguments {
-                    call = argument(call, text)?;
-                }
-                Ok(Sent::Function(call))
-            }
-        }
-    }
-}
-
-/// `3` by its place, `x=3` by its name. What is no JSON is a text.
-fn argument(call: FunctionCall, text: &str) -> Result<FunctionCall, CliError> {
-    let value = |text: &str| value::json(text).unwrap_or_else(|_| Value::from(text));
-    let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    match text.split_once('=').filter(|(name, _)| is_name(name)) {
-        Some((name, content)) => Ok(call.with_kwarg(name, value(content))),
-        None => Ok(call.with_arg(value(text))),
+    fn prepared(&self, route: &str) -> Result<Prepared, CliError> {
+        let prepared = match self {
+            Self::Json(text) => Prepared::new(route, value::json(text)?),
+            Self::File(path) => Prepared::new(route, value::file(path)?),
+            Self::Fields(fields) => Prepared::new(route, value::form(fields)?),
+            Self::Arguments(texts) => Prepared::function(route, arguments::call(texts)),
+        };
+        prepared.map_err(|error| CliError::Usage(error.to_string()))
     }
 }
 
@@ -201,35 +172,52 @@ fn print(output: &Value) -> Result<output::Reader, CliError> {
     output::piece(&mut std::io::stdout(), &line)
 }
 
-/// Whose fault it was, as statuses have it.
+/// Whose fault it was, as statuses have it, behind what is known of it.
 fn refusal(error: CallError) -> CliError {
-    let status = match Trouble::of(&error) {
-        Trouble::NoSuchRoute | Trouble::Request => 400,
-        Trouble::NeverStarted | Trouble::ConnectionLost => return CliError::Failed(error.to_string()),
-        _ => 500,
-    };
-    if let Some(trace) = error.remote_trace() {
-        output::note(format_args!("  remote trace: {trace}"));
+    for (path, message) in fields(&error) {
+        output::note(format_args!("  {path}: {message}"));
     }
-    CliError::Answered { status, message: error.to_string() }
+    let lines = [
+        ("stage", error.stage().map(str::to_owned)),
+        ("error type", error.error_type().map(str::to_owned)),
+        ("remote trace", error.remote_trace().map(str::to_owned)),
+        ("retry after", error.retry_after().map(|after| format!("{after:?}"))),
+    ];
+    for (label, value) in lines {
+        if let Some(value) = value {
+            output::note(format_args!("  {label}: {value}"));
+        }
+    }
+    match Trouble::of(&error) {
+        Trouble::NoSuchRoute | Trouble::Request => CliError::Answered { status: 400, message: error.to_string() },
+        Trouble::NeverStarted | Trouble::ConnectionLost => CliError::Failed(error.to_string()),
+        _ => CliError::Answered { status: 500, message: error.to_string() },
+    }
+}
+
+/// The places of the input that do not fit, and why.
+fn fields(error: &CallError) -> Vec<(String, String)> {
+    let text = |field: &Value, name: &str| match field {
+        Value::Map(field) => field.get(name).and_then(Value::as_str).unwrap_or_default().to_owned(),
+        _ => String::new(),
+    };
+    match error.details() {
+        Some(Value::Map(details)) => match details.get("fields") {
+            Some(Value::List(fields)) => {
+                fields.iter().map(|field| (text(field, "path"), text(field, "message"))).collect()
+            }
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use callboard_codec::Map;
-
     use super::*;
 
     #[test]
     fn the_grammar_holds_together() {
         QuicCallArgs::command().debug_assert();
-    }
-
-    #[test]
-    fn arguments_come_by_place_and_by_name() {
-        let call =
-            ["3", "factor=2.5", "plain text", "flag=true"].into_iter().try_fold(FunctionCall::default(), argument);
-        let expected = FunctionCall::new([Value::from(3), Value::from("plain text")], Map::default());
-        assert_eq!(call.unwrap(), expected.with_kwarg("factor", 2.5).with_kwarg("flag", true));
     }
 }

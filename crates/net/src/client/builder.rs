@@ -162,10 +162,7 @@ impl ClientBuilder {
                     return Err(ConnectError::NobodyThere { waited: wait, last });
                 }
             };
-            let fault = match linked {
-                Ok(_) => return Ok(links),
-                Err(fault) => fault,
-            };
+            let Err(fault) = linked else { return Ok(links) };
             last = fault.to_string();
             match fault {
                 LinkFault::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),

@@ -116,6 +116,12 @@ impl Link {
         own.or_else(node).unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT)
     }
 
+    /// Whether this route, or the function of this name, answers with many outputs.
+    pub(super) fn streams_route(&self, route: &str) -> bool {
+        let is_meant = |offer: &&Offer| !offer.stage && without_slash(&offer.name) == without_slash(route);
+        self.offers.load().list.iter().find(is_meant).is_some_and(|offer| offer.streams)
+    }
+
     /// Whether the node runs this stage.
     pub(crate) fn offers_stage(&self, stage: &str) -> bool {
         self.offers.load().list.iter().any(|offer| offer.stage && offer.name == stage)

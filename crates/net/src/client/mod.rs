@@ -23,8 +23,10 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::{
-    CallError, CallOptions, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Replies, Timing,
+    CallError, CallOptions, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, PayloadReplies,
+    Replies, Timing,
 };
+use futures_util::StreamExt;
 use parking_lot::Mutex;
 
 pub use self::address::QuicUrl;
@@ -37,6 +39,7 @@ use self::link::LinkFault;
 pub(crate) use self::link::{Greeting, Link};
 use self::links::Links;
 pub(crate) use self::packer::ROOM_WAIT;
+pub use self::replies::ReturnedStream;
 pub(crate) use self::way::Room;
 use crate::cluster::Retries;
 use crate::convert;
@@ -83,7 +86,7 @@ pub struct Prepared {
 pub struct Returned<Out> {
     /// The output.
     pub output: Out,
-    /// Where the time went, on the node.
+    /// Where the time went, on the node. Nothing for an output of a stream, of which it is not told.
     pub timing: Timing,
     /// The length of the output as it came, in bytes.
     pub received_bytes: u64,
@@ -100,6 +103,17 @@ impl Prepared {
             .to_envelope()
             .map_err(|error| CallError::new(ErrorKind::InvalidInput, format!("the input cannot be sent: {error}")))?;
         Ok(Self { call: Call { route: route.to_owned(), ..Call::default() }, envelope })
+    }
+
+    /// The arguments of a call of this function, encoded: for any client.
+    ///
+    /// # Errors
+    ///
+    /// An argument that cannot be sent.
+    pub fn function(name: &str, call: FunctionCall) -> Result<Self, CallError> {
+        let mut prepared = Self::new(name, call)?;
+        prepared.call.function = true;
+        Ok(prepared)
     }
 }
 
@@ -136,6 +150,24 @@ impl Client {
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
         let output = body.finish_as::<Out>().map_err(unreadable)?;
         Ok(Returned { output, timing: convert::timing(done.times), received_bytes })
+    }
+
+    /// Makes a call of a route that streams, and gives its outputs with their lengths. An error is the last item.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the stream cancels the call on the node.
+    pub fn exchange_streaming<Out: Data>(&self, prepared: Prepared, options: CallOptions) -> ReturnedStream<Out> {
+        replies::read(self.clone(), prepared, options)
+    }
+
+    /// Whether this route answers with a stream, as the node says that the next call would go to.
+    ///
+    /// # Errors
+    ///
+    /// When no node answers.
+    pub async fn streams(&self, route: &str) -> Result<bool, CallError> {
+        Ok(self.link().await?.streams_route(route))
     }
 
     /// The name of the node that it is connected to, and its build. `None` while there is no connection.
@@ -241,9 +273,7 @@ impl Caller for Client {
     }
 
     async fn send_with(&self, name: &str, call: FunctionCall, options: CallOptions) -> Result<Value, CallError> {
-        let mut prepared = self.prepare(name, call)?;
-        prepared.call.function = true;
-        self.call_prepared(prepared, options).await
+        self.call_prepared(Prepared::function(name, call)?, options).await
     }
 
     fn replies_with<In: Data, Out: Data + Clone>(
@@ -253,7 +283,9 @@ impl Caller for Client {
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError> {
         let prepared = self.prepare(route, input)?;
-        Ok(Replies::new(replies::read::<Out>(self.clone(), prepared, options)))
+        let outputs = replies::read::<Out>(self.clone(), prepared, options);
+        let payloads = outputs.map(|returned| returned.map(|returned| Payload::new(returned.output)));
+        Ok(Replies::new(PayloadReplies::new(payloads)))
     }
 
     fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Prepared, CallError> {

@@ -3,21 +3,50 @@
 //! The node is told how many outputs there is room for, and more when half of them are read: a reader that pauses lets the worker
 //! wait, without a byte on the wire.
 
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use callboard_codec::Data;
 use callboard_codec::wire::{Credit, FrameKind, frame_head};
-use callboard_codec::{Data, Payload};
-use callboard_core::{CallError, CallOptions, ErrorKind, Instant, PayloadReplies};
-use futures_util::stream;
+use callboard_core::{CallError, CallOptions, ErrorKind, Instant, Timing};
+use futures_util::{Stream, StreamExt, stream};
 
 use super::call::Talk;
 use super::fault::{not_started, unreadable};
-use super::{Client, Prepared, within};
+use super::{Client, Prepared, Returned, within};
 use crate::convert;
 
+/// The outputs of one call, with their lengths. An error is the last of them. Made by [`Client::exchange_streaming`].
+#[must_use = "a call runs as its outputs are read"]
+pub struct ReturnedStream<Out>(Pin<Box<dyn Stream<Item = Result<Returned<Out>, CallError>> + Send>>);
+
+impl<Out> ReturnedStream<Out> {
+    /// The next output; `None` behind the last one. A `next` that is dropped loses nothing.
+    pub async fn next(&mut self) -> Option<Result<Returned<Out>, CallError>> {
+        self.0.next().await
+    }
+}
+
+impl<Out> Stream for ReturnedStream<Out> {
+    type Item = Result<Returned<Out>, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(context)
+    }
+}
+
+impl<Out> fmt::Debug for ReturnedStream<Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReturnedStream").finish_non_exhaustive()
+    }
+}
+
 /// Begins when the first output is asked for; its time runs from now on.
-pub(super) fn read<Out: Data>(client: Client, prepared: Prepared, options: CallOptions) -> PayloadReplies {
+pub(super) fn read<Out: Data>(client: Client, prepared: Prepared, options: CallOptions) -> ReturnedStream<Out> {
     let options = client.with_deadline(&prepared.call.route, &options, Instant::now());
     let reading = Reading { client, options, phase: Phase::Begin(Box::new(prepared)) };
-    PayloadReplies::new(stream::unfold(reading, Reading::next::<Out>))
+    ReturnedStream(Box::pin(stream::unfold(reading, Reading::next::<Out>)))
 }
 
 struct Reading {
@@ -33,13 +62,13 @@ enum Phase {
 }
 
 impl Reading {
-    async fn next<Out: Data>(mut self) -> Option<(Result<Payload, CallError>, Self)> {
+    async fn next<Out: Data>(mut self) -> Option<(Result<Returned<Out>, CallError>, Self)> {
         if matches!(self.phase, Phase::Over) {
             return None;
         }
         let deadline = self.options.deadline();
         match within(deadline, self.advance::<Out>()).await {
-            Ok(Some(payload)) => Some((Ok(payload), self)),
+            Ok(Some(returned)) => Some((Ok(returned), self)),
             Ok(None) => None,
             Err(error) => {
                 // Dropping the stream resets it.
@@ -49,7 +78,7 @@ impl Reading {
         }
     }
 
-    async fn advance<Out: Data>(&mut self) -> Result<Option<Payload>, CallError> {
+    async fn advance<Out: Data>(&mut self) -> Result<Option<Returned<Out>>, CallError> {
         if let Phase::Begin(prepared) = &self.phase {
             let talk = self.begin(Prepared::clone(prepared)).await?;
             self.phase = Phase::Open { talk: Box::new(talk), read: 0 };
@@ -63,7 +92,9 @@ impl Reading {
             self.phase = Phase::Over;
             return Ok(None);
         }
-        let output = talk.body(&head).await?.finish_as::<Out>().map_err(unreadable)?;
+        let body = talk.body(&head).await?;
+        let received_bytes = body.total_bytes().unwrap_or_default() as u64;
+        let output = body.finish_as::<Out>().map_err(unreadable)?;
         *read += 1;
         // Half of what there is room for, so that the node need not wait for the word.
         if *read * 2 >= credit {
@@ -73,7 +104,7 @@ impl Reading {
             // Who has answered to the end reads no more; what was answered is still to be read.
             let _ = talk.outgoing.write(&mut [head]).await;
         }
-        Ok(Some(Payload::new(output)))
+        Ok(Some(Returned { output, timing: Timing::default(), received_bytes }))
     }
 
     /// Sends the call. Not tried again here: a stream is seldom small, and its reader knows better.
