@@ -13,6 +13,7 @@ mod metrics;
 mod openapi;
 mod process;
 mod python;
+mod quic;
 #[path = "../cli/support.rs"]
 #[allow(dead_code, reason = "the other target uses the rest")]
 mod support;

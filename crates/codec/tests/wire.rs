@@ -10,6 +10,7 @@ use callboard_codec::wire::{
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use proptest::prelude::*;
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
 
 /// A frame that was read whole.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ fn value(body: &Bytes) -> Value {
     Value::decode(Format::Envelope, body, &DecodeLimits::default()).expect("an envelope")
 }
 
-fn header<H: serde::de::DeserializeOwned + Default>(frame: &Frame) -> H {
+fn header<H: DeserializeOwned + Default>(frame: &Frame) -> H {
     frame.head.header().unwrap_or_else(|error| panic!("{}: {error:?}", frame.head.kind))
 }
 
@@ -110,6 +111,62 @@ fn those_who_join_are_understood() {
     assert_eq!(frames[1].body, Bytes::from_static(b"-----BEGIN CERTIFICATE REQUEST-----\n"));
     assert_eq!(frames[2].body, Bytes::from_static(b"-----BEGIN CERTIFICATE-----\n"));
     assert_eq!(header::<Fail>(&frames[3]).error_type.as_deref(), Some("used_up_token"));
+}
+
+/// The fields of a header, as its type asks a reader for them.
+fn fields<H: DeserializeOwned>() -> Vec<&'static str> {
+    struct Asked<'a>(&'a mut Vec<&'static str>);
+
+    impl<'de> Deserializer<'de> for Asked<'_> {
+        type Error = serde::de::value::Error;
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            visitor: V,
+        ) -> Result<V::Value, Self::Error> {
+            self.0.extend(fields);
+            self.deserialize_any(visitor)
+        }
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+            Err(serde::de::Error::custom("only the names are wanted"))
+        }
+
+        serde::forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct seq
+            tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    let mut names = Vec::new();
+    let _ = H::deserialize(Asked(&mut names));
+    names
+}
+
+#[test]
+fn the_page_names_every_field_of_every_header() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire.md")).expect("the page");
+    let of_done = [fields::<Done>(), fields::<Times>(), fields::<Load>()].concat();
+    let kinds = [
+        ("hello", fields::<Hello>()),
+        ("welcome", [fields::<Welcome>(), fields::<Offer>()].concat()),
+        ("call", fields::<Call>()),
+        ("done", of_done),
+        ("fail", fields::<Fail>()),
+        ("credit", fields::<Credit>()),
+        ("goaway", fields::<Goaway>()),
+        ("join", fields::<Join>()),
+    ];
+    for (kind, fields) in kinds {
+        let row = page.lines().find(|line| line.split('|').nth(2).is_some_and(|cell| cell.trim() == kind));
+        let row = row.unwrap_or_else(|| panic!("the page has no row of {kind}"));
+        assert!(!fields.is_empty(), "{kind}");
+        for field in fields {
+            assert!(row.contains(&format!("`{field}`")), "the row of {kind} does not name {field}: {row}");
+        }
+    }
 }
 
 #[test]

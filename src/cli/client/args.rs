@@ -10,6 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::arguments;
 use super::form::FormPart;
 use super::payload::{Payload, Source};
+use super::place::check_scheme;
 use super::tensor::TensorSpec;
 use super::trust;
 use crate::cli::error::CliError;
@@ -207,7 +208,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 const MIN: Duration = Duration::from_millis(1);
 const MAX: Duration = Duration::from_secs(3600);
 
+/// Where `call` goes over HTTP; that it goes over QUIC as well is seen before.
 pub(crate) fn origin(text: &str) -> Result<Origin, String> {
+    check_scheme(text, &["http", "https", "quic"])?;
     text.parse::<Origin>().map_err(|error| error.to_string())
 }
 

@@ -17,6 +17,7 @@ use super::super::client::{FormPart, arguments, value};
 use super::super::error::CliError;
 use super::super::identity::identity;
 use super::super::output;
+use super::super::signals::Signals;
 use super::block_on;
 
 /// What to call, and with what.
@@ -125,9 +126,21 @@ pub(crate) fn run(args: &QuicCallArgs) -> Result<(), CliError> {
         if let Some(identity) = &identity {
             builder = builder.identity(identity.clone());
         }
-        let client = builder.connect(&url).await;
-        let client = client.map_err(|error| CliError::because(&args.url, &error))?;
-        let outcome = call(&client, args, prepared).await;
+        let mut signals =
+            Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
+        let taken_back = |signal: &str| CliError::Failed(format!("{signal}: the call was taken back"));
+        let client = tokio::select! {
+            biased;
+            client = builder.connect(&url) => client.map_err(|error| CliError::because(&args.url, &error))?,
+            signal = signals.next() => return Err(taken_back(signal)),
+        };
+        let outcome = tokio::select! {
+            biased;
+            outcome = call(&client, args, prepared) => outcome,
+            signal = signals.next() => Err(taken_back(signal)),
+        };
+        // The node is told, instead of working on until it takes the silence for an end.
+        client.close().await;
         if let Some(identity) = &identity {
             // One in the last third of its life is being renewed: whoever comes next is glad of it.
             identity.settle(SETTLED_WITHIN).await;

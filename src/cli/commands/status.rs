@@ -9,7 +9,7 @@ use callboard_http::client::{Call, Connection, Origin, Protocol};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use super::super::client::args::{duration, header, one, origin};
+use super::super::client::args::{duration, header, one};
 use super::super::client::trust;
 use super::super::error::{CliError, chain};
 use super::super::output;
@@ -35,8 +35,8 @@ impl StatusArgs {
             Arg::new("url")
                 .value_name("URL")
                 .default_value("http://127.0.0.1:8001")
-                .value_parser(origin)
-                .help("Its admin listener"),
+                .value_parser(admin)
+                .help("Its admin listener, over HTTP"),
             Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print all that it says, for programs"),
             Arg::new("header")
                 .short('H')
@@ -64,6 +64,16 @@ impl StatusArgs {
             is_json: matches.get_flag("json"),
             ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
         }
+    }
+}
+
+/// The admin listener speaks HTTP only.
+fn admin(text: &str) -> Result<Origin, String> {
+    match text.starts_with("quic://") {
+        true => Err(format!(
+            "{text} is where calls go; the status is told by the admin listener, such as http://127.0.0.1:8001"
+        )),
+        false => text.parse::<Origin>().map_err(|error| error.to_string()),
     }
 }
 

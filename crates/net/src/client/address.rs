@@ -48,13 +48,16 @@ impl FromStr for QuicUrl {
         let wrong = |reason: &'static str| ConnectError::Url { url: text.to_owned(), reason };
         let rest = text.strip_prefix("quic://").ok_or_else(|| wrong("expected quic://HOST:PORT"))?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
+        if rest.contains('/') {
+            return Err(wrong("expected quic://HOST:PORT and nothing behind it; a route is named apart"));
+        }
         let hosts: Vec<String> = rest.split(',').map(|host| host.trim().to_owned()).collect();
         if hosts.len() > MAX_HOSTS {
             return Err(wrong("expected at most 64 hosts"));
         }
         for host in &hosts {
             let (name, port) = host.rsplit_once(':').ok_or_else(|| wrong("expected a port behind each host"))?;
-            if name.is_empty() || name.contains('/') || !matches!(port.parse::<u16>(), Ok(1..)) {
+            if name.is_empty() || !matches!(port.parse::<u16>(), Ok(1..)) {
                 return Err(wrong("expected hosts as HOST:PORT, with ports from 1 to 65535"));
             }
         }

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use callboard_codec::wire::ResetCode;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::link::{Greeting, Link, LinkFault};
-use crate::endpoint::Transport;
+use crate::endpoint::{LAST_PACKETS, Transport, code};
 
 /// After this part of the time for a handshake the next address is tried as well.
 const STAGGER: u32 = 4;
@@ -82,6 +83,13 @@ impl Links {
     /// The link that the next call would use, if there is one.
     pub(crate) fn current(&self) -> Option<Arc<Link>> {
         self.nodes.preferred_link()
+    }
+
+    /// Ends all of them, and waits until those who are left know.
+    pub(crate) async fn close(&self) {
+        let endpoint = self.nodes.transport.endpoint();
+        endpoint.close(code(ResetCode::Done), b"");
+        let _ = tokio::time::timeout(LAST_PACKETS, endpoint.wait_idle()).await;
     }
 
     /// What all links have in hand: calls that wait to be sent, and streams.

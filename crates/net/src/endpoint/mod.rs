@@ -16,6 +16,7 @@ use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, Se
 use socket2::{Domain, Protocol, Socket, Type};
 
 use self::ids::ConnectionIds;
+pub(crate) use self::thread::LAST_PACKETS;
 use self::thread::OwnThread;
 pub use self::tuning::{Tuning, TuningError};
 use crate::identity::{Identity, IdentityError, NODE_NAME, fresh_key, keep_renewed};

@@ -15,7 +15,7 @@ use super::thaw::thawing;
 use crate::testing::Faults;
 
 /// How long the last packets of a closed endpoint may take to leave.
-const LAST_PACKETS: Duration = Duration::from_millis(250);
+pub(crate) const LAST_PACKETS: Duration = Duration::from_millis(250);
 
 /// A thread that runs tasks until its handle is gone.
 #[derive(Debug)]

@@ -122,6 +122,36 @@ async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
     assert_eq!(begun.load(Ordering::SeqCst), 1);
 }
 
+/// Nobody waits for the deadline, or for the silence of a client that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_closes_takes_its_calls_back() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let held = Stage::each_async("held", {
+        let begun = Arc::clone(&begun);
+        move |n: Arc<i64>| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            async move {
+                std::future::pending::<()>().await;
+                Ok(*n)
+            }
+        }
+    });
+    let mut config = patient();
+    config.tuning.idle_timeout = LONG * 5;
+    let served = Served::start_with(App::new().route("/held", held), config).await;
+    let client = served.client().await;
+    let calling = tokio::spawn({
+        let client = client.clone();
+        let options = CallOptions::new().with_timeout(Instant::now(), LONG * 10);
+        async move { client.call_with::<_, i64>("/held", 5, options).await }
+    });
+    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    client.close().await;
+    served.comes_to_rest().await;
+    let error = calling.await.unwrap().unwrap_err();
+    assert_eq!(Trouble::of(&error), Trouble::ConnectionLost, "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_comes_back_at_its_address_is_found_again() {
     let served = Served::start(app()).await;

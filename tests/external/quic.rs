@@ -1,0 +1,81 @@
+//! A client of frames in another language, over QUIC of other people: that `docs/wire.md` says all that it takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use callboard::codec::Value;
+use callboard::net::{Authority, Edge, Identity, NetConfig, Role, TokenSpec};
+use callboard::{App, FunctionCall, Stage, StreamStage};
+
+use crate::python::Python;
+use crate::support::{PATIENCE, directory};
+
+/// Held calls that have begun, and that were given up.
+#[derive(Default)]
+struct Seen {
+    begun: AtomicU64,
+    given_up: AtomicU64,
+}
+
+struct Held(Arc<Seen>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.given_up.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn app() -> App {
+    let seen = Arc::new(Seen::default());
+    let held = Stage::each_async("held", {
+        let seen = Arc::clone(&seen);
+        move |n: Arc<i64>| {
+            seen.begun.fetch_add(1, Ordering::SeqCst);
+            let held = Held(Arc::clone(&seen));
+            async move {
+                let _held = held;
+                std::future::pending::<()>().await;
+                Ok(*n)
+            }
+        }
+    });
+    let seen = Stage::each("seen", move |_: &Value| {
+        Ok([&seen.begun, &seen.given_up].map(|count| count.load(Ordering::SeqCst)).to_vec())
+    });
+    let scale = Stage::each("scale", |call: &FunctionCall| {
+        Ok(call.arg::<f64>(0, "x")? * call.optional_arg(1, "factor")?.unwrap_or(2.0))
+    });
+    let count = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    App::new()
+        .route("/double", Stage::each("double", |n: &i64| Ok(2 * n)))
+        .route("/echo", Stage::each("echo", |value: &Value| Ok(value.clone())))
+        .route("/scale", scale)
+        .route("/held", held)
+        .route("/seen", seen)
+        .route_streaming("/count", count)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_in_another_language_speaks_frames() {
+    let Some(python) = Python::with("quic") else { return };
+    let directory = directory();
+    let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
+    let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
+    let mut config = NetConfig::default();
+    config.tuning.idle_timeout = PATIENCE;
+    let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity, config).unwrap();
+    let node = app().start().await.unwrap();
+    edge.open(node.client());
+
+    let mut spec = TokenSpec::default();
+    spec.role = Role::Client;
+    let url = format!("quic://{}", edge.address()).parse().unwrap();
+    let member = directory.join("stranger");
+    callboard::net::join(&authority.token(&spec).unwrap(), &url, &member, Some("stranger")).await.unwrap();
+
+    let address = edge.address().to_string();
+    let said = tokio::task::spawn_blocking(move || python.run("quic.py", &[&address, member.to_str().unwrap()]));
+    let said = said.await.unwrap();
+    let parts = ["hello", "call", "segments", "function", "pack", "cancel", "reset", "stream", "garbage"];
+    assert_eq!(said.lines().collect::<Vec<_>>(), parts);
+}
