@@ -47,7 +47,8 @@ use serde_json::json;
 use tower::BoxError;
 
 use self::infer::Asked;
-use self::path::{Action, Endpoint};
+use self::path::{Action, Endpoint, OfRepository};
+use self::repository::Wish;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::infer::Around;
@@ -91,14 +92,9 @@ where
             let all: Vec<_> = models.all(client).iter().map(|(route, model)| statistics::of(route, model)).collect();
             Ok(Json(json!({ "model_stats": all })).into_response())
         }
-        Endpoint::Index => {
-            let body = words(request, config).await?;
-            Ok(Json(repository::index(client, models, repository, &body)?).into_response())
-        }
-        Endpoint::Control { name, load } => {
-            let body = words(request, config).await?;
-            let wish = repository::Wish::read(name, load, &body)?;
-            Ok(wish.carry_out(repository.filter(|_| config.model_control)).await?.into_response())
+        Endpoint::Repository(what) => {
+            let may_change = config.model_control;
+            of_repository(Shelf { client, models, repository, may_change, config }, what, request).await
         }
         Endpoint::Model { name, version, action } => {
             let (route, model) = models.find(client, &name, version)?;
@@ -122,14 +118,42 @@ where
 {
     let endpoint = Endpoint::parse(request.uri().path());
     check_method(request.method(), &endpoint)?;
-    let body = words(request, config).await?;
-    match endpoint {
-        Endpoint::Index => Ok(Json(repository::index(client, &Models::default(), repository, &body)?).into_response()),
-        Endpoint::Control { name, load } => {
-            let wish = repository::Wish::read(name, load, &body)?;
-            Ok(wish.carry_out(repository).await?.into_response())
+    let Endpoint::Repository(what) = endpoint else { return Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")) };
+    let shelf = Shelf { client, models: &Models::default(), repository, may_change: true, config };
+    of_repository(shelf, what, request).await
+}
+
+/// The models of a node, and those that it could have.
+struct Shelf<'a> {
+    client: &'a Client,
+    models: &'a Models,
+    repository: Option<&'a dyn Repository>,
+    /// Whether whoever asks here may load and unload.
+    may_change: bool,
+    config: &'a HttpConfig,
+}
+
+/// Answers one request to the repository. Who may not change it is told so before the body is read.
+async fn of_repository<B>(
+    shelf: Shelf<'_>,
+    what: OfRepository,
+    request: &mut Request<B>,
+) -> Result<Response, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let Shelf { client, models, repository, may_change, config } = shelf;
+    match what {
+        OfRepository::Index => {
+            let body = words(request, config).await?;
+            Ok(Json(repository::index(client, models, repository, &body)?).into_response())
         }
-        _ => Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")),
+        OfRepository::Control { name, load } => {
+            let wish = Wish::of(name, load, repository.filter(|_| may_change))?;
+            wish.check(&words(request, config).await?)?;
+            Ok(wish.carry_out().await?.into_response())
+        }
     }
 }
 
@@ -171,8 +195,7 @@ fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
     use Action::{Generate, GenerateStream, Infer};
     let allowed = match endpoint {
         Endpoint::Unknown => return Ok(()),
-        Endpoint::Index
-        | Endpoint::Control { .. }
+        Endpoint::Repository(_)
         | Endpoint::Model { action: Infer | Generate | GenerateStream, .. } => ACTS,
         _ => READS,
     };

@@ -17,14 +17,21 @@ pub(super) enum Endpoint {
     Ready,
     /// `/v2/models/stats`.
     AllStatistics,
-    /// `/v2/repository/index`.
-    Index,
-    /// `/v2/repository/models/{name}/load` and `unload`.
-    Control { name: String, load: bool },
+    /// Below `/v2/repository`.
+    Repository(OfRepository),
     /// `/v2/models/{name}[/versions/{version}][/{action}]`.
     Model { name: String, version: Option<u64>, action: Action },
     /// Nothing that is here.
     Unknown,
+}
+
+/// What is asked of the repository.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum OfRepository {
+    /// `/v2/repository/index`.
+    Index,
+    /// `/v2/repository/models/{name}/load` and `unload`.
+    Control { name: String, load: bool },
 }
 
 /// What is asked of a model.
@@ -67,8 +74,7 @@ impl Endpoint {
             "health/live" => Self::Live,
             "health/ready" => Self::Ready,
             "models/stats" => Self::AllStatistics,
-            "repository/index" => Self::Index,
-            _ => model(rest).or_else(|| control(rest)).unwrap_or(Self::Unknown),
+            _ => model(rest).or_else(|| repository(rest)).unwrap_or(Self::Unknown),
         }
     }
 }
@@ -88,16 +94,23 @@ fn model(rest: &str) -> Option<Endpoint> {
     Some(Endpoint::Model { name: decoded(name)?, version, action })
 }
 
-fn control(rest: &str) -> Option<Endpoint> {
+fn repository(rest: &str) -> Option<Endpoint> {
+    let rest = rest.strip_prefix("repository/")?;
     // Of several repositories one may be named; here there is one.
-    let (_, rest) = rest.strip_prefix("repository/")?.split_once("models/")?;
-    let (name, verb) = rest.rsplit_once('/')?;
+    let rest = match rest.split_once('/') {
+        Some((named, what)) if named != "models" => what,
+        _ => rest,
+    };
+    if rest == "index" {
+        return Some(Endpoint::Repository(OfRepository::Index));
+    }
+    let (name, verb) = rest.strip_prefix("models/")?.rsplit_once('/')?;
     let load = match verb {
         "load" => true,
         "unload" => false,
         _ => return None,
     };
-    Some(Endpoint::Control { name: decoded(name)?, load })
+    Some(Endpoint::Repository(OfRepository::Control { name: decoded(name)?, load }))
 }
 
 /// Percent-decoded. `None` where that is no text, or nothing.
@@ -134,15 +147,24 @@ mod tests {
             ("/v2/health/live", Endpoint::Live),
             ("/v2/health/ready", Endpoint::Ready),
             ("/v2/models/stats", Endpoint::AllStatistics),
-            ("/v2/repository/index", Endpoint::Index),
-            ("/v2/repository/models/m/load", Endpoint::Control { name: "m".to_owned(), load: true }),
-            ("/v2/repository/mine/models/m/unload", Endpoint::Control { name: "m".to_owned(), load: false }),
+            ("/v2/repository/index", Endpoint::Repository(OfRepository::Index)),
+            ("/v2/repository/mine/index", Endpoint::Repository(OfRepository::Index)),
+            ("/v2/repository/models/m/load", control("m", true)),
+            ("/v2/repository/models/a/b/load", control("a/b", true)),
+            ("/v2/repository/mine/models/m/unload", control("m", false)),
         ] {
             assert_eq!(Endpoint::parse(path), endpoint, "{path}");
+        }
+        for path in ["/v2/repository/models/index", "/v2/repository/mymodels/m/load", "/v2/repository/a/b/models/m/load"] {
+            assert_eq!(Endpoint::parse(path), Endpoint::Unknown, "{path}");
         }
         for path in ["/v2/nothing", "/v2/models/", "/v2/models/%ff", "/v2/models/m/versions/99999999999999999999"] {
             assert_eq!(Endpoint::parse(path), Endpoint::Unknown, "{path}");
         }
+    }
+
+    fn control(name: &str, load: bool) -> Endpoint {
+        Endpoint::Repository(OfRepository::Control { name: name.to_owned(), load })
     }
 
     #[test]

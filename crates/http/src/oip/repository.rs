@@ -67,9 +67,10 @@ impl Listed {
 
 /// A model that somebody wants to be served, or not any more.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct Wish<'a> {
     name: String,
     load: bool,
+    repository: &'a dyn Repository,
 }
 
 /// The body of a load or an unload, which may be empty.
@@ -82,14 +83,21 @@ struct ControlRequest {
 /// Takes other models along that only this one needs. Stages here end with the last route that uses them, whatever it says.
 const DEPENDENTS: &str = "unload_dependents";
 
-impl Wish {
+impl<'a> Wish<'a> {
+    /// A wish to a repository that whoever asks may change.
+    pub(super) fn of(name: String, load: bool, repository: Option<&'a dyn Repository>) -> Result<Self, Refusal> {
+        match repository {
+            Some(repository) => Ok(Self { name, load, repository }),
+            None => Err(refusal(&name, load, "model control is not enabled on this server")),
+        }
+    }
+
     /// What a body says beside the name. Nothing that it could say changes what is loaded: that is for the configuration.
-    pub(super) fn read(name: String, load: bool, body: &Bytes) -> Result<Self, Refusal> {
+    pub(super) fn check(&self, body: &Bytes) -> Result<(), Refusal> {
         let asked: ControlRequest = read(body)?;
-        let wish = Self { name, load };
-        match asked.parameters.iter().find(|(key, value)| load || *key != DEPENDENTS || !value.is_boolean()) {
-            None => Ok(wish),
-            Some((key, _)) => Err(wish.refusal(format_args!(
+        match asked.parameters.iter().find(|(key, value)| self.load || *key != DEPENDENTS || !value.is_boolean()) {
+            None => Ok(()),
+            Some((key, _)) => Err(self.refusal(format_args!(
                 "parameter '{}' is not supported: a model is what the server's configuration says",
                 shown(key)
             ))),
@@ -97,12 +105,9 @@ impl Wish {
     }
 
     /// Complete when callers see it.
-    pub(super) async fn carry_out(self, repository: Option<&dyn Repository>) -> Result<StatusCode, ApiError> {
-        let Some(repository) = repository else {
-            return Err(self.refusal("model control is not enabled on this server").into());
-        };
+    pub(super) async fn carry_out(self) -> Result<StatusCode, ApiError> {
         let route = format!("/{}", self.name);
-        let changing = if self.load { repository.load(&route) } else { repository.unload(&route) };
+        let changing = if self.load { self.repository.load(&route) } else { self.repository.unload(&route) };
         match changing.await {
             Ok(()) => Ok(StatusCode::OK),
             Err(RepositoryError::Change(error @ (ChangeError::Busy { .. } | ChangeError::Ending))) => Err(error.into()),
@@ -111,9 +116,13 @@ impl Wish {
     }
 
     fn refusal(&self, why: impl fmt::Display) -> Refusal {
-        let verb = if self.load { "load" } else { "unload" };
-        Refusal::new(format!("failed to {verb} '{}': {why}", shown(&self.name)))
+        refusal(&self.name, self.load, why)
     }
+}
+
+fn refusal(name: &str, load: bool, why: impl fmt::Display) -> Refusal {
+    let verb = if load { "load" } else { "unload" };
+    Refusal::new(format!("failed to {verb} '{}': {why}", shown(name)))
 }
 
 /// An object with these members, or nothing. A list of them in their order is no object, though serde would take it.
@@ -130,14 +139,35 @@ fn read<T: Default + DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repository::Changing;
+
+    /// A repository without models.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Repository for Nothing {
+        fn routes(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn load<'a>(&'a self, _: &'a str) -> Changing<'a> {
+            Box::pin(async { Err(RepositoryError::Unknown) })
+        }
+
+        fn unload<'a>(&'a self, _: &'a str) -> Changing<'a> {
+            Box::pin(async { Err(RepositoryError::Unknown) })
+        }
+    }
 
     #[test]
     fn what_would_change_the_model_is_refused_and_named() {
-        let wish = |load, body: &'static str| Wish::read("m".to_owned(), load, &Bytes::from(body));
-        let refused = |load, body| wish(load, body).unwrap_err().to_string();
-        assert!(wish(true, "").is_ok());
-        assert!(wish(true, "{\"parameters\":{}}").is_ok());
-        assert!(wish(false, "{\"parameters\":{\"unload_dependents\":false}}").is_ok());
+        let check = |load, body: &'static str| {
+            Wish::of("m".to_owned(), load, Some(&Nothing)).unwrap().check(&Bytes::from(body))
+        };
+        let refused = |load, body| check(load, body).unwrap_err().to_string();
+        assert!(check(true, "").is_ok());
+        assert!(check(true, "{\"parameters\":{}}").is_ok());
+        assert!(check(false, "{\"parameters\":{\"unload_dependents\":false}}").is_ok());
         let why =
             "failed to load 'm': parameter 'config' is not supported: a model is what the server's configuration says";
         assert_eq!(refused(true, "{\"parameters\":{\"config\":\"{}\"}}"), why);

@@ -176,4 +176,11 @@ async fn whatever_is_wrong_with_a_request_is_a_problem_document() {
     let head = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 20";
     client.send(format!("{replicas} HTTP/1.1\r\n{head}\r\n\r\n{{")).await;
     assert_eq!(client.answer().await.problem()["status"], 408, "a body that does not come");
+    // Where it changes nothing it is not waited for.
+    for (path, status) in [("/v2/repository/nowhere", 404), ("/v2/repository/models/greet/load", 400)] {
+        let mut client = Raw::connect(run.address).await;
+        client.send(format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n{{")).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.json()["error"].is_string()), (status, true), "{path}: {answer:?}");
+    }
 }

@@ -159,6 +159,12 @@ async fn what_can_be_refused_by_the_head_is_refused_before_the_body_comes() {
         assert_eq!(answer.status, status, "{line}");
         assert!(error(&answer).contains(words), "{line}: {}", error(&answer));
     }
+    // Nor is one waited for where nobody may load anything.
+    let mut client = server.connect().await;
+    client.send("POST /v2/repository/models/x/load HTTP/1.1\r\nhost: test\r\ncontent-length: 60000\r\n\r\n").await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.header("connection")), (400, Some("close")));
+    assert!(error(&answer).contains("model control"), "{answer:?}");
 }
 
 #[tokio::test]
