@@ -10,7 +10,7 @@ use super::sample::sample;
 use super::schema::Components;
 use crate::error::PROBLEM_JSON;
 use crate::functions;
-use crate::request::media::{MULTIPART, plain_types};
+use crate::request::media::{MULTIPART, is_file, plain_types};
 use crate::respond::offers;
 use crate::respond::stream::{STREAM_FORMS, StreamForm};
 
@@ -86,7 +86,7 @@ fn request_content(route: &Route, components: &mut Components) -> Value {
     if let Some(example) = example_of(route) {
         content[Format::Json.media_type()]["example"] = example;
     }
-    if let Some(schema) = form_schema(input, &reference) {
+    if let Some(schema) = form_schema(input, &reference, components) {
         content.insert(MULTIPART.to_owned(), json!({ "schema": schema }));
     }
     for media_type in input.raw_body().into_iter().flat_map(|raw| &raw.media_types) {
@@ -97,13 +97,32 @@ fn request_content(route: &Route, components: &mut Components) -> Value {
 
 /// A form for a route that takes raw bodies has that body as a file; else it has the fields of the type. What is no object,
 /// or may be something else, has none.
-fn form_schema(input: &DataType, reference: &Value) -> Option<Value> {
+fn form_schema(input: &DataType, reference: &Value, components: &mut Components) -> Option<Value> {
     match input.raw_body() {
         Some(raw) => {
             Some(json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } }))
         }
-        None => (input.schema()["type"] == "object").then(|| reference.clone()),
+        None => (input.schema()["type"] == "object").then(|| match with_files(input.schema()) {
+            Some(form) => components.insert(&format!("{}Form", input.name()), form),
+            None => reference.clone(),
+        }),
     }
+}
+
+/// The fields of a type, of which those that stand for bytes are files, so that a page shows a button for them; none where there
+/// are no such fields.
+fn with_files(schema: &Value) -> Option<Value> {
+    let file_of = |field: &Value| match field {
+        field if is_file(field) => Some(binary()),
+        field if is_file(&field["items"]) => Some(json!({ "type": "array", "items": binary() })),
+        _ => None,
+    };
+    let mut form = schema.clone();
+    let fields = form["properties"].as_object_mut()?;
+    let files: Vec<_> = fields.iter().filter_map(|(name, field)| Some((name.clone(), file_of(field)?))).collect();
+    let has_files = !files.is_empty();
+    fields.extend(files);
+    has_files.then_some(form)
 }
 
 /// What a body of this media type is to a program: the type itself where the form shows its fields, else bytes or a text.
@@ -273,8 +292,13 @@ pub(super) fn headers() -> Value {
 }
 
 /// Component, header, description.
-const PARAMETERS: [(&str, &str, &str); 4] = [
+const PARAMETERS: [(&str, &str, &str); 5] = [
     ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
+    (
+        "GrpcTimeout",
+        "grpc-timeout",
+        "The same in gRPC's words: digits, and `H`, `M`, `S`, `m`, `u` or `n`. Of two the smaller one counts.",
+    ),
     ("Priority", "x-request-priority", "The class of the queues in which the request waits."),
     ("Explain", "x-callboard-explain", "Whether the answer tells where its time went."),
     (
@@ -288,6 +312,9 @@ pub(super) fn parameters() -> Value {
     let parameter = |(component, name, description): (&str, &str, &str)| {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
+            "GrpcTimeout" => {
+                json!({ "type": "string", "pattern": "^(?=[0-9]*[1-9])[0-9]{1,8}[HMSmun]$", "examples": ["30S"] })
+            }
             "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"], "default": "normal" }),
             "Explain" => json!({ "type": "string", "enum": ["0", "1"], "default": "0" }),
             // Whatever it is, it is taken: what is no id is replaced.

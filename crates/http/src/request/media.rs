@@ -54,7 +54,7 @@ impl<'a> BodyForm<'a> {
         match input.raw_body() {
             Some(raw) if raw.media_types.iter().any(|pattern| matches(pattern, &essence)) => Ok(Self::Raw(&raw.field)),
             _ if essence == TEXT_PLAIN && is_text(input) => Ok(Self::Text),
-            _ if essence == OCTET_STREAM && text.is_some() && is_anything(input) => Ok(Self::Bytes),
+            _ if essence == OCTET_STREAM && text.is_some() && is_bytes(input) => Ok(Self::Bytes),
             _ => Err(ApiError::unsupported_media_type(text, &accepted(input).join(", "))),
         }
     }
@@ -72,12 +72,23 @@ pub(crate) fn accepted(input: &DataType) -> Vec<&str> {
 /// The media types under which a body is the value itself.
 pub(crate) fn plain_types(data_type: &DataType) -> impl Iterator<Item = &'static str> {
     let text = is_text(data_type).then_some(TEXT_PLAIN);
-    text.into_iter().chain(is_anything(data_type).then_some(OCTET_STREAM))
+    text.into_iter().chain(is_bytes(data_type).then_some(OCTET_STREAM))
 }
 
 /// Whether the type is a text, or may be one.
 fn is_text(data_type: &DataType) -> bool {
-    is_anything(data_type) || data_type.schema()["type"] == "string" && data_type.schema().get("enum").is_none()
+    let schema = data_type.schema();
+    is_anything(data_type) || schema["type"] == "string" && schema.get("enum").is_none() && !is_file(schema)
+}
+
+/// Whether the type is a byte string, or may be one.
+fn is_bytes(data_type: &DataType) -> bool {
+    is_anything(data_type) || is_file(data_type.schema())
+}
+
+/// Whether a text of this schema stands for bytes.
+pub(crate) fn is_file(schema: &serde_json::Value) -> bool {
+    schema["contentEncoding"] == "base64"
 }
 
 /// Whether the type's schema allows everything.
@@ -120,7 +131,7 @@ fn matches(pattern: &str, essence: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use callboard_codec::{RawBody, Tensor};
+    use callboard_codec::{Media, RawBody, Tensor};
 
     use super::*;
 
@@ -159,6 +170,8 @@ mod tests {
             assert!(takes("application/vnd.callboard.envelope", input) && !takes("application/octet-stream", input));
         }
         assert_eq!(accepted(&text).last(), Some(&"text/plain"));
+        let file = DataType::of::<Media>();
+        assert!(takes("application/octet-stream", &file) && !takes("text/plain", &file));
         let fields = DataType::value().with_schema(serde_json::json!({ "type": "object" }));
         assert!(!takes("application/x-npy", &fields) && takes("application/x-npz", &fields));
     }

@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::{EncodeError, Envelope, Format, Payload, Value};
+use callboard_codec::{EncodeError, Envelope, Format, Media, Payload, Value};
 
 use super::form::{Accepted, ReplyForm};
 use super::parts;
@@ -120,8 +120,9 @@ fn text_of(payload: &Payload) -> Result<String, Misfit> {
 }
 
 fn bytes_of(payload: &Payload) -> Result<Bytes, Misfit> {
-    match payload.downcast_ref::<Value>() {
-        Some(Value::Bytes(bytes)) => Ok(bytes.clone()),
+    match (payload.downcast_ref::<Media>(), payload.downcast_ref::<Value>()) {
+        (Some(media), _) => Ok(media.bytes().clone()),
+        (_, Some(Value::Bytes(bytes))) => Ok(bytes.clone()),
         _ => Err(misfit(payload, "no byte string")),
     }
 }

@@ -1,6 +1,11 @@
-//! What the parts of a form may cost together, and where one has to begin.
+//! What the parts of a form are to a type, what they may cost together, and where one has to begin.
 
+use callboard_codec::{Format, Map, Media, Value};
+use callboard_core::{App, Stage};
 use callboard_http::HttpConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::support::app::app;
@@ -80,7 +85,102 @@ async fn an_honest_form_may_have_a_preamble_large_parts_and_come_in_whatever_pie
         client.send(pieces.collect::<Vec<u8>>()).await;
         client.send("0\r\n\r\n").await;
         let answer = client.answer().await;
-        let expected = serde_json::json!({ "first": "300000 bytes", "second": "two", "third": "300000 bytes" });
+        let expected = json!({ "first": "300000 bytes", "second": "two", "third": "300000 bytes" });
         assert_eq!((answer.status, answer.json()), (200, expected), "{size}");
     }
+}
+
+/// A type with files and fields.
+#[derive(Clone, Deserialize, JsonSchema, Serialize)]
+struct Upload {
+    title: String,
+    options: Options,
+    pages: Vec<Media>,
+    cover: Option<Media>,
+}
+
+#[derive(Clone, Deserialize, JsonSchema, Serialize)]
+struct Options {
+    scale: f64,
+}
+
+/// `/upload` tells what it got; `/file` gives its file back.
+fn uploads() -> App {
+    let upload = Stage::each("upload", |upload: &Upload| {
+        let lengths: Vec<String> = upload.pages.iter().map(|page| page.len().to_string()).collect();
+        let cover = upload.cover.as_ref().map_or(0, |cover| cover.len());
+        Ok(format!("{} × {}: {} and {cover}", upload.title, upload.options.scale, lengths.join(", ")))
+    });
+    App::new().route("/upload", upload).route("/file", Stage::each("file", |file: &Media| Ok(file.clone())))
+}
+
+#[tokio::test]
+async fn a_file_of_a_type_is_a_file_or_base64_wherever_it_stands() {
+    let server = Server::of_app(uploads(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let file = "; filename=\"page.png\"\r\nContent-Type: image/png";
+    let options = part("options", "", "{\"scale\": 1.5}");
+    let whole = |pages: [String; 2], cover: &str| {
+        [&part("title", "", "one"), &options, &pages[0], &pages[1], cover, "--xyz--\r\n"].concat()
+    };
+    let files = || [part("pages", file, "abc"), part("pages", file, "de")];
+    let texts = [part("pages", "", "YWJj"), part("pages", "", "data:image/png;base64,ZGU=")];
+    for body in [
+        whole(files(), &part("cover", file, "\u{1}\u{2}")),
+        whole(files(), &part("cover", "", "AQI=")),
+        whole(texts, &part("cover", file, "\u{1}\u{2}")),
+    ] {
+        let answer = client.post("/upload", &[FORM], body).await;
+        assert_eq!((answer.status, answer.text()), (200, "\"one × 1.5: 3, 2 and 2\""));
+    }
+    let value = |page: Value| {
+        let pages = Value::List(vec![page, Value::from("ZGU=")]);
+        let options = Value::from(Map::from_iter([("scale", Value::from(1.5))]));
+        Value::from(Map::from_iter([("title", Value::from("one")), ("options", options), ("pages", pages)]))
+    };
+    for (format, page) in [
+        (Format::Json, Value::from("YWJj")),
+        (Format::Msgpack, Value::Bytes("abc".into())),
+        (Format::Envelope, Value::Bytes("abc".into())),
+    ] {
+        let body = value(page).encode(format).unwrap();
+        let answer = client.post("/upload", &[("content-type", format.media_type())], body).await;
+        assert_eq!(answer.text(), "\"one × 1.5: 3, 2 and 0\"", "{format}");
+    }
+
+    let wrong = [part("pages", "", "no base64!"), part("options", "", "{\"scale\": []}")].concat() + "--xyz--\r\n";
+    let answer = client.post("/upload", &[FORM], wrong).await;
+    let problem = answer.problem();
+    let fields: Vec<_> = problem["details"]["fields"].as_array().unwrap().iter().map(|field| &field["path"]).collect();
+    assert_eq!(answer.status, 422);
+    for path in ["$.pages[0]", "$.options.scale", "$.title"] {
+        assert!(fields.contains(&&json!(path)), "{path}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_a_body_as_it_is() {
+    let server = Server::of_app(uploads(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let bytes = ("content-type", "application/octet-stream");
+    let answer = client.post("/file", &[bytes, ("accept", "application/octet-stream")], b"\x00\xff").await;
+    assert_eq!((answer.header("content-type"), &answer.body[..]), (Some(bytes.1), &b"\x00\xff"[..]));
+    assert_eq!(client.post("/file", &[bytes], b"\x00\xff").await.text(), "\"AP8=\"");
+    assert_eq!(client.post("/file", &[("content-type", "text/plain")], "AP8=").await.status, 415);
+}
+
+#[tokio::test]
+async fn the_document_shows_files_of_a_form_as_files() {
+    let server = Server::of_app(uploads(), HttpConfig::default()).await;
+    let document = server.get("/openapi.json").await.json();
+    let content = &document["paths"]["/upload"]["post"]["requestBody"]["content"];
+    let schema = |media_type: &str| {
+        let reference = content[media_type]["schema"]["$ref"].as_str().unwrap();
+        document.pointer(reference.trim_start_matches('#')).unwrap()["properties"].clone()
+    };
+    let (form, json) = (schema("multipart/form-data"), schema("application/json"));
+    assert_eq!(form["pages"], json!({ "type": "array", "items": { "type": "string", "format": "binary" } }));
+    assert_eq!(form["cover"]["format"], "binary");
+    assert_eq!((&form["options"], &form["title"]), (&json["options"], &json["title"]));
+    assert_eq!(json["pages"]["items"]["contentEncoding"], "base64");
 }

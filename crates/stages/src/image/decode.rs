@@ -2,6 +2,7 @@
 
 use std::io::{self, Cursor};
 
+use callboard_codec::NotBase64;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder as _, ImageError, ImageFormat, ImageReader, Limits};
 
@@ -25,8 +26,8 @@ pub(super) enum InvalidImage {
     Missing { keys: String },
     #[error("expected bytes, or base64 as text, got {got}")]
     NotBytes { got: &'static str },
-    #[error("is not base64: {reason}")]
-    NotBase64 { reason: String },
+    #[error("is {0}")]
+    NotBase64(NotBase64),
     #[error("is empty")]
     Empty,
     #[error("is not a PNG, JPEG, GIF, BMP or WebP picture")]
@@ -55,7 +56,7 @@ impl InvalidImage {
     pub(super) fn error_type(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "MissingInput",
-            Self::NotBytes { .. } | Self::NotBase64 { .. } => "WrongInput",
+            Self::NotBytes { .. } | Self::NotBase64(_) => "WrongInput",
             Self::TooManyPixels { .. } | Self::SideTooLong { .. } | Self::TooMuchMemory { .. } => "ImageTooLarge",
             Self::Truncated { .. } => "ImageTruncated",
             Self::Empty | Self::UnknownFormat | Self::NoPixels { .. } | Self::Broken { .. } => "InvalidImage",

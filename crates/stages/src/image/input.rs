@@ -1,9 +1,7 @@
 //! Where the bytes of a picture are in an item.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use callboard_codec::{Map, Value};
+use callboard_codec::{Map, Media, Value};
 
 use super::decode::InvalidImage;
 
@@ -21,14 +19,11 @@ pub(super) fn bytes_of(item: &Value, field: &str) -> Result<Bytes, InvalidImage>
     match value {
         Value::Bytes(bytes) => Ok(bytes.clone()),
         // Text is base64 only under the field's name, where the schema says so.
-        Value::Str(text) if item.as_map().is_some() => decode_base64(text),
+        Value::Str(text) if item.as_map().is_some() => {
+            Media::from_base64(text).map(Media::into_bytes).map_err(InvalidImage::NotBase64)
+        }
         other => Err(InvalidImage::NotBytes { got: other.kind() }),
     }
-}
-
-fn decode_base64(text: &str) -> Result<Bytes, InvalidImage> {
-    let decoded = BASE64.decode(text).map_err(|error| InvalidImage::NotBase64 { reason: error.to_string() })?;
-    Ok(decoded.into())
 }
 
 fn shown_keys(map: &Map) -> String {

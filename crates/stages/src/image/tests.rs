@@ -180,6 +180,7 @@ fn an_item_is_bytes_or_a_map_with_bytes_or_base64() {
     let plan = plan(json!({}));
     let expected = run(&bytes(png.clone()), &plan).unwrap();
     assert_eq!(run(&map(bytes(png)), &plan).unwrap(), expected);
+    assert_eq!(run(&map(Value::from(format!("data:image/png;base64,{base64}"))), &plan).unwrap(), expected);
     assert_eq!(run(&map(Value::from(base64)), &plan).unwrap(), expected);
 }
 

@@ -1,0 +1,193 @@
+//! A file inside a user's type: base64 to people, bytes to programs.
+//!
+//! What may be a picture, a sound or a document comes as a file of a form, as bytes in MessagePack and envelopes, and as base64
+//! in JSON and in a field of a form. Bytes are shared with the body that they came in.
+
+use std::borrow::Cow;
+use std::ops::Deref;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::value::{Value, exact};
+
+/// The bytes of a file.
+///
+/// ```
+/// use callboard_codec::{DataType, DecodeLimits, Format, Media};
+/// use schemars::JsonSchema;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, JsonSchema)]
+/// struct Upload { title: String, picture: Media }
+///
+/// let (upload, limits) = (DataType::of::<Upload>(), DecodeLimits::default());
+/// let payload = upload.decode(Format::Json, &r#"{"title": "one", "picture": "AP8="}"#.into(), &limits)?;
+/// assert_eq!(payload.downcast_ref::<Upload>().unwrap().picture[..], [0x00, 0xff]);
+/// # Ok::<(), callboard_codec::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Media(Bytes);
+
+impl Media {
+    /// These bytes.
+    #[must_use]
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// What this text stands for: base64 (RFC 4648, padded), whose lines may be broken as mail and command lines break them, or a
+    /// `data:` URL of it (RFC 2397), as browsers make of a file.
+    ///
+    /// # Errors
+    ///
+    /// A text that is neither.
+    pub fn from_base64(text: &str) -> Result<Self, NotBase64> {
+        let data = match text.split_once(',') {
+            Some((head, data)) if head.starts_with("data:") && head.ends_with(";base64") => data,
+            _ => text,
+        };
+        let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n' | b' ' | b'\t');
+        let decoded = match data.as_bytes().iter().any(is_break) {
+            true => BASE64.decode(data.bytes().filter(|byte| !is_break(byte)).collect::<Vec<u8>>()),
+            false => BASE64.decode(data),
+        };
+        decoded.map(Self::new).map_err(NotBase64)
+    }
+
+    /// The bytes, to be shared.
+    #[must_use]
+    pub const fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.0
+    }
+}
+
+/// A text that is no base64.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not base64: {0}")]
+pub struct NotBase64(base64::DecodeError);
+
+impl Deref for Media {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Bytes> for Media {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Media {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl From<Media> for Value {
+    fn from(media: Media) -> Self {
+        Self::Bytes(media.0)
+    }
+}
+
+impl Serialize for Media {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        exact::serialize_bytes(serializer, &self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Media {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match <Value as Deserialize>::deserialize(deserializer)? {
+            Value::Bytes(bytes) => Ok(Self(bytes)),
+            Value::Str(text) => Self::from_base64(&text).map_err(de::Error::custom),
+            other => {
+                Err(de::Error::custom(format_args!("invalid type: {}, expected bytes or base64 as text", other.kind())))
+            }
+        }
+    }
+}
+
+impl JsonSchema for Media {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Media".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "contentEncoding": "base64",
+            "description": "a file: bytes, or base64 as text",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DecodeLimits, Format};
+
+    #[test]
+    fn a_text_is_base64_in_lines_or_a_url_of_it() {
+        let read = |text: &str| Media::from_base64(text).map(|media| media.to_vec());
+        for text in ["AAEC/w==", "AAEC\r\n/w==\n", "data:image/png;base64,AAEC/w==", "data:;base64,AAEC/w=="] {
+            assert_eq!(read(text).unwrap(), [0, 1, 2, 255], "{text:?}");
+        }
+        assert!(read("").unwrap().is_empty());
+        for text in ["AAEC/w", "AAEC_w==", "no base64!", "data:image/png,AAEC/w==", "data:;base64,?", "x,AAEC/w=="] {
+            assert!(read(text).unwrap_err().to_string().starts_with("not base64: "), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_comes_back_in_each_format_and_shares_the_bytes_of_an_envelope() {
+        let limits = DecodeLimits::default();
+        let media = Media::new(vec![7; 100_000]);
+        let value = Value::from_serialize(&media).unwrap();
+        assert_eq!(value, Value::Bytes(media.bytes().clone()));
+        for format in [Format::Json, Format::Msgpack, Format::Envelope] {
+            let bytes = value.encode(format).unwrap();
+            let read = crate::DataType::of::<Media>().decode(format, &bytes, &limits).unwrap();
+            let read = read.downcast_ref::<Media>().unwrap();
+            assert_eq!(read, &media, "{format}");
+            let range = bytes.as_ptr_range();
+            assert_eq!(range.contains(&read.as_ptr()), format == Format::Envelope, "{format}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_told_with_its_place() {
+        #[derive(Debug, Deserialize, JsonSchema, Serialize)]
+        struct Upload {
+            files: Vec<Media>,
+        }
+        let read = |json: &'static str| {
+            let decoded = crate::DataType::of::<Upload>().decode(Format::Json, &json.into(), &DecodeLimits::default());
+            decoded.map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(r#"{"files": ["AP8=", ""]}"#), Ok(()));
+        for (json, words) in [
+            (r#"{"files": ["AP8=", "?"]}"#, "not base64"),
+            (r#"{"files": ["AP8=", 7]}"#, "int, expected bytes or base64 as text"),
+        ] {
+            let told = read(json).unwrap_err();
+            assert!(told.contains(words) && told.contains("$.files[1]"), "{told}");
+        }
+    }
+}
