@@ -51,6 +51,7 @@
 //! | `content-encoding` | how the body is packed: `gzip`, `deflate` or `zstd`; others are answered 415 |
 //! | `accept-encoding` | how the reply may be packed, by quality; short replies are not |
 //! | `x-request-timeout-ms` | how long the answer is of use, in whole milliseconds; more than an hour counts as an hour, 0 and words are answered 400 |
+//! | `grpc-timeout` | the same in the words of gRPC (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`); of two the smaller one counts |
 //! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
 //!
@@ -70,7 +71,7 @@
 //! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where there is an [access log](HttpConfig::access_log), or where the request is sampled for those who [collect spans](Edge::give_spans_to) |
 //! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
 //!
-//! `x-request-timeout-ms`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400. Every answer of the edge has
+//! `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400. Every answer of the edge has
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
 //! error the same as far as it came, and the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
 //!

@@ -20,6 +20,7 @@ use callboard_core::{CallError, ErrorKind, Failure, Timing};
 use self::mapping::status_of;
 use crate::access::RateLimit;
 use crate::coding;
+use crate::functions;
 use crate::request::fields::{self, Misfit};
 
 pub(crate) use self::problem::PROBLEM_JSON;
@@ -181,7 +182,9 @@ impl ApiError {
 
     /// 404 for a path that is neither a route nor a page.
     pub(crate) fn no_such_route(path: &str) -> Self {
-        Self::no_such_page(path, "`GET /` lists what there is")
+        // Whoever calls a function looks for the route that it is.
+        let route = functions::name_of(path).unwrap_or(Cow::Borrowed(path));
+        Self::no_such_page(&route, "`GET /` lists what there is")
     }
 
     /// 404, saying where to look.
@@ -238,11 +241,12 @@ impl ApiError {
     pub(crate) fn unsupported_media_type(got: Option<&str>, accepted: &str) -> Self {
         let got = match got {
             Some(got) => {
-                format!("content-type `{}` is not understood", got.chars().take(MAX_SHOWN_CHARS).collect::<String>())
+                let shown: String = got.chars().take(MAX_SHOWN_CHARS).collect();
+                format!("content-type `{shown}` is not understood here")
             }
             None => "the request has no content-type".to_owned(),
         };
-        let message = format!("{got} here; accepted: {accepted}");
+        let message = format!("{got}; accepted: {accepted}");
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 

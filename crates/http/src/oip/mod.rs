@@ -134,11 +134,7 @@ struct Shelf<'a> {
 }
 
 /// Answers one request to the repository. Who may not change it is told so before the body is read.
-async fn of_repository<B>(
-    shelf: Shelf<'_>,
-    what: OfRepository,
-    request: &mut Request<B>,
-) -> Result<Response, ApiError>
+async fn of_repository<B>(shelf: Shelf<'_>, what: OfRepository, request: &mut Request<B>) -> Result<Response, ApiError>
 where
     B: HttpBody<Data = Bytes> + Send + Unpin,
     B::Error: Into<BoxError>,
@@ -195,13 +191,15 @@ fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
     use Action::{Generate, GenerateStream, Infer};
     let allowed = match endpoint {
         Endpoint::Unknown => return Ok(()),
-        Endpoint::Repository(_)
-        | Endpoint::Model { action: Infer | Generate | GenerateStream, .. } => ACTS,
+        Endpoint::Repository(_) | Endpoint::Model { action: Infer | Generate | GenerateStream, .. } => ACTS,
         _ => READS,
     };
+    // Some load balancers ask by OPTIONS how somebody is.
+    let is_health =
+        matches!(endpoint, Endpoint::Live | Endpoint::Ready | Endpoint::Model { action: Action::Ready, .. });
     let is_allowed = match allowed {
         ACTS => method == Method::POST,
-        _ => method == Method::GET || method == Method::HEAD,
+        _ => method == Method::GET || method == Method::HEAD || is_health && method == Method::OPTIONS,
     };
     if is_allowed { Ok(()) } else { Err(ApiError::method_not_allowed(method, allowed)) }
 }

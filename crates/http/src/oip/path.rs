@@ -155,7 +155,9 @@ mod tests {
         ] {
             assert_eq!(Endpoint::parse(path), endpoint, "{path}");
         }
-        for path in ["/v2/repository/models/index", "/v2/repository/mymodels/m/load", "/v2/repository/a/b/models/m/load"] {
+        for path in
+            ["/v2/repository/models/index", "/v2/repository/mymodels/m/load", "/v2/repository/a/b/models/m/load"]
+        {
             assert_eq!(Endpoint::parse(path), Endpoint::Unknown, "{path}");
         }
         for path in ["/v2/nothing", "/v2/models/", "/v2/models/%ff", "/v2/models/m/versions/99999999999999999999"] {

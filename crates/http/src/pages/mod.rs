@@ -65,9 +65,9 @@ pub(crate) fn for_machines(client: Client, metrics: Arc<EdgeMetrics>) -> Router 
 
 fn machines() -> Router<Sources> {
     Router::new()
-        // For orchestrators: restart it? send it traffic?
-        .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready))
+        // For orchestrators: restart it? send it traffic? Some load balancers (HAProxy) ask by OPTIONS.
+        .route("/livez", get(health::live).options(health::live))
+        .route("/readyz", get(health::ready).options(health::ready))
         // For Prometheus.
         .route("/metrics", get(metrics_page))
 }

@@ -17,6 +17,9 @@ use crate::explain::X_CALLBOARD_EXPLAIN;
 /// How long the client is willing to wait, in milliseconds.
 pub(crate) const X_REQUEST_TIMEOUT_MS: &str = "x-request-timeout-ms";
 
+/// The same in the words of gRPC's wire, which proxies and meshes add: at most eight digits and a unit.
+pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
+
 /// Which class of the queues the request waits in.
 pub(crate) const X_REQUEST_PRIORITY: &str = "x-request-priority";
 
@@ -39,6 +42,7 @@ impl<'a> Head<'a> {
     /// Several lines of `accept` are one list (RFC 9110 §5.2).
     pub(crate) fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
         let mut head = Self::default();
+        let mut grpc_timeout = None;
         for (name, value) in headers {
             match name.as_str() {
                 "content-type" => set_once(&mut head.content_type, value, "content-type")?,
@@ -48,11 +52,14 @@ impl<'a> Head<'a> {
                 "content-encoding" if head.coding.is_some() => return Err(ApiError::unsupported_encoding()),
                 "content-encoding" => head.coding = Coding::of_body(value)?,
                 X_REQUEST_TIMEOUT_MS => set_once(&mut head.timeout, parse_timeout(value)?, X_REQUEST_TIMEOUT_MS)?,
+                GRPC_TIMEOUT => set_once(&mut grpc_timeout, parse_grpc_timeout(value)?, GRPC_TIMEOUT)?,
                 X_REQUEST_PRIORITY => set_once(&mut head.priority, parse_priority(value)?, X_REQUEST_PRIORITY)?,
                 X_CALLBOARD_EXPLAIN => set_once(&mut head.explain, check_explain(value)?, X_CALLBOARD_EXPLAIN)?,
                 _ => {}
             }
         }
+        // Whoever passes a request on may add a limit of its own: the smaller one wins.
+        head.timeout = head.timeout.into_iter().chain(grpc_timeout).min();
         Ok(head)
     }
 }
@@ -85,6 +92,29 @@ fn parse_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
         0 => Err(refused()),
         _ => Ok(Duration::from_millis(milliseconds).min(MAX_TIMEOUT)),
     }
+}
+
+/// Hours, minutes, seconds, milli-, micro- or nanoseconds, as `100m`.
+fn parse_grpc_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
+    let refused = || {
+        let allowed = "one to eight digits, more than 0, and a unit of `H`, `M`, `S`, `m`, `u` or `n`";
+        ApiError::bad_header(GRPC_TIMEOUT, allowed)
+    };
+    let (unit, digits) = value.as_bytes().split_last().ok_or_else(refused)?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(refused());
+    }
+    let count = digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    let timeout = match unit {
+        b'H' => Duration::from_secs(count * 3600),
+        b'M' => Duration::from_secs(count * 60),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return Err(refused()),
+    };
+    if timeout.is_zero() { Err(refused()) } else { Ok(timeout.min(MAX_TIMEOUT)) }
 }
 
 fn parse_priority(value: &HeaderValue) -> Result<Priority, ApiError> {
@@ -130,6 +160,32 @@ mod tests {
     }
 
     #[test]
+    fn a_timeout_may_have_the_words_of_grpc_and_the_smaller_of_two_wins() {
+        let timeout = |lines: &[(&'static str, &str)]| {
+            Head::read(&headers(lines)).map(|head| head.timeout).map_err(|error| error.status().as_u16())
+        };
+        let of = |text: &str| timeout(&[("grpc-timeout", text)]);
+        for (text, expected) in [
+            ("2H", MAX_TIMEOUT),
+            ("99999999H", MAX_TIMEOUT),
+            ("3M", Duration::from_secs(180)),
+            ("3S", Duration::from_secs(3)),
+            ("100m", Duration::from_millis(100)),
+            ("7u", Duration::from_micros(7)),
+            ("00000001n", Duration::from_nanos(1)),
+        ] {
+            assert_eq!(of(text), Ok(Some(expected)), "{text}");
+        }
+        for refused in ["", "S", "1", "1s", "0S", "-1S", "1.5S", "123456789n", "1 S", "1SS"] {
+            assert_eq!(of(refused), Err(400), "{refused}");
+        }
+        for (ours, theirs) in [("50", "1S"), ("1000", "50m")] {
+            let both = timeout(&[("x-request-timeout-ms", ours), ("grpc-timeout", theirs)]);
+            assert_eq!(both, Ok(Some(Duration::from_millis(50))), "{ours} {theirs}");
+        }
+    }
+
+    #[test]
     fn reads_what_is_ours_and_skips_the_rest() {
         let headers = headers(&[
             ("host", "here"),
@@ -155,6 +211,7 @@ mod tests {
     fn what_can_hold_only_once_may_not_come_twice() {
         for (name, first, second) in [
             ("x-request-timeout-ms", "5000", "1"),
+            ("grpc-timeout", "10S", "10S"),
             ("x-request-priority", "high", "low"),
             ("content-type", "application/json", "application/msgpack"),
         ] {

@@ -393,7 +393,7 @@ async fn the_recorded_examples_are_what_is_said() {
     let page = include_str!("../../../../docs/wire.md");
     let exchanges: Vec<Exchange> =
         page.split("```exchange\n").skip(1).map(|rest| Exchange::parse(rest.split("```").next().unwrap())).collect();
-    assert_eq!(exchanges.len(), 5, "as many as the page has");
+    assert_eq!(exchanges.len(), 6, "as many as the page has");
     let server = server().await;
     let mut client = server.connect().await;
     for exchange in exchanges {

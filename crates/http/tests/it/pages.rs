@@ -228,6 +228,28 @@ async fn pages_answer_head_as_they_answer_get() {
     assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\n\r\n"), "{said}");
 }
 
+/// As HAProxy does where it is told no method.
+#[tokio::test]
+async fn health_asked_for_by_options_is_told_as_by_get() {
+    let server = server().await;
+    let pages = ["/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/v2/models/mirror/ready"];
+    let mut client = server.connect().await;
+    let mut ask = async |page: &str| {
+        client.send(format!("OPTIONS {page} HTTP/1.1\r\nhost: test\r\n\r\n")).await;
+        client.answer().await.status
+    };
+    for page in pages {
+        assert_eq!(ask(page).await, 200, "{page}");
+    }
+    for page in ["/metrics", "/v2", "/v2/models/mirror"] {
+        assert_eq!(ask(page).await, 405, "{page}");
+    }
+    server.drain().await;
+    for page in ["/readyz", "/v2/health/ready", "/v2/models/mirror/ready"] {
+        assert_eq!(ask(page).await, 503, "{page}");
+    }
+}
+
 #[tokio::test]
 async fn a_stage_that_has_given_up_is_named_with_its_reason() {
     let stage = Stage::worker("fragile", |_: &Replica| Ok(Fragile));

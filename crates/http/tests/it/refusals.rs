@@ -62,12 +62,14 @@ async fn status_400_for_forms_that_are_none() {
 #[tokio::test]
 async fn status_404_for_unknown_routes_and_pages() {
     let server = server().await;
-    for (answer, path) in
-        [(server.post_json("/nowhere", "1").await, "/nowhere"), (server.get("/docs/none.js").await, "/docs/none.js")]
-    {
+    for (answer, path) in [
+        (server.post_json("/nowhere", "1").await, "/nowhere"),
+        (server.post_json("/v1/call/nowhere", "{}").await, "/nowhere"),
+        (server.get("/docs/none.js").await, "/docs/none.js"),
+    ] {
         let problem = answer.problem();
         assert_eq!((answer.status, problem["kind"].as_str()), (404, Some("not_found")));
-        assert!(problem["message"].as_str().unwrap().contains(path));
+        assert!(problem["message"].as_str().unwrap().contains(&format!("`{path}`")), "{problem}");
     }
 }
 
@@ -101,9 +103,13 @@ async fn status_415_lists_what_is_accepted() {
     let mut client = server.connect().await;
     let form = client.post("/greet", &[("content-type", "application/x-www-form-urlencoded")], "name=Ada").await;
     let untyped = client.post("/greet", &[], "{}").await;
-    for answer in [form, untyped] {
+    for (answer, why) in [
+        (form, "content-type `application/x-www-form-urlencoded` is not understood here; "),
+        (untyped, "the request has no content-type; "),
+    ] {
         assert_eq!(answer.status, 415);
         let message = answer.problem()["message"].to_string();
+        assert!(message.contains(why), "{message}");
         assert!(message.contains("accepted: application/json, application/msgpack, application/vnd.callboard.envelope, multipart/form-data"), "{message}");
     }
     let compressed = client.post("/greet", &[JSON, ("content-encoding", "br")], "{}").await;
@@ -297,10 +303,12 @@ async fn status_504_when_the_work_takes_longer_than_the_client_waits() {
     let (app, hold) = Hold::with_queue(8).split();
     let server = Server::of_app(app, HttpConfig::default()).await;
     let mut client = server.connect().await;
-    let answer = client.post("/hold", &[JSON, ("x-request-timeout-ms", "50")], r#""late""#).await;
-    assert_eq!((answer.status, answer.problem()["kind"].as_str()), (504, Some("deadline_exceeded")));
-    let (_, total) = answer.header("server-timing").and_then(|timing| timing.split_once("total;dur=")).unwrap();
-    assert!(total.parse::<f64>().unwrap() >= 50.0, "{total}");
+    for wish in [("x-request-timeout-ms", "50"), ("grpc-timeout", "50m")] {
+        let answer = client.post("/hold", &[JSON, wish], r#""late""#).await;
+        assert_eq!((answer.status, answer.problem()["kind"].as_str()), (504, Some("deadline_exceeded")), "{wish:?}");
+        let (_, total) = answer.header("server-timing").and_then(|timing| timing.split_once("total;dur=")).unwrap();
+        assert!(total.parse::<f64>().unwrap() >= 50.0, "{total}");
+    }
     hold.release_one();
 }
 
