@@ -1,6 +1,10 @@
 //! The two signals that end a server. The first asks, the second insists.
+//!
+//! A terminal sends an interrupt to all of its programs, and a wrapper among them (`timeout`, `npm`, `cargo`) passes the same one
+//! on: so the same signal is often there twice within a moment. That one is an echo and insists on nothing.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -9,12 +13,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    echoes: Echoes,
 }
 
 impl Signals {
     /// Takes over both signals. Made before anything is started, so that none is missed.
     pub(crate) fn listen() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Self { terminate, interrupt, echoes: Echoes::default() })
     }
 
     /// Waits for the next one and tells its name.
@@ -23,10 +29,52 @@ impl Signals {
     ///
     /// No signal is lost.
     pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            biased;
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+        loop {
+            let name = tokio::select! {
+                biased;
+                _ = self.terminate.recv() => "SIGTERM",
+                _ = self.interrupt.recv() => "SIGINT",
+            };
+            if !self.echoes.is_one(Instant::now(), name) {
+                return name;
+            }
         }
+    }
+}
+
+/// Nobody means two things by the same signal within this time.
+const ECHO: Duration = Duration::from_millis(250);
+
+/// Which signals only repeat the one before.
+#[derive(Debug, Default)]
+struct Echoes {
+    heard: Option<(Instant, &'static str)>,
+}
+
+impl Echoes {
+    fn is_one(&mut self, now: Instant, name: &'static str) -> bool {
+        let is_echo = self.heard.is_some_and(|(then, before)| before == name && now.duration_since(then) < ECHO);
+        if !is_echo {
+            self.heard = Some((now, name));
+        }
+        is_echo
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_signal_within_a_moment_is_an_echo() {
+        let mut echoes = Echoes::default();
+        let begun = Instant::now();
+        let mut heard = |millis: u64, name| echoes.is_one(begun + Duration::from_millis(millis), name);
+        assert!(!heard(0, "SIGTERM"), "the first asks");
+        assert!(heard(0, "SIGTERM") && heard(249, "SIGTERM"));
+        // Another one is meant, and so is the same one later: echoes put nothing off.
+        assert!(!heard(249, "SIGINT"));
+        assert!(heard(300, "SIGINT"));
+        assert!(!heard(500, "SIGINT"));
     }
 }

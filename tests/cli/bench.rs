@@ -166,6 +166,17 @@ fn two_targets_take_turns_on_both_protocols_and_their_ratio_is_drawn_and_told() 
 }
 
 #[test]
+fn a_picture_that_cannot_be_written_costs_nobody_the_figures() {
+    let server = Server::digits(&[]);
+    let picture = directory().join("no such place").join("picture.svg");
+    let words = ["-n", "5", "-c", "1", "--format", "json", "--plot", picture.to_str().unwrap()];
+    let output = bench(&server, &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(report(&output)["target"]["ok"], 5);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("could not write to"), "{output:?}");
+}
+
+#[test]
 fn an_interrupt_ends_with_the_report_so_far() {
     let server = Server::digits(&[]);
     let mut child = bench(&server, &["-c", "2", "-d", "1h", "--format", "json"])

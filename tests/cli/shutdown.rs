@@ -126,3 +126,14 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(server.said.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
     drop(half);
 }
+
+/// As `timeout` and others send it: to the server and to all of its group.
+#[test]
+fn a_signal_that_comes_twice_at_once_asks_and_does_not_insist() {
+    let mut server = Server::digits(&[]);
+    let half = HalfSent::begin(&server);
+    server.signals(&["TERM", "TERM"]);
+    server.wait_for("SIGTERM");
+    assert_eq!(half.finish().status, 200);
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+}

@@ -98,8 +98,14 @@ impl Server {
 
     /// Sends a signal by its name, `TERM` or `INT`.
     pub(crate) fn signal(&self, name: &str) {
+        self.signals(&[name]);
+    }
+
+    /// Sends these one behind the other, at once.
+    pub(crate) fn signals(&self, names: &[&str]) {
         // The shell's own `kill`: a program of that name is not installed everywhere.
-        let script = format!("kill -{name} {}", self.child.id());
+        let id = self.child.id();
+        let script = names.iter().map(|name| format!("kill -{name} {id}")).collect::<Vec<_>>().join("; ");
         let status = Command::new("sh").args(["-c", &script]).status().expect("a shell");
         assert!(status.success(), "{script}");
     }

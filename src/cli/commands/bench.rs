@@ -39,11 +39,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
         }
         measure(args, &load, targets, words).await
     })?;
+    // The figures first: a picture that cannot be written should not cost them.
+    output::result(if args.json { report.json() } else { report.table().trim_end().to_owned() })?;
     if let Some(path) = &args.plot {
         let is_page = path.extension().is_some_and(|extension| extension == "html");
         output::file(path, if is_page { report.html() } else { report.svg() }.trim_end())?;
     }
-    output::result(if args.json { report.json() } else { report.table().trim_end().to_owned() })?;
     verdict(&report)
 }
 
