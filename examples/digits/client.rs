@@ -1,4 +1,4 @@
-//! Calls every route of http://127.0.0.1:8000 once.
+//! Calls every route of http://127.0.0.1:8000 once, or of the server that its first argument names.
 //!
 //! ```toml
 //! [dependencies]
@@ -13,7 +13,8 @@ use callboard::http::client::{Call, Connection, Origin, Protocol};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let origin: Origin = "http://127.0.0.1:8000".parse()?;
+    let url = std::env::args().nth(1);
+    let origin: Origin = url.as_deref().unwrap_or("http://127.0.0.1:8000").parse()?;
 
     // /digits: Tells which digit a picture shows
     call(&origin, "/digits", "image/png", std::fs::read("examples/digits/seven.png")?).await?;

@@ -4,13 +4,15 @@ use std::fs;
 
 use crate::support::{callboard, failure, run};
 
-/// The file is an example target of this package, so it compiles; `.ci/run` runs it.
+/// The files are example targets of this package, so they compile; `tests/external/` runs them.
 #[test]
-fn the_program_in_rust_is_the_one_that_is_compiled_here() {
-    let output = run(&["examples", "examples/digits", "--lang", "rust"]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let compiled = fs::read_to_string("examples/digits/client.rs").unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), compiled);
+fn the_programs_in_rust_are_those_that_are_compiled_here() {
+    for served in ["examples/digits", "examples/graph"] {
+        let output = run(&["examples", served, "--lang", "rust"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let compiled = fs::read_to_string(format!("{served}/client.rs")).unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), compiled);
+    }
 }
 
 #[test]

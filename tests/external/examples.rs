@@ -1,11 +1,11 @@
 //! The programs that `callboard examples` prints, run as they are printed against what they were printed for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process;
 use crate::support::{PATIENCE, Server, callboard, directory};
-use crate::tool::{CURL, PYTHON, Tool};
+use crate::tool::{CURL, EXAMPLES, PYTHON, Tool};
 
 /// What is served, and how many replies its examples get.
 const SERVED: [(&str, usize); 3] = [("examples/digits", 1), ("examples/graph", 4), ("examples/digits/digits.onnx", 1)];
@@ -55,5 +55,25 @@ fn the_programs_for_python_run() {
     for (printed, (served, replies)) in run_all("python", &["python3", "-B"]).iter().zip(SERVED) {
         assert_eq!(printed.lines().count(), replies, "{served}: {printed}");
         assert!(served.ends_with("onnx") || printed.contains("'7'"), "{served}: {printed}");
+    }
+}
+
+/// They were compiled with these tests, as `cargo test` does with all examples; a test of the command line says that they are what
+/// is printed.
+#[test]
+fn the_programs_for_rust_run() {
+    let examples = Path::new(env!("CARGO_BIN_EXE_callboard")).parent().unwrap().join("examples");
+    for (served, replies) in &SERVED[..2] {
+        let program = examples.join(served.replace("examples/", "") + "_client");
+        let is_built = program.is_file().then_some(()).ok_or_else(|| format!("no {}", program.display()));
+        if EXAMPLES.or_skip(is_built).is_none() {
+            return;
+        }
+        let server = Server::start(callboard(["serve", served, "--http", "127.0.0.1:0"]));
+        let mut command = Command::new(program);
+        command.arg(format!("http://{}", server.address)).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let printed = process::run(&mut command, PATIENCE).unwrap_or_else(|error| panic!("{served}: {error}"));
+        assert_eq!(printed.lines().count(), *replies, "{served}: {printed}");
+        assert!(printed.contains("\"7\""), "{served}: {printed}");
     }
 }

@@ -19,6 +19,9 @@ pub(crate) const CURL: Tool = Tool("curl");
 /// Prometheus' `promtool`.
 pub(crate) const PROMTOOL: Tool = Tool("promtool");
 
+/// The programs of `examples/`, which `cargo test` compiles unless it is told of one target only.
+pub(crate) const EXAMPLES: Tool = Tool("examples");
+
 const REQUIRE: &str = "CALLBOARD_REQUIRE";
 
 impl Tool {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Body, Example, NOTHING};
 
-const HEAD: &str = r#"//! Calls every route of BASE once.
+const HEAD: &str = r#"//! Calls every route of BASE once, or of the server that its first argument names.
 //!
 //! ```toml
 //! [dependencies]
@@ -19,7 +19,8 @@ use callboard::http::client::{Call, Connection, Origin, Protocol};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let origin: Origin = "BASE".parse()?;
+    let url = std::env::args().nth(1);
+    let origin: Origin = url.as_deref().unwrap_or("BASE").parse()?;
 "#;
 
 const TAIL: &str = r#"    Ok(())
