@@ -1,8 +1,12 @@
 //! Every format, in and out, by real requests; and what happens when a body or an outcome does not fit one.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use callboard_codec::{DataFrame, DecodeLimits, Format, Map, StrTensor, Tensor, Value};
+use callboard_codec::{DataFrame, DataType, DecodeLimits, Format, Map, StrTensor, Tensor, Value};
+use callboard_core::{App, Failure, Stage, StreamStage};
 use callboard_http::HttpConfig;
+use futures_util::stream;
 
 use crate::support::app::app;
 use crate::support::{Answer, Server};
@@ -100,6 +104,46 @@ async fn a_typed_route_takes_each_form_of_its_type() {
     assert_eq!(refused.status, 415);
     let message = refused.problem()["message"].to_string();
     assert!(message.contains("application/x-npy") && !message.contains("arrow"), "{message}");
+}
+
+/// Whatever a body is in, the answer is in what is liked best, and not in what stands first or is liked a little.
+#[tokio::test]
+async fn every_form_of_a_body_goes_with_every_form_of_an_answer() {
+    let same = Stage::each("same", |tensor: &Tensor| Ok(tensor.clone()));
+    let server = Server::of_app(App::new().route("/same", same), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let forms = DataType::of::<Tensor>().formats();
+    assert!(forms.len() >= 4, "{forms:?}");
+    let numbers = tensor().encode(Format::Json).unwrap();
+    for sent in &forms {
+        let body = tensor().encode(*sent).unwrap();
+        for wanted in &forms {
+            let media_type = wanted.media_type();
+            let accept = format!("*/*;q=0.1, application/json;q=0.2, text/html, {media_type};q=0.9, image/png;q=0.95");
+            let headers = [("content-type", sent.media_type()), ("accept", &accept)];
+            let answer = client.post("/same", &headers, &body).await;
+            assert_eq!(answer.status, 200, "{sent} to {wanted}: {answer:?}");
+            assert_eq!(decoded(answer, *wanted).encode(Format::Json).unwrap(), numbers, "{sent} to {wanted}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_has_the_form_that_is_liked_best() {
+    let count = StreamStage::each("count", |n: Arc<i64>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let server = Server::of_app(App::new().route_streaming("/count", count), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    for (accept, form) in [
+        ("text/event-stream;q=0.5, application/x-ndjson", "application/x-ndjson"),
+        ("application/x-ndjson;q=0.1, application/*;q=0.2, text/event-stream;q=0.3", "text/event-stream"),
+        ("application/vnd.callboard.envelope-stream, */*;q=0.9", "application/vnd.callboard.envelope-stream"),
+        ("text/event-stream;q=0, */*", "application/x-ndjson"),
+        ("application/json, */*;q=0.1", "text/event-stream"),
+    ] {
+        let headers = [("content-type", "application/json"), ("accept", accept)];
+        let answer = client.post("/count", &headers, "2").await;
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some(form)), "{accept}");
+    }
 }
 
 #[tokio::test]

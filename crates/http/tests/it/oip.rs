@@ -185,6 +185,69 @@ async fn a_body_is_read_by_its_own_headers_and_not_by_its_type() {
     }
 }
 
+/// The JSON of an answer with arrays behind it, and those.
+fn parts(answer: &Answer) -> (Json, &[u8]) {
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/octet-stream")), "{answer:?}");
+    let length: usize = answer.header(HEADER).unwrap().parse().unwrap();
+    let (json, arrays) = answer.body.split_at(length);
+    (serde_json::from_slice(json).unwrap(), arrays)
+}
+
+#[tokio::test]
+async fn an_answer_is_binary_where_that_is_asked_for_whatever_its_request_was() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    let expected = [two(1.0, 2.0), two(3.0, 4.0)].concat();
+    let described =
+        json!([{ "name": "x", "datatype": "FP32", "shape": [2, 2], "parameters": { "binary_data_size": 16 } }]);
+
+    // The array alone, without a word of JSON.
+    let raw = client.post("/v2/models/x/infer", &[(HEADER, "0")], &expected).await;
+    let (json, arrays) = parts(&raw);
+    assert_eq!((&json["outputs"], arrays), (&described, &expected[..]));
+
+    // Numbers as JSON, by a client that names no outputs.
+    let mut body = input(json!({ "shape": [2, 2], "data": [[1, 2], [3, 4]] }));
+    body["parameters"] = json!({ "binary_data_output": true });
+    let answer = client.post("/v2/models/x/infer", &[], body.to_string()).await;
+    let (json, arrays) = parts(&answer);
+    assert_eq!((&json["outputs"], arrays), (&described, &expected[..]));
+
+    // An output's own word holds against that of the request.
+    body["outputs"] = json!([{ "name": "x", "parameters": { "binary_data": false } }]);
+    let answer = client.post("/v2/models/x/infer", &[], body.to_string()).await;
+    assert_eq!((answer.header(HEADER), &answer.json()["outputs"][0]["data"]), (None, &json!([1.0, 2.0, 3.0, 4.0])));
+}
+
+#[tokio::test]
+async fn an_id_comes_back_unless_it_is_empty_and_unknown_members_are_passed_over() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    for (id, told) in [(json!("7"), json!("7")), (json!(""), Json::Null), (Json::Null, Json::Null)] {
+        let mut body = input(json!({ "data": [1, 2] }));
+        body["id"] = id.clone();
+        body["model_name"] = json!("x");
+        let answer = client.post("/v2/models/x/infer", &[], body.to_string()).await;
+        assert_eq!((answer.status, answer.json().get("id").unwrap_or(&Json::Null)), (200, &told), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn arrays_in_arrays_have_an_end() {
+    let server = server().await;
+    let mut client = server.connect().await;
+    // What nobody reads is passed over, however deep it is.
+    for (member, status) in [("data", 400), ("shape", 400), ("parameters", 400), ("more", 200)] {
+        let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
+        let rest =
+            r#""name":"x","datatype":"FP32","shape":[1,2],"data":[1,2]"#.replace(&format!("\"{member}\""), "\"_\"");
+        let body = format!("{{\"inputs\":[{{{rest},\"{member}\":{deep}}}]}}");
+        let answer = client.post("/v2/models/x/infer", &[], body).await;
+        assert_eq!(answer.status, status, "{member}: {answer:?}");
+    }
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
 #[tokio::test]
 async fn arrays_behind_json_of_any_length_lie_aligned() {
     let server = server().await;
