@@ -56,8 +56,8 @@
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
 //!
 //! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for every type;
-//! `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables; `text/plain` for texts. A dynamic
-//! value may be any of them, and `application/x-npz` and `application/octet-stream`. What a client accepts is tried in its order: an
+//! `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables; `text/plain` for texts;
+//! `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value may be any of them, and `application/x-npz`. What a client accepts is tried in its order: an
 //! outcome that is no array is sent in the next form, and 406 is left when there is none. A large body is read into one buffer
 //! of which the arrays in it are views. `docs/wire.md` has every detail.
 //!
