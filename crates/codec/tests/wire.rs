@@ -6,7 +6,7 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
     Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Join, Load,
-    LooseFrame, Offer, PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
+    LooseFrame, MAX_STAGES, Offer, PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use proptest::prelude::*;
@@ -313,4 +313,21 @@ fn a_failure_that_does_not_say_so_may_have_run() {
     };
     assert!(said(Value::from(Map::from_iter([("kind", Value::from("unavailable"))]))));
     assert!(!said(Value::from(Map::from_iter([("started", Value::from(false))]))));
+}
+
+/// A name of one byte makes room for twenty-four: a header of the greatest length would take a megabyte and a half.
+#[test]
+fn a_call_names_so_many_stages_and_no_more() {
+    let read = |count: usize| {
+        let stages = Map::from_iter([("stages", Value::from(vec![Value::from(""); count]))]);
+        let head = frame_head(FrameKind::Call, 0, &stages, 0).expect("fits");
+        let frames = read([head], FrameLimits::default()).expect("frames");
+        frames[0].head.header::<Call>().map(|call| call.stages.len()).map_err(|error| match error {
+            WireError::Header { source, .. } => source.to_string(),
+            error => panic!("{error:?}"),
+        })
+    };
+    assert_eq!(read(MAX_STAGES), Ok(MAX_STAGES));
+    let error = read(MAX_STAGES + 1).expect_err("too many");
+    assert!(error.contains("stages") && read(60_000).is_err(), "{error}");
 }

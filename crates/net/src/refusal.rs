@@ -26,8 +26,67 @@ const ALERTS: [(u64, &str); 11] = [
     (120, "other_protocol"),
 ];
 
+/// As much as anybody needs to know it by, in characters.
+const QUOTED: usize = 64;
+
 /// How rustls says that a certificate is not valid yet, for which TLS has no alert of its own.
 const NOT_YET: &str = "not valid yet";
+
+/// Every word with which a connection is refused, and those among them that say what a hello was instead of one.
+#[cfg(any(test, debug_assertions))]
+const WORDS: [&str; 45] = [
+    "unknown_authority",
+    "unknown_certificate",
+    "bad_certificate",
+    "revoked_certificate",
+    "expired_certificate",
+    "outlived_certificate",
+    "not_yet_valid_certificate",
+    "no_certificate",
+    "other_cluster",
+    "wrong_role",
+    "other_role",
+    "other_name",
+    "other_protocol",
+    "quic_version",
+    "no_common_version",
+    "no_hello",
+    "not_a_frame",
+    "version",
+    "kind",
+    "flags",
+    "header",
+    "header_too_large",
+    "body_too_large",
+    "truncated",
+    "encode",
+    "refused",
+    "hello_timeout",
+    "timed_out",
+    "left",
+    "lost",
+    "closed",
+    "handshake",
+    "too_many",
+    "busy",
+    "no_request",
+    "bad_request",
+    "unknown_token",
+    "expired_token",
+    "used_up_token",
+    "revoked_token",
+    "replayed_token",
+    "name_taken",
+    "bad_name",
+    "removed_member",
+    "authority_failed",
+];
+
+/// Whether the page for operators has this word.
+#[cfg(any(test, debug_assertions))]
+pub(crate) fn is_told(word: &str) -> bool {
+    WORDS.contains(&word)
+}
 
 /// The word for what TLS has refused, on this side or the other.
 pub(crate) fn tls_word(error: &ConnectionError) -> Option<&'static str> {
@@ -77,6 +136,12 @@ pub(crate) fn explained(word: &str) -> String {
     }
 }
 
+/// What somebody else has written, for a line of the log or of a terminal: without anything that moves a cursor, and not for ever.
+pub(crate) fn quoted(text: &str) -> String {
+    let beginning: String = text.chars().take(QUOTED).collect();
+    format!("{beginning:?}{}", if beginning.len() < text.len() { "…" } else { "" })
+}
+
 /// An error with what is behind it, on one line.
 pub(crate) fn with_sources(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -86,4 +151,32 @@ pub(crate) fn with_sources(error: &dyn Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_for_operators_has_every_word_and_no_other() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
+        let page = std::fs::read_to_string(page).expect("a page");
+        let rows = page.lines().skip_while(|line| !line.starts_with("| reason | what it says |")).skip(2);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        let cells = rows.filter_map(|row| row.split('|').nth(1));
+        let told: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        let of =
+            |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(of(&told), of(&WORDS));
+        assert!(ALERTS.iter().all(|(_, word)| is_told(word)));
+    }
+
+    #[test]
+    fn what_others_have_written_is_short_and_moves_no_cursor() {
+        assert_eq!(quoted("left"), "\"left\"");
+        assert_eq!(quoted("a\u{1b}[2J\nb"), "\"a\\u{1b}[2J\\nb\"");
+        let long = quoted(&"\u{7}".repeat(65_000));
+        assert!(long.ends_with("\"…") && long.len() < 500, "{long}");
+        assert!(quoted(&"x".repeat(64)).ends_with("x\""));
+    }
 }

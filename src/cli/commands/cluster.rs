@@ -3,6 +3,7 @@
 //! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, beside the node that serves it; `join` asks that node over
 //! QUIC. A token is printed once, to stdout, and nothing else is.
 
+use std::fmt;
 use std::io::Read;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -21,10 +22,21 @@ use crate::config::parse_duration;
 pub(crate) enum ClusterArgs {
     Init { directory: PathBuf, name: String },
     Token { directory: PathBuf, spec: TokenSpec },
-    Revoke { directory: PathBuf, id: String },
-    Join { token: String, url: QuicUrl, directory: PathBuf, name: Option<String> },
+    Revoke { directory: PathBuf, token: Given },
+    Join { token: Given, url: QuicUrl, directory: PathBuf, name: Option<String> },
     Members { directory: PathBuf },
     Remove { directory: PathBuf, name: String },
+}
+
+/// A token as it stands on a command line, or a dash. It is read by us: what clap refuses it prints.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Given(String);
+
+/// Says nothing of it.
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0 == "-" { "stdin" } else { "a token" })
+    }
 }
 
 impl ClusterArgs {
@@ -75,7 +87,6 @@ impl ClusterArgs {
                     Arg::new("token")
                         .value_name("TOKEN|ID")
                         .required(true)
-                        .value_parser(token_id)
                         .help("The token, or its id, which `token` and `members` tell"),
                 ]),
                 Command::new("join").about("Join a cluster with a token, and keep the identity").args([
@@ -118,9 +129,9 @@ impl ClusterArgs {
                 spec.certificate_life = one(matches, "life");
                 Self::Token { directory: directory(), spec }
             }
-            "revoke" => Self::Revoke { directory: directory(), id: one(matches, "token") },
+            "revoke" => Self::Revoke { directory: directory(), token: Given(one(matches, "token")) },
             "join" => Self::Join {
-                token: one(matches, "token"),
+                token: Given(one(matches, "token")),
                 url: one(matches, "url"),
                 directory: one(matches, "to"),
                 name: name(),
@@ -140,12 +151,13 @@ fn authority() -> Arg {
 }
 
 /// Of a token its id is all that is needed.
-fn token_id(text: &str) -> Result<String, String> {
+fn token_id(Given(text): &Given) -> Result<String, CliError> {
     if text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text.to_ascii_lowercase());
     }
     let token: Result<JoinToken, _> = text.parse();
-    token.map(|token| token.id()).map_err(|_| "expected a token, cbt1-…, or its id of 16 hexadecimal digits".to_owned())
+    let expected = "expected a token, cbt1-…, or its id of 16 hexadecimal digits";
+    token.map(|token| token.id()).map_err(|_| CliError::Usage(expected.to_owned()))
 }
 
 /// Limits are the authority's to tell.
@@ -174,8 +186,9 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             output::note(format_args!("{id}: lets {holders} join within {time:?}; it is not shown again"));
             Ok(())
         }
-        ClusterArgs::Revoke { directory, id } => {
-            let revoked = open(directory)?.revoke(id).map_err(|error| failed("not revoked", &error))?;
+        ClusterArgs::Revoke { directory, token } => {
+            let id = token_id(token)?;
+            let revoked = open(directory)?.revoke(&id).map_err(|error| failed("not revoked", &error))?;
             if !revoked {
                 return Err(CliError::Failed(format!("there is no token {id}, or it is over")));
             }
@@ -226,8 +239,8 @@ fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
 }
 
 /// Other users of the machine see a command's words, and not what it reads.
-fn read_token(word: &str) -> Result<JoinToken, CliError> {
-    let mut text = word.to_owned();
+fn read_token(Given(word): &Given) -> Result<JoinToken, CliError> {
+    let mut text = word.clone();
     if word == "-" {
         text.clear();
         let read = std::io::stdin().take(1024).read_to_string(&mut text);
@@ -243,6 +256,14 @@ mod tests {
     #[test]
     fn the_grammar_holds_together() {
         ClusterArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn a_token_is_not_told_by_who_prints_what_was_asked_for() {
+        let words = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
+        let join = ClusterArgs::of(&ClusterArgs::command().try_get_matches_from(words).unwrap());
+        let told = format!("{join:?}");
+        assert!(told.contains("a token") && !told.contains("secret"), "{told}");
     }
 
     #[test]

@@ -2,8 +2,11 @@
 //!
 //! A field may be added, with a default that means what its absence meant before. None is renamed, none changes its type.
 
+use std::fmt;
+
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::frame::{self, FrameKind};
 
@@ -77,8 +80,8 @@ pub struct Call {
     /// The route that is called; empty where stages are.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub route: String,
-    /// The stages that are called, one after the other; empty where a route is.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// The stages that are called, one after the other, at most [`MAX_STAGES`]; empty where a route is.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "few")]
     pub stages: Vec<String>,
     /// The input is a function-style call: arguments by place and by name.
     #[serde(skip_serializing_if = "is_default")]
@@ -211,6 +214,35 @@ pub struct Load {
 #[must_use]
 pub fn cancel(entry: u16) -> Bytes {
     frame::bare(FrameKind::Cancel, entry)
+}
+
+/// More stages than this are no call: a name of one byte would have room for 24 made. What a node takes is less, and said in its
+/// [`Welcome`].
+pub const MAX_STAGES: usize = 64;
+
+fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    deserializer.deserialize_seq(Few)
+}
+
+struct Few;
+
+impl<'de> Visitor<'de> for Few {
+    type Value = Vec<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {MAX_STAGES} names of stages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Vec<String>, A::Error> {
+        let mut few = Vec::new();
+        while let Some(name) = names.next_element()? {
+            if few.len() == MAX_STAGES {
+                return Err(A::Error::invalid_length(few.len() + 1, &self));
+            }
+            few.push(name);
+        }
+        Ok(few)
+    }
 }
 
 fn taken_for_granted() -> bool {

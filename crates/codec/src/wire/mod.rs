@@ -48,6 +48,7 @@ pub use code::ResetCode;
 pub use error::WireError;
 pub use frame::{FrameHead, FrameKind, LooseFrame, PRELUDE_BYTES, VERSION, frame_head};
 pub use header::{
-    Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, Offer, Times, Welcome, cancel as cancel_frame,
+    Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, MAX_STAGES, Offer, Times, Welcome,
+    cancel as cancel_frame,
 };
 pub use reader::{FrameLimits, FramePart, FrameReader};

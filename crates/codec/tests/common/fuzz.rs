@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
-    Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Hello, Join, Welcome, WireError,
-    frame_head,
+    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Item, Join,
+    Offer, Welcome, WireError, frame_head,
 };
 use callboard_codec::{
     DType, DataFrame, DataType, DecodeError, DecodeErrorKind, DecodeLimits, EnvelopeDecoder, Format, MediaType,
@@ -253,55 +253,90 @@ fn media_types(text: &str) {
     let _format = Format::from_media_type(text);
 }
 
-/// A stream of frames, whole and in chunks: the same heads, the same error, and every header that is read comes back.
+/// A stream of frames, whole and in chunks: the same heads, the same error, and every header that is read comes back, as what its
+/// kind of frame has. What nodes offer stands in bodies.
 fn frames(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input);
     let limits = FrameLimits { max_body_bytes: MIB, ..FrameLimits::default() };
-    let ((heads, error), peak, _) = heap::measured(|| read_frames(std::iter::once(whole.clone()), &limits));
+    let ((frames, error), peak, _) = heap::measured(|| read_frames(std::iter::once(whole.clone()), &limits));
     assert!(peak <= 2 * input.len() + SLACK, "frames: {peak} bytes of heap for {} of input", input.len());
     let mut rest = whole;
     let chunks = std::iter::from_fn(|| (!rest.is_empty()).then(|| rest.split_to(rest.len().min(1 + rest.len() % 37))));
     let (chunked, chunked_error) = read_frames(chunks, &limits);
-    assert_eq!(heads.len(), chunked.len());
+    assert_eq!(frames.len(), chunked.len());
     assert_eq!(error.map(|error| error.to_string()), chunked_error.map(|error| error.to_string()));
-    for head in &heads {
+    for ((head, body), (_, chunked_body)) in frames.iter().zip(&chunked) {
+        assert_eq!(body, chunked_body);
         match head.kind {
-            FrameKind::Hello => header_comes_back::<Hello>(head),
-            FrameKind::Welcome => header_comes_back::<Welcome>(head),
-            FrameKind::Call => header_comes_back::<Call>(head),
-            FrameKind::Done => header_comes_back::<Done>(head),
-            FrameKind::Join => header_comes_back::<Join>(head),
-            _ => header_comes_back::<Fail>(head),
+            FrameKind::Hello => header_comes_back::<Hello>(head, input.len()),
+            FrameKind::Call => header_comes_back::<Call>(head, input.len()),
+            FrameKind::Item => header_comes_back::<Item>(head, input.len()),
+            FrameKind::Done => header_comes_back::<Done>(head, input.len()),
+            FrameKind::Fail => header_comes_back::<Fail>(head, input.len()),
+            FrameKind::Credit => header_comes_back::<Credit>(head, input.len()),
+            FrameKind::Goaway => header_comes_back::<Goaway>(head, input.len()),
+            FrameKind::Join => header_comes_back::<Join>(head, input.len()),
+            FrameKind::Welcome => {
+                header_comes_back::<Welcome>(head, input.len());
+                offers(body);
+            }
+            FrameKind::Offers => offers(body),
+            // Nothing of theirs is read but the body, as what it is: a request, or certificates.
+            FrameKind::Cancel | FrameKind::Renew | FrameKind::Certificate => {}
+            kind => panic!("nothing holds the header of {kind} to anything"),
         }
     }
 }
 
-fn read_frames(chunks: impl Iterator<Item = Bytes>, limits: &FrameLimits) -> (Vec<FrameHead>, Option<WireError>) {
-    let (mut reader, mut heads) = (FrameReader::new(limits.clone()), Vec::new());
+/// What a node offers, as its peers read it.
+fn offers(body: &Bytes) {
+    let read = |body: &Bytes| decode(Format::Envelope, body).ok()?.deserialize::<Vec<Offer>>().ok();
+    let Some(offers) = within_bounds(Format::Envelope, body, || read(body)) else { return };
+    let written = Payload::new(offers.clone()).to_envelope().expect("offers have one").into_bytes();
+    // What is read is not more than what is written, but for the limits.
+    assert!(read(&written).is_none_or(|again| again == offers));
+}
+
+type Frames = Vec<(FrameHead, Bytes)>;
+
+fn read_frames(chunks: impl Iterator<Item = Bytes>, limits: &FrameLimits) -> (Frames, Option<WireError>) {
+    let (mut reader, mut frames) = (FrameReader::new(limits.clone()), Frames::new());
+    // Put together only where somebody reads it: that is not the reader's heap.
+    let mut body = BytesMut::new();
     for chunk in chunks {
         reader.push(chunk);
         loop {
             match reader.next_part() {
-                Ok(Some(FramePart::Head(head))) => heads.push(head),
-                Ok(Some(FramePart::Body { .. })) => {}
+                Ok(Some(FramePart::Head(head))) => frames.push((head, Bytes::new())),
+                Ok(Some(FramePart::Body { bytes, last: true })) if body.is_empty() => {
+                    frames.last_mut().expect("a head came before").1 = bytes;
+                }
+                Ok(Some(FramePart::Body { bytes, last })) => {
+                    body.extend_from_slice(&bytes);
+                    if last {
+                        frames.last_mut().expect("a head came before").1 = body.split().freeze();
+                    }
+                }
                 Ok(None) => break,
-                Err(error) => return (heads, Some(error)),
+                Err(error) => return (frames, Some(error)),
             }
         }
     }
-    (heads, reader.finish().err())
+    (frames, reader.finish().err())
 }
 
-fn header_comes_back<H>(head: &FrameHead)
+fn header_comes_back<H>(head: &FrameHead, input: usize)
 where
     H: serde::de::DeserializeOwned + Serialize + Default + PartialEq + std::fmt::Debug,
 {
-    match head.header::<H>() {
+    let (header, peak, _) = heap::measured(|| head.header::<H>());
+    assert!(peak <= 2 * input + SLACK, "a header of {}: {peak} bytes of heap for {input} of input", head.kind);
+    match header {
         Ok(header) => {
             let written = frame_head(head.kind, head.entry, &header, 0).expect("is no longer than it was");
             let (again, error) = read_frames(std::iter::once(written), &FrameLimits::default());
             assert!(error.is_none(), "{error:?}");
-            assert_eq!(again[0].header::<H>().expect("what was written is read"), header);
+            assert_eq!(again[0].0.header::<H>().expect("what was written is read"), header);
         }
         Err(error) => assert!(error.to_string().len() < 2048),
     }

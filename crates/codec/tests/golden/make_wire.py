@@ -75,3 +75,21 @@ fail = {"kind": "failed", "message": "no", "started": True, "error_type": "E", "
 # What a later version may send to one of this version: the same frames with fields that are not known yet.
 later = {"route": "/shout", "colour": {"deep": [[1, {"er": None}]]}, "millis_left": 500, "tenant": "x"}
 (HERE / "later-caller.bin").write_bytes(frame(HELLO, hello() | {"max_version": 9, "wishes": ["a"]}) + frame(CALL, later, envelope("hello")))
+
+# A session of version 1, stream by stream, which is played to a node and to a client of today: `crates/net/tests/it/transcripts.rs`.
+session = {
+    "hello": frame(HELLO, hello() | {"cluster": ""}),
+    "pack": frame(CALL, {"route": "/shout", "millis_left": 60000}, envelope("hello"))
+    + frame(CALL, {"route": "/never", "millis_left": 60000}, envelope("x"), entry=1)
+    + frame(CALL, {"route": "/nowhere", "millis_left": 60000}, envelope("x"), entry=2)
+    + frame(CANCEL, entry=1),
+    "stream": frame(CALL, {"route": "/count", "millis_left": 60000, "credit": 2}, envelope(4)),
+    "credit": frame(CREDIT, {"items": 100}),
+    "welcome": frame(WELCOME, welcome, envelope(offers)),
+    "answer": frame(DONE, {"times": {"queue": 1, "batch": 2, "compute": 300}, "load": {"in_flight": 5}}, envelope("HELLO")),
+    "failure": frame(FAIL, fail, envelope({"why": "x"})),
+    "items": frame(ITEM, {}, envelope(0)) + frame(ITEM, {}, envelope(1)) + frame(DONE, {}),
+    "goaway": frame(GOAWAY, {"reason": "draining"}),
+}
+for name, data in session.items():
+    (HERE / f"v1-session-{name}.bin").write_bytes(data)

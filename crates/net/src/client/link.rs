@@ -20,7 +20,7 @@ use super::fault::too_large;
 use super::packer::Packer;
 use super::way::Apart;
 use crate::endpoint::{ConnectFault, Transport};
-use crate::identity::{Member, Validity};
+use crate::identity::{Clock, Member, Validity};
 use crate::refusal::{explained, tls_word};
 use crate::stream::{Incoming, Outgoing};
 
@@ -46,6 +46,7 @@ pub(crate) struct Link {
     /// Until when new calls go on it, and when it ends: either side's certificate is over then.
     retires: SystemTime,
     ends: SystemTime,
+    clock: Clock,
     /// The stream of the greeting, open for as long as the connection is wanted.
     _control: (Outgoing, Incoming),
 }
@@ -139,12 +140,12 @@ impl Link {
 
     /// Whether its certificates are as good as over: there is one in its place, or there should be.
     pub(crate) fn is_outlived(&self) -> bool {
-        SystemTime::now() >= self.retires + self.overlap()
+        self.clock.now() >= self.retires + self.overlap()
     }
 
     /// Resolves when it is time for another one in its place: there are certificates that hold for longer.
     pub(crate) async fn retired(&self) {
-        until(self.retires).await;
+        until(self.retires, self.clock).await;
     }
 
     /// While a new link is made, calls go on this one.
@@ -223,7 +224,8 @@ impl Link {
         let packer = Packer::spawn(transport.runtime(), connection.clone(), Arc::clone(&streams));
         let (apart, control) = (Apart::default(), (outgoing, incoming));
         let theirs = Member::of_peer(&connection).map(|member| member.validity);
-        let (retires, ends) = retirement(&own, theirs.as_ref(), SystemTime::now());
+        let clock = transport.identity().clock();
+        let (retires, ends) = retirement(&own, theirs.as_ref(), clock.now());
         let link = Arc::new(Self {
             connection,
             welcome,
@@ -235,6 +237,7 @@ impl Link {
             streams,
             retires,
             ends,
+            clock,
             _control: control,
         });
         transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
@@ -257,8 +260,8 @@ fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (Sy
     (if retires > now { retires } else { ends }, ends)
 }
 
-async fn until(moment: SystemTime) {
-    while let Ok(left) = moment.duration_since(SystemTime::now()) {
+async fn until(moment: SystemTime, clock: Clock) {
+    while let Ok(left) = moment.duration_since(clock.now()) {
         // The clock of the system may be set.
         tokio::time::sleep(left.min(Duration::from_secs(30))).await;
         if left.is_zero() {
@@ -269,10 +272,10 @@ async fn until(moment: SystemTime) {
 
 /// Takes what the node says without being asked, and ends the connection with its certificates.
 async fn hear(link: Weak<Link>, connection: Connection) {
-    let Some(ends) = link.upgrade().map(|link| link.ends) else { return };
+    let Some((ends, clock)) = link.upgrade().map(|link| (link.ends, link.clock)) else { return };
     tokio::select! {
         () = hear_all(link, &connection) => {}
-        () = until(ends) => connection.close(crate::endpoint::code(ResetCode::Refused), b"outlived_certificate"),
+        () = until(ends, clock) => connection.close(crate::endpoint::code(ResetCode::Refused), b"outlived_certificate"),
     }
 }
 

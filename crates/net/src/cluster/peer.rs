@@ -15,6 +15,7 @@ use super::view::ClusterView;
 use super::weigh::Weight;
 use crate::client::{Greeting, Link};
 use crate::endpoint::Transport;
+use crate::refusal::quoted;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -115,7 +116,7 @@ impl Peer {
             match Link::open(&transport, self.address, &greeting, CONNECT_TIMEOUT).await {
                 Ok(link) => {
                     pause = FIRST_PAUSE;
-                    tracing::info!(peer = %self.address, node = %link.welcome().node, "linked");
+                    tracing::info!(peer = %self.address, node = %quoted(&link.welcome().node), "linked");
                     let connection = link.connection().clone();
                     self.link.store(Some(Arc::clone(&link)));
                     linked.get_or_insert_with(|| asking.linked());

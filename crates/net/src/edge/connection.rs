@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, ResetCode, VERSION, Welcome, frame_head};
@@ -10,11 +10,12 @@ use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
 
 use super::half_open::{Entrance, Place};
+use super::notices::Refusal;
 use super::offers::{Told, offers};
 use super::{NetConfig, Open, Serving, StreamGuard, exchange, issuing};
 use crate::convert;
 use crate::endpoint::code;
-use crate::identity::{JOIN_ALPN, Member, Role, Validity};
+use crate::identity::{Clock, JOIN_ALPN, Member, Role, Validity};
 use crate::refusal;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
@@ -61,41 +62,41 @@ struct Greeted {
 
 async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
     let (limit, peer) = (serving.config.hello_timeout, arriving.remote_address());
-    let refused = |word: &'static str| {
-        serving.metrics.refuse(word);
-        tracing::info!(%peer, reason = word, "refused a connection: {}", refusal::advice(word));
+    let refused = |refusal: Refusal| {
+        serving.metrics.refuse(refusal.word);
+        serving.notices.tell(peer, &refusal, Instant::now());
     };
     let greeted = async {
         let connection = match arriving.accept() {
             Ok(connecting) => connecting.await.map_err(|error| handshake_fault(&error))?,
-            Err(error) => return Err(handshake_fault(&error)),
+            Err(error) => return Err(handshake_fault(&error).into()),
         };
         match &serving.issuing {
             Some(issuing) if wants_certificate(&connection) => {
                 issuing::answer(connection, &serving, issuing).await.map(|()| None)
             }
-            _ => greet(&connection, &serving).await.map(|greeted| Some((connection, greeted))),
+            _ => Ok::<_, Refusal>(Some((greet(&connection, &serving).await?, connection))),
         }
     };
     match tokio::time::timeout(limit, greeted).await {
-        Err(_) => refused("hello_timeout"),
-        Ok(Err(word)) => refused(word),
+        Err(_) => refused("hello_timeout".into()),
+        Ok(Err(refusal)) => refused(refusal),
         Ok(Ok(None)) => {}
-        Ok(Ok(Some((connection, Greeted { hello, member, told, _control })))) => {
+        Ok(Ok(Some((Greeted { hello, member, told, _control }, connection)))) => {
             let address = introduced(&hello, &connection);
             if let (Some(address), Some(view)) = (address, serving.view.get()) {
                 view.introduce(&member.name, address);
             }
             let Some(open) = OpenGuard::try_new(&serving, &connection, &member, address.map(|_| told)) else {
-                refused("too_many");
+                refused("too_many".into());
                 connection.close(code(ResetCode::Refused), b"too_many");
                 return;
             };
             drop(place);
             tokio::select! {
                 () = serve_streams(&connection, &serving, member.role) => {}
-                () = expiry(member.validity) => {
-                    refused("outlived_certificate");
+                () = expiry(member.validity, serving.identity.clock()) => {
+                    refused("outlived_certificate".into());
                     connection.close(code(ResetCode::Refused), b"outlived_certificate");
                 }
             }
@@ -105,9 +106,9 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
 }
 
 /// Resolves when a certificate is over.
-async fn expiry(validity: Validity) {
+async fn expiry(validity: Validity, clock: Clock) {
     loop {
-        let left = validity.left(SystemTime::now());
+        let left = validity.left(clock.now());
         if left.is_zero() {
             return;
         }

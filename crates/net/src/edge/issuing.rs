@@ -1,7 +1,8 @@
 //! Certificates for those who ask: on the node that holds the authority, on connections of their own.
 //!
 //! One request, one answer, one connection: who has said nothing within the time of a hello is gone. Anybody may connect to ask, so
-//! what is looked at first costs least, and the authority's files are used by a few at a time; beyond that, who asks is told to come again.
+//! what is looked at first costs least, and the authority's files are used by a few at a time. Others wait for their turn, for half
+//! that time, and are told to come again behind it.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,6 +14,7 @@ use quinn::Connection;
 use tokio::sync::Semaphore;
 
 use super::Serving;
+use super::notices::Refusal;
 use crate::endpoint::{MAX_REQUEST_BYTES, code};
 use crate::identity::{Authority, Denial, EXPORTED_BYTES, EXPORTER_LABEL, Joining, Member};
 use crate::stream::{Incoming, Outgoing};
@@ -39,12 +41,8 @@ enum Wish {
     Renew { member: Option<Member> },
 }
 
-/// Answers the one request of a connection. The word is that of the refusal.
-pub(super) async fn answer(
-    connection: Connection,
-    serving: &Arc<Serving>,
-    issuing: &Issuing,
-) -> Result<(), &'static str> {
+/// Answers the one request of a connection.
+pub(super) async fn answer(connection: Connection, serving: &Arc<Serving>, issuing: &Issuing) -> Result<(), Refusal> {
     let refuse = |word: &'static str| {
         connection.close(code(ResetCode::Refused), word.as_bytes());
         word
@@ -62,17 +60,18 @@ pub(super) async fn answer(
             Wish::Join { header, exported }
         }
         FrameKind::Renew => Wish::Renew { member: Member::of_peer(&connection) },
-        _ => return Err(refuse("no_request")),
+        _ => return Err(refuse("no_request").into()),
     };
     let request = incoming.short_body(&head).await.map_err(|_| refuse("no_request"))?;
-    let Ok(turn) = Arc::clone(&issuing.turns).try_acquire_owned() else { return Err(refuse("busy")) };
-    let (authority, peer) = (issuing.authority.clone(), connection.remote_address());
+    let turn = tokio::time::timeout(serving.config.hello_timeout / 2, Arc::clone(&issuing.turns).acquire_owned());
+    let Ok(Ok(turn)) = turn.await else { return Err(refuse("busy").into()) };
+    let (authority, now) = (issuing.authority.clone(), serving.identity.clock().now());
     // Files are read and written: not on the thread that keeps connections alive.
     let looked_into = serving.runtime.spawn_blocking(move || {
         let _turn = turn;
-        (look_into(&authority, &wish, &request), wish)
+        (look_into(&authority, &wish, &request, now), wish)
     });
-    let Ok((outcome, wish)) = looked_into.await else { return Err(refuse("authority_failed")) };
+    let Ok((outcome, wish)) = looked_into.await else { return Err(refuse("authority_failed").into()) };
     let (kind, body, refused) = match outcome {
         Ok(chain) => {
             let counted =
@@ -80,13 +79,7 @@ pub(super) async fn answer(
             counted.inc();
             (FrameKind::Certificate, Bytes::from(chain), None)
         }
-        Err(denial) => {
-            if let Denial::Failed(error) = &denial {
-                tracing::error!("a certificate could not be given: {}", crate::refusal::with_sources(error));
-            }
-            tracing::info!(%peer, reason = denial.word(), "no certificate was given: {denial}");
-            (FrameKind::Fail, Bytes::new(), Some(denial))
-        }
+        Err(denial) => (FrameKind::Fail, Bytes::new(), Some(denial)),
     };
     let head = match &refused {
         None => frame_head(kind, 0, &Nothing {}, body.len()),
@@ -98,15 +91,14 @@ pub(super) async fn answer(
         outgoing.finish();
         taken.await;
     }
-    refused.map_or(Ok(()), |denial| Err(denial.word()))
+    refused.map_or(Ok(()), |denial| Err(denial.into()))
 }
 
 /// An empty header.
 #[derive(serde::Serialize)]
 struct Nothing {}
 
-fn look_into(authority: &Authority, wish: &Wish, request: &[u8]) -> Result<String, Denial> {
-    let now = SystemTime::now();
+fn look_into(authority: &Authority, wish: &Wish, request: &[u8], now: SystemTime) -> Result<String, Denial> {
     match wish {
         Wish::Join { header, exported } => {
             let Join { cluster, token, name, proof } = header;

@@ -88,6 +88,7 @@ impl EdgeMetrics {
 
     /// Counts a connection that was not let in.
     pub(super) fn refuse(&self, reason: &'static str) {
+        debug_assert!(crate::refusal::is_told(reason), "nobody is told of {reason}");
         self.refused.get_or_create(&Reason { reason }).inc();
     }
 

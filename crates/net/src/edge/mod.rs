@@ -13,6 +13,7 @@ mod exchange;
 mod half_open;
 mod issuing;
 mod metrics;
+mod notices;
 mod offers;
 mod pace;
 mod streaming;
@@ -37,6 +38,7 @@ use tokio::task::JoinSet;
 use self::half_open::HalfOpen;
 use self::issuing::Issuing;
 use self::metrics::EdgeMetrics;
+use self::notices::Notices;
 use self::offers::Told;
 use crate::client::{Greeting, too_large};
 use crate::cluster::{Asking, ClusterView};
@@ -167,6 +169,8 @@ struct Serving {
     /// Whether a call was cut off while the node drained, so that its caller must not take it for one that was not started.
     has_cut: AtomicBool,
     metrics: EdgeMetrics,
+    /// What was said of those who were refused.
+    notices: Notices,
 }
 
 /// A connection that is open.
@@ -213,6 +217,7 @@ impl Edge {
             quiet: Notify::new(),
             goaways: Mutex::default(),
             has_cut: AtomicBool::new(false),
+            notices: Notices::default(),
         });
         let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&serving));
         transport.runtime().spawn(accepting);

@@ -1,9 +1,10 @@
 //! What waits in the socket of a process that was frozen is not read: it is as old as the frost was long.
 //!
-//! A call says how much time it has left, counted from its arrival. Where a process was stopped, or its machine suspended, calls have
-//! waited in the kernel for longer than they say, and their callers have gone. A pulse on the endpoint's own thread notices that it has not
-//! beaten for a while; then everything that has come meanwhile is dropped before anything is read. To QUIC that is loss: connections that
-//! still live send it again, those that do not end by their idle timeout. Without frost it costs four wake-ups a second.
+//! A call says how much time it has left, counted from its arrival. Where a process was stopped, calls have waited in the kernel for longer
+//! than they say, and their callers have gone. A pulse on the endpoint's own thread notices that it has not beaten for a while; then
+//! everything that has come meanwhile is dropped before anything is read. To QUIC that is loss: connections that still live send it again,
+//! those that do not end by their idle timeout. Without frost it costs four wake-ups a second. A machine that was suspended is another
+//! matter: its clock stood still as well, and so did its network, so that nothing is noticed and next to nothing has come.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;

@@ -23,6 +23,7 @@ use super::files::{check_private, make_directory, read, read_private};
 use super::register::{Entry, MAX_USES, Register, Token, is_over, role, seconds};
 use super::token::{EXPORTED_BYTES, JoinToken, is_proven};
 use super::{fingerprint, hex, pin, unusable};
+use crate::refusal::quoted;
 
 pub(super) const CERTIFICATE: &str = "authority.pem";
 pub(super) const KEY: &str = "authority.key";
@@ -105,10 +106,12 @@ pub(crate) enum Denial {
     ReplayedToken,
     #[error("this is no request for a certificate: {0}")]
     Request(String),
-    #[error("`{0}` is no name: expected up to 40 of a-z, 0-9 and -")]
+    #[error("{0} is no name: expected up to 40 of a-z, 0-9 and -")]
     Name(String),
     #[error("there is a member `{0}`: take another name, or remove that one first (`callboard cluster remove`)")]
     NameTaken(String),
+    #[error("there is a member `{0}` of another role: take another name, or a token of its role")]
+    OtherRole(String),
     #[error("there is no member `{0}` any more: join again with a new token")]
     Removed(String),
     #[error("a renewal needs the certificate that is to be renewed: join with a token")]
@@ -130,6 +133,7 @@ impl Denial {
             Self::Request(_) => "bad_request",
             Self::Name(_) => "bad_name",
             Self::NameTaken(_) => "name_taken",
+            Self::OtherRole(_) => "other_role",
             Self::Removed(_) => "removed_member",
             Self::NoCertificate => "no_certificate",
             Self::Failed(_) => "authority_failed",
@@ -198,11 +202,16 @@ impl Authority {
         let path = directory.join(KEY);
         let damaged = |path: &Path, reason: String| IdentityError::DamagedAuthority { path: path.to_owned(), reason };
         let key = KeyPair::from_pem(&read_private(&path)?).map_err(|error| damaged(&path, error.to_string()))?;
+        let own_key = key.subject_public_key_info();
         let path = directory.join(CERTIFICATE);
         let certificate_pem = read(&path)?;
         let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes());
         let certificate = certificate.map_err(|error| damaged(&path, error.to_string()))?;
         let cluster = cluster_of(&certificate).ok_or_else(|| damaged(&path, "it names no cluster".to_owned()))?;
+        // Half a backup: what is signed so would be taken by nobody.
+        if !is_of_key(&certificate, &own_key) {
+            return Err(damaged(&path, format!("it is not the certificate of the key in {KEY}")));
+        }
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| damaged(&path, error.to_string()))?;
         let register = Register::new(directory);
         Ok(Self(Arc::new(Inner { cluster, certificate, certificate_pem, issuer, register })))
@@ -333,7 +342,7 @@ impl Authority {
             joining.name.to_owned()
         };
         if !is_label(&name) || name == OWN_NAME {
-            return Err(Denial::Name(name));
+            return Err(Denial::Name(quoted(&name)));
         }
         let role = role(&token.role, &register.token_path(joining.token))?;
         let entry = Entry {
@@ -347,8 +356,18 @@ impl Authority {
         if known.as_ref().is_some_and(|known| known.joined_with != joined_with) {
             return Err(Denial::NameTaken(name));
         }
+        // A certificate says what the list says.
+        if known.as_ref().is_some_and(|known| known.role != token.role) {
+            return Err(Denial::OtherRole(name));
+        }
         if !register.claim_use(joining.token, &token, &joined_with, &name)? {
             return Err(Denial::UsedUpToken);
+        }
+        // It may have been taken back while one was taken; or it was over, and swept away with the uses that others have had.
+        match register.token(joining.token)? {
+            Some(token) if token.revoked => return Err(Denial::RevokedToken),
+            Some(_) => {}
+            None => return Err(Denial::ExpiredToken),
         }
         let id = match known {
             // No answer came to it before.
@@ -364,8 +383,11 @@ impl Authority {
     pub(crate) fn renew(&self, member: Option<Member>, request: &[u8], now: SystemTime) -> Result<String, Denial> {
         let member = member.ok_or(Denial::NoCertificate)?;
         let known = if is_label(&member.name) { self.0.register.member(&member.name)? } else { None };
-        if known.is_none_or(|known| known.id != member.id) {
+        let Some(known) = known.filter(|known| known.id == member.id) else {
             return Err(Denial::Removed(member.name));
+        };
+        if known.role != member.role.as_str() {
+            return Err(Denial::OtherRole(member.name));
         }
         let validity = Validity::from_now(now, member.validity.life());
         self.sign(read_request(request)?, &Member { validity, ..member })
@@ -401,6 +423,11 @@ fn params(name: &str, now: SystemTime) -> CertificateParams {
     params.not_before = validity.not_before.into();
     params.not_after = validity.not_after.into();
     params
+}
+
+/// Whether a certificate has this public key.
+pub(super) fn is_of_key(certificate: &CertificateDer<'_>, key: &[u8]) -> bool {
+    x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| parsed.public_key().raw == key)
 }
 
 /// What the cluster of an authority is called.

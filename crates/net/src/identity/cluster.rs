@@ -18,9 +18,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 use super::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, KEY, cluster_of};
+use super::certificate::Member;
 use super::error::IdentityError;
-use super::files::{check_private, failed, private_directory, read, read_private, replace_private_file};
-use super::{Identity, Origin, Shown, hex, unusable};
+use super::files::{check_private, check_writable, read, read_private, replace_private_file};
+use super::{Identity, Origin, Shown, hex, pin, unusable};
 use crate::client::QuicUrl;
 
 const IDENTITY: &str = "identity.pem";
@@ -32,6 +33,8 @@ const ISSUERS: &str = "issuers";
 pub(crate) struct Membership {
     directory: PathBuf,
     pub(crate) issuers: QuicUrl,
+    /// The authority that it is a member of, by its digest.
+    authority: [u8; 16],
 }
 
 impl Identity {
@@ -58,7 +61,7 @@ impl Identity {
         if shown.member.validity.left(SystemTime::now()).is_zero() {
             return Err(IdentityError::Expired { path: directory.to_owned() });
         }
-        let membership = Membership { directory: directory.to_owned(), issuers };
+        let membership = Membership { directory: directory.to_owned(), issuers, authority: pin(&authority) };
         Self::new(cluster, shown, &authority, secret, Origin::Member(membership))
     }
 
@@ -95,23 +98,31 @@ pub(crate) fn read_chain(text: &[u8]) -> Result<[CertificateDer<'static>; 2], Id
     chain.try_into().map_err(|_| IdentityError::Unusable("expected a certificate and its authority's".into()))
 }
 
-/// Refuses a directory in which nobody should join.
-pub(crate) fn check_free(directory: &Path) -> Result<(), IdentityError> {
-    match directory.join(KEY).exists() {
-        true => Err(IdentityError::Occupied { path: directory.to_owned() }),
-        false => Ok(()),
+/// Sees to it that a member can be kept in this directory, which is made where there is none, before a token is used for it. Who is there
+/// already, and still holds, is not replaced.
+pub(crate) fn prepare(directory: &Path) -> Result<(), IdentityError> {
+    if directory.join(KEY).exists() {
+        return Err(IdentityError::Occupied { path: directory.to_owned() });
     }
+    check_writable(directory)?;
+    if !directory.join(IDENTITY).exists() {
+        return Ok(());
+    }
+    let (shown, authority) = read_shown(directory)?;
+    if shown.member.validity.left(SystemTime::now()).is_zero() {
+        return Ok(());
+    }
+    let cluster = cluster_of(&authority).unwrap_or_default();
+    Err(IdentityError::Joined { path: directory.to_owned(), name: shown.member.name, cluster })
 }
 
-/// Puts what a new member has into its directory. What was there before, and has expired or was removed, is replaced.
+/// Puts what a new member has into its directory, which is [prepared](prepare). What has expired there is replaced.
 pub(crate) fn keep_member(
     directory: &Path,
     issuers: &QuicUrl,
     key: &KeyPair,
     chain: &str,
 ) -> Result<(), IdentityError> {
-    private_directory(directory).map_err(|source| failed(directory, source))?;
-    check_private(directory)?;
     let mut secret = [0; 32];
     let filled = rand::SystemRandom::new().fill(&mut secret);
     filled.map_err(|_| IdentityError::Unusable("the system gives no random numbers".into()))?;
@@ -122,17 +133,30 @@ pub(crate) fn keep_member(
 }
 
 impl Membership {
-    /// What is in the directory now: another process may have had it renewed.
-    pub(super) fn read(&self) -> Result<Shown, IdentityError> {
-        read_shown(&self.directory).map(|(shown, _)| shown)
+    /// What is in the directory now: another process of this member may have had it renewed.
+    pub(super) fn read(&self, member: &Member) -> Result<Shown, IdentityError> {
+        let (shown, authority) = read_shown(&self.directory)?;
+        if self.is_of(member, &shown, &authority) {
+            return Ok(shown);
+        }
+        Err(IdentityError::Replaced { path: self.directory.clone() })
     }
 
-    /// Takes a new certificate: into the directory first, so that it is not lost.
-    pub(super) fn keep(&self, key: &KeyPair, chain: &str) -> Result<Shown, IdentityError> {
-        let [certificate, _] = read_chain(chain.as_bytes())?;
+    /// Takes a new certificate of this member: into the directory first, so that it is not lost.
+    pub(super) fn keep(&self, member: &Member, key: &KeyPair, chain: &str) -> Result<Shown, IdentityError> {
+        let [certificate, authority] = read_chain(chain.as_bytes())?;
         let shown = Shown::try_new(vec![certificate], &key.serialize_der())?;
+        if !self.is_of(member, &shown, &authority) {
+            return Err(IdentityError::Unusable("the new certificate is somebody else's".into()));
+        }
         keep_shown(&self.directory, key, chain)?;
         Ok(shown)
+    }
+
+    /// Whether a certificate is the same member's, in the same cluster: a running process does not become somebody else.
+    fn is_of(&self, member: &Member, shown: &Shown, authority: &CertificateDer<'_>) -> bool {
+        let Member { role, name, id, .. } = &shown.member;
+        pin(authority) == self.authority && (role, name, id) == (&member.role, &member.name, &member.id)
     }
 }
 

@@ -6,11 +6,11 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::authority::{CERTIFICATE, KEY};
+use super::authority::{CERTIFICATE, KEY, is_of_key};
 use super::certificate::{Member, Role, Validity};
 use super::error::IdentityError;
 use super::files::{check_private, make_directory, read, read_private};
@@ -82,6 +82,11 @@ fn read_authority(directory: &Path) -> Result<(CertificateDer<'static>, KeyPair)
         .map_err(|error| IdentityError::Damaged { path, reason: error.to_string() })?;
     let path = directory.join(KEY);
     let text = read_private(&path)?;
-    let key = KeyPair::from_pem(&text).map_err(|error| IdentityError::Damaged { path, reason: error.to_string() })?;
+    let damaged = |reason: String| IdentityError::Damaged { path, reason };
+    let key = match KeyPair::from_pem(&text) {
+        Ok(key) if is_of_key(&certificate, &key.subject_public_key_info()) => key,
+        Ok(_) => return Err(damaged(format!("it is not the key of {CERTIFICATE}"))),
+        Err(error) => return Err(damaged(error.to_string())),
+    };
     Ok((certificate, key))
 }

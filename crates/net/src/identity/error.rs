@@ -87,6 +87,22 @@ pub enum IdentityError {
         /// What is there.
         path: PathBuf,
     },
+    /// A member's identity is there that still holds, and would be lost. Remedy: another directory, or none there.
+    #[error("{} holds the identity of {name} in {cluster}, which is still good: name another directory, or remove that one first", path.display())]
+    Joined {
+        /// Where it is.
+        path: PathBuf,
+        /// Whose it is.
+        name: String,
+        /// Of which cluster.
+        cluster: String,
+    },
+    /// Somebody has joined in the directory of a running process. Remedy: start it again, as whoever it is now.
+    #[error("the identity in {} is no longer the one with which this process was started: start it again to take that one", path.display())]
+    Replaced {
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A name of a cluster that is none.
     #[error("`{name}` is no name: expected up to 40 of a-z, 0-9 and -")]
     Name {
@@ -118,6 +134,14 @@ pub enum IdentityError {
         "{address} is not on this machine, and the development identity is for loopback only: join a cluster (`callboard cluster join`)"
     )]
     LoopbackOnly {
+        /// Where it was to be used.
+        address: SocketAddr,
+    },
+    /// On this system it cannot be told who can read a key: what is shown beyond this machine may be anybody's. Remedy: a Unix.
+    #[error(
+        "{address} is not on this machine, and on this system identities are for loopback only: nobody can tell who reads their keys"
+    )]
+    Unguarded {
         /// Where it was to be used.
         address: SocketAddr,
     },

@@ -11,6 +11,9 @@ use super::error::IdentityError;
 
 /// What a file holds, if it is this user's alone and so is its directory.
 pub(super) fn read_private(path: &Path) -> Result<String, IdentityError> {
+    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        check_private(directory)?;
+    }
     check_private(path)?;
     read(path)
 }
@@ -24,8 +27,9 @@ pub(super) fn read(path: &Path) -> Result<String, IdentityError> {
 #[cfg(unix)]
 pub(super) fn check_private(path: &Path) -> Result<(), IdentityError> {
     use std::os::unix::fs::MetadataExt;
-    // Of the link, not of what it names.
-    let metadata = fs::symlink_metadata(path).map_err(|source| failed(path, source))?;
+    // Of the link, not of what it names: with a slash or a dot at its end, a path means the latter.
+    let itself: PathBuf = path.components().collect();
+    let metadata = fs::symlink_metadata(itself).map_err(|source| failed(path, source))?;
     let exposed = |reason| Err(IdentityError::Exposed { path: path.to_owned(), reason });
     if metadata.file_type().is_symlink() {
         exposed("it is a symbolic link")
@@ -38,9 +42,19 @@ pub(super) fn check_private(path: &Path) -> Result<(), IdentityError> {
     }
 }
 
+/// Nothing is known of that here, which is why such identities are for loopback only.
 #[cfg(not(unix))]
 pub(super) fn check_private(_path: &Path) -> Result<(), IdentityError> {
     Ok(())
+}
+
+/// A directory in which an identity can be put, made where there is none. Whoever finds that it cannot be has not asked for one yet.
+pub(super) fn check_writable(directory: &Path) -> Result<(), IdentityError> {
+    private_directory(directory).map_err(|source| failed(directory, source))?;
+    check_private(directory)?;
+    let trial = beside(&directory.join("trial"));
+    let written = private_file(&trial, "").and_then(|()| fs::remove_file(&trial));
+    written.map_err(|source| failed(directory, source))
 }
 
 /// A directory for this user only, with those above it where they are missing.
@@ -122,7 +136,8 @@ pub(super) fn make_directory(directory: &Path, files: &[(&str, &str)]) -> Result
     let written = parent
         .map_or(Ok(()), private_directory)
         .and_then(|()| private_directory(&draft))
-        .and_then(|()| files.iter().try_for_each(|(name, text)| private_file(&draft.join(name), text)));
+        .and_then(|()| files.iter().try_for_each(|(name, text)| private_file(&draft.join(name), text)))
+        .and_then(|()| files.first().map_or(Ok(()), |(name, _)| sync_entries(&draft.join(name))));
     let renamed = written.and_then(|()| match fs::rename(&draft, directory) {
         // Whoever was first has made it.
         Err(_) if files.iter().all(|(name, _)| directory.join(name).exists()) => Ok(false),

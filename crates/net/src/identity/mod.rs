@@ -9,16 +9,20 @@
 //!  cluster.rs       a member's directory                           register.rs      its tokens, their uses, its members
 //!  renewal.rs       when a certificate is renewed, and by whom     token.rs         what a token is, and how it is proven
 //!  certificate.rs   what a certificate says                        verify.rs        an authority known by its digest only
+//!  clock.rs         by which time that is
 //! ```
 
 mod authority;
 mod certificate;
+mod clock;
 mod cluster;
 mod development;
 mod error;
 mod files;
 mod register;
 mod renewal;
+#[cfg(test)]
+mod tests;
 mod token;
 mod verify;
 
@@ -26,7 +30,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -41,8 +45,9 @@ pub use self::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIF
 pub(crate) use self::authority::{Denial, Joining, cluster_of};
 pub use self::certificate::Role;
 pub(crate) use self::certificate::{ISSUER_NAME, Member, NODE_NAME, Validity};
+pub(crate) use self::clock::Clock;
 use self::cluster::Membership;
-pub(crate) use self::cluster::{check_free, keep_member, read_chain, request};
+pub(crate) use self::cluster::{keep_member, prepare, read_chain, request};
 pub use self::error::IdentityError;
 pub(crate) use self::renewal::keep_renewed;
 pub(crate) use self::token::{EXPORTED_BYTES, EXPORTER_LABEL};
@@ -69,6 +74,7 @@ struct Inner {
     /// What keys are derived from that must survive a restart.
     secret: Vec<u8>,
     origin: Origin,
+    clock: Clock,
     /// Whoever renews it, one at a time.
     renewing: tokio::sync::Mutex<()>,
     renewed: AtomicU64,
@@ -113,10 +119,20 @@ impl Identity {
     ) -> Result<Self, IdentityError> {
         let mut authorities = RootCertStore::empty();
         authorities.add(authority.clone()).map_err(unusable)?;
-        let (shown, authorities) = (ArcSwap::from_pointee(shown), Arc::new(authorities));
+        Ok(Self::of_parts(cluster, shown, Arc::new(authorities), secret, origin, Clock::default()))
+    }
+
+    fn of_parts(
+        cluster: String,
+        shown: Shown,
+        authorities: Arc<RootCertStore>,
+        secret: Vec<u8>,
+        origin: Origin,
+        clock: Clock,
+    ) -> Self {
+        let (shown, renewing) = (ArcSwap::from_pointee(shown), tokio::sync::Mutex::default());
         let (renewed, renewals_failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        let renewing = tokio::sync::Mutex::new(());
-        Ok(Self(Arc::new(Inner { cluster, shown, authorities, secret, origin, renewing, renewed, renewals_failed })))
+        Self(Arc::new(Inner { cluster, shown, authorities, secret, origin, clock, renewing, renewed, renewals_failed }))
     }
 
     /// The name of the cluster that it belongs to.
@@ -146,7 +162,12 @@ impl Identity {
     /// How long its certificate still holds.
     #[must_use]
     pub fn time_left(&self) -> Duration {
-        self.validity().left(SystemTime::now())
+        self.validity().left(self.clock().now())
+    }
+
+    /// What its times are held against.
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.clock
     }
 
     /// How often its certificate was renewed in this process, and how often that failed.
@@ -172,10 +193,17 @@ impl Identity {
     ///
     /// When it is for this machine only, and the address is another's.
     pub(crate) fn check_address(&self, address: SocketAddr) -> Result<(), IdentityError> {
-        match self.is_for_loopback_only() && !address.ip().is_loopback() {
-            true => Err(IdentityError::LoopbackOnly { address }),
-            false => Ok(()),
+        if address.ip().is_loopback() {
+            return Ok(());
         }
+        if self.is_for_loopback_only() {
+            return Err(IdentityError::LoopbackOnly { address });
+        }
+        // Whoever else has the key cannot be told there.
+        if cfg!(not(unix)) {
+            return Err(IdentityError::Unguarded { address });
+        }
+        Ok(())
     }
 
     /// Refuses to serve with a certificate that no caller would take for a node's.
@@ -194,7 +222,7 @@ impl Identity {
                 tokio::time::sleep(SETTLED_AFTER).await;
             }
         };
-        if renewal::is_overdue(&validity, SystemTime::now()) && !matches!(self.0.origin, Origin::Development) {
+        if renewal::is_overdue(&validity, self.clock().now()) && !matches!(self.0.origin, Origin::Development) {
             let _ = tokio::time::timeout(limit, renewed).await;
         }
     }
@@ -208,7 +236,7 @@ impl Identity {
             verifier = verifier.allow_unauthenticated();
         }
         let verifier = verifier.build().map_err(|error| IdentityError::Unusable(error.into()))?;
-        let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        let mut config = rustls::ServerConfig::builder_with_details(provider(), Arc::new(self.clock()))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
             .with_client_cert_verifier(verifier)
@@ -224,7 +252,7 @@ impl Identity {
 
     /// For connections to nodes, to speak with them or to have the certificate renewed.
     pub(crate) fn client_config(&self, joining: bool) -> Result<QuicClientConfig, IdentityError> {
-        let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        let mut config = rustls::ClientConfig::builder_with_details(provider(), Arc::new(self.clock()))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
             .with_root_certificates(Arc::clone(&self.0.authorities))
@@ -251,18 +279,19 @@ impl Identity {
 
     /// One that trusts whom this one trusts, and shows another's certificate: for tests of what a node says to that.
     pub(crate) fn showing(&self, shown: &Self) -> Self {
+        self.like_this(shown, Origin::Development, Clock::default())
+    }
+
+    /// The same on a machine whose clock is so far ahead: for tests of what becomes of it.
+    pub(crate) fn ahead(&self, by: Duration) -> Self {
+        self.like_this(self, self.0.origin.clone(), Clock::ahead_by(by))
+    }
+
+    fn like_this(&self, shown: &Self, origin: Origin, clock: Clock) -> Self {
         let shown = shown.0.shown.load();
         let shown = Shown { key: Arc::clone(&shown.key), member: shown.member.clone() };
-        Self(Arc::new(Inner {
-            cluster: self.0.cluster.clone(),
-            shown: ArcSwap::from_pointee(shown),
-            authorities: Arc::clone(&self.0.authorities),
-            secret: self.0.secret.clone(),
-            origin: Origin::Development,
-            renewing: tokio::sync::Mutex::new(()),
-            renewed: AtomicU64::new(0),
-            renewals_failed: AtomicU64::new(0),
-        }))
+        let (authorities, secret) = (Arc::clone(&self.0.authorities), self.0.secret.clone());
+        Self::of_parts(self.0.cluster.clone(), shown, authorities, secret, origin, clock)
     }
 }
 
@@ -333,37 +362,4 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     digits.len().is_multiple_of(2).then_some(())?;
     digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_that_survive_a_restart_are_those_of_one_address() {
-        let directory = std::env::temp_dir().join(format!("callboard-derived-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        Authority::init(&directory.join("authority"), "lab").unwrap();
-        let (here, there): (SocketAddr, SocketAddr) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
-        let of_cluster = || Identity::of_cluster(&directory.join("authority")).unwrap();
-        let development = || Identity::development_in(&directory.join("development")).unwrap();
-        for (before, after) in [(of_cluster(), of_cluster()), (development(), development())] {
-            let tag = |identity: &Identity, purpose, address| {
-                hmac::sign(&identity.derived_key(purpose, address), b"id").as_ref().to_vec()
-            };
-            let first = tag(&before, "connection ids", here);
-            assert_eq!(first, tag(&after, "connection ids", here));
-            assert_ne!(first, tag(&before, "connection ids", there));
-            assert_ne!(first, tag(&before, "another", here));
-        }
-    }
-
-    #[test]
-    fn digits_come_back_and_nothing_else_does() {
-        assert_eq!(unhex(&hex(&[0, 1, 0xab, 0xff])), Some(vec![0, 1, 0xab, 0xff]));
-        assert_eq!(unhex(""), Some(Vec::new()));
-        for wrong in ["0", "0g", "é", "+1", "0x"] {
-            assert_eq!(unhex(wrong), None, "{wrong}");
-        }
-    }
 }

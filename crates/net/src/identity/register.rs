@@ -177,17 +177,19 @@ impl Register {
         Ok((members, damaged))
     }
 
-    /// Best effort: one that is left is refused all the same.
+    /// Best effort: one that is left is refused all the same. A token goes before its uses: were it the other way round, who has just
+    /// read it could take one that was taken before.
     fn sweep(&self, now: SystemTime) {
         let names = names(&self.tokens).unwrap_or_default();
         let is_over = |id: &str| matches!(self.token(id), Ok(Some(token)) if is_over(&token, now));
         for id in names.iter().filter(|id| is_over(id)) {
-            for name in
-                names.iter().filter(|name| name.strip_prefix(id.as_str()).is_some_and(|rest| rest.starts_with('.')))
-            {
+            let _ = fs::remove_file(self.tokens.join(id));
+        }
+        // Those that were taken when their token was gone already, too.
+        for (id, name) in names.iter().filter_map(|name| Some((name.split_once('.')?.0, name))) {
+            if !self.tokens.join(id).exists() {
                 let _ = fs::remove_file(self.tokens.join(name));
             }
-            let _ = fs::remove_file(self.tokens.join(id));
         }
     }
 }
@@ -340,6 +342,13 @@ mod tests {
         register.add_token("fedcba9876543210", &token(1, 200), now).unwrap();
         assert_eq!(register.token(ID).unwrap(), None);
         assert_eq!(names(&register.tokens).unwrap(), ["fedcba9876543210"]);
+        // Taken by who had read the token just before; and one of a token that goes on.
+        assert!(register.claim_use(ID, &old, "key", "name").unwrap());
+        assert!(register.claim_use("fedcba9876543210", &token(1, 200), "key", "name").unwrap());
+        register.sweep(now);
+        let mut left = names(&register.tokens).unwrap();
+        left.sort();
+        assert_eq!(left, ["fedcba9876543210", "fedcba9876543210.1"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use quinn::Endpoint;
 use super::certificate::Validity;
 use super::cluster::{issue_own, request};
 use super::error::IdentityError;
-use super::{Identity, Origin, Shown};
+use super::{Clock, Identity, Origin, Shown};
 use crate::join::{JoinError, renew};
 
 /// The clock of the system may be set: it is looked at again this often.
@@ -58,7 +58,7 @@ pub(crate) async fn keep_renewed(identity: Identity, endpoint: Endpoint) {
     let mut failures = 0;
     loop {
         let (validity, chance) = (identity.validity(), fastrand::f64());
-        wait_until(due(&validity, chance)).await;
+        wait_until(due(&validity, chance), identity.clock()).await;
         let turn = identity.0.renewing.lock().await;
         if identity.validity() != validity {
             continue;
@@ -69,7 +69,7 @@ pub(crate) async fn keep_renewed(identity: Identity, endpoint: Endpoint) {
             Ok(()) => {
                 failures = 0;
                 let renewed = identity.validity();
-                if is_overdue(&renewed, SystemTime::now()) {
+                if is_overdue(&renewed, identity.clock().now()) {
                     tracing::warn!(
                         left = ?identity.time_left(),
                         "the new certificate is due for renewal already: this clock is ahead of the authority's, set both right"
@@ -87,8 +87,8 @@ pub(crate) async fn keep_renewed(identity: Identity, endpoint: Endpoint) {
     }
 }
 
-async fn wait_until(moment: SystemTime) {
-    while let Ok(left) = moment.duration_since(SystemTime::now()) {
+async fn wait_until(moment: SystemTime, clock: Clock) {
+    while let Ok(left) = moment.duration_since(clock.now()) {
         tokio::time::sleep(left.min(LOOK_AGAIN)).await;
         if left.is_zero() {
             return;
@@ -104,7 +104,7 @@ impl Identity {
                 let held_until = shown.member.validity.not_after;
                 self.0.shown.store(Arc::new(shown));
                 self.0.renewed.fetch_add(1, Ordering::Relaxed);
-                let hours = held_until.duration_since(SystemTime::now()).unwrap_or_default().as_secs_f64() / 3600.0;
+                let hours = held_until.duration_since(self.clock().now()).unwrap_or_default().as_secs_f64() / 3600.0;
                 tracing::info!(hours, "renewed the certificate");
                 Ok(())
             }
@@ -121,13 +121,14 @@ impl Identity {
             Origin::Authority(authority) => Ok(issue_own(authority)?),
             Origin::Member(membership) => {
                 // Another process of this member may have done it.
-                let kept = membership.read()?;
-                if kept.member.validity.not_after > self.validity().not_after {
+                let member = self.0.shown.load().member.clone();
+                let kept = membership.read(&member)?;
+                if kept.member.validity.not_after > member.validity.not_after {
                     return Ok(kept);
                 }
                 let (key, request) = request()?;
                 let chain = renew(endpoint, self, &membership.issuers, &request).await?;
-                Ok(membership.keep(&key, &chain)?)
+                Ok(membership.keep(&member, &key, &chain)?)
             }
         }
     }

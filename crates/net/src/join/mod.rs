@@ -20,7 +20,7 @@ pub use self::error::JoinError;
 use crate::client::QuicUrl;
 use crate::endpoint::{MAX_REQUEST_BYTES, code};
 use crate::identity::{
-    EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, check_free, joining_config, keep_member, pin,
+    EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, joining_config, keep_member, pin, prepare,
     read_chain, request,
 };
 use crate::refusal::{explained, tls_word};
@@ -29,29 +29,51 @@ use crate::stream::{Incoming, Outgoing};
 /// How long one address may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// So often an address is asked that does not answer.
-const TRIES: u32 = 2;
+/// So often an address is asked that does not answer, or says that it is busy.
+const TRIES: usize = 2;
+
+/// Before all of them are asked again.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Joins the cluster of a token: makes a key in `directory`, and has a certificate given for it by the node at `url`, which has to be the one
 /// that holds the authority. `name` is what the member is called; without one, it is given one.
 ///
 /// # Errors
 ///
-/// See [`JoinError`]. The directory is left without an identity then.
+/// See [`JoinError`]; a directory that cannot be used, or that has an identity which still holds, before the token is used. The directory
+/// is left as it was then.
 pub async fn join(
     token: &JoinToken,
     url: &QuicUrl,
     directory: &Path,
     name: Option<&str>,
 ) -> Result<Identity, JoinError> {
-    check_free(directory)?;
+    let was_there = directory.exists();
+    prepare(directory)?;
+    let joined = join_in(token, url, directory, name).await;
+    if joined.is_err() && !was_there {
+        // It is empty, or something has been put there that is nobody's to remove.
+        let _ = std::fs::remove_dir(directory);
+    }
+    joined
+}
+
+async fn join_in(
+    token: &JoinToken,
+    url: &QuicUrl,
+    directory: &Path,
+    name: Option<&str>,
+) -> Result<Identity, JoinError> {
     let addresses = url.resolve(ANSWER_WITHIN).await?;
     let endpoint = endpoint()?;
     let config = ClientConfig::new(Arc::new(joining_config(token.pin())?));
     let (key, request) = request()?;
     let name = name.unwrap_or_default();
     let mut fault = JoinError::Nowhere;
-    for address in addresses.iter().cycle().take(addresses.len() * TRIES as usize) {
+    for (asked, address) in addresses.iter().cycle().take(addresses.len() * TRIES).enumerate() {
+        if asked > 0 && asked % addresses.len() == 0 {
+            tokio::time::sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;
+        }
         let asked = async {
             let connection = connect(&endpoint, config.clone(), *address).await?;
             let cluster = cluster_of(&connection, token)?;
@@ -147,7 +169,10 @@ async fn ask<H: serde::Serialize>(
     let lost = |reason: &dyn std::fmt::Display| match connection.close_reason() {
         Some(quinn::ConnectionError::ApplicationClosed(close)) => {
             let word = String::from_utf8_lossy(&close.reason).into_owned();
-            JoinError::Refused { address, reason: explained(&word), word }
+            match word.as_str() {
+                "" => JoinError::Lost { address, reason: "it has closed the connection".to_owned() },
+                _ => JoinError::Refused { address, reason: explained(&word), word },
+            }
         }
         Some(error) => match tls_word(&error) {
             Some(word) => JoinError::Refused { address, word: word.to_owned(), reason: explained(word) },

@@ -4,7 +4,7 @@ mod faults;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use callboard_codec::wire::{Fail, FrameHead, FrameKind, FrameLimits, Hello, Join, ResetCode, frame_head};
@@ -54,7 +54,16 @@ impl BareEndpoint {
     ///
     /// When there is no socket.
     pub fn reaching(identity: &Identity) -> Result<Self, BindError> {
-        Ok(Self(Transport::reaching(identity.clone(), &Tuning::default())?.into()))
+        Self::reaching_with(identity, &Tuning::default())
+    }
+
+    /// The same, tuned in another way.
+    ///
+    /// # Errors
+    ///
+    /// When there is no socket.
+    pub fn reaching_with(identity: &Identity, tuning: &Tuning) -> Result<Self, BindError> {
+        Ok(Self(Transport::reaching(identity.clone(), tuning)?.into()))
     }
 
     /// quinn's own.
@@ -160,6 +169,28 @@ impl RawPeer {
         }
     }
 
+    /// Opens so many streams, and writes on the last of them alone: QUIC opens those before it with it.
+    ///
+    /// # Panics
+    ///
+    /// When the connection is gone.
+    pub async fn begin_unwritten(&self, count: usize) -> Vec<RawStream> {
+        let mut streams = Vec::new();
+        for _ in 0..count {
+            let (send, receive) = self.connection.open_bi().await.expect("the connection is there");
+            streams.push(RawStream((Outgoing::new(send), Incoming::new(receive, FrameLimits::default()))));
+        }
+        if let Some(last) = streams.last_mut() {
+            last.write(vec![Bytes::from_static(b"C")]).await;
+        }
+        streams
+    }
+
+    /// How the connection ended, in quinn's words.
+    pub async fn lost(&self) -> ConnectionError {
+        self.connection.closed().await
+    }
+
     /// Writes these bytes on a new stream, and leaves it open.
     ///
     /// # Panics
@@ -226,6 +257,12 @@ pub fn showing(trusted: &Identity, shown: &Identity) -> Identity {
     trusted.showing(shown)
 }
 
+/// The same member on a machine whose clock is so far ahead of everybody else's.
+#[must_use]
+pub fn ahead(identity: &Identity, by: Duration) -> Identity {
+    identity.ahead(by)
+}
+
 /// An identity of this authority that holds for this time and is never renewed.
 ///
 /// # Panics
@@ -287,10 +324,27 @@ impl RawJoiner {
 
     async fn with_request(address: SocketAddr, token: &JoinToken, request: String) -> Self {
         let endpoint = Endpoint::client((std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+        Self::over(&endpoint, address, token, request).await.expect("whoever has a token may ask")
+    }
+
+    /// Connects from this address, as often as it is let: those of the machine's addresses that are not there have no socket.
+    ///
+    /// # Panics
+    ///
+    /// When there is no request to be made.
+    pub async fn many_from(from: std::net::IpAddr, address: SocketAddr, token: &JoinToken) -> Option<Vec<Self>> {
+        let endpoint = Endpoint::client((from, 0).into()).ok()?;
+        let mut let_in = Vec::new();
+        while let Some(joiner) = Self::over(&endpoint, address, token, request().expect("a request").1).await {
+            let_in.push(joiner);
+        }
+        Some(let_in)
+    }
+
+    async fn over(endpoint: &Endpoint, address: SocketAddr, token: &JoinToken, request: String) -> Option<Self> {
         let config = quinn::ClientConfig::new(Arc::new(joining_config(token.pin()).expect("a pin")));
         let connecting = endpoint.connect_with(config, address, ISSUER_NAME).expect("an address");
-        let connection = connecting.await.expect("whoever has a token may ask");
-        Self { connection, request, _endpoint: endpoint }
+        Some(Self { connection: connecting.await.ok()?, request, _endpoint: endpoint.clone() })
     }
 
     /// What an honest holder of the token says on this connection.

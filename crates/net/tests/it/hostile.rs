@@ -119,7 +119,7 @@ async fn a_body_that_is_no_envelope_is_that_callers_error() {
     assert!(fail.message.contains("envelope"), "{}", fail.message);
 }
 
-/// Streams that are opened with a byte and then forgotten, and one that holds a permit with half a body.
+/// Streams that are opened, with a byte or with none, and then forgotten, and one that holds a permit with half a body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_fall_silent_are_closed() {
     let mut config = patient();
@@ -128,7 +128,7 @@ async fn streams_that_fall_silent_are_closed() {
     let served = Served::start_with(app(), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
-    let mut held = Vec::new();
+    let mut held = peer.begin_unwritten(50).await;
     for _ in 0..50 {
         held.push(peer.begin(vec![Bytes::from_static(b"C")]).await);
     }
@@ -141,6 +141,9 @@ async fn streams_that_fall_silent_are_closed() {
     assert_eq!(answer.header::<callboard_codec::wire::Fail>().unwrap().kind, "deadline_exceeded");
     assert_eq!(late.next_frame().await.unwrap_err(), Some(ResetCode::Deadline));
     served.comes_to_rest().await;
+    for stream in &mut held {
+        assert_eq!(stream.next_head().await.unwrap_err(), Some(ResetCode::Deadline));
+    }
     drop(held);
 }
 

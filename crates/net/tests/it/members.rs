@@ -5,110 +5,21 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use callboard_codec::Value;
-use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, VERSION, frame_head};
-use callboard_core::{App, Caller, Elsewhere, ErrorKind, Node, Pipeline, Stage};
+use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, frame_head};
+use callboard_core::{App, Elsewhere, ErrorKind, Pipeline};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
-    Authority, BindError, Client, ClientBuilder, Cluster, ConnectError, Edge, Identity, IdentityError, JoinError,
-    JoinToken, NetConfig, QuicUrl, Role, Static, TokenSpec, join,
+    Authority, BindError, Cluster, ConnectError, Edge, Identity, IdentityError, JoinError, JoinToken, QuicUrl, Role,
+    Static, TokenSpec, join,
 };
 
 use crate::common::{self, LONG, patient, until};
-
-fn app() -> App {
-    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
-}
-
-/// A cluster's authority on a node of its own.
-struct Lab {
-    directory: PathBuf,
-    authority: Authority,
-    edge: Edge,
-    _node: Node,
-}
-
-impl Lab {
-    async fn start(name: &str) -> Self {
-        Self::start_with(name, patient()).await
-    }
-
-    async fn start_with(name: &str, config: NetConfig) -> Self {
-        let directory = common::directory(name).parent().unwrap().to_owned();
-        let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
-        let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
-        let (edge, node) = serve_with(identity, config).await;
-        Self { directory, authority, edge, _node: node }
-    }
-
-    fn token(&self, change: impl FnOnce(&mut TokenSpec)) -> JoinToken {
-        let mut spec = TokenSpec::default();
-        change(&mut spec);
-        self.authority.token(&spec).unwrap()
-    }
-
-    fn url(&self) -> QuicUrl {
-        url(&self.edge).parse().unwrap()
-    }
-
-    async fn join(&self, token: &JoinToken, name: &str) -> Result<Identity, JoinError> {
-        join(token, &self.url(), &self.directory.join(name), Some(name)).await
-    }
-
-    async fn member(&self, role: Role, name: &str) -> Identity {
-        self.join(&self.token(|spec| spec.role = role), name).await.unwrap()
-    }
-
-    fn counted(&self, reason: &str) -> u64 {
-        counted(&self.edge, reason)
-    }
-
-    /// What the members are called.
-    fn names(&self) -> Vec<String> {
-        self.authority.members().unwrap().members.into_iter().map(|member| member.name).collect()
-    }
-}
-
-async fn serve(identity: Identity) -> (Edge, Node) {
-    serve_with(identity, patient()).await
-}
-
-async fn serve_with(identity: Identity, config: NetConfig) -> (Edge, Node) {
-    let edge = Edge::bind(common::loopback(), identity, config).unwrap();
-    let node = app().start().await.unwrap();
-    edge.open(node.client());
-    (edge, node)
-}
-
-fn url(edge: &Edge) -> String {
-    format!("quic://{}", edge.address())
-}
-
-fn builder(identity: &Identity) -> ClientBuilder {
-    common::builder().identity(identity.clone())
-}
-
-/// Connections that were refused for this reason.
-fn counted(edge: &Edge, reason: &str) -> u64 {
-    let metrics = edge.metrics();
-    let start = format!("callboard_net_connections_refused_total{{reason=\"{reason}\"}} ");
-    metrics.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |number| number.parse().unwrap())
-}
-
-fn word(error: &JoinError) -> &str {
-    match error {
-        JoinError::Refused { word, .. } => word,
-        error => panic!("{error:?}"),
-    }
-}
+use crate::lab::{Lab, builder, counted, hello, serve, shout, total, url, word};
 
 /// Asks for a certificate under this name as an honest holder of the token does.
 async fn join_as(lab: &Lab, joiner: &RawJoiner, token: &JoinToken, name: &str) -> (FrameKind, String) {
     let wish = joiner.wish(lab.authority.cluster(), token, name);
     joiner.ask(&wish, &joiner.request()).await.unwrap()
-}
-
-async fn shout(client: &Client) -> String {
-    client.call::<_, String>("/shout", "a".to_owned()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -371,12 +282,8 @@ async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
     let brief = lab.token(|spec| spec.certificate_life = Duration::from_secs(2));
     let renewed = lab.join(&brief, "right").await.unwrap();
     let _edge = Edge::bind(common::loopback(), renewed, patient()).unwrap();
-    until(|| !lab.edge.metrics().contains("callboard_net_members_renewed_total 0\n")).await;
+    until(|| total(&lab.edge, "members_renewed") > 0).await;
     assert_eq!(lab.edge.connections(), 8);
-}
-
-fn hello(cluster: &str) -> Hello {
-    Hello { min_version: 1, max_version: VERSION, cluster: cluster.to_owned(), ..Hello::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -539,8 +446,8 @@ async fn members_are_renewed_and_no_call_notices() {
         // What was renewed is kept.
         assert!(Identity::of_cluster(&lab.directory.join(name)).is_ok());
     }
-    assert!(!edge.metrics().contains("callboard_net_certificate_renewals_total 0\n"), "{}", edge.metrics());
-    assert!(!lab.edge.metrics().contains("callboard_net_members_renewed_total 0\n"), "{}", lab.edge.metrics());
+    assert!(total(&edge, "certificate_renewals") > 0, "{}", edge.metrics());
+    assert!(total(&lab.edge, "members_renewed") > 0, "{}", lab.edge.metrics());
 }
 
 #[test]

@@ -9,9 +9,12 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::{App, CallOptions, Contract, ErrorKind, Node, Pipeline};
+use callboard_net::testing::{BareEndpoint, RawPeer};
 use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
 use futures_util::StreamExt;
+use quinn::ConnectionError;
 
 use crate::common::{self, LONG, until};
 use crate::ledger::{Book, Work};
@@ -20,6 +23,7 @@ use crate::rows::working;
 const DIRECTORY: &str = "CALLBOARD_TEST_DIRECTORY";
 const CONTRACT: &str = "CALLBOARD_TEST_CONTRACT";
 const ADDRESS: &str = "CALLBOARD_TEST_ADDRESS";
+const PATIENT: &str = "CALLBOARD_TEST_PATIENT";
 
 /// Not a test: what a worker process runs, started by the tests below.
 #[test]
@@ -31,7 +35,8 @@ fn worker_process() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let edge = Edge::bind(address, identity, NetConfig::default()).unwrap();
+        let config = if std::env::var_os(PATIENT).is_some() { common::patient() } else { NetConfig::default() };
+        let edge = Edge::bind(address, identity, config).unwrap();
         let book = Book::File(directory.join("ledger"));
         let work = working(&book, u64::from(std::process::id()), Duration::from_millis(5));
         let work = if idempotent { work.idempotent() } else { work };
@@ -53,28 +58,41 @@ pub(crate) struct Worker {
     address: SocketAddr,
     directory: PathBuf,
     contract: Contract,
+    is_patient: bool,
 }
 
 impl Worker {
     fn start(directory: &Path, contract: Contract, address: Option<SocketAddr>) -> Self {
+        Self::start_as(directory, contract, address, false)
+    }
+
+    /// One that gives nobody up for being silent.
+    fn patient(directory: &Path) -> Self {
+        Self::start_as(directory, Contract::AtMostOnce, None, true)
+    }
+
+    fn start_as(directory: &Path, contract: Contract, address: Option<SocketAddr>, is_patient: bool) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "processes::worker_process", "--ignored", "--nocapture"]);
         command.env(DIRECTORY, directory).env(CONTRACT, if contract.may_run_again() { "idempotent" } else { "" });
         if let Some(address) = address {
             command.env(ADDRESS, address.to_string());
         }
+        if is_patient {
+            command.env(PATIENT, "1");
+        }
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let lines = stdout.by_ref().lines();
         let said = lines.map_while(Result::ok).find_map(|line| line.split("serving ").nth(1).map(str::to_owned));
         let address = said.expect("it says where it serves").trim().parse().unwrap();
-        Self { child, _stdout: stdout, address, directory: directory.to_owned(), contract }
+        Self { child, _stdout: stdout, address, directory: directory.to_owned(), contract, is_patient }
     }
 
     /// Another one in its place, when it has ended.
     pub(crate) fn again(&mut self) {
         self.child.wait().unwrap();
-        *self = Self::start(&self.directory, self.contract, Some(self.address));
+        *self = Self::start_as(&self.directory, self.contract, Some(self.address), self.is_patient);
     }
 
     /// How long it takes to end, and with what.
@@ -208,6 +226,24 @@ async fn a_node_that_is_told_to_end_fails_no_call() {
     assert!(failed.is_empty(), "{failed:?}");
     assert!(executions(&directory).values().all(|times| *times == 1));
     assert_eq!(first.child.wait().unwrap().code(), Some(0));
+}
+
+/// A killed process says nothing to anybody. The one in its place has its keys, knows its connections as its own, and says that they are
+/// gone: without that, they would be silent for as long as silence is borne, which here is a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_of_a_killed_node_hear_from_the_one_in_its_place_that_their_connections_are_gone() {
+    let directory = common::directory("reset").parent().unwrap().to_owned();
+    let identity = Identity::development_in(&directory.join("development")).unwrap();
+    let mut worker = Worker::patient(&directory);
+    let endpoint = BareEndpoint::reaching_with(&identity, &common::patient().tuning).unwrap();
+    let peer = RawPeer::over(&endpoint, worker.address).await.unwrap();
+    let cluster = identity.cluster().to_owned();
+    peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
+    worker.signal("KILL");
+    tokio::task::block_in_place(|| worker.again());
+    // Whatever is sent now, if it is only that the connection is to be kept.
+    let lost = tokio::time::timeout(LONG, peer.lost()).await.expect("it hears of it");
+    assert!(matches!(lost, ConnectionError::Reset), "{lost:?}");
 }
 
 /// Stopped, not dead: its peers cannot tell the difference, and what it did not answer is run elsewhere.

@@ -1,0 +1,231 @@
+//! What an authority decides, without a network: who asks says what an honest holder of the token would say. And what is kept.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use ring::hmac;
+use rustls::pki_types::CertificateDer;
+
+use super::authority::{Authority, Denial, Joining, TokenSpec};
+use super::certificate::{Member, Role};
+use super::error::IdentityError;
+use super::token::{EXPORTED_BYTES, JoinToken};
+use super::{Identity, cluster, hex, read_chain, request, unhex};
+
+const EXPORTED: [u8; EXPORTED_BYTES] = [7; EXPORTED_BYTES];
+
+struct Lab {
+    directory: PathBuf,
+    authority: Authority,
+}
+
+impl Lab {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("callboard-authority-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
+        Self { directory, authority }
+    }
+
+    fn token(&self, change: impl FnOnce(&mut TokenSpec)) -> JoinToken {
+        let mut spec = TokenSpec::default();
+        change(&mut spec);
+        self.authority.token(&spec).unwrap()
+    }
+
+    /// Joins with this key's request.
+    fn admit(&self, token: &JoinToken, name: &str, request: &str, now: SystemTime) -> Result<Member, Denial> {
+        let (proof, id) = (token.proof(&EXPORTED, name, request.as_bytes()), token.id());
+        let joining = Joining {
+            cluster: self.authority.cluster(),
+            token: &id,
+            name,
+            proof: &proof,
+            exported: &EXPORTED,
+            request: request.as_bytes(),
+        };
+        self.authority.admit(&joining, now).map(|chain| member(&chain))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn member(chain: &str) -> Member {
+    let [certificate, _]: [CertificateDer<'_>; 2] = read_chain(chain.as_bytes()).unwrap();
+    Member::of(&certificate).unwrap()
+}
+
+fn refused<T: std::fmt::Debug>(outcome: Result<T, Denial>) -> &'static str {
+    outcome.unwrap_err().word()
+}
+
+#[test]
+fn what_is_renewed_keeps_name_role_and_life() {
+    let (lab, now) = (Lab::new("renewed"), SystemTime::now());
+    for role in Role::ALL {
+        let token = lab.token(|spec| {
+            spec.role = role;
+            spec.certificate_life = Duration::from_secs(600);
+        });
+        let joined = lab.admit(&token, role.as_str(), &request().unwrap().1, now).unwrap();
+        let later = now + Duration::from_secs(400);
+        let renewed = lab.authority.renew(Some(joined.clone()), request().unwrap().1.as_bytes(), later).unwrap();
+        let renewed = member(&renewed);
+        assert_eq!(renewed.role, role, "a client stays a client");
+        assert_eq!((&renewed.name, &renewed.id), (&joined.name, &joined.id));
+        assert_eq!(renewed.validity.life(), Duration::from_secs(600));
+        assert!(renewed.validity.not_after > joined.validity.not_after);
+    }
+    assert_eq!(refused(lab.authority.renew(None, request().unwrap().1.as_bytes(), now)), "no_certificate");
+}
+
+/// The key and the name are the same; whoever was removed is somebody else.
+#[test]
+fn who_was_removed_is_not_renewed_by_having_joined_again_with_the_same_key() {
+    let (lab, now) = (Lab::new("rejoined"), SystemTime::now());
+    let request = request().unwrap().1;
+    let before = lab.admit(&lab.token(|_| {}), "left", &request, now).unwrap();
+    assert!(lab.authority.remove("left").unwrap());
+    assert_eq!(refused(lab.authority.renew(Some(before.clone()), request.as_bytes(), now)), "removed_member");
+    let after = lab.admit(&lab.token(|_| {}), "left", &request, now).unwrap();
+    assert_eq!(refused(lab.authority.renew(Some(before), request.as_bytes(), now)), "removed_member");
+    assert!(lab.authority.renew(Some(after), request.as_bytes(), now).is_ok());
+}
+
+#[test]
+fn a_member_has_the_role_that_the_list_has() {
+    let (lab, now) = (Lab::new("role"), SystemTime::now());
+    let request = request().unwrap().1;
+    let client = lab.admit(&lab.token(|spec| spec.role = Role::Client), "desk", &request, now).unwrap();
+    let of_node = lab.token(|_| {});
+    assert_eq!(refused(lab.admit(&of_node, "desk", &request, now)), "other_role");
+    // It has not cost the token its use.
+    assert_eq!(lab.admit(&of_node, "left", &request, now).unwrap().role, Role::Node);
+    let as_node = Member { role: Role::Node, ..client.clone() };
+    assert_eq!(refused(lab.authority.renew(Some(as_node), request.as_bytes(), now)), "other_role");
+    assert!(lab.authority.renew(Some(client), request.as_bytes(), now).is_ok());
+}
+
+#[test]
+fn a_name_that_is_none_is_told_short_and_moves_no_cursor() {
+    let (lab, now) = (Lab::new("name"), SystemTime::now());
+    let token = lab.token(|_| {});
+    let name = format!("\u{1b}[2J\n{}", "x".repeat(60_000));
+    let denial = lab.admit(&token, &name, &request().unwrap().1, now).unwrap_err();
+    let said = denial.to_string();
+    assert_eq!(denial.word(), "bad_name");
+    assert!(said.len() < 200 && !said.contains(['\u{1b}', '\n']), "{said}");
+    assert!(said.starts_with("\"\\u{1b}[2J\\nxxx"), "{said}");
+}
+
+/// Half a backup.
+#[test]
+fn a_key_of_another_certificate_is_no_authority() {
+    let (lab, other) = (Lab::new("half"), Lab::new("other-half"));
+    let key = |lab: &Lab| lab.directory.join("authority/authority.key");
+    std::fs::copy(key(&other), key(&lab)).unwrap();
+    let error = Authority::open(&lab.directory.join("authority")).unwrap_err();
+    assert!(matches!(error, IdentityError::DamagedAuthority { .. }), "{error:?}");
+    assert!(error.to_string().contains("authority.key") && error.to_string().contains("backup"), "{error}");
+
+    let development = |lab: &Lab| lab.directory.join("development");
+    for lab in [&lab, &other] {
+        Identity::development_in(&development(lab)).unwrap();
+    }
+    std::fs::copy(development(&other).join("authority.key"), development(&lab).join("authority.key")).unwrap();
+    let error = Identity::development_in(&development(&lab)).unwrap_err();
+    assert!(matches!(error, IdentityError::Damaged { .. }), "{error:?}");
+}
+
+/// By another process, while this one runs.
+#[test]
+fn a_running_process_takes_no_other_identity_than_its_own() {
+    let (lab, now) = (Lab::new("replaced"), SystemTime::now());
+    let token = lab.token(|spec| spec.uses = 9);
+    let directory = lab.directory.join("member");
+    super::files::private_directory(&directory).unwrap();
+    let keep = |name: &str| {
+        let (key, request) = request().unwrap();
+        let (proof, id) = (token.proof(&EXPORTED, name, request.as_bytes()), token.id());
+        let (cluster, request) = (lab.authority.cluster(), request.as_bytes());
+        let joining = Joining { cluster, token: &id, name, proof: &proof, exported: &EXPORTED, request };
+        let chain = lab.authority.admit(&joining, now).unwrap();
+        cluster::keep_member(&directory, &"quic://127.0.0.1:1".parse().unwrap(), &key, &chain).unwrap();
+    };
+    keep("left");
+    let identity = Identity::of_cluster(&directory).unwrap();
+    let super::Origin::Member(membership) = &identity.0.origin else { panic!("{identity:?}") };
+    let own = identity.0.shown.load().member.clone();
+    assert_eq!(membership.read(&own).unwrap().member, own);
+    keep("right");
+    let error = membership.read(&own).unwrap_err();
+    assert!(matches!(error, IdentityError::Replaced { .. }), "{error:?}");
+    for other in [Member { id: "0".to_owned(), ..own.clone() }, Member { role: Role::Client, ..own }] {
+        assert!(membership.read(&other).is_err());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_is_one_with_a_slash_at_its_end_as_well() {
+    let lab = Lab::new("slash");
+    let link = lab.directory.join("link");
+    std::os::unix::fs::symlink(lab.directory.join("authority"), &link).unwrap();
+    for end in ["", "/", "/.", "//./"] {
+        let path = PathBuf::from(format!("{}{end}", link.display()));
+        let error = Authority::open(&path).unwrap_err();
+        assert!(matches!(error, IdentityError::Exposed { .. }), "{end}: {error:?}");
+    }
+    let itself = format!("{}/", lab.directory.join("authority").display());
+    assert!(Authority::open(itself.as_ref()).is_ok());
+}
+
+#[cfg(unix)]
+#[test]
+fn records_in_a_directory_that_others_may_use_are_not_believed() {
+    use std::os::unix::fs::PermissionsExt;
+    let (lab, now) = (Lab::new("records"), SystemTime::now());
+    let token = lab.token(|spec| spec.uses = 2);
+    lab.admit(&token, "left", &request().unwrap().1, now).unwrap();
+    for records in ["tokens", "members"] {
+        let records = lab.directory.join("authority").join(records);
+        let set = |mode| std::fs::set_permissions(&records, PermissionsExt::from_mode(mode)).unwrap();
+        set(0o770);
+        assert_eq!(refused(lab.admit(&token, "left", &request().unwrap().1, now)), "authority_failed");
+        set(0o700);
+    }
+    assert!(lab.admit(&token, "right", &request().unwrap().1, now).is_ok());
+}
+
+#[test]
+fn keys_that_survive_a_restart_are_those_of_one_address() {
+    let directory = std::env::temp_dir().join(format!("callboard-derived-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    Authority::init(&directory.join("authority"), "lab").unwrap();
+    let (here, there): (SocketAddr, SocketAddr) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
+    let of_cluster = || Identity::of_cluster(&directory.join("authority")).unwrap();
+    let development = || Identity::development_in(&directory.join("development")).unwrap();
+    for (before, after) in [(of_cluster(), of_cluster()), (development(), development())] {
+        let tag = |identity: &Identity, purpose, address| {
+            hmac::sign(&identity.derived_key(purpose, address), b"id").as_ref().to_vec()
+        };
+        let first = tag(&before, "connection ids", here);
+        assert_eq!(first, tag(&after, "connection ids", here));
+        assert_ne!(first, tag(&before, "connection ids", there));
+        assert_ne!(first, tag(&before, "another", here));
+    }
+}
+
+#[test]
+fn digits_come_back_and_nothing_else_does() {
+    assert_eq!(unhex(&hex(&[0, 1, 0xab, 0xff])), Some(vec![0, 1, 0xab, 0xff]));
+    assert_eq!(unhex(""), Some(Vec::new()));
+    for wrong in ["0", "0g", "é", "+1", "0x"] {
+        assert_eq!(unhex(wrong), None, "{wrong}");
+    }
+}

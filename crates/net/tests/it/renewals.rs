@@ -1,0 +1,76 @@
+//! What becomes of members whose clock is not the authority's, and of those who are somebody else by the time they are renewed.
+
+use std::time::{Duration, Instant};
+
+use callboard_net::testing::ahead;
+use callboard_net::{Edge, Identity, JoinError, Role, join};
+
+use crate::common::{self, patient, until};
+use crate::lab::{Lab, builder, serve, shout, total, url};
+
+/// Three quarters of a life ahead: each new certificate is due for renewal when it comes, and has a quarter to go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notices() {
+    let lab = Lab::start("ahead").await;
+    let life = Duration::from_secs(200);
+    let brief = lab.token(|spec| spec.certificate_life = life);
+    let joined = lab.join(&brief, "left").await.unwrap();
+    let begun = Instant::now();
+    let (edge, _node) = serve(ahead(&joined, life.mul_f64(0.75))).await;
+    let desk = lab.member(Role::Client, "desk").await;
+    let calling = builder(&desk).connect(&url(&edge)).await.unwrap();
+    // The member calls as well: its own connections end by its own clock.
+    let called = builder(&ahead(&joined, life.mul_f64(0.75))).connect(&url(&lab.edge)).await.unwrap();
+    let mut calls = 0;
+    while total(&edge, "certificate_renewals") < 2 {
+        assert_eq!((shout(&calling).await, shout(&called).await), ("A".to_owned(), "A".to_owned()));
+        calls += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(calls > 10, "{calls}");
+    // One at once, and then one for each twentieth of a life: of the two that renew here, at most.
+    let most = 2 * (2 + begun.elapsed().as_secs() / (life.as_secs() / 20));
+    let renewed = total(&lab.edge, "members_renewed");
+    assert!((2..=most).contains(&renewed), "{renewed} renewals, and {most} would do");
+    assert_eq!(total(&edge, "certificate_renewals_failed"), 0);
+}
+
+/// Its process does not become somebody else, nor does it overwrite who is there now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_in_whose_directory_somebody_else_has_joined_keeps_what_it_has_and_touches_nothing() {
+    let lab = Lab::start("elsewhere").await;
+    let brief = lab.token(|spec| {
+        spec.uses = 2;
+        spec.certificate_life = Duration::from_secs(3);
+    });
+    let directory = lab.directory.join("member");
+    let url = lab.url();
+    let joined = join(&brief, &url, &directory, Some("left")).await.unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    join(&lab.token(|_| {}), &url, &directory, Some("right")).await.unwrap();
+    let edge = Edge::bind(common::loopback(), joined.clone(), patient()).unwrap();
+    until(|| total(&edge, "certificate_renewals_failed") > 0).await;
+    assert_eq!((joined.name().as_str(), total(&edge, "certificate_renewals")), ("left", 0));
+    assert_eq!(Identity::of_cluster(&directory).unwrap().name(), "right");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_identity_that_holds_is_not_replaced_by_joining_and_one_that_is_over_is() {
+    let lab = Lab::start("again").await;
+    let token = lab.token(|spec| spec.uses = 2);
+    let brief = lab.token(|spec| spec.certificate_life = Duration::from_secs(6));
+    let directory = lab.directory.join("member");
+    let first = join(&brief, &lab.url(), &directory, Some("left")).await.unwrap();
+    let error = join(&token, &lab.url(), &directory, Some("right")).await.unwrap_err();
+    if !first.time_left().is_zero() {
+        let said = error.to_string();
+        assert!(said.contains("the identity of left in lab-") && said.contains("still good"), "{said}");
+        assert_eq!(lab.names(), ["left"], "nothing was asked for");
+    }
+    until(|| first.time_left().is_zero()).await;
+    let error = Identity::of_cluster(&directory).unwrap_err();
+    assert!(error.to_string().contains("has expired"), "{error}");
+    assert_eq!(join(&token, &lab.url(), &directory, Some("right")).await.unwrap().name(), "right");
+    let error = join(&token, &lab.url(), &lab.directory.join("authority"), None).await.unwrap_err();
+    assert!(matches!(error, JoinError::Identity(_)) && error.to_string().contains("is there already"), "{error}");
+}
