@@ -352,7 +352,7 @@ fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
 }
 
 /// Resolves when the system says that nobody has the port, which QUIC itself would only notice by silence.
-async fn port_refuses(address: SocketAddr) -> io::Error {
+pub(crate) async fn port_refuses(address: SocketAddr) -> io::Error {
     match ask_port(address).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
         // Somebody has it, or nothing is known.

@@ -36,7 +36,7 @@ pub(crate) use self::error::{CONNECTION_LOST, NO_ROOM};
 pub use self::error::{ConnectError, Trouble};
 pub(crate) use self::fault::{no_room, not_started, too_large, unreadable};
 use self::link::LinkFault;
-pub(crate) use self::link::{Greeting, Link};
+pub(crate) use self::link::{Greeting, Link, port_refuses};
 use self::links::Links;
 pub(crate) use self::packer::ROOM_WAIT;
 pub use self::replies::ReturnedStream;

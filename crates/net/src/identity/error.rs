@@ -59,7 +59,7 @@ pub enum IdentityError {
     /// Somebody else could have read or made it, and would be taken for this user. Remedy: if nobody has, take the right from them;
     /// else begin anew: with another development identity, by joining again, or, if it is the authority's, with another cluster.
     #[error(
-        "{} is not this user's alone: {reason}; take that right away if nobody can have used it, else trust it no more: a \
+        "{} is not this user's alone: {reason}; take that right away (`chmod go=`) if nobody can have used it, else trust it no more: a \
          development identity's directory is removed, a member joins again, and a cluster whose authority it is of is made anew",
         path.display()
     )]

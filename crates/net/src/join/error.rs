@@ -58,6 +58,12 @@ pub enum JoinError {
         /// What happened.
         reason: String,
     },
+    /// Nobody has the port.
+    #[error("nobody listens at {address}: is the node with the authority up, and is this its QUIC port?")]
+    Absent {
+        /// Where.
+        address: SocketAddr,
+    },
     /// Nobody answered.
     #[error("no answer from {address}: is the node with the authority up, and is this its QUIC port?")]
     Silent {

@@ -17,7 +17,7 @@ use callboard_codec::wire::{Fail, FrameKind, FrameLimits, Join, frame_head};
 use quinn::{ClientConfig, Connection, Endpoint};
 
 pub use self::error::JoinError;
-use crate::client::QuicUrl;
+use crate::client::{QuicUrl, port_refuses};
 use crate::endpoint::{MAX_REQUEST_BYTES, code};
 use crate::identity::{
     EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, joining_config, keep_member, pin, prepare,
@@ -143,7 +143,12 @@ async fn connect(endpoint: &Endpoint, config: ClientConfig, address: SocketAddr)
     };
     let lost = |reason: String| JoinError::Lost { address, reason };
     let connecting = endpoint.connect_with(config, reached, ISSUER_NAME).map_err(|error| lost(error.to_string()))?;
-    connecting.await.map_err(|error| match tls_word(&error) {
+    let connected = tokio::select! {
+        biased;
+        connected = connecting => connected,
+        _ = port_refuses(address) => return Err(JoinError::Absent { address }),
+    };
+    connected.map_err(|error| match tls_word(&error) {
         Some("unknown_authority") => JoinError::OtherAuthority { address },
         Some("bad_certificate" | "other_protocol") => JoinError::NoIssuer { address },
         Some(word) => JoinError::Refused { address, word: word.to_owned(), reason: explained(word) },
