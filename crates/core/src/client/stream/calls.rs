@@ -2,20 +2,18 @@
 //!
 //! Bounded by the stream's look-ahead: there are never more slots than calls were outstanding at one moment.
 
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
-use parking_lot::Mutex;
+use super::bells::{Bell, Bells};
 
 pub(super) struct Calls<F> {
     slots: Vec<Slot<F>>,
     free: Vec<usize>,
     /// Slots to be polled in this turn.
     turn: Vec<usize>,
-    woken: Arc<Woken>,
+    bells: Bells,
 }
 
 struct Slot<F> {
@@ -25,21 +23,9 @@ struct Slot<F> {
     waker: Waker,
 }
 
-/// What wakes one slot.
-struct Bell {
-    slot: usize,
-    /// The slot stands in the list already.
-    rung: AtomicBool,
-    woken: Arc<Woken>,
-}
-
-/// Slots that were woken since the last turn, and the task that is to poll them.
-#[derive(Default)]
-struct Woken(Mutex<(Vec<usize>, Option<Waker>)>);
-
 impl<F: Future> Calls<F> {
     pub(super) fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), turn: Vec::new(), woken: Arc::default() }
+        Self { slots: Vec::new(), free: Vec::new(), turn: Vec::new(), bells: Bells::default() }
     }
 
     /// Takes a call in; the next [`poll`](Self::poll) begins it.
@@ -63,23 +49,11 @@ impl<F: Future> Calls<F> {
 
     /// Polls what was begun or woken, once; hands over what came to its end.
     pub(super) fn poll(&mut self, cx: &Context<'_>, mut over: impl FnMut(usize, F::Output)) {
-        {
-            let mut woken = self.woken.0.lock();
-            let (slots, task) = &mut *woken;
-            if self.turn.is_empty() {
-                mem::swap(&mut self.turn, slots);
-            } else {
-                self.turn.append(slots);
-            }
-            // Before they are polled: one that asks for another turn at once, as the runtime's budget has it do, gets it.
-            if !task.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                *task = Some(cx.waker().clone());
-            }
-        }
+        // Before they are polled: one that asks for another turn at once, as the runtime's budget has it do, gets it.
+        self.bells.take(&mut self.turn, cx.waker());
         for index in self.turn.drain(..) {
             let slot = &mut self.slots[index];
-            // A swap and no store: it sees what was done before the bell was rung, and a ring that it does not see comes after it.
-            slot.bell.rung.swap(false, Ordering::AcqRel);
+            slot.bell.silence();
             // Woken for a call that has given its slot to another, it finds that one not ready, or nothing.
             let Some(call) = slot.call.as_mut().as_pin_mut() else { continue };
             if let Poll::Ready(output) = call.poll(&mut Context::from_waker(&slot.waker)) {
@@ -92,39 +66,21 @@ impl<F: Future> Calls<F> {
 
     fn add_slot(&mut self) -> usize {
         let slot = self.slots.len();
-        let bell = Arc::new(Bell { slot, rung: AtomicBool::new(false), woken: Arc::clone(&self.woken) });
+        let bell = self.bells.bell(slot);
         let waker = Waker::from(Arc::clone(&bell));
         self.slots.push(Slot { number: 0, call: Box::pin(None), bell, waker });
         slot
     }
 }
 
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.rung.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let task = {
-            let mut woken = self.woken.0.lock();
-            woken.0.push(self.slot);
-            // The first of a turn wakes the task; it leaves its waker again when it looks.
-            woken.1.take()
-        };
-        if let Some(task) = task {
-            task.wake();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use std::task::Waker;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
     use tokio::sync::oneshot;
+
+    use super::*;
 
     fn over<F: Future>(calls: &mut Calls<F>) -> Vec<(usize, F::Output)> {
         let mut over = Vec::new();

@@ -5,10 +5,12 @@
 //! * **Late:** a result that is not there in time answers its input with `DeadlineExceeded`; the stream goes on.
 //! * **Cancelled:** dropping the stream cancels every call that is outstanding and pulls nothing more.
 
+mod bells;
 mod calls;
 mod driver;
 mod ordered;
 mod prepare;
+mod sync;
 mod window;
 
 use std::collections::VecDeque;

@@ -1,0 +1,5 @@
+//! What [`bells`](super::bells) are made of; their exhaustive test puts loom's in the place of these.
+
+pub(super) use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(super) use parking_lot::Mutex;
