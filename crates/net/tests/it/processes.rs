@@ -2,10 +2,12 @@
 //! line for each execution, written before it; it survives whoever wrote it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,89 +23,69 @@ use crate::ledger::{Book, Work};
 use crate::rows::working;
 
 const DIRECTORY: &str = "CALLBOARD_TEST_DIRECTORY";
-const CONTRACT: &str = "CALLBOARD_TEST_CONTRACT";
+const SHAPE: &str = "CALLBOARD_TEST_SHAPE";
+const WORKER: &str = "processes::worker_process";
 const ADDRESS: &str = "CALLBOARD_TEST_ADDRESS";
-const PATIENT: &str = "CALLBOARD_TEST_PATIENT";
 
 /// Not a test: what a worker process runs, started by the tests below.
 #[test]
 #[ignore = "the body of a worker process"]
 fn worker_process() {
-    let Some(directory) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
-    let idempotent = std::env::var(CONTRACT).is_ok_and(|contract| contract == "idempotent");
+    let Some(directory) = directory_of_process() else { return };
+    let shape: Shape = std::env::var(SHAPE).unwrap().parse().unwrap();
     let address = std::env::var(ADDRESS).map_or_else(|_| common::loopback(), |address| address.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let config = if std::env::var_os(PATIENT).is_some() { common::patient() } else { NetConfig::default() };
+        let config = if shape.is_patient { common::patient() } else { NetConfig::default() };
         let edge = Edge::bind(address, identity, config).unwrap();
         let book = Book::File(directory.join("ledger"));
-        let work = working(&book, u64::from(std::process::id()), Duration::from_millis(5));
-        let work = if idempotent { work.idempotent() } else { work };
-        let node = App::new().route("/work", work.concurrency(64)).start().await.unwrap();
+        let work = working(&book, u64::from(std::process::id()), Duration::from_millis(shape.takes_millis));
+        let work = if shape.is_idempotent { work.idempotent() } else { work };
+        let work = work.concurrency(shape.seats).queue(shape.queue);
+        let node = App::new().route("/work", work).start().await.unwrap();
         edge.open(node.client());
         println!("serving {}", edge.address());
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
-        terminate.recv().await;
+        told_to_end().await;
         edge.drain();
         let _ = tokio::join!(node.shutdown(LONG), edge.shutdown(LONG));
     });
 }
 
-/// A worker process. Killed when dropped.
-pub(crate) struct Worker {
-    pub(crate) child: Child,
-    /// Read no more, and open: who writes to a closed pipe fails.
-    _stdout: BufReader<ChildStdout>,
-    address: SocketAddr,
-    directory: PathBuf,
-    contract: Contract,
-    is_patient: bool,
+/// The directory of this process, if it is one of those that tests start.
+pub(crate) fn directory_of_process() -> Option<PathBuf> {
+    std::env::var_os(DIRECTORY).map(PathBuf::from)
 }
 
-impl Worker {
-    fn start(directory: &Path, contract: Contract, address: Option<SocketAddr>) -> Self {
-        Self::start_as(directory, contract, address, false)
-    }
+/// Waits for SIGTERM.
+pub(crate) async fn told_to_end() {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+    terminate.recv().await;
+}
 
-    /// One that gives nobody up for being silent.
-    fn patient(directory: &Path) -> Self {
-        Self::start_as(directory, Contract::AtMostOnce, None, true)
-    }
+/// A process of this binary that runs one of its bodies and says where it serves. Killed when dropped.
+pub(crate) struct Process {
+    child: Child,
+    /// Open: who writes to a closed pipe fails.
+    stdout: BufReader<ChildStdout>,
+    pub(crate) address: SocketAddr,
+}
 
-    fn start_as(directory: &Path, contract: Contract, address: Option<SocketAddr>, is_patient: bool) -> Self {
+impl Process {
+    pub(crate) fn start(body: &str, directory: &Path, environment: &[(&str, String)]) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "processes::worker_process", "--ignored", "--nocapture"]);
-        command.env(DIRECTORY, directory).env(CONTRACT, if contract.may_run_again() { "idempotent" } else { "" });
-        if let Some(address) = address {
-            command.env(ADDRESS, address.to_string());
-        }
-        if is_patient {
-            command.env(PATIENT, "1");
-        }
+        command.args(["--exact", body, "--ignored", "--nocapture"]).env(DIRECTORY, directory);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let lines = stdout.by_ref().lines();
         let said = lines.map_while(Result::ok).find_map(|line| line.split("serving ").nth(1).map(str::to_owned));
         let address = said.expect("it says where it serves").trim().parse().unwrap();
-        Self { child, _stdout: stdout, address, directory: directory.to_owned(), contract, is_patient }
+        Self { child, stdout, address }
     }
 
-    /// Another one in its place, when it has ended.
-    pub(crate) fn again(&mut self) {
-        self.child.wait().unwrap();
-        *self = Self::start_as(&self.directory, self.contract, Some(self.address), self.is_patient);
-    }
-
-    /// How long it takes to end, and with what.
-    pub(crate) async fn ended(&mut self) -> (Duration, Option<i32>) {
-        let since = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return (since.elapsed(), status.code());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -111,12 +93,100 @@ impl Worker {
         let script = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success(), "{script}");
     }
+
+    /// What it says until it ends.
+    pub(crate) fn last_words(&mut self) -> String {
+        let mut words = String::new();
+        self.stdout.read_to_string(&mut words).unwrap();
+        words
+    }
 }
 
-impl Drop for Worker {
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// What a worker process is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) is_idempotent: bool,
+    pub(crate) takes_millis: u64,
+    pub(crate) seats: u32,
+    pub(crate) queue: usize,
+    /// Its links outlast whatever a busy machine does to them.
+    pub(crate) is_patient: bool,
+}
+
+impl Shape {
+    pub(crate) fn of(contract: Contract) -> Self {
+        let is_idempotent = contract.may_run_again();
+        Self { is_idempotent, takes_millis: 5, seats: 64, queue: 1024, is_patient: false }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_idempotent, takes_millis, seats, queue, is_patient } = self;
+        write!(f, "{is_idempotent} {takes_millis} {seats} {queue} {is_patient}")
+    }
+}
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        fn read<T: FromStr>(word: &str) -> Result<T, String> {
+            word.parse().map_err(|_| word.to_owned())
+        }
+        let [is_idempotent, takes_millis, seats, queue, is_patient] = text.split(' ').collect::<Vec<_>>()[..] else {
+            return Err(text.to_owned());
+        };
+        Ok(Self {
+            is_idempotent: read(is_idempotent)?,
+            takes_millis: read(takes_millis)?,
+            seats: read(seats)?,
+            queue: read(queue)?,
+            is_patient: read(is_patient)?,
+        })
+    }
+}
+
+/// A worker process.
+pub(crate) struct Worker {
+    pub(crate) process: Process,
+    directory: PathBuf,
+    shape: Shape,
+}
+
+impl Worker {
+    pub(crate) fn start(directory: &Path, shape: Shape) -> Self {
+        let process = Process::start(WORKER, directory, &[(SHAPE, shape.to_string())]);
+        Self { process, directory: directory.to_owned(), shape }
+    }
+
+    /// Another one in its place, when it has ended.
+    pub(crate) fn again(&mut self) {
+        self.process.child.wait().unwrap();
+        let environment = [(SHAPE, self.shape.to_string()), (ADDRESS, self.process.address.to_string())];
+        self.process = Process::start(WORKER, &self.directory, &environment);
+    }
+
+    /// How long it takes to end, and with what.
+    pub(crate) async fn ended(&mut self) -> (Duration, Option<i32>) {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.process.child.try_wait().unwrap() {
+                return (since.elapsed(), status.code());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        self.process.signal(name);
     }
 }
 
@@ -130,10 +200,10 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) async fn start(directory: &Path, workers: &[&Worker]) -> Self {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let edge = Edge::bind(common::loopback(), identity, NetConfig::default()).unwrap();
+        let edge = Edge::bind(common::loopback(), identity, common::patient()).unwrap();
         let node = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work")).start().await.unwrap();
         edge.open(node.client());
-        let cluster = Cluster::start(&edge, Arc::new(Static::new(workers.iter().map(|worker| worker.address))));
+        let cluster = Cluster::start(&edge, Arc::new(Static::new(workers.iter().map(|worker| worker.process.address))));
         node.handle().join(cluster.clone()).unwrap();
         let gateway = Self { node, cluster, _edge: edge };
         until(|| gateway.cluster.linked() == workers.len()).await;
@@ -178,12 +248,25 @@ pub(crate) fn book(directory: &Path) -> Book {
     Book::File(directory.join("ledger"))
 }
 
-pub(crate) fn scene(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
+/// A directory with the identity that all of a scene have.
+pub(crate) fn stage_of(name: &str) -> PathBuf {
     let directory = common::directory(name).parent().unwrap().to_owned();
     Identity::development_in(&directory.join("development")).unwrap();
-    let start = || Worker::start(&directory, contract, None);
-    let (first, second) = (start(), start());
+    directory
+}
+
+/// Two workers. The first notices what happens to a link as soon as it does by default, the second has nothing to notice.
+pub(crate) fn scene(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
+    let directory = stage_of(name);
+    let first = Worker::start(&directory, Shape::of(contract));
+    let second = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(contract) });
     (directory, first, second)
+}
+
+#[test]
+fn a_shape_crosses_to_its_process() {
+    let shape = Shape { is_patient: true, queue: 7, ..Shape::of(Contract::Idempotent) };
+    assert_eq!(shape.to_string().parse(), Ok(shape));
 }
 
 const CALLS: u64 = 1_000;
@@ -225,18 +308,18 @@ async fn a_node_that_is_told_to_end_fails_no_call() {
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
     assert!(failed.is_empty(), "{failed:?}");
     assert!(executions(&directory).values().all(|times| *times == 1));
-    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+    assert_eq!(first.process.child.wait().unwrap().code(), Some(0));
 }
 
 /// A killed process says nothing to anybody. The one in its place has its keys, knows its connections as its own, and says that they are
 /// gone: without that, they would be silent for as long as silence is borne, which here is a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_a_killed_node_hear_from_the_one_in_its_place_that_their_connections_are_gone() {
-    let directory = common::directory("reset").parent().unwrap().to_owned();
+    let directory = stage_of("reset");
     let identity = Identity::development_in(&directory.join("development")).unwrap();
-    let mut worker = Worker::patient(&directory);
+    let mut worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(Contract::AtMostOnce) });
     let endpoint = BareEndpoint::reaching_with(&identity, &common::patient().tuning).unwrap();
-    let peer = RawPeer::over(&endpoint, worker.address).await.unwrap();
+    let peer = RawPeer::over(&endpoint, worker.process.address).await.unwrap();
     let cluster = identity.cluster().to_owned();
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
     worker.signal("KILL");

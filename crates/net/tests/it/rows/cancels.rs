@@ -7,17 +7,12 @@ use callboard_core::{App, Failure, Stage};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::usage::Process;
 use super::{Scale, cluster, quantile, working};
 use crate::common::LONG;
 use crate::ledger::{Book, Ledger, Work};
 
 const AT_ONCE: usize = 64;
-
-/// Resident memory of this process, where the system tells it.
-fn resident_kib() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok())
-}
 
 /// At random points, from before they are sent until after they are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,7 +33,7 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
             given_up += note(calls.join_next().await.unwrap().unwrap(), &mut ledger);
         }
         if id == count / 10 {
-            warm = resident_kib();
+            warm = Process::Own.resident_kib();
         }
         let (client, patience) = (client.clone(), Duration::from_micros(chance.u64(0..20_000)));
         calls.spawn(async move {
@@ -54,7 +49,8 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     gateway.served.comes_to_rest().await;
     scale.hold("R10 at rest after the last", begun.elapsed(), Duration::from_secs(1));
     println!("R10 {given_up} of {count} were given up, {} had an outcome", count - given_up);
-    assert!(given_up > count / 10 && given_up < count, "{given_up} of {count}");
+    // A machine that others have gives no call its answer in time, or each.
+    assert!(!scale.is_full || (given_up > count / 10 && given_up < count), "{given_up} of {count}");
     assert!(workers[0].node.describe().stages[0].queued == 0);
     // Room for everything is there again.
     let mut again = JoinSet::new();
@@ -70,11 +66,12 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     ids.truncate(executions.len() - AT_ONCE);
     ids.sort_unstable();
     assert!(ids.windows(2).all(|two| two[0] != two[1]), "a call that was given up ran twice");
-    if let (Some(warm), Some(now)) = (warm, resident_kib()) {
+    if let (Some(warm), Some(now)) = (warm, Process::Own.resident_kib()) {
         // The ledger of this test itself grows with what was executed.
         let own = (executions.len() * 64 / 1024) as u64;
         println!("R10 resident: {warm} kB warm, {now} kB at the end, of which the ledger about {own} kB");
-        assert!(!scale.is_full || now <= (warm + own) * 21 / 20, "{warm} kB became {now} kB");
+        let drift = now.saturating_sub(warm + own) as f64 / warm as f64 * 100.0;
+        scale.at_most("R10 drift of resident memory", drift, 5.0, "%");
     }
 }
 

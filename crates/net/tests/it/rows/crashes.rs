@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, Batch, Contract, Failure, Replica, Stage, StageState, Worker};
+use callboard_core::{App, Batch, Client, Contract, Failure, Replica, Stage, StageState, Worker};
 use parking_lot::Mutex;
 
+use super::usage::Process;
 use super::{Scale, cluster, offer, quantile, working};
 use crate::common::until;
 use crate::ledger::{Book, Work};
@@ -72,27 +73,44 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
     scale.hold("R1 restart p99", quantile(restarts.collect(), 0.99), Duration::from_millis(100));
 }
 
-/// It is given up after five, and the others hear nothing of it.
+/// Calls a stage that panics always, until it is given up; how often that was.
+async fn loops(client: Client, stage: &'static str) -> usize {
+    let state = || client.health().stages.iter().find(|told| told.name.as_str() == stage).map(|told| told.state);
+    let mut crashes = 0;
+    while state() != Some(StageState::Failed) {
+        crashes += usize::from(client.call::<u64, u64>(&format!("/{stage}"), 1).await.is_err());
+    }
+    crashes
+}
+
+/// It is given up after five, costs next to nothing, and the others hear nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
     let scale = Scale::of(100, 3);
     let book = Book::in_memory();
-    let always = Stage::each("always", |_: &u64| -> Result<u64, Failure> { panic!("as always") });
-    let app = App::new().route("/work", working(&book, 0, Duration::from_millis(5))).route("/always", always);
-    let (gateway, workers) = cluster(vec![app]).await;
-    let (client, loops) = (gateway.served.node.client(), workers[0].node.client());
-    let looping = tokio::spawn(async move {
-        let state =
-            || loops.health().stages.iter().find(|stage| stage.name.as_str() == "always").map(|stage| stage.state);
-        let mut crashes = 0;
-        while state() != Some(StageState::Failed) {
-            crashes += usize::from(loops.call::<u64, u64>("/always", 1).await.is_err());
-        }
-        crashes
-    });
-    let offer = offer(&client, scale.rate, scale.lasting, |_| Duration::from_secs(30)).await;
+    let always = |name| Stage::each(name, |_: &u64| -> Result<u64, Failure> { panic!("as always") });
+    let app = App::new().route("/work", working(&book, 0, Duration::from_millis(5)));
+    let (gateway, workers) =
+        cluster(vec![app.route("/alone", always("alone")).route("/beside", always("beside"))]).await;
+    let (client, worker) = (gateway.served.node.client(), workers[0].node.client());
+    let (begun, before) = (Instant::now(), Process::Own.computed());
+    assert!(loops(worker.clone(), "alone").await >= 6);
+    if scale.is_full {
+        // The window in which crashes are counted.
+        tokio::time::sleep_until((begun + Duration::from_secs(10)).into()).await;
+    }
+    if let (Some(before), Some(now)) = (before, Process::Own.computed()) {
+        let share = (now - before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
+        scale.at_most("R1 a crash loop's part of a core", share, 5.0, "%");
+    }
+    let healthy = offer(&client, scale.rate, scale.lasting / 2, |_| Duration::from_secs(30)).await;
+    let first = book.executions().len();
+    let looping = tokio::spawn(loops(worker, "beside"));
+    let beside = offer(&client, scale.rate, scale.lasting, |_| Duration::from_secs(30)).await;
     until(|| looping.is_finished()).await;
     assert!(looping.await.unwrap() >= 6);
-    let sums = offer.ledger.check(offer.count(), &book.executions(), Contract::AtMostOnce, Duration::ZERO);
+    let executions = book.executions().split_off(first);
+    let sums = beside.ledger.check(beside.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
     assert_eq!(sums.done, sums.calls, "{sums:?}");
+    scale.hold("R1 p99 of others beside a crash loop", beside.p99(), healthy.p99().mul_f64(1.1));
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Contract, Limits, Stage};
 
-use super::{Scale, cluster, offer, quantile, working};
+use super::{Scale, cluster, offer, working};
 use crate::common::LONG;
 use crate::ledger::{Book, Work};
 
@@ -40,7 +40,7 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     let client = gateway.served.node.client();
     let healthy = offer(&client, scale.rate, scale.lasting / 2, |_| LONG).await;
     let fair = share(&book, 0, 0);
-    assert!(fair > if scale.is_full { 0.15 } else { 0.05 }, "its share is a third: {fair}");
+    scale.at_least("R6 share of one of three that are well", fair * 100.0, 15.0, "%");
 
     millis.store(5 * 50, Ordering::SeqCst);
     let noticing = Duration::from_secs(if scale.is_full { 5 } else { 1 });
@@ -48,14 +48,14 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     let from = book.executions().len();
     let beside = offer(&client, scale.rate, scale.lasting / 2, |_| LONG).await;
     let small = share(&book, 0, from);
-    println!("R6 share of the slow one: {:.1} %", small * 100.0);
-    // Where others have the machine, everybody is slow now and then.
-    assert!(small <= if scale.is_full { 0.05 } else { 0.11 }, "{small}");
-    let p99 = |offer: &super::Offer| quantile(offer.done().map(|call| call.took).collect(), 0.99);
-    scale.hold("R6 p99 beside it", p99(&beside), p99(&healthy) * 3);
+    for offer in [&healthy, &beside] {
+        assert_eq!(offer.done().count() as u64, offer.count(), "{:?}", offer.ledger.not_done());
+    }
+    scale.at_most("R6 share of the slow one", small * 100.0, 5.0, "%");
+    scale.hold("R6 p99 beside it", beside.p99(), healthy.p99() * 3);
 
     if !scale.is_full {
-        // It takes a while to forget: `standing.rs` says how long, in time of its own.
+        // It takes a while to forget: `standing.rs` says how long, and who gets how much, in time of its own.
         return;
     }
     millis.store(5, Ordering::SeqCst);
@@ -82,7 +82,10 @@ async fn retries_do_not_multiply_calls_that_nobody_takes() {
     };
     let (gateway, workers) = cluster((0..3).map(full).collect()).await;
     let client = gateway.served.node.client();
+    let begun = Instant::now();
     let offer = offer(&client, scale.rate, scale.lasting, |_| LONG).await;
+    // The budget grows for as long as calls come, which on a busy machine is longer than was meant.
+    let seconds = begun.elapsed().as_secs_f64().ceil() + 10.0;
     let sums = offer.ledger.check(offer.count(), &book.executions(), Contract::AtMostOnce, Duration::ZERO);
     assert_eq!((sums.done, sums.refused), (0, sums.calls), "{sums:?}");
     let refused = |metrics: String| -> u64 {
@@ -96,8 +99,7 @@ async fn retries_do_not_multiply_calls_that_nobody_takes() {
     let again = upstream - sums.calls as u64;
     assert!(told.contains(&format!("callboard_net_peers_asked_again_total {again}\n")), "{told}");
     assert!(told.contains("callboard_net_peers_linked 3\n"), "{told}");
-    let seconds = scale.lasting.as_secs() + 10;
-    let most = sums.calls as f64 * 1.2 + seconds as f64 * 10.0;
-    println!("R7 upstream calls for {}: {upstream} (limit {most})", sums.calls);
+    let most = sums.calls as f64 * 1.2 + seconds * 10.0;
+    scale.at_most(&format!("R7 upstream calls for {}", sums.calls), upstream as f64, most, "calls");
     assert!(upstream > sums.calls as u64 && upstream as f64 <= most, "{upstream} for {}", sums.calls);
 }
