@@ -5,16 +5,13 @@
 //! more at the end. **Full**, because nobody reads stderr: lines are left out and counted, and the count is written when there is
 //! room again; nobody waits for a line.
 
-use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
+use std::{fmt, io, thread};
 
-use tracing::{Event, Subscriber};
-use tracing_subscriber::Layer;
+use callboard_http::{AccessRecord, AccessSink};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::Context;
 
 /// Short enough to look like at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -23,10 +20,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MOST_BYTES: usize = 8 << 20;
 
 /// Where lines gather.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct LogLines(Arc<Mutex<Gathered>>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Gathered {
     text: Vec<u8>,
     left_out: u64,
@@ -35,6 +32,7 @@ struct Gathered {
 /// Writes what is left when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Flushing {
+    lines: LogLines,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -52,7 +50,7 @@ impl LogLines {
             lines.write_out(spare, io::stderr().lock());
         };
         let thread = thread::Builder::new().name("log".to_owned()).spawn(work)?;
-        Ok(Flushing { stop: Some(stop), thread: Some(thread) })
+        Ok(Flushing { lines: self.clone(), stop: Some(stop), thread: Some(thread) })
     }
 
     /// Straight into what gathers: a line by itself would be an allocation and a copy more for each request.
@@ -80,6 +78,13 @@ impl LogLines {
     }
 }
 
+impl Flushing {
+    /// Where other lines may gather.
+    pub(crate) fn lines(&self) -> LogLines {
+        self.lines.clone()
+    }
+}
+
 impl Drop for Flushing {
     fn drop(&mut self) {
         drop(self.stop.take());
@@ -89,10 +94,16 @@ impl Drop for Flushing {
     }
 }
 
-/// Lines of the access log.
-impl<S: Subscriber> Layer<S> for LogLines {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        self.append(|text| callboard_http::write_access_line(event, text));
+/// Without the text.
+impl fmt::Debug for LogLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LogLines")
+    }
+}
+
+impl AccessSink for LogLines {
+    fn put(&self, record: &AccessRecord<'_>) {
+        self.append(|text| record.write_line(text));
     }
 }
 

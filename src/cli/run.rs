@@ -72,8 +72,7 @@ fn carry_out(
     if let Verb::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
     }
-    let access = plan.settings.access_log.value && low.verb == Verb::Serve;
-    let lines = logging::start(&plan.settings.log.value, access)?;
+    let lines = logging::start(&plan.settings.log.value)?;
     let info = api_info(&plan, info);
     match low.verb {
         Verb::Serve => {

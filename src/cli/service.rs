@@ -88,7 +88,6 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     config.max_body_bytes_by_route = own.map(|route| (route.path.value.clone(), route.max_body_bytes.value)).collect();
     config.api_keys = api_keys(plan, &settings.api_keys)?;
     config.rate_limit = settings.rate_limit.value;
-    config.access_log = settings.access_log.value;
     config.cors = settings.cors.value.clone();
     config.hosts = settings.hosts.value.clone();
     config.stream_heartbeat = settings.stream_heartbeat.value;

@@ -8,13 +8,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use callboard_core::{App, Stage};
-use callboard_http::{HttpConfig, serve};
+use callboard_http::{AccessLog, AccessRecord, AccessSink, HttpConfig, serve};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tracing::{Event, Subscriber};
-use tracing_subscriber::Layer;
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 const REQUEST: &[u8] =
@@ -29,9 +28,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let requests: u32 = arguments.next().map_or(Ok(1_000), |text| text.parse())?;
     let has_log = arguments.next().is_some_and(|word| word == "log");
     let lines = Lines::default();
-    log_to(has_log.then(|| lines.clone()))?;
+    log_the_rest()?;
     let mut config = HttpConfig::default();
-    config.access_log = has_log;
+    if has_log {
+        config.access_log = AccessLog::To(Arc::new(lines.clone()));
+    }
 
     let node = App::new().route("/add", Stage::each("add", |n: &u64| Ok(n + 1))).start().await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -64,33 +65,31 @@ fn ask(address: SocketAddr, requests: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The layers of `callboard serve`, with or without that of the access log.
-fn log_to(lines: Option<Lines>) -> Result<(), Box<dyn std::error::Error>> {
-    const ACCESS: &str = "callboard_http::access";
-    let filter = Targets::new().with_default(LevelFilter::WARN).with_target(ACCESS, LevelFilter::OFF);
+/// As `callboard serve` does.
+fn log_the_rest() -> Result<(), Box<dyn std::error::Error>> {
+    let filter = Targets::new().with_default(LevelFilter::WARN);
     let others = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_filter(filter);
-    let access = lines.map(|lines| lines.with_filter(Targets::new().with_target(ACCESS, LevelFilter::INFO)));
-    tracing_subscriber::registry().with(others).with(access).try_init()?;
+    tracing_subscriber::registry().with(others).try_init()?;
     Ok(())
 }
 
 /// Where lines gather, as those of the command line do until its thread writes them.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Lines(Arc<Mutex<Gathered>>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Gathered {
     text: Vec<u8>,
     lines: u32,
 }
 
-impl<S: Subscriber> Layer<S> for Lines {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+impl AccessSink for Lines {
+    fn put(&self, record: &AccessRecord<'_>) {
         let mut gathered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if gathered.text.len() > 64 * 1024 {
             gathered.text.clear();
         }
-        callboard_http::write_access_line(event, &mut gathered.text);
+        record.write_line(&mut gathered.text);
         gathered.lines += 1;
     }
 }

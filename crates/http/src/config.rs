@@ -8,6 +8,7 @@ use callboard_core::Deadline;
 use thiserror::Error;
 
 use crate::access::{ApiKeys, Cors, Hosts, RateLimit};
+use crate::access_log::AccessLog;
 use crate::request::pace::PaceLimits;
 use crate::tls::TlsConfig;
 
@@ -182,12 +183,11 @@ pub struct HttpConfig {
     /// cancel the slower one.
     pub max_cancelled_streams: u32,
 
-    /// One line of the log per request, as an event of `tracing` under the target `callboard_http::access` at level `INFO`.
-    /// Default off; the command line turns it on.
+    /// One line of the log per request, as an event of `tracing` or lent to a sink. Default off; the command line turns it on.
     ///
-    /// *Cost*: an event per request, and whatever its subscriber does with it. *Threat*: paths are written down as clients
-    /// send them, up to 200 characters; headers, queries and bodies are not.
-    pub access_log: bool,
+    /// *Cost*: what its sink or subscriber does with it. *Threat*: paths are told as clients send them, up to 200 characters;
+    /// headers, queries and bodies are not.
+    pub access_log: AccessLog,
 
     /// Whether a request may ask for its timeline: stages, batches and how large they were, replicas, times. Default on.
     ///
@@ -311,7 +311,7 @@ impl Default for HttpConfig {
             decode: DecodeLimits::default(),
             max_concurrent_streams: 256,
             max_cancelled_streams: 1_000,
-            access_log: false,
+            access_log: AccessLog::Off,
             explain_requests: true,
             model_control: false,
             close_linger: Duration::from_secs(1),

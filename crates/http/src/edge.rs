@@ -24,13 +24,14 @@ use tower::{BoxError, Service};
 
 use crate::accept::{AcceptMetrics, Origin, Respond};
 use crate::access::{Caller, Doorstep, Gate};
-use crate::access_log::Observed;
+use crate::access_log::Line;
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::functions::{self, Way};
 use crate::infer::{self, Around};
 use crate::metrics::EdgeMetrics;
+use crate::observed::Observed;
 use crate::oip;
 use crate::openapi::ApiInfo;
 use crate::pages;
@@ -193,7 +194,7 @@ impl Edge {
             let inner = &*self.0;
             let id = if NAMING { request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client) } else { None };
             let id = id.unwrap_or_else(|| inner.ids.make());
-            let mut observed = Observed::new(&inner.config, inner.tracer.get(), begun, &id, &request, origin);
+            let observed = Observed::new(&inner.config, inner.tracer.get(), begun, &id, &request);
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
             let version = request.version();
             let unread;
@@ -208,14 +209,16 @@ impl Edge {
                     None => (serving.function(path), Way::Function),
                 },
             };
-            if let (Some(observed), Some(route)) = (&mut observed, &route) {
+            if let (Some(observed), Some(route)) = (&observed, &route) {
                 observed.goes_to(route);
             }
+            let log = &inner.config.access_log;
+            let mut line = Line::begin(log, begun, &id, &request, origin, route.as_deref(), observed.as_deref());
             let recorder = observed.as_ref().and_then(|observed| observed.recorder());
             let span = observed.as_ref().and_then(|observed| observed.span());
             let mut caller = None;
             let outcome = match (inner.serving.get(), &route) {
-                _ if let Some(early) = inner.early(&request, origin, &mut caller, observed.as_deref_mut()) => {
+                _ if let Some(early) = inner.early(&request, origin, &mut caller, line.as_mut()) => {
                     unread = Unread::of(request.body());
                     Ok(early)
                 }
@@ -271,9 +274,6 @@ impl Edge {
             inner.metrics.responded(response.status());
             let is_error = response.status().is_client_error() || response.status().is_server_error();
             let headers = response.headers_mut();
-            if NAMING {
-                headers.insert(X_REQUEST_ID, id.into_header());
-            }
             if let Some(gate) = &inner.gate {
                 gate.mark(sharing, headers);
             }
@@ -283,8 +283,12 @@ impl Edge {
                     headers.insert(CONNECTION, HeaderValue::from_static("close"));
                 }
             }
-            if let Some(observed) = &mut observed {
+            Line::end(line, &response);
+            if let Some(observed) = &observed {
                 observed.answered(&mut response);
+            }
+            if NAMING {
+                response.headers_mut().insert(X_REQUEST_ID, id.into_header());
             }
             response
         }
@@ -352,7 +356,7 @@ impl Inner {
         request: &Request<B>,
         origin: Option<Origin>,
         caller: &mut Option<Caller>,
-        observed: Option<&mut Observed>,
+        line: Option<&mut Line<'_>>,
     ) -> Option<Result<Response, ApiError>> {
         if request.extensions().get::<NoHost>().is_some() {
             return Some(Err(ApiError::no_host()));
@@ -368,8 +372,8 @@ impl Inner {
         }
         match gate.admit(request) {
             Ok(found) => {
-                if let (Some(observed), Some(found)) = (observed, &found) {
-                    observed.came_with(found.name());
+                if let (Some(line), Some(found)) = (line, &found) {
+                    line.came_from(found);
                 }
                 *caller = found;
                 None

@@ -68,7 +68,7 @@
 //! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an envelope, or with a
 //! stream of them that is answered in order.
 //!
-//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where there is an [access log](HttpConfig::access_log), or where the request is sampled for those who [collect spans](Edge::give_spans_to) |
+//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where the request is sampled for those who [collect spans](Edge::give_spans_to) |
 //! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
 //!
 //! `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400. Every answer of the edge has
@@ -105,7 +105,6 @@
 
 mod accept;
 mod access;
-mod access_line;
 mod access_log;
 mod admin;
 mod ascii;
@@ -123,6 +122,7 @@ mod fresh;
 mod functions;
 mod infer;
 mod metrics;
+mod observed;
 mod oip;
 mod openapi;
 #[cfg(feature = "otlp")]
@@ -140,7 +140,7 @@ mod tls;
 mod trace;
 
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
-pub use access_line::write_access_line;
+pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};
 pub use config::{ConfigError, HttpConfig};
 pub use edge::Edge;

@@ -19,22 +19,33 @@ const MAX_CHARS: usize = 128;
 
 /// One request's id: visible ASCII, at most 128 characters.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestId(HeaderValue);
+pub(crate) enum RequestId {
+    /// The client's own.
+    Taken(HeaderValue),
+    /// One of ours, in place: most requests have one, and each copy of a header's value is an allocation.
+    Made(Ascii<33>),
+}
 
 impl RequestId {
     /// The client's own id, if it is one that may enter logs: visible ASCII, not too long.
     pub(crate) fn from_client(value: &HeaderValue) -> Option<Self> {
         let text = value.as_bytes();
         let fits = (1..=MAX_CHARS).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic);
-        fits.then(|| Self(value.clone()))
+        fits.then(|| Self::Taken(value.clone()))
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or_default()
+        match self {
+            Self::Taken(value) => value.to_str().unwrap_or_default(),
+            Self::Made(text) => text.as_str(),
+        }
     }
 
     pub(crate) fn into_header(self) -> HeaderValue {
-        self.0
+        match self {
+            Self::Taken(value) => value,
+            Self::Made(text) => text.to_header(),
+        }
     }
 }
 
@@ -61,13 +72,13 @@ impl RequestIds {
 
     /// A new id such as `9f3ac27e01b4d658-0000002a`.
     pub(crate) fn make(&self) -> RequestId {
-        if !NAMING {
-            return RequestId(HeaderValue::from_static("-"));
-        }
         let mut id = Ascii::<33>::new();
+        if !NAMING {
+            return RequestId::Made(id);
+        }
         id.push(self.process.as_bytes());
         id.push_hex(self.next.fetch_add(1, Ordering::Relaxed), 8);
-        RequestId(id.to_header())
+        RequestId::Made(id)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
-use callboard_http::{ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
+use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
 use callboard_net::{Cluster, Edge, NetConfig, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -46,7 +46,8 @@ async fn serve(
 ) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
-    let config = http_config(&plan)?;
+    let mut config = http_config(&plan)?;
+    config.access_log = access_log(&plan, lines.as_ref());
     // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
     // process should hear that it lives.
     let listener = bind(http_address(&plan)).await?;
@@ -87,6 +88,15 @@ async fn serve(
             drop(lines);
             ended(drained)
         }
+    }
+}
+
+/// Where the lines of requests go: beside all others, or, where a program has logging of its own, into that.
+fn access_log(plan: &Plan, lines: Option<&Flushing>) -> AccessLog {
+    match lines {
+        _ if !plan.settings.access_log.value => AccessLog::Off,
+        Some(flushing) => AccessLog::To(Arc::new(flushing.lines())),
+        None => AccessLog::Events,
     }
 }
 

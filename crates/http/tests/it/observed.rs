@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use callboard_http::{ApiKeys, HttpConfig};
+use callboard_http::{AccessLog, AccessRecord, AccessSink, ApiKeys, HttpConfig};
 use tracing::field::{Field, Visit};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Metadata, Subscriber, span};
@@ -91,7 +91,7 @@ async fn a_request_has_one_line_with_all_that_is_known_of_it() {
     let server = Server::of_app(
         app(),
         config(|c| {
-            c.access_log = true;
+            c.access_log = AccessLog::Events;
             c.api_keys = Some(keys);
         }),
     )
@@ -137,7 +137,7 @@ async fn a_request_has_one_line_with_all_that_is_known_of_it() {
 async fn a_client_that_leaves_has_its_line_with_499() {
     let lines = Lines::collect();
     let (app, holding) = Hold::with_queue(1).split();
-    let server = Server::of_app(app, config(|c| c.access_log = true)).await;
+    let server = Server::of_app(app, config(|c| c.access_log = AccessLog::Events)).await;
     let mut client = server.connect().await;
     client
         .send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"x\"")
@@ -164,15 +164,90 @@ async fn a_trace_is_passed_on_with_a_part_of_our_own() {
 }
 
 #[tokio::test]
-async fn without_an_access_log_nothing_is_written_and_no_trace_begins() {
+async fn without_an_access_log_nothing_is_written() {
     let lines = Lines::collect();
     let server = Server::of_app(app(), HttpConfig::default()).await;
     let answer = server.post_json("/mirror", "1").await;
     assert_eq!((answer.status, answer.header("traceparent")), (200, None));
     assert!(lines.take().is_empty());
+}
 
-    let server = Server::of_app(app(), config(|c| c.access_log = true)).await;
-    let answer = server.post_json("/mirror", "1").await;
-    let trace = lines.next().await["trace_id"].clone();
-    assert!(answer.header("traceparent").unwrap().starts_with(&format!("00-{trace}-")), "{answer:?}");
+/// Whole lines, as a program writes them.
+#[derive(Debug, Default)]
+struct Written(Mutex<Vec<u8>>);
+
+impl AccessSink for Written {
+    fn put(&self, record: &AccessRecord<'_>) {
+        record.write_line(&mut self.0.lock().unwrap());
+    }
+}
+
+impl Written {
+    /// The lines until now, without their dates.
+    async fn lines(&self, count: usize) -> Vec<String> {
+        let waiting = async {
+            loop {
+                let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+                if text.lines().count() == count {
+                    return text.lines().map(|line| line.split_once("Z ").expect("a date").1.to_owned()).collect();
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("lines in time")
+    }
+}
+
+#[tokio::test]
+async fn a_sink_gets_whole_lines_and_a_request_without_a_trace_is_told_by_its_id() {
+    let events = Lines::collect();
+    let written = Arc::new(Written::default());
+    let log = AccessLog::To(Arc::clone(&written) as Arc<dyn AccessSink>);
+    let server = Server::of_app(app(), config(|c| c.access_log = log)).await;
+    let answer = server.post_json("/mirror?secret=1", "[1]").await;
+    assert_eq!((answer.status, answer.header("traceparent")), (200, None));
+    let lines = written.lines(1).await;
+    let expected = [
+        "callboard_http::access: method=\"POST\" path=\"/mirror\" route=\"/mirror\" status=200 milliseconds=",
+        &format!(" timing=\"{}\"", answer.header("server-timing").unwrap()),
+        " request_bytes=3 bytes=3 client=127.0.0.1",
+        &format!(" request_id=\"{}\"", answer.header("x-request-id").unwrap()),
+    ];
+    assert!(expected.iter().all(|part| lines[0].contains(part)), "{lines:?} without one of {expected:?}");
+    assert!(!lines[0].contains("trace_id") && !lines[0].contains("secret"), "{lines:?}");
+    assert!(events.take().is_empty(), "where there is a sink, there are no events");
+}
+
+/// What clients make up does not end a line, hide a part of one, or make it long.
+#[tokio::test]
+async fn hostile_heads_have_one_line_each() {
+    let written = Arc::new(Written::default());
+    let log = AccessLog::To(Arc::clone(&written) as Arc<dyn AccessSink>);
+    let server = Server::of_app(app(), config(|c| c.access_log = log)).await;
+    let long = "x".repeat(10_000);
+    let heads = [
+        format!("GET /{long}?{long} HTTP/1.1\r\nhost: test\r\nx-request-id: {}\r\n", &long[..200]),
+        "GET /%0a%1b[2J\"quoted\\ HTTP/1.1\r\nhost: test\r\nx-request-id: a\tb\r\n".to_owned(),
+        "BREW\"\\ /x HTTP/1.1\r\nhost: test\r\n".to_owned(),
+        "G!#$%&'*+-.^_`|~T /x HTTP/1.1\r\nhost: test\r\nx-request-id: \";id=\\\r\n".to_owned(),
+        "POST /mirror HTTP/1.1\r\nhost: test\r\ntraceparent: 00-\u{e9}\r\ntraceparent: 01\r\ncontent-length: 0\r\n"
+            .to_owned(),
+        "OPTIONS * HTTP/1.1\r\nhost: test\r\n".to_owned(),
+    ];
+    let mut answered = 0;
+    for head in &heads {
+        let mut client = server.connect().await;
+        client.send(&format!("{head}connection: close\r\n\r\n")).await;
+        let answer = String::from_utf8(client.closed().await).unwrap();
+        // What is no HTTP never reaches the edge, and has no line.
+        answered += usize::from(answer.contains("x-request-id: "));
+    }
+    assert!(answered >= 4, "{answered}");
+    let lines = written.lines(answered).await;
+    for line in &lines {
+        assert!(line.len() < 600 && line.is_ascii() && !line.contains(|c: char| c.is_control()), "{line:?}");
+        assert!(line.starts_with("callboard_http::access: method=\"") && line.contains(" request_id=\""), "{line:?}");
+    }
+    assert!(lines[0].contains(&format!(" path=\"/{}\" ", &long[..199])), "{}", lines[0]);
+    assert!(lines.iter().any(|line| line.ends_with(r#" request_id="\";id=\\""#)), "{lines:?}");
 }
