@@ -22,7 +22,8 @@ use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
     MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MODEL_CONTROL, Name,
-    OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
+    OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    TRACE_RATIO,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -123,6 +124,8 @@ pub struct Settings {
     pub access_log: Sourced<bool>,
     /// Where spans go.
     pub otlp_endpoint: Sourced<Option<Origin>>,
+    /// Whose certificates are believed there.
+    pub otlp_ca_file: Sourced<Option<PathBuf>>,
     /// Which part of the requests has them.
     pub trace_ratio: Sourced<SampleRatio>,
     /// The timeout of calls that bring none.
@@ -231,6 +234,7 @@ impl Settings {
             log: layers.resolve(&LOG)?,
             access_log: layers.resolve(&ACCESS_LOG)?,
             otlp_endpoint: layers.resolve(&OTLP_ENDPOINT)?,
+            otlp_ca_file: layers.resolve(&OTLP_CA_FILE)?,
             trace_ratio: layers.resolve(&TRACE_RATIO)?,
             default_timeout: layers.resolve(&DEFAULT_TIMEOUT)?,
             queue: layers.resolve(&QUEUE)?,
@@ -267,6 +271,20 @@ impl Settings {
             return Err(ConfigError::NotHere {
                 what: described(&RATE_LIMIT, &self.rate_limit),
                 why: "it is a limit of each key, and http.api_keys is not set",
+            });
+        }
+        let is_secure = self.otlp_endpoint.value.as_ref().is_some_and(Origin::is_secure);
+        if is_secure && self.otlp_ca_file.value.is_none() {
+            return Err(ConfigError::Contradiction {
+                one: described(&OTLP_ENDPOINT, &self.otlp_endpoint),
+                other: described(&OTLP_CA_FILE, &self.otlp_ca_file),
+                why: "over https the authorities are named whose certificates are believed",
+            });
+        }
+        if !is_secure && self.otlp_ca_file.value.is_some() {
+            return Err(ConfigError::NotHere {
+                what: described(&OTLP_CA_FILE, &self.otlp_ca_file),
+                why: "certificates are shown over https, and traces.endpoint is none such",
             });
         }
         Ok(())
@@ -325,6 +343,7 @@ impl Settings {
             row(&LOG, &self.log),
             row(&ACCESS_LOG, &self.access_log),
             row(&OTLP_ENDPOINT, &self.otlp_endpoint),
+            row(&OTLP_CA_FILE, &self.otlp_ca_file),
             row(&TRACE_RATIO, &self.trace_ratio),
             row(&DEFAULT_TIMEOUT, &self.default_timeout),
             row(&QUEUE, &self.queue),

@@ -172,6 +172,19 @@ pub(crate) static OTLP_ENDPOINT: Setting<Collector> = Setting {
     form: Collector,
 };
 
+/// None: authorities are named, here as for the commands that call.
+pub(crate) static OTLP_CA_FILE: Setting<FilePath> = Setting {
+    name: Name {
+        key: "traces.ca_file",
+        flag: "otlp-ca-file",
+        env: "CALLBOARD_OTLP_CA_FILE",
+        placeholder: "PEM",
+        help: "Of a collector over https, the authorities whose certificates are believed",
+        default: "none",
+    },
+    form: FilePath,
+};
+
 /// All, as OpenTelemetry's own libraries have it.
 pub(crate) static TRACE_RATIO: Setting<Ratio> = Setting {
     name: Name {
@@ -476,6 +489,7 @@ pub static ALL: [&Name; 31] = [
     &LOG.name,
     &ACCESS_LOG.name,
     &OTLP_ENDPOINT.name,
+    &OTLP_CA_FILE.name,
     &TRACE_RATIO.name,
     &DEFAULT_TIMEOUT.name,
     &QUEUE.name,
@@ -592,6 +606,7 @@ mod tests {
         reads_its_default(&LOG);
         reads_its_default(&ACCESS_LOG);
         reads_its_default(&OTLP_ENDPOINT);
+        reads_its_default(&OTLP_CA_FILE);
         reads_its_default(&TRACE_RATIO);
         reads_its_default(&DEFAULT_TIMEOUT);
         reads_its_default(&QUEUE);

@@ -17,7 +17,7 @@ use axum::http::header::{CONNECTION, HOST, HeaderValue};
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::{Client, Instant, Recorder, Route};
+use callboard_core::{Client, Instant, Route};
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
@@ -39,7 +39,7 @@ use crate::repository::Repository;
 use crate::request_id::{NAMING, RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
 use crate::server_timing::{SERVER_TIMING, error_timing};
-use crate::spans::{RequestSpan, SampleRatio, SpanSink, Tracer};
+use crate::spans::{SampleRatio, SpanSink, Tracer};
 use crate::tls::Tls;
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
@@ -214,8 +214,6 @@ impl Edge {
             }
             let log = &inner.config.access_log;
             let mut line = Line::begin(log, begun, &id, &request, origin, route.as_deref(), observed.as_deref());
-            let recorder = observed.as_ref().and_then(|observed| observed.recorder());
-            let span = observed.as_ref().and_then(|observed| observed.span());
             let mut caller = None;
             let outcome = match (inner.serving.get(), &route) {
                 _ if let Some(early) = inner.early(&request, origin, &mut caller, line.as_mut()) => {
@@ -223,7 +221,7 @@ impl Edge {
                     Ok(early)
                 }
                 (Some(serving), Some(route)) => {
-                    let around = inner.around(serving, &id, recorder.as_ref(), span.as_ref(), caller.as_ref());
+                    let around = inner.around(serving, &id, observed.as_deref(), caller.as_ref());
                     if way == Way::Function && functions::is_stream(request.headers()) {
                         unread = Unread::of(request.body());
                         Ok(functions::stream::answer(around, route, request.map(Body::new)))
@@ -238,7 +236,7 @@ impl Edge {
                 }
                 (Some(serving), None) if is_oip => {
                     let outcome = {
-                        let around = inner.around(serving, &id, recorder.as_ref(), span.as_ref(), caller.as_ref());
+                        let around = inner.around(serving, &id, observed.as_deref(), caller.as_ref());
                         let repository = inner.repository.get().map(|repository| &**repository);
                         let answer = oip::answer(around, &serving.models, repository, &mut request);
                         // Boxed, because this future is moved with each request, whosever it is.
@@ -386,11 +384,19 @@ impl Inner {
         &'a self,
         serving: &'a Serving,
         id: &'a RequestId,
-        recorder: Option<&'a Recorder>,
-        span: Option<&'a Arc<RequestSpan>>,
+        observed: Option<&'a Observed>,
         caller: Option<&'a Caller>,
     ) -> Around<'a> {
-        Around { client: &serving.client, config: &self.config, metrics: &self.metrics, id, recorder, span, caller }
+        Around {
+            client: &serving.client,
+            config: &self.config,
+            metrics: &self.metrics,
+            id,
+            recorder: observed.and_then(Observed::recorder),
+            is_explained: observed.is_some_and(Observed::explains),
+            span: observed.and_then(Observed::span),
+            caller,
+        }
     }
 
     fn panicked(&self, id: &RequestId, route: Option<&str>) -> ApiError {

@@ -2,7 +2,7 @@
 //!
 //! It comes as JSON in a header, [`X_CALLBOARD_TIMELINE`], because bodies have forms of their own: whatever the route gives, an error
 //! included, `curl -s -o answer -w '%header{x-callboard-timeline}' …` shows it. A stream's head tells what was known at its first
-//! item.
+//! item; an event stream has the rest of it in an event `timeline` before its last one.
 //!
 //! * **Full:** the header has at most [`MAX_BYTES`]; stages that do not fit are counted in `omitted`.
 //! * **Not allowed:** where [`HttpConfig::explain_requests`] is off, the wish is passed over.
@@ -57,6 +57,12 @@ pub(crate) fn header(recorder: &Recorder) -> HeaderValue {
             }
         }
     }
+}
+
+/// All that is known of the request until now, for where there is more room than in a head.
+pub(crate) fn document(recorder: &Recorder) -> String {
+    let timeline = recorder.timeline(Instant::now());
+    written(&timeline, timeline.visits.len(), timeline.omitted)
 }
 
 fn written(timeline: &Timeline, shown: usize, omitted: usize) -> String {

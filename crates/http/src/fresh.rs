@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
@@ -24,22 +25,29 @@ pub(crate) fn read_bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-/// Reads for ever, and gives what is new to `take`. `print` tells one reading from another, failed ones included.
-pub(crate) async fn keep_fresh<R: Send + 'static>(
+/// Reads for ever, and gives what is new to `take`. `print` tells one reading from another, failed ones included. All three run on a
+/// thread that may take its time over a large file.
+pub(crate) async fn keep_fresh<R: 'static>(
     interval: Duration,
-    read: impl Fn() -> R + Clone + Send + 'static,
-    print: impl Fn(&R) -> u64,
-    take: impl Fn(R),
+    read: impl Fn() -> R + Send + Sync + 'static,
+    print: impl Fn(&R) -> u64 + Send + Sync + 'static,
+    take: impl Fn(R) + Send + Sync + 'static,
 ) {
+    let look = Arc::new(move |seen: Option<u64>| {
+        let new = read();
+        let new_print = print(&new);
+        if seen != Some(new_print) {
+            take(new);
+        }
+        new_print
+    });
     // What was read at the start may be old by now: the first look is for that.
     let mut seen = None;
     loop {
+        let look = Arc::clone(&look);
         // A blocking task that cannot be had is a runtime that ends.
-        let Ok(new) = spawn_blocking(read.clone()).await else { return };
-        let new_print = print(&new);
-        if seen.replace(new_print) != Some(new_print) {
-            take(new);
-        }
+        let Ok(new) = spawn_blocking(move || look(seen)).await else { return };
+        seen = Some(new);
         tokio::time::sleep(interval).await;
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Around<'a> {
     pub(crate) id: &'a RequestId,
     /// What the record of its calls is written with.
     pub(crate) recorder: Option<&'a Recorder>,
+    /// Whether its client wants to read it.
+    pub(crate) is_explained: bool,
     /// Where it is sampled.
     pub(crate) span: Option<&'a Arc<RequestSpan>>,
     /// Whoever asks, where that has to be shown.
@@ -143,6 +145,7 @@ impl Around<'_> {
             form,
             id: self.id.clone(),
             span: self.span.cloned(),
+            explained: self.recorder.filter(|_| self.is_explained).cloned(),
             route: route.name().to_owned(),
             abandoned: self.metrics.abandoned.clone(),
             panics: self.metrics.panics.clone(),

@@ -54,13 +54,18 @@ impl Observed {
     }
 
     /// What its call's record is written with.
-    pub(crate) fn recorder(&self) -> Option<Recorder> {
-        self.recorder.clone()
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// The client wants to read it.
+    pub(crate) fn explains(&self) -> bool {
+        self.explains
     }
 
     /// For whoever works on after the answer has begun.
-    pub(crate) fn span(&self) -> Option<Arc<RequestSpan>> {
-        self.span.clone()
+    pub(crate) fn span(&self) -> Option<&Arc<RequestSpan>> {
+        self.span.as_ref()
     }
 
     /// The route that it goes to.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
+use callboard_http::client::Trust;
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
 use callboard_net::{Cluster, Edge, NetConfig, Static};
 use tokio::net::TcpListener;
@@ -53,7 +54,7 @@ async fn serve(
     let listener = bind(http_address(&plan)).await?;
     let quic = open_quic(&plan, &config)?;
     let admin = AdminSocket::bind(&plan).await?;
-    let traces = otlp_config(&plan, &info);
+    let traces = otlp_config(&plan, &info)?;
     let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
         started = start(door, plan, app) => started?,
@@ -160,11 +161,17 @@ async fn shut_down(server: Server, quic: Option<Edge>, spans: Option<SpanExporte
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Where spans go, if they go anywhere.
-fn otlp_config(plan: &Plan, info: &ApiInfo) -> Option<OtlpConfig> {
-    let mut config = OtlpConfig::new(plan.settings.otlp_endpoint.value.clone()?);
+fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliError> {
+    let Some(endpoint) = plan.settings.otlp_endpoint.value.clone() else { return Ok(None) };
+    let mut config = OtlpConfig::new(endpoint);
+    if let Some(path) = file_of(plan, &plan.settings.otlp_ca_file) {
+        let failed = |error: &dyn std::error::Error| CliError::because(path.display(), error);
+        let pem = std::fs::read(&path).map_err(|error| failed(&error))?;
+        config.trust = Some(Trust::from_pem(&pem).map_err(|error| failed(&error))?);
+    }
     config.ratio = plan.settings.trace_ratio.value;
     config.service.clone_from(&info.title);
-    Some(config)
+    Ok(Some(config))
 }
 
 /// Loads what the plan names and starts it behind the door.

@@ -137,13 +137,13 @@ impl Form for Collector {
         match raw.text()? {
             NONE => Some(None),
             // Without its scheme it would be read, too, but nobody writes a collector so.
-            url if url.starts_with("http://") => url.parse().ok().map(Some),
+            url if url.starts_with("http://") || url.starts_with("https://") => url.parse().ok().map(Some),
             _ => None,
         }
     }
 
     fn expected(&self) -> String {
-        format!("a URL such as \"http://127.0.0.1:4318\", without TLS, or \"{NONE}\"")
+        format!("a URL such as \"http://127.0.0.1:4318\" or \"{NONE}\"")
     }
 
     fn show(&self, value: &Option<Origin>) -> String {

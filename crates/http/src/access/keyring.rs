@@ -52,7 +52,8 @@ impl Keyring {
     pub(super) async fn keep_fresh(self) {
         let Some(file) = self.0.current.load().keys.file().map(ToOwned::to_owned) else { return };
         let read = move || ApiKeys::read(&file);
-        fresh::keep_fresh(self.0.reload_interval, read, fingerprint, |keys| self.take(keys)).await;
+        let ring = self.clone();
+        fresh::keep_fresh(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
     }
 
     fn take(&self, read: Result<ApiKeys, ApiKeysError>) {

@@ -32,6 +32,8 @@ struct Keys {
     keys: Vec<ApiKey>,
     /// The places of the keys by the beginnings of their hashes.
     by_prefix: Vec<(u64, usize)>,
+    /// Their places in the order of their names.
+    by_name: Vec<usize>,
     /// Where they were read.
     file: Option<PathBuf>,
 }
@@ -117,7 +119,9 @@ impl ApiKeys {
         }
         let mut by_prefix: Vec<(u64, usize)> = keys.iter().map(|key| prefix_of(&key.hash)).zip(0..).collect();
         by_prefix.sort_unstable();
-        Ok(Self(Arc::new(Keys { keys, by_prefix, file })))
+        let mut by_name: Vec<usize> = (0..keys.len()).collect();
+        by_name.sort_unstable_by_key(|index| &keys[*index].name);
+        Ok(Self(Arc::new(Keys { keys, by_prefix, by_name, file })))
     }
 
     /// How many there are.
@@ -153,7 +157,9 @@ impl ApiKeys {
 
     /// The place of the key that has this name.
     pub(super) fn named(&self, name: &str) -> Option<usize> {
-        self.0.keys.iter().position(|key| *key.name == *name)
+        let Keys { keys, by_name, .. } = &*self.0;
+        let found = by_name.binary_search_by(|index| (*keys[*index].name).cmp(name));
+        found.ok().map(|at| by_name[at])
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = Option<RateLimit>> {
@@ -269,6 +275,7 @@ mod tests {
         assert_eq!(name(b"fedcba9876543210"), Some("batch"));
         assert_eq!(name(b"0123456789abcdee"), None);
         assert_eq!(name(b""), None);
+        assert_eq!([keys.named("web"), keys.named("batch"), keys.named("we")], [Some(0), Some(1), None]);
         assert_eq!(keys.limits().map(|limit| limit.is_some()).collect::<Vec<_>>(), [true, false]);
     }
 

@@ -7,9 +7,6 @@ use callboard_core::SpanId;
 
 use crate::spans::{Attribute, Span};
 
-/// What OpenTelemetry's own libraries keep of a span's links.
-const MAX_LINKS: usize = 128;
-
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ExportRequest {
     #[prost(message, repeated, tag = "1")]
@@ -151,8 +148,8 @@ impl SpanMessage {
             start_time_unix_nano: nanos(span.start),
             end_time_unix_nano: nanos(span.end),
             attributes: span.attributes.into_iter().map(attribute).collect(),
-            links: span.links.iter().take(MAX_LINKS).map(link).collect(),
-            dropped_links_count: u32::try_from(span.links.len().saturating_sub(MAX_LINKS)).unwrap_or(u32::MAX),
+            links: span.links.iter().map(link).collect(),
+            dropped_links_count: u32::try_from(span.omitted_links).unwrap_or(u32::MAX),
             status: span.error.map(|message| Status { message: message.into_owned(), code: 2 }),
             flags: 1,
         }

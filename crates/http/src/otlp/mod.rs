@@ -3,12 +3,13 @@
 //! One task has the spans: it gathers them for up to a second, writes them as one request and sends it on a connection that it
 //! keeps. Calls only put their spans down.
 //!
-//! * **Full:** beyond [`QUEUE`] requests that wait, spans are dropped and counted.
+//! * **Full:** beyond [`QUEUE_SPANS`] spans that wait, those of the next request or batch are dropped and counted, all of them.
 //! * **The collector is away, or says that it is busy:** the same spans are sent again twice, a second apart; then they are dropped
 //!   and counted. Meanwhile the queue fills.
 //! * **Shutdown:** [`SpanExporter::shutdown`] sends what is there, within its limit.
 //!
-//! A collector is spoken to without TLS, because it is as a rule the one on the same machine.
+//! A collector is as a rule the one on the same machine, and spoken to without TLS; one that is elsewhere has to be served over https
+//! with a certificate of an authority that is [named](OtlpConfig::trust).
 
 mod message;
 
@@ -18,16 +19,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
 use prost::Message as _;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use self::message::ExportRequest;
-use crate::client::{Call, ClientError, Connection, Origin, Prepared, Protocol};
+use crate::client::{Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
 use crate::spans::{SampleRatio, Span, SpanSink};
 
-/// Requests and batches whose spans wait to be sent; at five spans each a few megabytes.
-const QUEUE: usize = 2_048;
+/// Spans that wait to be sent: those of some two thousand requests, and about ten megabytes. Spans are counted and not requests,
+/// because a stream through many stages has more than a hundred.
+const QUEUE_SPANS: usize = 16_384;
 
 /// Spans in one message to the collector, about.
 const MESSAGE_SPANS: usize = 512;
@@ -51,6 +53,9 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 pub struct OtlpConfig {
     /// The collector, such as `http://127.0.0.1:4318`; spans are posted to `/v1/traces` below it.
     pub endpoint: Origin,
+    /// The authorities one of which has to stand behind the certificate of a collector that is served over https. Default none: such
+    /// a collector gets nothing, and its spans are dropped with a warning.
+    pub trust: Option<Trust>,
     /// How many of the requests are sampled whose callers do not say. Default all.
     ///
     /// *Cost*: of a sampled request, a record and some five spans. *Threat*: a client can have any of its requests sampled, by the
@@ -64,7 +69,7 @@ impl OtlpConfig {
     /// All requests, to this collector.
     #[must_use]
     pub fn new(endpoint: Origin) -> Self {
-        Self { endpoint, ratio: SampleRatio::ALL, service: "callboard".to_owned() }
+        Self { endpoint, trust: None, ratio: SampleRatio::ALL, service: "callboard".to_owned() }
     }
 }
 
@@ -87,17 +92,18 @@ pub struct SpanExporter {
 impl SpanExporter {
     /// Starts the task on the current runtime.
     pub(crate) fn start(config: &OtlpConfig, metrics: SpanMetrics) -> (Self, Arc<dyn SpanSink>) {
-        let (sender, spans) = mpsc::channel(QUEUE);
+        let (queue, spans) = Queue::new(QUEUE_SPANS, metrics.dropped.clone());
         let (stop, stopped) = oneshot::channel();
         let sending = Sending {
             origin: config.endpoint.clone(),
+            trust: config.trust.clone(),
             service: config.service.clone(),
             connection: None,
-            metrics: metrics.clone(),
+            metrics,
             is_away: false,
         };
         let task = tokio::spawn(sending.run(spans, stopped));
-        (Self { stop: Some(stop), task }, Arc::new(Queue { sender, dropped: metrics.dropped }))
+        (Self { stop: Some(stop), task }, Arc::new(queue))
     }
 
     /// Sends what is there and ends, within `limit`. Spans that come later are dropped.
@@ -120,14 +126,38 @@ impl Drop for SpanExporter {
 /// Where calls put their spans.
 #[derive(Debug)]
 struct Queue {
-    sender: mpsc::Sender<Vec<Span>>,
+    sender: mpsc::Sender<Parcel>,
+    /// One for each span.
+    places: Arc<Semaphore>,
     dropped: Counter,
+}
+
+/// The spans of one request or one batch, with their places in the queue.
+#[derive(Debug)]
+struct Parcel {
+    spans: Vec<Span>,
+    _places: OwnedSemaphorePermit,
+}
+
+impl Queue {
+    fn new(most_spans: usize, dropped: Counter) -> (Self, mpsc::Receiver<Parcel>) {
+        // There are never more parcels than spans.
+        let (sender, parcels) = mpsc::channel(most_spans);
+        (Self { sender, places: Arc::new(Semaphore::new(most_spans)), dropped }, parcels)
+    }
+
+    fn try_put(&self, spans: Vec<Span>) -> Option<()> {
+        let count = u32::try_from(spans.len()).ok()?;
+        let _places = Arc::clone(&self.places).try_acquire_many_owned(count).ok()?;
+        self.sender.try_send(Parcel { spans, _places }).ok()
+    }
 }
 
 impl SpanSink for Queue {
     fn put(&self, spans: Vec<Span>) {
-        if let Err(error) = self.sender.try_send(spans) {
-            self.dropped.inc_by(error.into_inner().len() as u64);
+        let count = spans.len() as u64;
+        if self.try_put(spans).is_none() {
+            self.dropped.inc_by(count);
         }
     }
 }
@@ -135,6 +165,7 @@ impl SpanSink for Queue {
 /// The state of the task.
 struct Sending {
     origin: Origin,
+    trust: Option<Trust>,
     service: String,
     connection: Option<Connection>,
     metrics: SpanMetrics,
@@ -143,22 +174,22 @@ struct Sending {
 }
 
 impl Sending {
-    async fn run(mut self, mut spans: mpsc::Receiver<Vec<Span>>, mut stopped: oneshot::Receiver<()>) {
+    async fn run(mut self, mut parcels: mpsc::Receiver<Parcel>, mut stopped: oneshot::Receiver<()>) {
         loop {
             let first = tokio::select! {
                 biased;
                 _ = &mut stopped => break,
-                first = spans.recv() => first,
+                first = parcels.recv() => first,
             };
-            let Some(mut gathered) = first else { return };
+            let Some(Parcel { spans: mut gathered, .. }) = first else { return };
             let until = tokio::time::Instant::now() + GATHERING;
             let mut is_over = false;
             while gathered.len() < MESSAGE_SPANS && !is_over {
                 tokio::select! {
                     biased;
                     _ = &mut stopped => is_over = true,
-                    more = timeout_at(until, spans.recv()) => match more {
-                        Ok(Some(more)) => gathered.extend(more),
+                    more = timeout_at(until, parcels.recv()) => match more {
+                        Ok(Some(more)) => gathered.extend(more.spans),
                         Ok(None) | Err(_) => break,
                     },
                 }
@@ -168,10 +199,10 @@ impl Sending {
                 break;
             }
         }
-        spans.close();
+        parcels.close();
         let mut last = Vec::new();
-        while let Some(more) = spans.recv().await {
-            last.extend(more);
+        while let Some(more) = parcels.recv().await {
+            last.extend(more.spans);
             if last.len() >= MESSAGE_SPANS {
                 self.send(std::mem::take(&mut last)).await;
             }
@@ -228,7 +259,7 @@ impl Sending {
     async fn try_send(&mut self, message: &Prepared) -> Result<u16, ClientError> {
         let mut connection = match self.connection.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => Connection::open(&self.origin, Protocol::Http1).await?,
+            None => Connection::open_trusting(&self.origin, Protocol::Http1, self.trust.as_ref()).await?,
         };
         let answer = connection.send(message).await?;
         let status = answer.status();
@@ -258,6 +289,7 @@ mod tests {
             end: now,
             attributes: Vec::new(),
             links: Vec::new(),
+            omitted_links: 0,
             error: None,
         };
         (0..count).map(span).collect()
@@ -265,11 +297,16 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_dropped_and_counted_at_once() {
-        let (sender, mut waiting) = mpsc::channel(2);
-        let queue = Queue { sender, dropped: Counter::default() };
+        let (queue, mut waiting) = Queue::new(6, Counter::default());
         (1..=4).for_each(|count| queue.put(spans(count)));
-        assert_eq!((queue.dropped.get(), waiting.try_recv().unwrap().len()), (3 + 4, 1));
-        queue.put(spans(5));
-        assert_eq!(queue.dropped.get(), 7, "there is room again");
+        assert_eq!(queue.dropped.get(), 4, "one, two and three of them fill it");
+        queue.put(spans(1));
+        assert_eq!(queue.dropped.get(), 5);
+        assert_eq!(waiting.try_recv().unwrap().spans.len(), 1);
+        queue.put(spans(2));
+        queue.put(spans(1));
+        assert_eq!(queue.dropped.get(), 7, "there is room for one again");
+        queue.put(spans(7));
+        assert_eq!(queue.dropped.get(), 14, "more than it ever holds");
     }
 }

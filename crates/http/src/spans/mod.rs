@@ -43,6 +43,8 @@ pub struct Span {
     pub attributes: Vec<(&'static str, Attribute)>,
     /// Parts of other traces that it has to do with.
     pub links: Vec<SpanId>,
+    /// Further ones that are left out.
+    pub omitted_links: usize,
     /// Why it did not do what it should, if so.
     pub error: Option<Cow<'static, str>>,
 }
@@ -79,6 +81,9 @@ impl From<usize> for Attribute {
         Self::from(number as u64)
     }
 }
+
+/// What OpenTelemetry's own libraries keep of a span's links.
+const MAX_LINKS: usize = 128;
 
 /// Whoever gets the spans of an edge.
 pub trait SpanSink: fmt::Debug + Send + Sync + 'static {
@@ -180,6 +185,10 @@ impl BatchObserver for Tracer {
         let mut attributes = of_stage(batch.stage.as_str());
         attributes.extend(of_batch(&batch.facts));
         attributes.push(("callboard.run.end", batch.end.as_str().into()));
+        let mut links = batch.members;
+        let omitted_links = links.len().saturating_sub(MAX_LINKS);
+        links.truncate(MAX_LINKS);
+        links.shrink_to_fit();
         self.put(vec![Span {
             id,
             parent: None,
@@ -188,7 +197,8 @@ impl BatchObserver for Tracer {
             start: times.of(batch.formed_at),
             end: times.of(batch.ended_at),
             attributes,
-            links: batch.members,
+            links,
+            omitted_links,
             error: error_of(Some(batch.end)),
         }]);
     }

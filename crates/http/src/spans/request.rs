@@ -78,6 +78,7 @@ impl RequestSpan {
             end: begun + from + length,
             attributes: Vec::new(),
             links: Vec::new(),
+            omitted_links: 0,
             error: None,
         };
         let mut spans = vec![Span { is_server: true, ..self.whole(part(self.name(), Duration::ZERO, timeline.total)) }];

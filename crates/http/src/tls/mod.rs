@@ -112,7 +112,8 @@ impl Tls {
     pub(crate) async fn keep_fresh(self) {
         let config = self.0.config.clone();
         let read = move || Pair::read(&config);
-        keep_fresh(self.0.config.reload_interval, read, files::fingerprint, |pair| self.take(pair)).await;
+        let interval = self.0.config.reload_interval;
+        keep_fresh(interval, read, files::fingerprint, move |pair| self.take(pair)).await;
     }
 
     fn take(&self, read: Result<Pair, TlsError>) {

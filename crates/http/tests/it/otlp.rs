@@ -7,17 +7,22 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::routing::post;
+use callboard_http::client::Trust;
 use callboard_http::{HttpConfig, OtlpConfig, SpanExporter};
 
 use crate::support::app::app;
 use crate::support::{PATIENCE, Server, bind};
+use crate::tls::Files;
 
 /// A server whose spans go to `collector`, and the exporter that sends them.
 async fn traced(collector: String) -> (Server, SpanExporter) {
-    let config = OtlpConfig::new(collector.parse().unwrap());
+    traced_to(&OtlpConfig::new(collector.parse().unwrap())).await
+}
+
+async fn traced_to(config: &OtlpConfig) -> (Server, SpanExporter) {
     let mut exporter = None;
     let server =
-        Server::of_app_with(app(), HttpConfig::default(), |edge| exporter = Some(edge.export_spans(&config))).await;
+        Server::of_app_with(app(), HttpConfig::default(), |edge| exporter = Some(edge.export_spans(config))).await;
     (server, exporter.unwrap())
 }
 
@@ -62,4 +67,27 @@ async fn a_collector_that_says_nothing_does_not_hold_up_the_end() {
     // Far below the time that an answer may take.
     let ended = tokio::time::timeout(PATIENCE / 4, exporter.shutdown(std::time::Duration::from_millis(50))).await;
     assert!(ended.is_ok());
+}
+
+#[tokio::test]
+async fn a_collector_over_https_gets_spans_where_its_authority_is_named_and_from_nobody_else() {
+    let (files, others) = (Files::new("otlp"), Files::new("otlp-other"));
+    files.renew();
+    others.renew();
+    let trust = |files: &Files| Some(Trust::from_pem(&std::fs::read(files.certificate()).unwrap()).unwrap());
+    for (trust, outcome, asked) in [(trust(&files), EXPORTED, 1), (trust(&others), DROPPED, 0), (None, DROPPED, 0)] {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&requests);
+        let take = move || async move {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        let collector = Router::new().route("/v1/traces", post(take)).layer(DefaultBodyLimit::disable());
+        let collector = Server::of_router(collector, files.config()).await;
+        let mut config = OtlpConfig::new(format!("https://localhost:{}", collector.address.port()).parse().unwrap());
+        config.trust = trust;
+        let (server, exporter) = traced_to(&config).await;
+        assert_eq!(server.post_json("/mirror", "7").await.status, 200);
+        tokio::time::timeout(PATIENCE, exporter.shutdown(PATIENCE)).await.expect("the collector answers");
+        assert_eq!((server.metric(outcome).await, requests.load(Ordering::SeqCst)), (Some(4.0), asked));
+    }
 }

@@ -321,3 +321,25 @@ async fn events_that_are_ready_leave_together() {
     assert_eq!(pieces.concat(), events.concat() + "event: end\ndata: {\"items\":200}\n\n");
     assert!(pieces.len() < 100, "{} pieces", pieces.len());
 }
+
+/// An event that is written does not wait for the writing of a large one behind it.
+#[tokio::test]
+async fn a_large_item_does_not_hold_up_what_is_ready_before_it() {
+    let stage = StreamStage::each("mixed", |n: Arc<i64>| {
+        stream::iter([Ok(Value::from("small")), Ok(Value::from("x".repeat(*n as usize))), Ok(Value::from("last"))])
+    });
+    let server = Server::of_app(App::new().route_streaming("/mixed", stage), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    client
+        .send("POST /mixed HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 6\r\n\r\n600000")
+        .await;
+    client.hears("\r\n\r\n").await;
+    let mut pieces = Vec::new();
+    while let Some(piece) = client.next_chunk().await {
+        pieces.push(String::from_utf8(piece).unwrap());
+    }
+    assert_eq!(pieces[0], "id: 0\ndata: \"small\"\n\n");
+    let large = "x".repeat(600_000);
+    let rest = format!("id: 1\ndata: \"{large}\"\n\nid: 2\ndata: \"last\"\n\nevent: end\ndata: {{\"items\":3}}\n\n");
+    assert_eq!(pieces[1..].concat(), rest);
+}

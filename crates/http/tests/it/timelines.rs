@@ -1,5 +1,9 @@
 //! Where one request's time went: on its answer, and on the error of a call that failed.
 
+use std::sync::Arc;
+
+use callboard_core::{App, Failure, StreamStage};
+use futures_util::stream;
 use serde_json::Value;
 
 use crate::support::app::{Hold, app};
@@ -102,4 +106,41 @@ async fn where_it_is_off_the_wish_is_passed_over() {
     let server = Server::of_app(app(), config(|c| c.explain_requests = false)).await;
     let answer = server.connect().await.post("/mirror?explain=1", &[JSON, ("x-callboard-explain", "1")], "7").await;
     assert_eq!((answer.status, answer.header("x-callboard-timeline")), (200, None));
+}
+
+/// Gives the numbers below its input, and fails behind the second.
+fn counting() -> App {
+    let count = StreamStage::each("count", |below: Arc<u64>| {
+        stream::iter((0..*below).map(|n| if n < 2 { Ok(n) } else { Err(Failure::new("beyond two")) }))
+    });
+    App::new().route_streaming("/count", count)
+}
+
+#[tokio::test]
+async fn an_event_stream_tells_the_whole_timeline_before_its_last_event() {
+    let server = Server::of_app(counting(), config(|_| {})).await;
+    for (below, last, end) in [("2", "event: end\n", "done"), ("3", "event: error\n", "failed")] {
+        let answer = server.post_json("/count?explain=1", below).await;
+        let events: Vec<&str> = answer.text().split_terminator("\n\n").collect();
+        assert_eq!((events.len(), &events[0][..5], &events[1][..5]), (4, "id: 0", "id: 1"), "{answer:?}");
+        assert!(events[3].starts_with(last), "{answer:?}");
+        let told = events[2].strip_prefix("event: timeline\ndata: ").unwrap_or_else(|| panic!("{answer:?}"));
+        let told: Value = serde_json::from_str(told).unwrap();
+        let run = &told["stages"][0]["runs"][0];
+        assert_eq!((&told["stages"][0]["stage"], &run["end"]), (&"count".into(), &end.into()), "{told}");
+        let head = timeline(&answer);
+        assert!(head["total_ms"].as_f64().unwrap() <= told["total_ms"].as_f64().unwrap(), "{head} {told}");
+    }
+}
+
+#[tokio::test]
+async fn other_streams_and_those_that_do_not_ask_have_items_alone() {
+    let server = Server::of_app(counting(), config(|_| {})).await;
+    assert!(!server.post_json("/count", "2").await.text().contains("timeline"));
+    let headers = [JSON, ("accept", "application/x-ndjson")];
+    let lines = server.connect().await.post("/count?explain=1", &headers, "2").await;
+    assert_eq!(lines.text(), "0\n1\n");
+    timeline(&lines);
+    let off = Server::of_app(counting(), config(|c| c.explain_requests = false)).await;
+    assert!(!off.post_json("/count?explain=1", "2").await.text().contains("timeline"));
 }

@@ -23,18 +23,18 @@ use crate::support::{PATIENCE, Server, bind, config};
 const SHORT: Duration = Duration::from_millis(50);
 
 /// A certificate of `localhost` in two files of a directory that goes with it.
-struct Files {
+pub(crate) struct Files {
     directory: PathBuf,
 }
 
 impl Files {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("callboard-tls-{}-{name}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         Self { directory }
     }
 
-    fn certificate(&self) -> PathBuf {
+    pub(crate) fn certificate(&self) -> PathBuf {
         self.directory.join("certificate.pem")
     }
 
@@ -43,14 +43,14 @@ impl Files {
     }
 
     /// Writes a new pair and tells its certificate.
-    fn renew(&self) -> CertificateDer<'static> {
+    pub(crate) fn renew(&self) -> CertificateDer<'static> {
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         fs::write(self.certificate(), cert.pem()).unwrap();
         fs::write(self.key(), signing_key.serialize_pem()).unwrap();
         cert.der().clone()
     }
 
-    fn config(&self) -> HttpConfig {
+    pub(crate) fn config(&self) -> HttpConfig {
         let mut tls = TlsConfig::new(self.certificate(), self.key());
         tls.reload_interval = SHORT;
         config(|c| c.tls = Some(tls))

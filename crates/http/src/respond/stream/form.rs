@@ -114,6 +114,13 @@ impl Writer {
         }
     }
 
+    /// Where the time went, in the one form that has a place for it beside the items.
+    pub(super) fn timeline(&self, json: &str, out: &mut Unsent) {
+        if self.form == StreamForm::Events {
+            event(format_args!("event: timeline\n"), json.as_bytes(), out.last());
+        }
+    }
+
     /// The end of a stream that went well.
     pub(super) fn end(&self, out: &mut Unsent) {
         match self.form {

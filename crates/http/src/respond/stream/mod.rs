@@ -2,6 +2,7 @@
 //!
 //! * **Begun:** the status waits for the first item, so that a call which fails at once is an error like any other. An event
 //!   stream does not wait longer than its heartbeat: then it begins, and an error is an event in it.
+//! * **Explained:** an event stream of a request that asked for its timeline tells the whole of it in an event before the last one.
 //! * **Full:** what is ready is asked for when the connection has taken what was before, up to [so much](unsent) at once. A slow reader uses up the credit of its
 //!   own call and no other's.
 //! * **Broken:** an item that cannot be written, and a panic of a user's codec, are the error that ends the stream.
@@ -22,7 +23,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderNa
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Payload};
-use callboard_core::{CallError, PayloadReplies};
+use callboard_core::{CallError, PayloadReplies, Recorder};
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 
@@ -35,6 +36,7 @@ use crate::catch_panic::{caught, caught_within};
 use crate::coding::{Coding, Packer};
 use crate::convert::{self, LARGE_BYTES};
 use crate::error::ApiError;
+use crate::explain;
 use crate::request_id::RequestId;
 use crate::spans::RequestSpan;
 
@@ -45,6 +47,8 @@ pub(crate) struct Streamed {
     pub(crate) id: RequestId,
     /// Its span goes on until the stream ends.
     pub(crate) span: Option<Arc<RequestSpan>>,
+    /// The record that its client wants to read.
+    pub(crate) explained: Option<Recorder>,
     /// The route's name, for the log.
     pub(crate) route: String,
     /// Requests whose client left.
@@ -64,6 +68,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
     let mut talk = Talk {
         replies,
         writer: Writer::new(form),
+        held: None,
         unsent: Unsent::default(),
         packer,
         is_over: false,
@@ -72,6 +77,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         panics: streamed.panics,
         id: streamed.id,
         route: streamed.route,
+        explained: streamed.explained,
         _span: streamed.span,
     };
     talk.first().await?;
@@ -97,6 +103,8 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 struct Talk {
     replies: PayloadReplies,
     writer: Writer,
+    /// A large item that was ready: it is written when what was before it has left.
+    held: Option<Payload>,
     /// Pieces of what was read already.
     unsent: Unsent,
     packer: Option<Packer>,
@@ -106,6 +114,7 @@ struct Talk {
     panics: Counter,
     id: RequestId,
     route: String,
+    explained: Option<Recorder>,
     /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
@@ -147,6 +156,10 @@ impl Talk {
             if self.is_over {
                 return self.packer.take().and_then(|packer| packer.finish().ok());
             }
+            if let Some(payload) = self.held.take() {
+                self.write(Some(Ok(payload))).await;
+                continue;
+            }
             let item = match &mut self.heartbeat {
                 None => self.replies.next().await,
                 Some(heartbeat) => tokio::select! {
@@ -165,13 +178,21 @@ impl Talk {
         }
     }
 
-    /// Joins what is ready to what is to be sent, if anything is.
+    /// Joins what is ready to what is to be sent, if anything is. What takes its time to be written is not waited for.
     async fn take_what_is_ready(&mut self) {
-        while !self.unsent.is_empty() && self.unsent.has_room() && !self.is_over {
+        while !self.unsent.is_empty() && self.unsent.has_room() && !self.is_over && self.held.is_none() {
             let Some(item) = self.replies.next().now_or_never() else { return };
             self.heartbeat.iter_mut().for_each(Heartbeat::said);
-            self.write(item).await;
+            match item {
+                Some(Ok(payload)) if self.is_long(&payload) => self.held = Some(payload),
+                item => self.write(item).await,
+            }
         }
+    }
+
+    /// Whether it is written on another thread. An envelope shares the outcome's memory.
+    fn is_long(&self, payload: &Payload) -> bool {
+        self.writer.form().is_json() && payload.size_hint() >= LARGE_BYTES
     }
 
     async fn write(&mut self, item: Option<Result<Payload, CallError>>) {
@@ -184,15 +205,16 @@ impl Talk {
             },
         };
         error.tell(self.id.as_str(), Some(&self.route));
+        self.explain();
         self.writer.error(&error, self.id.as_str(), &mut self.unsent);
         self.over();
     }
 
     /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
+        let is_long = self.is_long(&payload);
         let (writer, unsent) = (&mut self.writer, &mut self.unsent);
-        // An envelope shares the outcome's memory.
-        if payload.size_hint() < LARGE_BYTES || !writer.form().is_json() {
+        if !is_long {
             return caught(&self.panics, || writer.item(payload, unsent).map_err(ApiError::unencodable));
         }
         let encoding = Box::pin(convert::encode(payload, Format::Json));
@@ -201,7 +223,14 @@ impl Talk {
         Ok(())
     }
 
+    fn explain(&mut self) {
+        if let Some(recorder) = self.explained.take() {
+            self.writer.timeline(&explain::document(&recorder), &mut self.unsent);
+        }
+    }
+
     fn end(&mut self) {
+        self.explain();
         self.writer.end(&mut self.unsent);
         self.over();
     }
