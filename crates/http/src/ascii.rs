@@ -4,7 +4,7 @@
 use axum::http::header::HeaderValue;
 
 /// ASCII text of at most `N` bytes. What does not fit is left out, which the callers' sizes exclude.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ascii<const N: usize> {
     bytes: [u8; N],
     len: usize,

@@ -69,7 +69,7 @@
 //! stream of them that is answered in order.
 //!
 //! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where the request is sampled for those who [collect spans](Edge::give_spans_to) |
-//! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
+//! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. An event stream tells all of it in an event `timeline` before its last one. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
 //!
 //! `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400. Every answer of the edge has
 //! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
