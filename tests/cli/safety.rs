@@ -59,10 +59,12 @@ fn pages_of_a_listed_origin_may_read_answers() {
 #[test]
 fn every_request_has_a_line_unless_that_is_not_wanted() {
     let mut server = Server::digits(&[]);
-    assert_eq!(seven(&server, "\r\nx-request-id: mine-1").status, 200);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let head = format!("\r\nx-request-id: mine-1\r\ntraceparent: 00-{trace}-00f067aa0ba902b7-00");
+    assert_eq!(seven(&server, &head).status, 200);
     let line = server.wait_for("callboard_http::access: ");
-    for part in ["method=\"POST\" path=\"/digits\" route=\"/digits\" status=200", "request_id=\"mine-1\"", "trace_id="]
-    {
+    let id = format!("request_id=\"mine-1\" trace_id=\"{trace}\"");
+    for part in ["method=\"POST\" path=\"/digits\" route=\"/digits\" status=200", &id] {
         assert!(line.contains(part), "{line}");
     }
     server.signal("TERM");

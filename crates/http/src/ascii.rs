@@ -36,15 +36,13 @@ impl<const N: usize> Ascii<N> {
     }
 
     /// At least this many digits, with zeros before.
-    pub(crate) fn push_hex(&mut self, mut number: u64, least_digits: usize) {
+    pub(crate) fn push_hex(&mut self, number: u64, least_digits: usize) {
+        let [high, low] = [(number >> 32) as u32, number as u32].map(hex_of);
         let mut digits = [b'0'; 16];
-        let mut start = digits.len();
-        while number > 0 || digits.len() - start < least_digits {
-            start -= 1;
-            digits[start] = b"0123456789abcdef"[(number & 15) as usize];
-            number >>= 4;
-        }
-        self.push(&digits[start..]);
+        digits[..8].copy_from_slice(&high);
+        digits[8..].copy_from_slice(&low);
+        let needed = (u64::BITS - number.leading_zeros()).div_ceil(4) as usize;
+        self.push(&digits[16 - needed.max(least_digits).min(16)..]);
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -58,6 +56,18 @@ impl<const N: usize> Ascii<N> {
     pub(crate) fn to_header(&self) -> HeaderValue {
         HeaderValue::from_bytes(self.as_bytes()).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
+}
+
+/// All eight digits at once, each in a byte of one word.
+fn hex_of(number: u32) -> [u8; 8] {
+    const ONES: u64 = u64::MAX / 255;
+    let mut nibbles = u64::from(number);
+    nibbles = (nibbles << 16 | nibbles) & 0x0000_ffff_0000_ffff;
+    nibbles = (nibbles << 8 | nibbles) & 0x00ff_00ff_00ff_00ff;
+    nibbles = (nibbles << 4 | nibbles) & 0x0f0f_0f0f_0f0f_0f0f;
+    // 6 more carries those from ten on into the fifth bit: they are letters.
+    let letters = (nibbles + ONES * 6) >> 4 & ONES;
+    (nibbles + ONES * u64::from(b'0') + letters * u64::from(b'a' - b'0' - 10)).to_be_bytes()
 }
 
 #[cfg(test)]
@@ -77,5 +87,13 @@ mod tests {
         text.push(b" ");
         text.push_hex(0, 1);
         assert_eq!(text.to_header(), "0 042 18446744073709551615 0000beef 0");
+
+        for number in [0, 1, 0x9a, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210, u64::MAX] {
+            let mut text = Ascii::<33>::new();
+            text.push_hex(number, 16);
+            text.push(b"-");
+            text.push_hex(number, 1);
+            assert_eq!(text.as_str(), format!("{number:016x}-{number:x}"));
+        }
     }
 }

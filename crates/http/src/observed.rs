@@ -38,7 +38,7 @@ impl Observed {
         id: &RequestId,
         request: &Request<B>,
     ) -> Option<Box<Self>> {
-        let trace = request.headers().get(TRACEPARENT).and_then(TraceContext::from_client);
+        let trace = TraceContext::of(request.headers());
         let explains = explain::is_wanted(config, request);
         let sampled = tracer.and_then(|tracer| Some((tracer, tracer.sample(trace)?)));
         if trace.is_none() && sampled.is_none() && !explains {

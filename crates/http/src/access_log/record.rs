@@ -56,19 +56,21 @@ impl AccessRecord<'_> {
         line.extend_from_slice(b" status=");
         line.extend_from_slice(&digits::<3>(self.status.into()));
         line.extend_from_slice(b" milliseconds=");
-        let micros = u64::try_from(self.elapsed.as_micros()).unwrap_or(u64::MAX);
-        push_decimal(micros / 1000, line);
+        let micros = self.elapsed.subsec_micros();
+        push_decimal(self.elapsed.as_secs().saturating_mul(1000) + u64::from(micros / 1000), line);
         line.push(b'.');
-        line.extend_from_slice(&digits::<3>(micros % 1000));
+        line.extend_from_slice(&digits::<3>((micros % 1000).into()));
         if let Some(timing) = self.timing {
             line.extend_from_slice(b" timing=");
             push_text(timing, line);
         }
-        for (name, bytes) in [(&b" request_bytes="[..], self.request_bytes), (b" bytes=", self.bytes)] {
-            if let Some(bytes) = bytes {
-                line.extend_from_slice(name);
-                push_decimal(bytes, line);
-            }
+        if let Some(bytes) = self.request_bytes {
+            line.extend_from_slice(b" request_bytes=");
+            push_decimal(bytes, line);
+        }
+        if let Some(bytes) = self.bytes {
+            line.extend_from_slice(b" bytes=");
+            push_decimal(bytes, line);
         }
         if let Some(client) = self.client {
             line.extend_from_slice(b" client=");
@@ -109,26 +111,54 @@ impl AccessRecord<'_> {
 
 /// In quotes, and escaped where that is needed.
 fn push_text(text: &str, to: &mut Vec<u8>) {
-    // All of it without a way out between, so that many bytes are looked at at once.
-    let is_plain =
-        text.bytes().fold(true, |plain, byte| plain & (b' '..=b'~').contains(&byte) & (byte != b'"') & (byte != b'\\'));
-    if is_plain {
-        to.push(b'"');
-        to.extend_from_slice(text.as_bytes());
-        to.push(b'"');
+    if is_plain(text.as_bytes()) {
+        push_plain(text, to);
     } else {
         // Writing into memory does not fail, here and below.
         let _ = write!(to, "{text:?}");
     }
 }
 
+fn push_plain(text: &str, to: &mut Vec<u8>) {
+    to.push(b'"');
+    to.extend_from_slice(text.as_bytes());
+    to.push(b'"');
+}
+
+/// Whether all of it is visible ASCII or blanks, without quotes and backslashes.
+fn is_plain(text: &[u8]) -> bool {
+    let word = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
+    let odd = match text.last_chunk() {
+        // The last eight bytes may overlap with the words before them.
+        Some(last) => text.as_chunks().0.iter().fold(oddities(word(last)), |odd, bytes| odd | oddities(word(bytes))),
+        None => {
+            let mut padded = [b' '; 8];
+            for (to, byte) in padded.iter_mut().zip(text) {
+                *to = *byte;
+            }
+            oddities(word(&padded))
+        }
+    };
+    odd == 0
+}
+
+/// Not 0 where one of eight bytes is not plain: the tests for a byte below a number and for a zero byte of
+/// <https://graphics.stanford.edu/~seander/bithacks.html>, which are exact as to whether there is one.
+fn oddities(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = ONES * 0x80;
+    let below = |word: u64, least: u8| word.wrapping_sub(ONES * u64::from(least)) & !word;
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (word | below(word, b' ') | is(b'"') | is(b'\\') | is(0x7f)) & HIGH
+}
+
 fn push_address(address: IpAddr, to: &mut Vec<u8>) {
     match address {
         IpAddr::V4(address) => {
-            for (index, octet) in address.octets().into_iter().enumerate() {
-                if index > 0 {
-                    to.push(b'.');
-                }
+            let [first, rest @ ..] = address.octets();
+            push_decimal(first.into(), to);
+            for octet in rest {
+                to.push(b'.');
                 push_decimal(octet.into(), to);
             }
         }
@@ -138,18 +168,18 @@ fn push_address(address: IpAddr, to: &mut Vec<u8>) {
     }
 }
 
-fn push_decimal(mut number: u64, to: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
+/// Short ones, which most are, without a loop.
+fn push_decimal(number: u64, to: &mut Vec<u8>) {
+    match number {
+        0..10 => to.push(b'0' + number as u8),
+        10..100 => to.extend_from_slice(&digits::<2>(number)),
+        100..1000 => to.extend_from_slice(&digits::<3>(number)),
+        _ => {
+            let all = digits::<20>(number);
+            let start = all.iter().position(|digit| *digit != b'0').unwrap_or_default();
+            to.extend_from_slice(&all[start..]);
         }
     }
-    to.extend_from_slice(&digits[start..]);
 }
 
 /// The last digits, with zeros before. Their number is known, so that there is no loop.
@@ -295,6 +325,33 @@ mod tests {
             assert_eq!(ours.find('Z'), theirs.find('Z'), "dates of one length");
             let behind_date = |line: &str| line.trim_end().split_once("Z ").expect("a date").1.to_owned();
             assert_eq!(behind_date(&ours), behind_date(theirs));
+        }
+    }
+
+    #[test]
+    fn every_byte_that_needs_an_escape_is_found_wherever_it_is() {
+        for byte in 0..=u8::MAX {
+            let is_meant = matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+            for length in 1..20 {
+                for at in 0..length {
+                    // Neighbours from which a test of whole words could borrow.
+                    for around in [b' ', b'~', b'!'] {
+                        let mut text = vec![around; length];
+                        text[at] = byte;
+                        assert_eq!(is_plain(&text), is_meant, "{text:?}");
+                    }
+                }
+            }
+        }
+        assert!(is_plain(b""));
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        for number in [0, 9, 10, 99, 100, 101, 999, 1000, 12_345, 10_000_000_000_000_000_000, u64::MAX] {
+            let mut text = Vec::new();
+            push_decimal(number, &mut text);
+            assert_eq!(text, number.to_string().as_bytes());
         }
     }
 

@@ -158,9 +158,13 @@ async fn a_trace_is_passed_on_with_a_part_of_our_own() {
     let told = answer.header("traceparent").unwrap();
     assert!(told.starts_with(&format!("00-{TRACE}-")) && told.ends_with("-01") && told != traceparent, "{told}");
 
-    let broken = [("content-type", "application/json"), ("traceparent", "00-nonsense")];
-    let answer = server.connect().await.post("/mirror", &broken, "1").await;
-    assert_eq!((answer.status, answer.header("traceparent")), (200, None));
+    let json = ("content-type", "application/json");
+    let given = ("traceparent", traceparent.as_str());
+    let other = ("traceparent", "00-00000000000000000000000000000001-0000000000000001-01");
+    for broken in [&[json, ("traceparent", "00-nonsense")][..], &[json, given, other], &[json, given, given]] {
+        let answer = server.connect().await.post("/mirror", broken, "1").await;
+        assert_eq!((answer.status, answer.header("traceparent")), (200, None));
+    }
 }
 
 #[tokio::test]
