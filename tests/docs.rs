@@ -98,13 +98,18 @@ fn errors_lists_every_kind_with_its_status_and_whether_to_try_again() {
 /// Each cell names modules and, behind each, tests that are in them.
 #[test]
 fn testing_names_tests_of_trouble_that_exist() {
-    let rows = rows("docs/testing.md", "| trouble |");
-    assert!(rows.len() >= 16, "{rows:?}");
+    tests_exist("| trouble |", 16, "crates/http/tests/it");
+    tests_exist("| bad input |", 14, "crates/net/tests/it");
+}
+
+fn tests_exist(heading: &str, least: usize, directory: &str) {
+    let rows = rows("docs/testing.md", heading);
+    assert!(rows.len() >= least, "{rows:?}");
     for row in rows {
         let mut source = None;
         // The first mark of a cell was taken off with its margin.
         for word in row[1].split('`').step_by(2) {
-            match fs::read_to_string(root().join(format!("crates/http/tests/it/{word}.rs"))) {
+            match fs::read_to_string(root().join(directory).join(format!("{word}.rs"))) {
                 Ok(text) => source = Some(text),
                 Err(_) => {
                     let source = source.as_ref().unwrap_or_else(|| panic!("{}: no module before `{word}`", row[0]));

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, Server, callboard, directory, failure, run};
 
@@ -134,6 +134,36 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     let removed = run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]);
     assert!(removed.status.success() && said(&removed).contains("no further certificate"), "{removed:?}");
     assert_eq!(run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]).status.code(), Some(1));
+}
+
+/// Over more than the life of the certificates with which it began, in processes of their own.
+#[test]
+fn a_member_is_renewed_while_it_serves_and_its_callers_are_answered() {
+    let directory = directory();
+    let of = |name: &str| directory.join(name);
+    let authority = of("authority");
+    assert!(run(&["cluster", "init", authority.to_str().unwrap(), "--name", "lab"]).status.success());
+    let (first, first_address) = serve(&authority, &["--quic", "127.0.0.1:0"]);
+    let joined = join(&token(&authority, &["--life", "15s"]), &first_address, &of("member"), "member");
+    assert!(joined.status.success(), "{joined:?}");
+    let begun = Instant::now();
+    let (second, second_address) = serve(&of("member"), &["--quic", "127.0.0.1:0", "--join", &first_address]);
+    let joined = join(&token(&authority, &["--role", "client"]), &first_address, &of("desk"), "desk");
+    assert!(joined.status.success(), "{joined:?}");
+    while begun.elapsed() < Duration::from_secs(17) {
+        let output = call(&second_address, &of("desk"));
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let counted = |server: &Server, name: &str| {
+        let page = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
+        let start = format!("callboard_net_{name} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&start).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("no {name} in {page}")).parse::<u64>().unwrap()
+    };
+    assert!(counted(&second, "certificate_renewals_total") > 0);
+    assert!(counted(&first, "members_renewed_total") > 0);
+    // Each holds the other's new certificate against the authority.
+    assert_eq!((counted(&first, "peers_linked"), counted(&second, "peers_linked")), (1, 1));
 }
 
 #[test]

@@ -65,6 +65,59 @@ fn the_development_identity_is_not_shown_beyond_loopback() {
     assert!(said.contains("for loopback only"), "{said}");
 }
 
+/// Nor is it of any use to a peer there, who would never be linked.
+#[test]
+fn a_peer_beyond_loopback_needs_a_cluster() {
+    let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--join"];
+    let mut command = callboard(words);
+    command.arg("192.0.2.1:4433").env("XDG_STATE_HOME", directory());
+    let (said, code) = failure(command);
+    assert_eq!(code, 1);
+    assert!(said.contains("192.0.2.1:4433 is not on this machine") && said.contains("cluster join"), "{said}");
+}
+
+/// Whoever comes first makes the authority, and the others find it.
+#[test]
+fn nodes_that_are_started_in_the_same_moment_are_of_one_authority() {
+    let state = directory();
+    let starting: Vec<_> = (0..3)
+        .map(|_| {
+            let state = state.clone();
+            std::thread::spawn(move || serve(&state))
+        })
+        .collect();
+    let nodes: Vec<_> = starting.into_iter().map(|starting| starting.join().unwrap()).collect();
+    for (server, url) in &nodes {
+        let said = server.said.join("\n");
+        assert!(said.contains(&format!("development identity in {}", state.display())), "{said}");
+        let output = call(&state, url, &["/digits", "-F", "image=@examples/digits/seven.png"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}
+
+#[test]
+fn where_there_is_no_place_for_an_identity_it_says_what_to_set() {
+    let file = directory().join("file");
+    std::fs::write(&file, "").unwrap();
+    let refused = |state: Option<&Path>| {
+        let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
+        command.env_remove("HOME").env_remove("XDG_STATE_HOME");
+        if let Some(state) = state {
+            command.env("XDG_STATE_HOME", state);
+        }
+        let (said, code) = failure(command);
+        assert_eq!(code, 1);
+        said
+    };
+    let said = refused(None);
+    assert!(said.contains("set XDG_STATE_HOME or HOME"), "{said}");
+    // A path that means another place wherever the process is started.
+    let said = refused(Some(Path::new("some/where")));
+    assert!(said.contains("to an absolute path") && !Path::new("some").exists(), "{said}");
+    let said = refused(Some(&file));
+    assert!(said.contains("set XDG_STATE_HOME to a directory that can be written"), "{said}");
+}
+
 /// Each node hears of the other although only one was told, and neither minds when the other dies.
 #[test]
 fn a_node_that_joins_another_is_known_to_it() {

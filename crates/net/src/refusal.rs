@@ -105,7 +105,7 @@ pub(crate) fn advice(word: &str) -> &'static str {
     match word {
         "unknown_authority" | "bad_certificate" | "unknown_certificate" => {
             "the certificate is not of this cluster's authority: join the cluster (`callboard cluster join`) and name that identity \
-             (`--cluster DIR`)"
+             (`--cluster DIR`); without one, be the same user on the same machine"
         }
         "other_cluster" => "it is of another cluster: name the identity of its cluster (`--cluster DIR`)",
         "expired_certificate" => {

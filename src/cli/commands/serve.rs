@@ -108,6 +108,7 @@ fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
     let Some(address) = plan.settings.quic.value.or_else(any) else { return Ok(None) };
     let failed = |error: &dyn std::error::Error| CliError::because("could not serve QUIC", error);
     let identity = identity(file_of(plan, &plan.settings.cluster).as_deref())?;
+    peers.iter().try_for_each(|peer| identity.check_address(*peer)).map_err(|error| failed(&error))?;
     // What a body may be does not depend on the door.
     let mut config = NetConfig::default();
     config.node = identity.name();

@@ -265,10 +265,7 @@ impl Edge {
     /// Who is let in, for people.
     #[must_use]
     pub fn audience(&self) -> String {
-        match self.serving.identity.is_for_loopback_only() {
-            true => "this user on this machine".to_owned(),
-            false => format!("the members of {}", self.serving.identity.cluster()),
-        }
+        self.serving.identity.audience()
     }
 
     /// What it has counted, in the text format of OpenMetrics, without the end mark.

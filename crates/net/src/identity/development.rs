@@ -23,7 +23,8 @@ impl Identity {
     ///
     /// When there is no state directory, or what lies there cannot be used.
     pub fn development() -> Result<Self, IdentityError> {
-        let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        // What is not absolute is not valid there, by the specification of these directories.
+        let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
         let state = state.ok_or(IdentityError::NoStateDirectory)?;
         Self::development_in(&state.join("callboard/development"))
@@ -36,14 +37,17 @@ impl Identity {
     /// When what lies there cannot be used, or nothing can be put there.
     pub fn development_in(directory: &Path) -> Result<Self, IdentityError> {
         if !directory.join(CERTIFICATE).exists() {
-            make_authority(directory)?;
+            make_authority(directory).map_err(|error| match error {
+                IdentityError::File { path, source } => IdentityError::StateDirectory { path, source },
+                error => error,
+            })?;
         }
         check_private(directory)?;
         let (certificate, key) = read_authority(directory)?;
         let secret = key.serialize_der();
         let shown = issue(key)?;
         let cluster = format!("development-{}", fingerprint(&certificate));
-        Self::new(cluster, shown, &certificate, secret, Origin::Development)
+        Self::new(cluster, shown, &certificate, secret, Origin::Development(directory.to_owned()))
     }
 }
 

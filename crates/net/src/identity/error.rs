@@ -11,8 +11,17 @@ use super::certificate::Role;
 #[non_exhaustive]
 pub enum IdentityError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set. Remedy: set one of them.
-    #[error("there is no directory for the development identity: set XDG_STATE_HOME or HOME")]
+    #[error("there is no directory for the development identity: set XDG_STATE_HOME or HOME to an absolute path")]
     NoStateDirectory,
+    /// Nothing can be kept where the development identity belongs. Remedy: another place for it.
+    #[error("could not make a development identity in {}: set XDG_STATE_HOME to a directory that can be written", path.display())]
+    StateDirectory {
+        /// Where it was to be.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A file could not be read or written.
     #[error("could not use {}", path.display())]
     File {

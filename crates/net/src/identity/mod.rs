@@ -28,6 +28,7 @@ mod verify;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -84,8 +85,8 @@ struct Inner {
 /// Where an identity has its certificates from.
 #[derive(Clone, Debug)]
 enum Origin {
-    /// Made at start, for good.
-    Development,
+    /// Made at start, for good, by the authority in this directory.
+    Development(PathBuf),
     /// It gives them itself.
     Authority(Authority),
     /// From a node with the authority.
@@ -156,7 +157,7 @@ impl Identity {
     /// Whether it may be used on this machine only.
     #[must_use]
     pub fn is_for_loopback_only(&self) -> bool {
-        matches!(self.0.origin, Origin::Development)
+        matches!(self.0.origin, Origin::Development(_))
     }
 
     /// How long its certificate still holds.
@@ -183,7 +184,17 @@ impl Identity {
     pub(crate) fn authority(&self) -> Option<&Authority> {
         match &self.0.origin {
             Origin::Authority(authority) => Some(authority),
-            Origin::Development | Origin::Member(_) => None,
+            Origin::Development(_) | Origin::Member(_) => None,
+        }
+    }
+
+    /// Who it lets in, for people.
+    pub(crate) fn audience(&self) -> String {
+        match &self.0.origin {
+            Origin::Development(directory) => {
+                format!("this user on this machine (development identity in {})", directory.display())
+            }
+            Origin::Authority(_) | Origin::Member(_) => format!("the members of {}", self.cluster()),
         }
     }
 
@@ -192,7 +203,7 @@ impl Identity {
     /// # Errors
     ///
     /// When it is for this machine only, and the address is another's.
-    pub(crate) fn check_address(&self, address: SocketAddr) -> Result<(), IdentityError> {
+    pub fn check_address(&self, address: SocketAddr) -> Result<(), IdentityError> {
         if address.ip().is_loopback() {
             return Ok(());
         }
@@ -222,7 +233,7 @@ impl Identity {
                 tokio::time::sleep(SETTLED_AFTER).await;
             }
         };
-        if renewal::is_overdue(&validity, self.clock().now()) && !matches!(self.0.origin, Origin::Development) {
+        if renewal::is_overdue(&validity, self.clock().now()) && !self.is_for_loopback_only() {
             let _ = tokio::time::timeout(limit, renewed).await;
         }
     }
@@ -274,12 +285,18 @@ impl Identity {
         let (certificate, key) = authority.issue(member, false)?;
         let secret = key.serialize_der();
         let shown = Shown::try_new(vec![certificate], &secret)?;
-        Self::new(authority.cluster().to_owned(), shown, authority.certificate(), secret, Origin::Development)
+        Self::new(
+            authority.cluster().to_owned(),
+            shown,
+            authority.certificate(),
+            secret,
+            Origin::Development(PathBuf::new()),
+        )
     }
 
     /// One that trusts whom this one trusts, and shows another's certificate: for tests of what a node says to that.
     pub(crate) fn showing(&self, shown: &Self) -> Self {
-        self.like_this(shown, Origin::Development, Clock::default())
+        self.like_this(shown, Origin::Development(PathBuf::new()), Clock::default())
     }
 
     /// The same on a machine whose clock is so far ahead: for tests of what becomes of it.

@@ -52,7 +52,7 @@ pub(super) fn rest(validity: &Validity) -> Duration {
 
 /// Keeps the certificate renewed, for as long as it is polled. Several may do it for one identity: one of them does.
 pub(crate) async fn keep_renewed(identity: Identity, endpoint: Endpoint) {
-    if matches!(identity.0.origin, Origin::Development) {
+    if identity.is_for_loopback_only() {
         return;
     }
     let mut failures = 0;
@@ -117,7 +117,7 @@ impl Identity {
 
     async fn next_shown(&self, endpoint: &Endpoint) -> Result<Shown, RenewalError> {
         match &self.0.origin {
-            Origin::Development => Err(IdentityError::Unusable("it holds for good".into()).into()),
+            Origin::Development(_) => Err(IdentityError::Unusable("it holds for good".into()).into()),
             Origin::Authority(authority) => Ok(issue_own(authority)?),
             Origin::Member(membership) => {
                 // Another process of this member may have done it.
