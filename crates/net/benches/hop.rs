@@ -2,7 +2,8 @@
 //!
 //! Run with `cargo bench -p callboard-net --bench hop`; `-- --quick` takes half a minute, `-- --only "64 callers"` one table, `-- --ways route,tonic` some ways,
 //! `-- --rounds 9 --seconds 2` its time. Both sides are in this process, on the same cores, each with a tokio runtime of its own; every
-//! QUIC endpoint has a thread of its own, with the same tuning: the bare ones are ours without the rest. Tonic has its two runtimes.
+//! QUIC endpoint has a thread of its own, with the same tuning: the bare ones are ours without the rest. Tonic has the two runtimes and no
+//! other thread, so a call of its passes two wake-ups where the others pass four (ours) or six (the bare ones).
 //!
 //! | way | what it is |
 //! |---|---|
@@ -13,7 +14,8 @@
 //! | bare frames | quinn, frames with a length and a number, multiplexed on one stream; written in batches |
 //! | tonic | a gRPC echo of raw bytes |
 //!
-//! Rounds are interleaved and change their order; a ratio is the median of the ratios within rounds.
+//! Beside the figures of each way stand how often a thread gave way for each request (`switches`) and, for ours, how many calls shared a
+//! stream. Rounds are interleaved and change their order; a ratio is the median of the ratios within rounds.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 
@@ -150,17 +152,19 @@ fn measure(
 }
 
 fn report((table, asked): (&Table, &[Way]), rounds: &[Vec<Measured>]) {
-    println!("\n{:<18} requests/s   p50 µs   p99 µs  CPU µs", table.name);
+    println!("\n{:<18} requests/s   p50 µs   p99 µs  CPU µs  switches  calls/stream", table.name);
     let place = |way: Way| asked.iter().position(|other| *other == way);
     for (index, way) in asked.iter().enumerate() {
         let figure = |of: fn(&Measured) -> f64| median(rounds.iter().map(|round| of(&round[index])));
         println!(
-            "  {:<15} {:>11.0} {:>8.1} {:>8.1} {:>7.1}",
+            "  {:<15} {:>11.0} {:>8.1} {:>8.1} {:>7.1} {:>9.2} {:>13.1}",
             way.name(),
             figure(Measured::per_second),
             figure(|measured| measured.p50),
             figure(|measured| measured.p99),
             figure(|measured| measured.cpu),
+            figure(|measured| measured.switches),
+            figure(|measured| measured.per_stream),
         );
     }
     for ours in [Way::Route, Way::Stage] {
@@ -207,6 +211,17 @@ pub(crate) fn cpu_time() -> Duration {
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let ticks = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>();
     Duration::from_millis(ticks * 10)
+}
+
+/// How often the threads of this process gave way to others, or waited.
+pub(crate) fn switches() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let of_task = |path: std::path::PathBuf| {
+        let status = std::fs::read_to_string(path.join("status")).unwrap_or_default();
+        let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+        lines.filter_map(|line| line.rsplit('\t').next()?.parse::<u64>().ok()).sum::<u64>()
+    };
+    tasks.map(|task| of_task(task.unwrap().path())).sum()
 }
 
 /// Now, for what has to be told apart from what tokio calls so.

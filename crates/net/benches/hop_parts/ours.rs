@@ -14,7 +14,7 @@ pub(crate) struct Ours {
     gateway: LocalClient,
     begun: tokio::sync::Mutex<mpsc::Receiver<()>>,
     cancelled: tokio::sync::Mutex<mpsc::Receiver<Instant>>,
-    _nodes: (Node, Edge, Node, Edge, Cluster),
+    nodes: (Node, Edge, Node, Edge, Cluster),
 }
 
 /// Says when it is dropped.
@@ -77,7 +77,7 @@ impl Ours {
             gateway: gateway.client(),
             begun: begun.into(),
             cancelled: cancelled.into(),
-            _nodes: (worker, worker_edge, gateway, gateway_edge, cluster),
+            nodes: (worker, worker_edge, gateway, gateway_edge, cluster),
         }
     }
 
@@ -94,6 +94,13 @@ impl Ours {
     pub(crate) async fn local(&self, value: &Value) {
         let output: Value = self.gateway.call("/local", value.clone()).await.unwrap();
         assert!(matches!(output, Value::Bytes(_)));
+    }
+
+    /// Streams that the node has answered on which the stages run.
+    pub(crate) fn streams(&self) -> u64 {
+        let metrics = self.nodes.1.metrics();
+        let line = metrics.lines().find(|line| line.starts_with("callboard_net_streams_total ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
     /// How long after its caller has left a worker on the peer is told.

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::bare::Bare;
 use super::ours::Ours;
 use super::tonic_echo::Tonic;
-use crate::{cpu_time, now};
+use crate::{cpu_time, now, switches};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -45,6 +45,10 @@ pub(crate) struct Measured {
     pub(crate) p99: f64,
     /// Of both ends, for each request.
     pub(crate) cpu: f64,
+    /// How often a thread of either end gave way to another, for each request.
+    pub(crate) switches: f64,
+    /// Requests for each stream of ours that the node has answered; 0 where there was none.
+    pub(crate) per_stream: f64,
 }
 
 impl Measured {
@@ -75,7 +79,8 @@ impl Ways {
     }
 
     pub(crate) async fn load(&self, way: Way, bytes: usize, callers: usize, duration: Duration) -> Measured {
-        let (cpu, began) = (cpu_time(), now());
+        let (cpu, switched, streams) = (cpu_time(), switches(), self.ours.streams());
+        let began = now();
         let until = began + duration;
         let payload = Bytes::from(vec![7_u8; bytes]);
         let callers: Vec<_> = (0..callers)
@@ -108,10 +113,16 @@ impl Ways {
         for caller in callers {
             all.extend(caller.await.unwrap());
         }
-        let (took, cpu) = (began.elapsed(), (cpu_time() - cpu).as_secs_f64() * 1e6 / all.len() as f64);
+        let requests = all.len() as f64;
+        let (took, cpu) = (began.elapsed(), (cpu_time() - cpu).as_secs_f64() * 1e6 / requests);
+        let switches = switches().saturating_sub(switched) as f64 / requests;
+        let per_stream = match self.ours.streams() - streams {
+            0 => 0.0,
+            streams => requests / streams as f64,
+        };
         all.sort_unstable();
         let micros = |quantile: f64| f64::from(all[((all.len() - 1) as f64 * quantile) as usize]) / 1e3;
-        Measured { requests: all.len() as u64, took, p50: micros(0.5), p99: micros(0.99), cpu }
+        Measured { requests: all.len() as u64, took, p50: micros(0.5), p99: micros(0.99), cpu, switches, per_stream }
     }
 
     /// How long after a caller has left its worker on the peer knows.

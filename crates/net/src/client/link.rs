@@ -37,6 +37,8 @@ pub(crate) struct Link {
     /// The stream on which it said so.
     newest_offers: Mutex<Option<u64>>,
     going_away: AtomicBool,
+    /// The connection is gone. Each call asks, and to ask the connection is to wait for whoever is at it.
+    is_closed: AtomicBool,
     /// Small calls, which go together.
     packer: Packer,
     /// Calls that do not, although they are small.
@@ -47,6 +49,8 @@ pub(crate) struct Link {
     retires: SystemTime,
     ends: SystemTime,
     clock: Clock,
+    /// Between the two: until then calls go on it while a new link is made.
+    outlived_at: SystemTime,
     /// The stream of the greeting, open for as long as the connection is wanted.
     _control: (Outgoing, Incoming),
 }
@@ -135,22 +139,17 @@ impl Link {
 
     /// Whether new calls may go on it.
     pub(crate) fn is_usable(&self) -> bool {
-        !self.going_away.load(Ordering::Acquire) && self.connection.close_reason().is_none() && !self.is_outlived()
+        !self.going_away.load(Ordering::Acquire) && !self.is_closed.load(Ordering::Acquire) && !self.is_outlived()
     }
 
     /// Whether its certificates are as good as over: there is one in its place, or there should be.
     pub(crate) fn is_outlived(&self) -> bool {
-        self.clock.now() >= self.retires + self.overlap()
+        self.clock.now() >= self.outlived_at
     }
 
     /// Resolves when it is time for another one in its place: there are certificates that hold for longer.
     pub(crate) async fn retired(&self) {
         until(self.retires, self.clock).await;
-    }
-
-    /// While a new link is made, calls go on this one.
-    fn overlap(&self) -> Duration {
-        self.ends.duration_since(self.retires).unwrap_or_default() / 2
     }
 
     /// Connects and greets.
@@ -226,18 +225,21 @@ impl Link {
         let theirs = Member::of_peer(&connection).map(|member| member.validity);
         let clock = transport.identity().clock();
         let (retires, ends) = retirement(&own, theirs.as_ref(), clock.now());
+        let outlived_at = retires + ends.duration_since(retires).unwrap_or_default() / 2;
         let link = Arc::new(Self {
             connection,
             welcome,
             offers,
             newest_offers: Mutex::default(),
             going_away,
+            is_closed: AtomicBool::new(false),
             packer,
             apart,
             streams,
             retires,
             ends,
             clock,
+            outlived_at,
             _control: control,
         });
         transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
@@ -274,8 +276,11 @@ async fn until(moment: SystemTime, clock: Clock) {
 async fn hear(link: Weak<Link>, connection: Connection) {
     let Some((ends, clock)) = link.upgrade().map(|link| (link.ends, link.clock)) else { return };
     tokio::select! {
-        () = hear_all(link, &connection) => {}
+        () = hear_all(link.clone(), &connection) => {}
         () = until(ends, clock) => connection.close(crate::endpoint::code(ResetCode::Refused), b"outlived_certificate"),
+    }
+    if let Some(link) = link.upgrade() {
+        link.is_closed.store(true, Ordering::Release);
     }
 }
 

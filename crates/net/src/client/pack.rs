@@ -6,6 +6,7 @@
 //! whether all of it was handed over by then. When no call is left, the stream is reset; when the node does not end it in time, too.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,6 +37,8 @@ pub(super) struct Pack {
     /// What the caller of each takes of an outcome.
     max_body_bytes: Vec<usize>,
     open: usize,
+    /// Callers whose outcomes are there, and who do not know it yet.
+    unwoken: Vec<Waker>,
     /// A frame for each call, then those that give calls up.
     frames: Vec<Bytes>,
     /// How many of them were handed over, and whether the next one was begun.
@@ -66,6 +69,7 @@ impl Pack {
             calls: Vec::with_capacity(calls),
             max_body_bytes: Vec::with_capacity(calls),
             open: 0,
+            unwoken: Vec::with_capacity(calls),
             frames: Vec::with_capacity(calls),
             handed: 0,
             is_begun: false,
@@ -161,11 +165,15 @@ impl Pack {
 
     /// Takes a part, and all that came with it.
     fn receive_ready(&mut self, part: FramePart) -> Result<(), ReadFault> {
-        self.receive(part)?;
-        while let Some(part) = self.incoming.ready_part() {
-            self.receive(part?)?;
+        let mut received = self.receive(part);
+        while received.is_ok()
+            && let Some(part) = self.incoming.ready_part()
+        {
+            received = part.map_err(ReadFault::from).and_then(|part| self.receive(part));
         }
-        Ok(())
+        // In one go: they are awake before the first of them makes its next call.
+        self.unwoken.drain(..).for_each(Waker::wake);
+        received
     }
 
     fn receive(&mut self, part: FramePart) -> Result<(), ReadFault> {
@@ -219,7 +227,7 @@ impl Pack {
 
     fn end(&mut self, entry: usize, outcome: Result<Received, CallError>) {
         if let Some(call) = self.close(entry) {
-            call.end(outcome);
+            self.unwoken.extend(call.end_unwoken(outcome));
         }
     }
 

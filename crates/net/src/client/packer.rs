@@ -1,26 +1,31 @@
 //! Which calls go together: those that are waiting for one node at the same moment.
 //!
-//! Callers leave their calls in a bounded queue; a task on the transport's thread takes what is there, gives it a stream, and looks
-//! again. A call that comes alone goes alone and at once. While the node has no room for another stream, calls gather, and go in fuller
-//! packs; a caller that would rather ask another node is then told that its call was not started. When the queue is full, callers
-//! wait at its end, within their deadlines, and those that would rather ask another node do. A call that is given up while it waits is
-//! never sent, and one that has waited says how much less time it has.
+//! Callers leave their calls in a bounded queue, and the first of those who come together sees to all that is there. Where hardly anybody
+//! else is under way, it sends them itself. Else it lets those go before it who are ready on its thread, because their calls belong into
+//! the same pack, and leaves the sending to a task on the transport's thread, which is woken once for all of them. While the node has no
+//! room for another stream, calls gather, and go in fuller packs; a caller that would rather ask another node is then told that its call
+//! was not started. When the queue is full, callers wait at its end, within their deadlines, and those that would rather ask another
+//! node do. A call that is given up while it waits is never sent, and one that has waited says how much less time it has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use callboard_codec::wire::{Call, FrameKind, LooseFrame};
 use callboard_core::{CallError, Instant};
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::fault::{no_room, not_started};
 use super::pack::Pack;
 use super::slot::{Carried, Received, slot};
 use crate::convert;
+use crate::endpoint::{Turn, begin_here};
 
 /// Frames of at most so many bytes share a stream. Measured: beyond it nothing is gained.
 pub(super) const MAX_PACKED_BYTES: usize = 16 << 10;
@@ -32,12 +37,16 @@ const MAX_PACK_BYTES: usize = 64 << 10;
 /// Calls that wait for one node. What is beyond waits at the end of the queue.
 const MAX_WAITING: usize = 1024;
 
+/// From so many other calls under way on, calls gather before they are sent. Fewer gain nothing by it, and go sooner.
+const COMPANY: usize = 4;
+
 /// How long a call waits for room on one node's connection while another node may have some.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(5);
 
 const NO_ROOM: &str = "the peer has no room for another stream";
 
 /// A call that waits.
+#[derive(Debug)]
 struct Entry {
     frame: LooseFrame,
     call: Carried,
@@ -54,16 +63,66 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Packer {
     queue: mpsc::Sender<Entry>,
+    door: Arc<Door>,
+    packing: Arc<Mutex<Packing>>,
     /// Cloned by each call that waits.
     held: Arc<()>,
+}
+
+/// Who sends what is in the queue.
+#[derive(Debug, Default)]
+struct Door {
+    /// One of those who wait sends all of them, or is about to.
+    is_taken: AtomicBool,
+    is_closed: AtomicBool,
+    /// Rung for the task.
+    bell: Notify,
+    /// Calls without an outcome.
+    under_way: AtomicUsize,
+}
+
+/// Who sees to what is there, at the latest when it leaves.
+struct Sender<'a> {
+    packer: &'a Packer,
+    /// It does so itself.
+    is_alone: bool,
+}
+
+impl Drop for Sender<'_> {
+    fn drop(&mut self) {
+        match self.is_alone {
+            true => self.packer.send(),
+            false => self.packer.door.bell.notify_one(),
+        }
+    }
+}
+
+/// A call that has no outcome yet.
+struct UnderWay<'a>(&'a Door);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Packer {
     /// Sends on this connection. `streams` is cloned for as long as a stream is open.
     pub(super) fn spawn(runtime: &Handle, connection: Connection, streams: Arc<()>) -> Self {
         let (queue, arriving) = mpsc::channel(MAX_WAITING);
-        runtime.spawn(Packing { connection, streams, arriving, waiting: VecDeque::new(), spare: None }.run());
-        Self { queue, held: Arc::default() }
+        let door = Arc::<Door>::default();
+        let packing = Packing {
+            connection: connection.clone(),
+            home: runtime.clone(),
+            streams,
+            arriving,
+            waiting: VecDeque::new(),
+            spare: None,
+            awaits_room: false,
+        };
+        let packing = Arc::new(Mutex::new(packing));
+        runtime.spawn(send_when_rung(Arc::clone(&packing), Arc::clone(&door), connection));
+        Self { queue, door, packing, held: Arc::default() }
     }
 
     /// Sends a call with whatever goes at the same moment, and waits for its outcome.
@@ -87,7 +146,27 @@ impl Packer {
         if self.queue.send(entry).await.is_err() {
             return Err(not_started("the link is closed".to_owned()));
         }
+        let others = self.door.under_way.fetch_add(1, Ordering::Relaxed);
+        let _under_way = UnderWay(&self.door);
+        let is_first = !self.door.is_taken.swap(true, Ordering::AcqRel);
+        let sender = is_first.then(|| Sender { packer: self, is_alone: others < COMPANY });
+        // Dropped before that: who leaves sends the others, and not itself.
+        let ticket = ticket;
+        if sender.as_ref().is_some_and(|sender| !sender.is_alone) {
+            let_others_go().await;
+        }
+        drop(sender);
         ticket.await
+    }
+
+    /// Sends what is there, here if nobody else is at it.
+    fn send(&self) {
+        // What is written is sent behind the lock.
+        let _turn = Turn::begin();
+        let sent = self.packing.try_lock().is_some_and(|mut packing| packing.send(&self.door));
+        if !sent {
+            self.door.bell.notify_one();
+        }
     }
 
     /// Calls that wait to be sent.
@@ -96,58 +175,104 @@ impl Packer {
     }
 }
 
+impl Drop for Packer {
+    fn drop(&mut self) {
+        self.door.is_closed.store(true, Ordering::Release);
+        self.door.bell.notify_one();
+    }
+}
+
+/// Lets those go first who are ready on this thread.
+async fn let_others_go() {
+    let mut has_waited = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        // At the end of the queue, where another thread may take it; tokio's own way keeps it until this one has nothing else to do.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// The other end of the queue.
+#[derive(Debug)]
 struct Packing {
     connection: Connection,
+    /// Where answers are read.
+    home: Handle,
     streams: Arc<()>,
     arriving: mpsc::Receiver<Entry>,
     /// Those that were looked at and have no stream yet.
     waiting: VecDeque<Entry>,
-    /// A stream that was opened for calls that were given up meanwhile.
+    /// A stream that was opened and has no calls yet.
     spare: Option<(SendStream, RecvStream)>,
+    /// The task waits until the node has room for a stream.
+    awaits_room: bool,
 }
 
-impl Packing {
-    async fn run(mut self) {
-        loop {
-            if self.waiting.is_empty() {
-                let Some(entry) = self.arriving.recv().await else { return };
-                self.waiting.push_back(entry);
-            }
-            match self.room().await {
-                Ok(stream) => self.send(stream),
-                Err(error) => {
-                    let error = not_started(format!("no stream could be opened: {error}"));
-                    self.refuse(&error, |_| true);
-                }
+/// Sends what callers could not send themselves, for want of a stream or because somebody else was at it.
+async fn send_when_rung(packing: Arc<Mutex<Packing>>, door: Arc<Door>, connection: Connection) {
+    loop {
+        door.bell.notified().await;
+        if door.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        while !packing.lock().send(&door) {
+            packing.lock().awaits_room = true;
+            let room = room(&packing, &connection).await;
+            let mut packing = packing.lock();
+            packing.awaits_room = false;
+            match room {
+                Ok(stream) => packing.spare = Some(stream),
+                Err(error) => packing.refuse(&no_stream(&error), |_| true),
             }
         }
     }
+}
 
-    /// A stream, as soon as the node has room for one.
-    async fn room(&mut self) -> Result<(SendStream, RecvStream), ConnectionError> {
-        if let Some(stream) = self.spare.take() {
-            return Ok(stream);
+/// A stream, as soon as the node has room for one.
+async fn room(packing: &Mutex<Packing>, connection: &Connection) -> Result<(SendStream, RecvStream), ConnectionError> {
+    let opening = connection.open_bi();
+    tokio::pin!(opening);
+    loop {
+        tokio::select! {
+            biased;
+            opened = &mut opening => return opened,
+            () = tokio::time::sleep(ROOM_WAIT) => {
+                packing.lock().refuse(&no_room(NO_ROOM), |entry| entry.is_impatient);
+            }
         }
-        let connection = self.connection.clone();
-        let opening = connection.open_bi();
-        tokio::pin!(opening);
-        if let Some(opened) = (&mut opening).now_or_never() {
-            return opened;
+    }
+}
+
+fn no_stream(error: &ConnectionError) -> CallError {
+    not_started(format!("no stream could be opened: {error}"))
+}
+
+impl Packing {
+    /// Sends all that waits; says whether nothing is left that nobody waits for room for.
+    fn send(&mut self, door: &Door) -> bool {
+        if self.awaits_room {
+            // By the task, as soon as there is some.
+            return true;
         }
+        // Before the queue is looked at: whoever comes behind that sends it, or has it sent.
+        door.is_taken.swap(false, Ordering::AcqRel);
         loop {
-            tokio::select! {
-                biased;
-                opened = &mut opening => return opened,
-                () = tokio::time::sleep(ROOM_WAIT) => {
-                    self.refuse(&no_room(NO_ROOM), |entry| entry.is_impatient);
-                }
+            let Some(first) = self.next() else { return true };
+            self.waiting.push_front(first);
+            match self.spare.take().map(Ok).or_else(|| self.connection.open_bi().now_or_never()) {
+                Some(Ok(stream)) => self.fill(stream),
+                Some(Err(error)) => self.refuse(&no_stream(&error), |_| true),
+                None => return false,
             }
         }
     }
 
     /// Gives a stream to those that are first, as many as go together.
-    fn send(&mut self, stream: (SendStream, RecvStream)) {
+    fn fill(&mut self, stream: (SendStream, RecvStream)) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         while entries.len() < MAX_PACK_ENTRIES
             && let Some(entry) = self.next()
@@ -173,7 +298,7 @@ impl Packing {
             pack.take(frame, call, max_body_bytes);
         }
         let open = Arc::clone(&self.streams);
-        tokio::spawn(async move {
+        begin_here(&self.home, async move {
             pack.run().await;
             drop(open);
         });

@@ -99,30 +99,38 @@ impl Carried {
 
     /// Gives its caller the outcome.
     pub(super) fn end(self, outcome: Outcome) {
-        self.settle(|_| outcome);
+        if let Some(caller) = self.end_unwoken(outcome) {
+            caller.wake();
+        }
     }
 
-    fn settle(&self, outcome: impl FnOnce(bool) -> Outcome) {
+    /// Leaves the outcome for its caller, who is still to be woken: those who are woken together come back together.
+    #[must_use]
+    pub(super) fn end_unwoken(self, outcome: Outcome) -> Option<Waker> {
+        self.settle(|_| outcome)
+    }
+
+    fn settle(&self, outcome: impl FnOnce(bool) -> Outcome) -> Option<Waker> {
         let mut state = self.0.lock();
         let (caller, was_sent) = match &mut *state {
             State::Waiting { caller } => (caller.take(), false),
             State::Sent { caller, .. } => (caller.take(), true),
-            State::Ended(_) | State::Left => return,
+            State::Ended(_) | State::Left => return None,
         };
         *state = State::Ended(outcome(was_sent));
-        drop(state);
-        if let Some(caller) = caller {
-            caller.wake();
-        }
+        caller
     }
 }
 
 impl Drop for Carried {
     fn drop(&mut self) {
-        self.settle(|was_sent| {
+        let caller = self.settle(|was_sent| {
             let reason = "the transport has ended";
             Err(if was_sent { unknown(reason) } else { not_started(reason.to_owned()) })
         });
+        if let Some(caller) = caller {
+            caller.wake();
+        }
     }
 }
 

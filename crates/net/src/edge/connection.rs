@@ -8,13 +8,14 @@ use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, ResetCode, VERSION, Welcome, frame_head};
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
+use tokio::runtime::Handle;
 
 use super::half_open::{Entrance, Place};
 use super::notices::Refusal;
 use super::offers::{Told, offers};
 use super::{NetConfig, Open, Serving, StreamGuard, exchange, issuing};
 use crate::convert;
-use crate::endpoint::code;
+use crate::endpoint::{code, sending};
 use crate::identity::{Clock, JOIN_ALPN, Member, Role, Validity};
 use crate::refusal;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
@@ -191,11 +192,20 @@ async fn serve_streams(connection: &Connection, serving: &Arc<Serving>, role: Ro
     if serving.is_draining() {
         serving.runtime.spawn(say_goaway(connection.clone(), "draining"));
     }
+    // Of the connections, whose task this is.
+    let home = Handle::current();
+    // Cloned by each stream that is under way.
+    let open = Arc::new(());
     while let Ok((send, receive)) = connection.accept_bi().await {
         serving.metrics.streams.inc();
         let guard = StreamGuard::new(serving, role);
         let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, serving.config.frames.clone()));
-        serving.runtime.spawn(exchange::answer_stream(guard, outgoing, incoming));
+        let answering = exchange::answer_stream(guard, home.clone(), outgoing, incoming);
+        let under_way = Arc::clone(&open);
+        serving.runtime.spawn(async move {
+            // One that is alone sends its answer itself. Where others are under way, the thread sends what all of them have written.
+            sending(|| Arc::strong_count(&under_way) <= 2, answering).await;
+        });
     }
 }
 

@@ -19,11 +19,13 @@ use callboard_core::{
 };
 use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
 
 use super::answer::answered;
 use super::pace::Pace;
 use super::writing::{Outcome, Writing};
 use super::{Serving, StreamGuard, streaming};
+use crate::endpoint::begin_here;
 use crate::identity::Role;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 use crate::{contained, convert};
@@ -47,8 +49,8 @@ pub(super) enum Fault {
     Refused(&'static str),
 }
 
-/// Answers all calls of a stream.
-pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incoming: Incoming) {
+/// Answers all calls of a stream. What is left to do behind that is done at `home`, where packets arrive.
+pub(super) async fn answer_stream(guard: StreamGuard, home: Handle, outgoing: Outgoing, incoming: Incoming) {
     let serving = Arc::clone(&guard.serving);
     let config = &serving.config;
     let mut exchange = Exchange {
@@ -68,9 +70,13 @@ pub(super) async fn answer_stream(guard: StreamGuard, outgoing: Outgoing, incomi
     match exchange.run().await {
         // Closing the endpoint would throw away what has not arrived: until then the stream is in hand.
         Ok(()) => {
-            if tokio::time::timeout(LAST_ACKNOWLEDGEMENT, exchange.outgoing.stopped()).await.is_err() {
-                exchange.outgoing.take_back();
-            }
+            let Exchange { mut outgoing, incoming, .. } = exchange;
+            begin_here(&home, async move {
+                if tokio::time::timeout(LAST_ACKNOWLEDGEMENT, outgoing.stopped()).await.is_err() {
+                    outgoing.take_back();
+                }
+                drop((outgoing, incoming, guard));
+            });
         }
         Err(Fault::Left) => {
             if exchange.has_calls() {

@@ -1,8 +1,12 @@
 //! One UDP socket with QUIC on it, on a thread of its own: workers that take all cores cannot make it miss its timers.
 //!
-//! What is read and written on streams runs wherever its caller does; packets, acknowledgements and timers are the thread's.
+//! What is read and written on streams runs wherever its caller does; packets that arrive, acknowledgements and timers are the thread's.
+//! What was written is sent by who wrote it, or by the thread.
 
+mod driven;
 mod ids;
+#[cfg(unix)]
+mod socket;
 mod thaw;
 mod thread;
 mod tuning;
@@ -15,6 +19,7 @@ use callboard_codec::wire::ResetCode;
 use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
 use socket2::{Domain, Protocol, Socket, Type};
 
+pub(crate) use self::driven::{Turn, begin_here, sending};
 use self::ids::ConnectionIds;
 pub(crate) use self::thread::LAST_PACKETS;
 use self::thread::OwnThread;

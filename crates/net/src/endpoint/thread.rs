@@ -4,6 +4,8 @@ use std::io;
 use std::net::UdpSocket;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +13,7 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, TokioRuntime};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use super::driven::drive;
 use super::thaw::thawing;
 use crate::testing::Faults;
 
@@ -44,7 +47,7 @@ impl OwnThread {
     }
 
     pub(super) fn runtime(&self, faults: Option<Faults>) -> OnThread {
-        OnThread { handle: self.handle.clone(), faults }
+        OnThread { handle: self.handle.clone(), faults, has_endpoint: AtomicBool::new(false) }
     }
 
     /// Ends the thread when the endpoint has said its last, without waiting for it here.
@@ -61,21 +64,32 @@ pub(super) struct OnThread {
     handle: Handle,
     /// Only in tests.
     faults: Option<Faults>,
+    /// The first task is the endpoint's own, who takes what arrives.
+    has_endpoint: AtomicBool,
 }
 
 impl Runtime for OnThread {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
         let _entered = self.handle.enter();
-        TokioRuntime.new_timer(at)
+        Box::pin(Timer { at, set_for: at, timer: TokioRuntime.new_timer(at) })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        self.handle.spawn(future);
+        match self.has_endpoint.swap(true, Ordering::Relaxed) {
+            true => drive(&self.handle, future),
+            false => drop(self.handle.spawn(future)),
+        }
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        let _entered = self.handle.enter();
-        let socket = thawing(TokioRuntime.wrap_udp_socket(socket)?, &self.handle);
+        #[cfg(unix)]
+        let socket = super::socket::socket(socket, &self.handle)?;
+        #[cfg(not(unix))]
+        let socket = {
+            let _entered = self.handle.enter();
+            TokioRuntime.wrap_udp_socket(socket)?
+        };
+        let socket = thawing(socket, &self.handle);
         Ok(match &self.faults {
             None => socket,
             Some(faults) => faults.over(socket, self.handle.clone()),
@@ -84,5 +98,37 @@ impl Runtime for OnThread {
 
     fn now(&self) -> Instant {
         TokioRuntime.now()
+    }
+}
+
+/// A timer that is set anew for what is sooner, and not for what is later: with each packet the next moment at which something is due
+/// comes nearer and goes away again, and each time that it came nearer the thread would be woken up to know it.
+#[derive(Debug)]
+struct Timer {
+    at: Instant,
+    /// Never later than that.
+    set_for: Instant,
+    timer: Pin<Box<dyn AsyncTimer>>,
+}
+
+impl AsyncTimer for Timer {
+    fn reset(mut self: Pin<&mut Self>, at: Instant) {
+        self.at = at;
+        if at < self.set_for {
+            self.set_for = at;
+            self.timer.as_mut().reset(at);
+        }
+    }
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.timer.as_mut().poll(context));
+            let at = self.at;
+            if at <= self.set_for {
+                return Poll::Ready(());
+            }
+            self.set_for = at;
+            self.timer.as_mut().reset(at);
+        }
     }
 }

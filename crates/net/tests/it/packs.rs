@@ -8,6 +8,7 @@ use callboard_codec::{DecodeLimits, Value};
 use callboard_core::{App, CallError, CallOptions, Caller, Instant, Limits, Stage};
 use callboard_net::testing::in_hand;
 use callboard_net::{Client, NetConfig, Trouble};
+use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -106,6 +107,34 @@ async fn a_call_does_not_wait_for_company_or_for_those_before_it() {
     gate.open.add_permits(1);
     first.await.unwrap().unwrap();
     served.comes_to_rest().await;
+}
+
+/// The first of those who come together sees to all of them, whatever becomes of itself.
+#[tokio::test]
+async fn calls_go_although_the_first_of_those_who_came_together_is_given_up() {
+    let (gate, app) = Gate::new();
+    let served = Served::start(app).await;
+    let client = served.client().await;
+    let company: Vec<_> = (0..4)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, i64>("/held", n).await })
+        })
+        .collect();
+    until(|| gate.begun.load(Ordering::SeqCst) == 4).await;
+    let call = |text: &str| Box::pin(client.call::<_, String>("/shout", text.to_owned()));
+    let (mut first, mut second) = (call("first"), call("second"));
+    assert!((&mut first).now_or_never().is_none());
+    assert!((&mut second).now_or_never().is_none());
+    drop(first);
+    assert_eq!(tokio::time::timeout(LONG, second).await.unwrap().unwrap(), "SECOND");
+    gate.open.add_permits(4);
+    for call in company {
+        call.await.unwrap().unwrap();
+    }
+    served.comes_to_rest().await;
+    // It had not been sent.
+    assert_eq!(gate.shouted.load(Ordering::SeqCst), 1);
 }
 
 /// In one pack: calls that end well, one that is refused, one that is slow, one that is late, one whose outcome is too large, and one

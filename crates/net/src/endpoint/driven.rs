@@ -1,0 +1,252 @@
+//! Work of the endpoint's thread that is done where it comes up.
+//!
+//! quinn gives each connection a task that packs, encrypts and sends what was written on it, woken by whoever writes. Were that task the
+//! thread's alone, every write would wait until the thread has woken up. So whoever writes does the work itself, at the end of its
+//! [turn](Turn), once for all that it has written. Everything else is the thread's: packets that arrive, timers, what is left over after
+//! a turn, and a connection whose work somebody else is at. It waits for none of them.
+
+use std::cell::RefCell;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+thread_local! {
+    /// What was woken in the turn of this thread, if it is in one.
+    static WOKEN: RefCell<Option<Vec<Arc<Driven>>>> = const { RefCell::new(None) };
+}
+
+/// What is written until this is dropped is sent then, on this thread. Held by nobody who waits for anything.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    is_outermost: bool,
+}
+
+impl Turn {
+    pub(crate) fn begin() -> Self {
+        let is_outermost = WOKEN.with_borrow_mut(|woken| {
+            let is_outermost = woken.is_none();
+            woken.get_or_insert_default();
+            is_outermost
+        });
+        Self { is_outermost }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_outermost {
+            return;
+        }
+        for driven in WOKEN.take().into_iter().flatten() {
+            match std::thread::panicking() {
+                true => driven.call_home(),
+                false => driven.work_here(),
+            }
+        }
+    }
+}
+
+/// Every turn of this work sends what it has written, where that is wanted when the turn begins.
+pub(crate) async fn sending<T>(is_wanted: impl Fn() -> bool, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    std::future::poll_fn(|context| {
+        let _turn = is_wanted().then(Turn::begin);
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Work that several threads may do, one at a time.
+struct Driven {
+    /// `None` when it is over.
+    work: Mutex<Option<Work>>,
+    /// The thread came while another one was at it.
+    is_missed: AtomicBool,
+    /// Its task on the thread.
+    task: AtomicWaker,
+    /// Where that is, and whether it was begun.
+    home: Handle,
+    is_at_home: AtomicBool,
+}
+
+impl std::fmt::Debug for Driven {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Driven")
+    }
+}
+
+/// Gives the work to a thread, and to all who take [turns](Turn) in which they wake it.
+pub(super) fn drive(home: &Handle, work: Work) {
+    let driven = Driven::new(home, work, true);
+    home.spawn(Home(driven));
+}
+
+/// Does the first step of some work here, and gives what is left to a thread: when it is woken, not before.
+pub(crate) fn begin_here(home: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+    Driven::new(home, Box::pin(work), false).work_here();
+}
+
+impl Driven {
+    fn new(home: &Handle, work: Work, is_at_home: bool) -> Arc<Self> {
+        Arc::new(Self {
+            work: Mutex::new(Some(work)),
+            is_missed: AtomicBool::new(false),
+            task: AtomicWaker::new(),
+            home: home.clone(),
+            is_at_home: AtomicBool::new(is_at_home),
+        })
+    }
+
+    /// Has the thread do the next step.
+    fn call_home(self: &Arc<Self>) {
+        match self.is_at_home.swap(true, Ordering::AcqRel) {
+            // One that has not looked yet looks first.
+            true => self.task.wake(),
+            false => drop(self.home.spawn(Home(Arc::clone(self)))),
+        }
+    }
+
+    /// One step, unless somebody else is at it; says whether it is over.
+    fn step(self: &Arc<Self>) -> Option<Poll<()>> {
+        let mut work = self.work.try_lock()?;
+        let Some(doing) = work.as_mut() else { return Some(Poll::Ready(())) };
+        let waker = Waker::from(Arc::clone(self));
+        let polled = doing.as_mut().poll(&mut Context::from_waker(&waker));
+        if polled.is_ready() {
+            *work = None;
+        }
+        Some(polled)
+    }
+
+    /// A step by one who has woken it.
+    fn work_here(self: &Arc<Self>) {
+        let calls_home = match self.step() {
+            // Somebody else is at it, who may have looked before there was anything.
+            None => true,
+            Some(Poll::Pending) => self.is_missed.swap(false, Ordering::SeqCst),
+            // What was never begun there needs no end there.
+            Some(Poll::Ready(())) => self.is_at_home.load(Ordering::Acquire),
+        };
+        if calls_home {
+            self.call_home();
+        }
+    }
+}
+
+impl Wake for Driven {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let noted = WOKEN.try_with(|woken| match woken.try_borrow_mut().ok()?.as_mut() {
+            Some(woken) => {
+                woken.push(Arc::clone(self));
+                Some(())
+            }
+            None => None,
+        });
+        if noted.ok().flatten().is_none() {
+            self.call_home();
+        }
+    }
+}
+
+/// The task on the thread. Dropped, it ends the work.
+struct Home(Arc<Driven>);
+
+impl Future for Home {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Self(driven) = &*self;
+        driven.task.register(context.waker());
+        if let Some(polled) = driven.step() {
+            return polled;
+        }
+        // Said before the second look: who has left between the two did not see it, and who leaves behind them does.
+        driven.is_missed.store(true, Ordering::SeqCst);
+        driven.step().unwrap_or(Poll::Pending)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // What waits for it holds it, and it holds what it waits for.
+        let work = self.0.work.lock().take();
+        drop(work);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Work that counts its steps, and leaves its waker to be woken by.
+    fn counted() -> (Arc<AtomicUsize>, Arc<Mutex<Option<Waker>>>, Work) {
+        let (steps, waker) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Option<Waker>>>::default());
+        let (counting, leaving) = (Arc::clone(&steps), Arc::clone(&waker));
+        let work = std::future::poll_fn(move |context| {
+            counting.fetch_add(1, Ordering::SeqCst);
+            *leaving.lock() = Some(context.waker().clone());
+            Poll::Pending
+        });
+        (steps, waker, Box::pin(work))
+    }
+
+    fn wake(waker: &Mutex<Option<Waker>>) {
+        let waker = waker.lock().take().unwrap();
+        waker.wake();
+    }
+
+    #[tokio::test]
+    async fn what_is_woken_in_a_turn_is_done_at_its_end_and_once() {
+        let (steps, waker, work) = counted();
+        drive(&Handle::current(), work);
+        tokio::task::yield_now().await;
+        assert_eq!(steps.load(Ordering::SeqCst), 1);
+        let outer = Turn::begin();
+        let inner = Turn::begin();
+        wake(&waker);
+        drop(inner);
+        assert_eq!(steps.load(Ordering::SeqCst), 1);
+        drop(outer);
+        assert_eq!(steps.load(Ordering::SeqCst), 2);
+        tokio::task::yield_now().await;
+        assert_eq!(steps.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_woken_outside_a_turn_is_done_at_home() {
+        let (steps, waker, work) = counted();
+        drive(&Handle::current(), work);
+        tokio::task::yield_now().await;
+        wake(&waker);
+        assert_eq!(steps.load(Ordering::SeqCst), 1);
+        tokio::task::yield_now().await;
+        assert_eq!(steps.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn the_end_of_the_thread_is_the_end_of_its_work() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (steps, waker, work) = counted();
+        drive(runtime.handle(), work);
+        runtime.block_on(tokio::task::yield_now());
+        let held = Arc::downgrade(&steps);
+        drop((runtime, steps));
+        assert!(held.upgrade().is_none());
+        let turn = Turn::begin();
+        wake(&waker);
+        drop(turn);
+    }
+}
