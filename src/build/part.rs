@@ -55,6 +55,7 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
         .ageing(planned.ageing.value)
         .pinned_to(planned.affinity.value.clone());
     let settings = stage.settings().clone().with_max_abandoned_threads(planned.max_abandoned_threads.value);
+    let settings = settings.with_revision(planned.revision.value as u64);
     stage = stage.with_settings(settings);
     if let Some(timeout) = planned.timeout.value {
         stage = stage.timeout(timeout);
@@ -174,6 +175,7 @@ cost = "rows"
 max_cost = 2
 ageing = "13s"
 affinity = [1, 0]
+revision = 3
 
 [[route]]
 path = "/x"
@@ -201,6 +203,7 @@ stages = "x"
         assert_eq!(settings.timeout(), Some(Duration::from_secs(11)));
         assert_eq!(settings.max_abandoned_threads(), 2);
         assert_eq!(settings.affinity(), [1, 0]);
+        assert_eq!(settings.revision(), 3);
     }
 
     #[tokio::test]

@@ -502,7 +502,7 @@ pub static ALL: [&Name; 32] = [
 pub(crate) mod stage {
     use callboard_core::Contract;
 
-    use super::super::form::{Cores, Maybe, OneOf};
+    use super::super::form::{Cores, Maybe, OneOf, Weights};
     use super::super::stage::CostUnit;
     use super::{Count, Duration, HOUR, QUEUE_RANGE, Span};
 
@@ -517,6 +517,8 @@ pub(crate) mod stage {
     pub(crate) const MAX_COST: &str = "max_cost";
     pub(crate) const AGEING: &str = "ageing";
     pub(crate) const AFFINITY: &str = "affinity";
+    pub(crate) const REVISION: &str = "revision";
+    pub(crate) const SPLIT: &str = "split";
 
     pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
     /// Longer than a minute is no batching but a schedule.
@@ -539,6 +541,9 @@ pub(crate) mod stage {
     pub(crate) static AGEING_FORM: Span = Span(Duration::from_millis(1)..=HOUR);
     /// As many cores as Linux can be built for.
     pub(crate) static AFFINITY_FORM: Cores = Cores(0..=8191);
+    pub(crate) static REVISION_FORM: Count = Count(0..=999_999);
+    /// More revisions than that at a time are no roll-out; a part of a millionth is no part.
+    pub(crate) static SPLIT_FORM: Weights = Weights { revisions: 0..=999_999, weights: 0..=1_000_000, at_most: 16 };
 }
 
 /// The settings of one route. They stand beside its `path` in the file and nowhere else.

@@ -10,12 +10,13 @@ use super::kind::StageKind;
 use super::setting::stage::{
     AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, MAX_ABANDONED_THREADS,
     MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
-    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, TIMEOUT, TIMEOUT_FORM,
+    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
+    TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 
 /// The keys that every stage has, whatever its kind.
-const COMMON: [&str; 13] = [
+const COMMON: [&str; 15] = [
     "name",
     "kind",
     MAX_BATCH_SIZE,
@@ -29,6 +30,8 @@ const COMMON: [&str; 13] = [
     MAX_COST,
     AGEING,
     AFFINITY,
+    REVISION,
+    SPLIT,
 ];
 
 /// What one entry counts for beside [`StagePlan::max_cost`].
@@ -73,6 +76,10 @@ pub struct StagePlan {
     pub ageing: Sourced<Duration>,
     /// The cores that the workers are pinned to; empty for any.
     pub affinity: Sourced<Vec<usize>>,
+    /// Which revision of the stage this node runs.
+    pub revision: Sourced<usize>,
+    /// How this node divides its calls between the revisions that the nodes of the cluster run; empty: it does not.
+    pub split: Sourced<Vec<(u64, u32)>>,
 }
 
 /// A key that belongs to the kind of a stage, as it stands in the file.
@@ -103,6 +110,8 @@ impl StagePlan {
             max_cost: by_default(None),
             ageing: by_default(DEFAULT_AGEING),
             affinity: by_default(Vec::new()),
+            revision: by_default(0),
+            split: by_default(Vec::new()),
             kind,
         }
     }
@@ -142,6 +151,8 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     set(&mut stage.max_cost, section.read(MAX_COST, &MAX_COST_FORM)?);
     set(&mut stage.ageing, section.read(AGEING, &AGEING_FORM)?);
     set(&mut stage.affinity, section.read(AFFINITY, &AFFINITY_FORM)?);
+    set(&mut stage.revision, section.read(REVISION, &REVISION_FORM)?);
+    set(&mut stage.split, section.read(SPLIT, &SPLIT_FORM)?);
     check_effect(&section, &stage)?;
     Ok(stage)
 }

@@ -390,7 +390,7 @@ fn a_stage_only_in_a_branch_is_used() {
 #[test]
 fn the_knobs_of_a_stage_are_read_and_explained_with_their_lines() {
     let knobs = "contract = \"at_most_once\"\ntimeout = \"2s\"\nmax_abandoned_threads = 1\ncost = \"rows\"\n\
-                 max_cost = 4096\nageing = \"1s\"\naffinity = [2, 3]";
+                 max_cost = 4096\nageing = \"1s\"\naffinity = [2, 3]\nrevision = 2\nsplit = { 10 = 1, 2 = 9 }";
     let plan = plan(&DIGITS.replacen("max_delay = \"5ms\"", knobs, 1)).unwrap();
     let text = Explanation(&plan).to_string();
     let stage = text.split("\n\n").find(|part| part.starts_with("stage digits")).unwrap();
@@ -402,6 +402,8 @@ fn the_knobs_of_a_stage_are_read_and_explained_with_their_lines() {
         "max_cost 4096 line 17",
         "ageing 1s line 18",
         "affinity [2, 3] line 19",
+        "revision 2 line 20",
+        "split { 2 = 9, 10 = 1 } line 21",
     ] {
         let is_there = stage.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
         assert!(is_there, "{row} is not in {stage}");
@@ -449,6 +451,17 @@ fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
             "affinity = [1, 1]",
             "affinity: expected a list of different cores from 0 to 8191, such as [0, 1], found a value of type array",
         ),
+        (
+            "split = { 1 = 0 }",
+            "split: expected weights from 0 to 1000000 of at most 16 revisions, such as { 1 = 9, 2 = 1 }, \
+             found a value of type table",
+        ),
+        (
+            "split = { 01 = 1 }",
+            "split: expected weights from 0 to 1000000 of at most 16 revisions, such as { 1 = 9, 2 = 1 }, \
+             found a value of type table",
+        ),
+        ("revision = -1", "revision: expected a whole number from 0 to 999999, found -1"),
         ("affinty = [1]", "unknown key `affinty`; did you mean `affinity`?"),
     ];
     for (written, expected) in cases {

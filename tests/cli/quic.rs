@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::support::{Server, callboard, directory, failure};
+use crate::support::{Server, callboard, directory, directory_with, failure};
 
 /// A server of the digits with a QUIC port, and where that is.
 pub(crate) fn serve(state: &Path) -> (Server, String) {
@@ -138,4 +138,30 @@ fn a_node_that_joins_another_is_known_to_it() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     first.signal("TERM");
     assert_eq!(first.wait(), Some(0), "{:?}", first.said);
+}
+
+/// A stage of which the two nodes run different revisions, told by its labels.
+fn labels(revision: u32, names: &str) -> std::path::PathBuf {
+    let split = "split = { 1 = 3, 2 = 1 }";
+    let stage = format!("name = \"name\"\nkind = \"labels\"\nnames = {names}\nrevision = {revision}\n{split}");
+    directory_with(&format!("[[stage]]\n{stage}\n[[route]]\npath = \"/name\"\nstages = \"name\"\n"))
+}
+
+#[test]
+fn calls_are_divided_between_the_revisions_that_nodes_run() {
+    let state = directory();
+    let start = |file: &Path, words: &[&str]| {
+        let mut command =
+            callboard(["serve", "--log", "callboard_net=info", "--http", "127.0.0.1:0"].iter().chain(words));
+        command.arg(file).env("XDG_STATE_HOME", &state);
+        Server::start(command)
+    };
+    let mut new = start(&labels(2, r#"["new", "other"]"#), &["--quic", "127.0.0.1:0"]);
+    let address = new.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+    let mut old = start(&labels(1, r#"["old", "other"]"#), &["--join", &address]);
+    old.wait_for("linked");
+    let head = "POST /name HTTP/1.1\r\ncontent-type: application/json";
+    let answers: Vec<String> = (0..40).map(|_| old.request(head, b"[0.9, 0.1]").body).collect();
+    let of = |name: &str| answers.iter().filter(|answer| answer.contains(name)).count();
+    assert_eq!((of("old"), of("new")), (30, 10), "{answers:?}");
 }

@@ -135,10 +135,13 @@ fn http_address(plan: &Plan) -> SocketAddr {
     if joins && http.source == Source::Default { ANY_LOOPBACK_PORT } else { http.value }
 }
 
-/// Lets stages run on the other nodes: those that are named, and those that name this one.
+/// Lets stages run on the other nodes: those that are named, and those that name this one. Their calls are divided as the plan has it.
 fn join(quic: &Edge, server: &Server, plan: &Plan) -> Result<(), CliError> {
     let view = Static::new(plan.settings.join.value.iter().copied());
     let cluster = Cluster::start(quic, Arc::new(view));
+    for stage in plan.stages.iter().filter(|stage| !stage.split.value.is_empty()) {
+        cluster.split(&stage.name.value, stage.split.value.iter().copied());
+    }
     let joined = server.node().handle().join(cluster);
     joined.map_err(|error| CliError::because("could not join", &error))
 }

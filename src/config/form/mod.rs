@@ -4,6 +4,7 @@
 //! refuses with one message, `expected …, found …`; the expectation names the limits.
 
 mod network;
+mod weights;
 mod words;
 
 use std::ops::RangeInclusive;
@@ -16,6 +17,7 @@ use super::units;
 
 pub use self::network::AdminAddress;
 pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, MaybeListen, Pages, Peers};
+pub(crate) use self::weights::Weights;
 pub use self::words::SecretSource;
 pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter};
 
