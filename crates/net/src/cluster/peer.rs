@@ -185,3 +185,21 @@ fn address_bits(address: SocketAddr) -> u64 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_that_fails_there_is_left_alone_and_the_others_are_not() {
+        let (peer, now) = (Arc::new(Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)))), Instant::now());
+        for _ in 0..10 {
+            let in_hand = [peer.begin("bad", now), peer.begin("good", now)];
+            peer.note("bad", |standing| standing.lost(now));
+            peer.note("good", |standing| standing.answered(now, Duration::from_millis(1), None));
+            drop(in_hand);
+        }
+        peer.note("bad", |standing| assert!(standing.breaker.out_of_order_until(now).is_some()));
+        peer.note("good", |standing| assert!(standing.breaker.out_of_order_until(now).is_none()));
+    }
+}

@@ -340,3 +340,24 @@ async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
     gateway.served.comes_to_rest().await;
     assert_eq!(runs(&begun), 5);
 }
+
+/// Both are full, and each is asked once for each call, within the retry budget.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_peer_is_asked_twice_for_a_call() {
+    let count = Arc::default();
+    let full = || {
+        let limits = Limits { max_in_flight: 0, ..Limits::default() };
+        Served::start(App::new().route("/double", doubling(&count)).limits(limits))
+    };
+    let (first, second) = (full().await, full().await);
+    let pipeline = Pipeline::<i64, i64>::elsewhere("double");
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
+    gateway.is_linked_to(2).await;
+    for _ in 0..5 {
+        let error = gateway.call(1).await.unwrap_err();
+        assert_eq!((error.kind(), error.was_started()), (ErrorKind::Overloaded, false), "{error}");
+    }
+    let metrics = gateway.served.edge.metrics();
+    assert!(metrics.contains("callboard_net_peers_asked_total{heard=\"overloaded\"} 10\n"), "{metrics}");
+    assert_eq!(runs(&count), 0);
+}
