@@ -73,7 +73,7 @@ impl Media {
 
 /// A text that is no base64.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not base64: {0}")]
+#[error("not base64: {}", .0.to_string().trim_end_matches('.'))]
 pub struct NotBase64(base64::DecodeError);
 
 impl Deref for Media {
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(read(r#"{"files": ["AP8=", ""]}"#), Ok(()));
         for (json, words) in [
-            (r#"{"files": ["AP8=", "?"]}"#, "not base64"),
+            (r#"{"files": ["AP8=", "?AP8"]}"#, "not base64: Invalid symbol 63, offset 0 at $"),
             (r#"{"files": ["AP8=", 7]}"#, "int, expected bytes or base64 as text"),
         ] {
             let told = read(json).unwrap_err();
