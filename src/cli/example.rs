@@ -18,6 +18,7 @@ pub(crate) fn welcome(
     took: Duration,
 ) -> String {
     let base = base_of(plan, address);
+    let needs_key = plan.settings.api_keys.value.is_some();
     let mut text = format!(
         "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
         env!("CARGO_PKG_VERSION"),
@@ -38,7 +39,7 @@ pub(crate) fn welcome(
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  POST {}  {stages}", route.name());
         let file = example_file(plan, route.name());
-        if let Some(command) = callboard_http::curl(&route, &base, file.as_deref()) {
+        if let Some(command) = callboard_http::curl(&route, &base, file.as_deref(), needs_key) {
             let _ = write!(text, "\n    {command}");
         }
     }

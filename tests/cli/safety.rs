@@ -15,7 +15,9 @@ fn seven(server: &Server, headers: &str) -> Answer {
 fn keys_from_a_file_let_requests_in_up_to_their_limits() {
     let file = directory().join("keys");
     fs::write(&file, format!("# ours\nweb {KEY} 2/h\n")).unwrap();
-    let server = Server::digits(&["--api-keys", file.to_str().unwrap(), "--rate-limit", "100/s"]);
+    let mut server = Server::digits(&["--api-keys", file.to_str().unwrap(), "--rate-limit", "100/s"]);
+    let line = server.wait_for("curl ");
+    assert!(line.ends_with(" -H \"x-api-key: $API_KEY\""), "a line that is pasted works: {line}");
     assert_eq!(seven(&server, "").status, 401);
     let with_key = format!("\r\nauthorization: Bearer {KEY}");
     assert_eq!([0; 3].map(|_| seven(&server, &with_key).status), [200, 200, 429]);

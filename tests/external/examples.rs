@@ -10,24 +10,33 @@ use crate::tool::{CURL, EXAMPLES, PYTHON, Tool};
 /// What is served, and how many replies its examples get.
 const SERVED: [(&str, usize); 3] = [("examples/digits", 1), ("examples/graph", 4), ("examples/digits/digits.onnx", 1)];
 
+/// What a server asks for that asks for a key.
+const KEY: &str = "a-key-of-the-tests-0123456789";
+
 /// The program for a running server, in a file.
-fn program(served: &str, language: &str, server: &Server) -> PathBuf {
-    let output = callboard(["examples", served, "--lang", language, "--http", &server.address]).output().unwrap();
+fn program(served: &str, language: &str, server: &Server, keys: &[&str]) -> PathBuf {
+    let words = ["examples", served, "--lang", language, "--http", &server.address];
+    let output = callboard(words.iter().chain(keys)).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let file = directory().join("program");
     std::fs::write(&file, output.stdout).unwrap();
     file
 }
 
-/// Runs the programs of a language; gives all that they printed.
-fn run_all(language: &str, interpreter: &[&str]) -> Vec<String> {
-    let run = |(served, _)| {
-        let server = Server::start(callboard(["serve", served, "--http", "127.0.0.1:0"]));
+/// Runs the programs of a language against servers that ask for a key, and for none; gives all that they printed.
+fn run_all(language: &str, interpreter: &[&str]) -> Vec<(String, (&'static str, usize))> {
+    let file = directory().join("keys");
+    std::fs::write(&file, format!("tests {KEY}\n")).unwrap();
+    let keys = ["--api-keys", file.to_str().unwrap()];
+    let run = |served: &str, keys: &[&str]| {
+        let server = Server::start(callboard(["serve", served, "--http", "127.0.0.1:0"].iter().chain(keys)));
         let mut command = Command::new(interpreter[0]);
-        command.args(&interpreter[1..]).arg(program(served, language, &server)).current_dir(env!("CARGO_MANIFEST_DIR"));
-        process::run(&mut command, PATIENCE).unwrap_or_else(|error| panic!("{served}: {error}"))
+        command.args(&interpreter[1..]).arg(program(served, language, &server, keys));
+        command.env("API_KEY", KEY).current_dir(env!("CARGO_MANIFEST_DIR"));
+        process::run(&mut command, PATIENCE).unwrap_or_else(|error| panic!("{served} {keys:?}: {error}"))
     };
-    SERVED.into_iter().map(run).collect()
+    let all = SERVED.into_iter().flat_map(|served| [(served, &keys[..]), (served, &[])]);
+    all.map(|(served, keys)| (run(served.0, keys), served)).collect()
 }
 
 fn is_there(tool: Tool, program: &str) -> bool {
@@ -41,7 +50,7 @@ fn the_lines_for_curl_run() {
     }
     // What curl itself does not take for a failure, an error's status, is one here.
     let shell = r#"curl() { command curl --silent --show-error --fail "$@" && echo; }; . "$0""#;
-    for (printed, (served, replies)) in run_all("curl", &["sh", "-e", "-c", shell]).iter().zip(SERVED) {
+    for (printed, (served, replies)) in run_all("curl", &["sh", "-e", "-c", shell]) {
         assert_eq!(printed.lines().count(), replies, "{served}: {printed}");
         assert!(served.ends_with("onnx") || printed.contains("\"7\""), "{served}: {printed}");
     }
@@ -52,7 +61,7 @@ fn the_programs_for_python_run() {
     if !is_there(PYTHON, "python3") {
         return;
     }
-    for (printed, (served, replies)) in run_all("python", &["python3", "-B"]).iter().zip(SERVED) {
+    for (printed, (served, replies)) in run_all("python", &["python3", "-B"]) {
         assert_eq!(printed.lines().count(), replies, "{served}: {printed}");
         assert!(served.ends_with("onnx") || printed.contains("'7'"), "{served}: {printed}");
     }

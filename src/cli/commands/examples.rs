@@ -18,7 +18,8 @@ pub(crate) fn run(service: Service, language: Language) -> Result<(), CliError> 
         let routes = node.client().routes();
         let with_files: Vec<(&Route, _)> =
             routes.iter().map(|route| (&**route, example_file(&plan, route.name()))).collect();
-        let program = callboard_http::snippet(language, &with_files, &base);
+        let needs_key = plan.settings.api_keys.value.is_some();
+        let program = callboard_http::snippet(language, &with_files, &base, needs_key);
         node.abort();
         Ok(program)
     })?;

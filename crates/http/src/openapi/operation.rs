@@ -313,7 +313,7 @@ pub(super) fn parameters() -> Value {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
             "GrpcTimeout" => {
-                json!({ "type": "string", "pattern": "^(?=[0-9]*[1-9])[0-9]{1,8}[HMSmun]$", "examples": ["30S"] })
+                json!({ "type": "string", "pattern": "^(?=[0-9]*[1-9])[0-9]{1,8}[HMSmun]$" })
             }
             "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"], "default": "normal" }),
             "Explain" => json!({ "type": "string", "enum": ["0", "1"], "default": "0" }),

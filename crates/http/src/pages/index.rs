@@ -39,13 +39,13 @@ struct Listed {
 }
 
 impl Listed {
-    fn new(route: &Route, base: &str) -> Self {
+    fn new(route: &Route, base: &str, needs_key: bool) -> Self {
         Self {
             path: route.name().to_owned(),
             summary: route.summary().to_owned(),
             stages: route.stages().iter().map(ToString::to_string).collect(),
             accepts: accepted(route.input()).into_iter().map(str::to_owned).collect(),
-            curl: curl(route, base, None),
+            curl: curl(route, base, None, needs_key),
         }
     }
 }
@@ -62,7 +62,7 @@ pub(super) async fn index(
         title: &sources.info.title,
         version: &sources.info.version,
         ready: sources.client.health().ready,
-        routes: sources.client.routes().iter().map(|route| Listed::new(route, &base)).collect(),
+        routes: sources.client.routes().iter().map(|route| Listed::new(route, &base, sources.info.needs_key)).collect(),
         pages: ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"],
     };
     if prefers_html(&headers) { Html(page(&index)).into_response() } else { Json(index).into_response() }

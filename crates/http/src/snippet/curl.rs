@@ -4,22 +4,23 @@ use std::path::Path;
 
 use callboard_core::Route;
 
-use super::{Body, Example, NOTHING, accept};
+use super::{Body, Example, KEY_VARIABLE, NOTHING, accept};
 use crate::openapi::example_of;
 
 /// Longer lines are not pasted by anybody.
 const MAX_EXAMPLE_BYTES: usize = 400;
 
-/// The line that calls `route` at `base`, such as `http://localhost:8000`; `file` is one that fits as its body.
+/// The line that calls `route` at `base`, such as `http://localhost:8000`; `file` is one that fits as its body. With `needs_key` it
+/// shows the key in the variable `API_KEY`.
 ///
 /// A route for raw bodies is called with a file, named `FILE` where there is none to name. Others are called with the
 /// example of the OpenAPI document; there is no line where that has none, or one too long for a person to paste.
 #[must_use]
-pub fn curl(route: &Route, base: &str, file: Option<&Path>) -> Option<String> {
+pub fn curl(route: &Route, base: &str, file: Option<&Path>, needs_key: bool) -> Option<String> {
     // A stream is shown as it comes.
     let url = format!("{}{base}{}", if route.streams() { "-N " } else { "" }, route.name());
     let file = file.map(|file| quoted(&file.display().to_string()));
-    match (route.input().raw_body(), file) {
+    let line = match (route.input().raw_body(), file) {
         (Some(raw), file) => {
             Some(format!("curl -F {}=@{} {url}", quoted(&raw.field), file.unwrap_or_else(|| "FILE".to_owned())))
         }
@@ -29,16 +30,23 @@ pub fn curl(route: &Route, base: &str, file: Option<&Path>) -> Option<String> {
             (json.len() <= MAX_EXAMPLE_BYTES)
                 .then(|| format!("curl {url} -H 'content-type: application/json' -d {}", quoted(&json)))
         }
-    }
+    };
+    line.map(|line| line + &key(needs_key))
+}
+
+/// What a line has behind it where a key is needed.
+fn key(needs_key: bool) -> String {
+    if needs_key { format!(" -H \"x-api-key: ${KEY_VARIABLE}\"") } else { String::new() }
 }
 
 /// A line for each route, with its title above it.
-pub(super) fn script(examples: &[Example], base: &str) -> String {
-    let lines: Vec<String> = examples.iter().map(|example| line(example, base)).collect();
-    lines.join("\n")
+pub(super) fn script(examples: &[Example], base: &str, needs_key: bool) -> String {
+    let lines: Vec<String> = examples.iter().map(|example| line(example, base, &key(needs_key))).collect();
+    let note = if needs_key { format!("# {KEY_VARIABLE} is one of the server's keys.\n\n") } else { String::new() };
+    note + &lines.join("\n")
 }
 
-fn line(example: &Example, base: &str) -> String {
+fn line(example: &Example, base: &str, key: &str) -> String {
     let body = match &example.body {
         Body::Nothing => return format!("# {} {NOTHING}\n", example.route),
         Body::Json(json) => format!("-H 'content-type: application/json' -d {}", quoted(&json.to_string())),
@@ -48,7 +56,7 @@ fn line(example: &Example, base: &str) -> String {
         }
     };
     let stream = if example.streams { format!("-N -H 'accept: {}' ", accept(true)) } else { String::new() };
-    format!("# {}\ncurl {base}{} {stream}{body}\n", example.title(), quoted(&example.route))
+    format!("# {}\ncurl {base}{} {stream}{body}{key}\n", example.title(), quoted(&example.route))
 }
 
 /// As one word of a POSIX shell.

@@ -1,7 +1,8 @@
 //! Programs that call the routes of a node and work as they are printed: from each route's own example, for the languages
 //! that people ask for.
 //!
-//! A route without an example that can be shown gets a comment instead of a call, so that the rest still runs. Pure.
+//! A route without an example that can be shown gets a comment instead of a call, so that the rest still runs. A key, where the
+//! node asks for one, is in no program: each takes it from the variable [`KEY_VARIABLE`]. Pure.
 
 mod curl;
 mod python;
@@ -29,16 +30,19 @@ pub enum Language {
 }
 
 /// One program that calls all of `routes`, each with the file that fits as its body where there is one, at `base`, such as
-/// `http://localhost:8000`.
+/// `http://localhost:8000`, where `needs_key` says whether callers have to show a key.
 #[must_use]
-pub fn snippet(language: Language, routes: &[(&Route, Option<PathBuf>)], base: &str) -> String {
+pub fn snippet(language: Language, routes: &[(&Route, Option<PathBuf>)], base: &str, needs_key: bool) -> String {
     let examples: Vec<Example> = routes.iter().map(|(route, file)| Example::of(route, file.as_deref())).collect();
     match language {
-        Language::Curl => curl::script(&examples, base),
-        Language::Python => python::program(&examples, base),
-        Language::Rust => rust::program(&examples, base),
+        Language::Curl => curl::script(&examples, base, needs_key),
+        Language::Python => python::program(&examples, base, needs_key),
+        Language::Rust => rust::program(&examples, base, needs_key),
     }
 }
+
+/// The variable that a program takes its key from. None of `CALLBOARD_*`, which are the server's own.
+const KEY_VARIABLE: &str = "API_KEY";
 
 /// A route as a snippet shows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,20 +152,34 @@ curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.
 
 # /none has no example that could be shown here
 "##;
-        assert_eq!(curl::script(&examples(), "http://h:1"), expected);
+        assert_eq!(curl::script(&examples(), "http://h:1", false), expected);
+    }
+
+    /// Each by the variable, and none by a key.
+    #[test]
+    fn every_program_shows_a_key_where_one_is_needed() {
+        let (curl, python) = (curl::script(&examples(), "x", true), python::program(&examples(), "x", true));
+        assert_eq!(curl.matches(" -H \"x-api-key: $API_KEY\"\n").count(), 4, "{curl}");
+        assert_eq!(python.matches(", \"x-api-key\": os.environ[\"API_KEY\"]}\n").count(), 2, "{python}");
+        assert!(python.contains("import json\nimport os\nimport urllib"), "{python}");
+        let rust = rust::program(&examples(), "x", true);
+        let expected = "    let mut call = Call::post(route, media_type, body);
+    call.headers.push((\"x-api-key\".to_owned(), std::env::var(\"API_KEY\")?));
+    let request = call.prepare(origin, Protocol::Http1)?;\n";
+        assert!(rust.contains(expected), "{rust}");
     }
 
     #[test]
     fn python_has_pythons_words_and_only_what_it_uses() {
-        let program = python::program(&examples(), "http://h:1");
+        let program = python::program(&examples(), "http://h:1", false);
         assert!(program.contains(r##"{"say": "it's \"#1\"\n\\", "on": [True, None, 1.5]}"##), "{program}");
         assert!(program.contains("def stream("), "{program}");
-        assert!(!python::program(&examples()[2..3], "x").contains("def stream("));
+        assert!(!python::program(&examples()[2..3], "x", false).contains("def stream("));
     }
 
     #[test]
     fn rust_has_texts_that_end_where_they_should() {
-        let program = rust::program(&examples(), "http://h:1");
+        let program = rust::program(&examples(), "http://h:1", false);
         assert!(program.contains(r###"r##"{"say":"it's \"#1\"\n\\","on":[true,null,1.5]}"##"###), "{program}");
         assert!(program.contains(r#"std::fs::read("a dir/it's.png")?"#), "{program}");
     }

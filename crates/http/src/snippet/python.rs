@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{Body, Example, NOTHING, accept};
+use super::{Body, Example, KEY_VARIABLE, NOTHING, accept};
 
 const IMPORTS: &str = "import json\nimport urllib.request\n";
 
@@ -28,17 +28,24 @@ def stream(route, body, content_type):
 "#;
 
 /// The helpers that are needed, then a call for each route.
-pub(super) fn program(examples: &[Example], base: &str) -> String {
+pub(super) fn program(examples: &[Example], base: &str, needs_key: bool) -> String {
     debug_assert!(CALL.contains(accept(false)) && STREAM.contains(accept(true)));
-    let mut program = format!("{IMPORTS}\nBASE = {}\n", text(base));
+    let mut program = match needs_key {
+        true => {
+            format!("# {KEY_VARIABLE} is one of the server's keys.\n\nimport json\nimport os\nimport urllib.request\n")
+        }
+        false => IMPORTS.to_owned(),
+    };
+    // Writing to a string cannot fail.
+    let _ = write!(program, "\nBASE = {}\n", text(base));
     for (streams, helper) in [(false, CALL), (true, STREAM)] {
         if examples.iter().any(|example| example.streams == streams && example.body != Body::Nothing) {
-            program.push_str(helper);
+            let key = format!(", \"x-api-key\": os.environ[\"{KEY_VARIABLE}\"]}}\n");
+            program.push_str(&if needs_key { helper.replace("}\n", &key) } else { helper.to_owned() });
         }
     }
     program.push('\n');
     for example in examples {
-        // Writing to a string cannot fail.
         let _ = write!(program, "\n{}", called(example));
     }
     program

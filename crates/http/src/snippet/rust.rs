@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Body, Example, NOTHING};
+use super::{Body, Example, KEY_VARIABLE, NOTHING};
 
 const HEAD: &str = r#"//! Calls every route of BASE once, or of the server that its first argument names.
 //!
@@ -28,7 +28,7 @@ const TAIL: &str = r#"    Ok(())
 
 /// Sends one request and writes its answer as it comes.
 async fn call(origin: &Origin, route: &str, media_type: &str, body: Vec<u8>) -> Result<(), Box<dyn Error>> {
-    let request = Call::post(route, media_type, body).prepare(origin, Protocol::Http1)?;
+PREPARED
     let mut connection = Connection::open(origin, Protocol::Http1).await?;
     let mut answer = connection.send(&request).await?;
     let mut stdout = io::stdout();
@@ -43,14 +43,24 @@ async fn call(origin: &Origin, route: &str, media_type: &str, body: Vec<u8>) -> 
 }
 "#;
 
+const PREPARED: &str = "    let request = Call::post(route, media_type, body).prepare(origin, Protocol::Http1)?;";
+
+const PREPARED_WITH_KEY: &str = r#"    let mut call = Call::post(route, media_type, body);
+    call.headers.push(("x-api-key".to_owned(), std::env::var("KEY")?));
+    let request = call.prepare(origin, Protocol::Http1)?;"#;
+
 /// One `main` with a call for each route.
-pub(super) fn program(examples: &[Example], base: &str) -> String {
+pub(super) fn program(examples: &[Example], base: &str, needs_key: bool) -> String {
     let mut program = HEAD.replace("VERSION", env!("CARGO_PKG_VERSION")).replace("BASE", base);
     for example in examples {
         // Writing to a string cannot fail.
         let _ = write!(program, "\n{}", called(example));
     }
-    program.push_str(TAIL);
+    let prepared = match needs_key {
+        true => PREPARED_WITH_KEY.replace("KEY", KEY_VARIABLE),
+        false => PREPARED.to_owned(),
+    };
+    program.push_str(&TAIL.replace("PREPARED", &prepared));
     program
 }
 

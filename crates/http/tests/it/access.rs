@@ -54,7 +54,10 @@ async fn a_stranger_learns_how_the_service_does_and_is_called_but_not_what_it_co
 
 #[tokio::test]
 async fn the_document_says_that_a_key_is_needed() {
-    let document = Server::of_app(app(), with_keys(|_| {})).await.get("/openapi.json").await.json();
+    let server = Server::of_app(app(), with_keys(|_| {})).await;
+    let greet = &server.get("/").await.json()["routes"][0]["curl"];
+    assert!(greet.as_str().unwrap().ends_with(" -H \"x-api-key: $API_KEY\""), "{greet}");
+    let document = server.get("/openapi.json").await.json();
     assert_eq!(document["components"]["securitySchemes"]["header"]["name"], "x-api-key");
     assert_eq!(document["security"].as_array().unwrap().len(), 2);
     let responses = &document["paths"]["/mirror"]["post"]["responses"];
