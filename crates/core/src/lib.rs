@@ -97,7 +97,9 @@ pub use stage::{
     Rows, Stage, StageSettings, StreamStage,
 };
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
-pub use timeline::{BatchFacts, BatchObserver, EndedBatch, Recorder, Run, RunEnd, SpanId, Timeline, Visit};
+pub use timeline::{
+    BatchFacts, BatchObserver, CallTracer, EndedBatch, NodeFacts, Recorder, Run, RunEnd, SpanId, Timeline, Visit,
+};
 pub use worker::{AsyncWorker, Batch, ItemContext, NotEmitted, Outputs, Replica, StreamWorker, Worker};
 
 /// The actor library whose `Actor` trait users implement; see [`ActorSpec`].

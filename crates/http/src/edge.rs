@@ -17,7 +17,7 @@ use axum::http::header::{CONNECTION, HOST, HeaderValue};
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::{Client, Instant, Route};
+use callboard_core::{CallTracer, Client, Instant, Route};
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
@@ -39,7 +39,7 @@ use crate::repository::Repository;
 use crate::request_id::{NAMING, RequestId, RequestIds, X_REQUEST_ID};
 use crate::server::ServeError;
 use crate::server_timing::{SERVER_TIMING, error_timing};
-use crate::spans::{SampleRatio, SpanSink, Tracer};
+use crate::spans::{OtherDoor, SampleRatio, SpanSink, Tracer};
 use crate::tls::Tls;
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
@@ -131,6 +131,14 @@ impl Edge {
     /// this part. Takes one sink; another one gets nothing.
     pub fn give_spans_to(&self, sink: Arc<dyn SpanSink>, ratio: SampleRatio) {
         let _ = self.0.tracer.set(Arc::new(Tracer::new(ratio, sink)));
+    }
+
+    /// Gives another door of the same node a part in it: the spans of its calls go to the same sink, where their callers' trace is
+    /// recorded. `None` where there is no sink.
+    #[must_use]
+    pub fn call_tracer(&self) -> Option<Arc<dyn CallTracer>> {
+        let tracer = self.0.tracer.get()?;
+        Some(Arc::new(OtherDoor(Arc::clone(tracer))))
     }
 
     /// Sends the spans of sampled requests to an OpenTelemetry collector, from the current runtime; see

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::http::header::{HeaderName, HeaderValue};
 use axum::http::{HeaderMap, Request};
-use callboard_core::{BatchFacts, Instant, Recorder, Run, Timeline, Visit};
+use callboard_core::{BatchFacts, Instant, NodeFacts, Recorder, Run, Timeline, Timing, Visit};
 use serde::Serialize;
 
 use crate::config::HttpConfig;
@@ -87,6 +87,9 @@ struct StageJson<'a> {
     left_ms: Option<f64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     elsewhere: bool,
+    /// What the other node says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    there: Option<ThereJson<'a>>,
     attempts: usize,
     runs: Vec<RunJson>,
 }
@@ -113,6 +116,25 @@ struct BatchJson {
     release: &'static str,
 }
 
+#[derive(Serialize)]
+struct ThereJson<'a> {
+    node: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_ms: Option<f64>,
+}
+
+impl<'a> ThereJson<'a> {
+    fn of(there: &'a NodeFacts) -> Self {
+        let times = |part: fn(Timing) -> Duration| there.timing.map(part).map(ms);
+        let (queue_ms, batch_ms) = (times(|timing| timing.queue), times(|timing| timing.batch));
+        Self { node: &there.node, queue_ms, batch_ms, compute_ms: times(|timing| timing.compute) }
+    }
+}
+
 impl<'a> StageJson<'a> {
     fn of(visit: &'a Visit) -> Self {
         Self {
@@ -120,6 +142,7 @@ impl<'a> StageJson<'a> {
             arrived_ms: ms(visit.arrived),
             left_ms: visit.left.map(ms),
             elsewhere: visit.is_elsewhere,
+            there: visit.there.as_ref().map(ThereJson::of),
             attempts: visit.runs.iter().filter(|run| run.compute.is_some()).count(),
             runs: visit.runs.iter().map(RunJson::of).collect(),
         }

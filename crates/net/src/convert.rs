@@ -6,7 +6,8 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, Fail, Load, Times};
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
 use callboard_core::{
-    CallError, CallOptions, Deadline, ErrorKind, ErrorParts, Instant, Priority, SessionKey, StageName, Timing,
+    CallError, CallOptions, Deadline, ErrorKind, ErrorParts, Instant, Priority, Recorder, SessionKey, SpanId,
+    StageName, Timing,
 };
 
 /// What user code attached is for programs; beyond this it is a reply of its own.
@@ -29,6 +30,24 @@ pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) 
     };
     call.session = options.session().map_or(0, SessionKey::number);
     call.first_item_millis = options.first_item_timeout().map_or(0, millis);
+    call.traceparent = options.recorder().and_then(Recorder::span).map(traceparent).unwrap_or_default();
+}
+
+/// A place in a trace that is recorded, as the W3C writes it.
+fn traceparent(span: SpanId) -> String {
+    format!("00-{:032x}-{:016x}-01", span.trace, span.span)
+}
+
+/// The caller's place in a trace, where it has one that is recorded. What cannot be read is no trace: its tracing may be broken without its
+/// calls being so.
+pub(crate) fn caller(call: &Call) -> Option<SpanId> {
+    let is_hex = |text: &&str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let mut parts = call.traceparent.split('-');
+    let mut part = |length: usize| parts.next().filter(|part| part.len() == length).filter(is_hex);
+    let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+    let (trace, span) = (u128::from_str_radix(trace, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
+    let is_recorded = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
+    (version != "ff" && trace != 0 && span != 0 && is_recorded).then_some(SpanId { trace, span })
 }
 
 /// Takes off a call's time what has passed since its header was made.
@@ -127,4 +146,29 @@ fn shortened(mut text: String) -> String {
         text.push('…');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_trace_is_read_as_it_is_written_and_nothing_else_is_one() {
+        let read = |traceparent: &str| caller(&Call { traceparent: traceparent.to_owned(), ..Call::default() });
+        let span = SpanId { trace: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, span: 0xf0_67aa_0ba9_02b7 };
+        assert_eq!(traceparent(span), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        assert_eq!(read(&traceparent(span)), Some(span));
+        let none = format!("00-{:032}-{:016}-01", 0, 0);
+        for wrong in [
+            "",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
+            "00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            &none,
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -70,6 +70,9 @@ async fn serve(
     let spans = traces.map(|traces| server.edge().export_spans(&traces));
     if let Some(quic) = &quic {
         quic.open(server.client());
+        if let Some(tracer) = server.edge().call_tracer() {
+            quic.trace_with(tracer);
+        }
         let counting = quic.clone();
         server.edge().show_metrics_of(move || counting.metrics());
         join(quic, &server, &plan)?;

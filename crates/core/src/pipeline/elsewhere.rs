@@ -14,13 +14,13 @@ use callboard_codec::{Data, Payload};
 use super::run::check_time;
 use super::{Graph, Pipeline, StreamPipeline};
 use crate::batcher::Pool;
-use crate::call::{CallOptions, Flight, Reply, SessionKey};
+use crate::call::{CallOptions, Flight, Reply, SessionKey, Timing};
 use crate::client::PayloadReplies;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::stage::DEFAULT_CREDIT;
-use crate::timeline::Phase;
+use crate::timeline::{NodeFacts, Phase};
 
 /// How long a call that can wait leaves nodes alone that have no room: as long as they say, within these bounds.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
@@ -83,7 +83,8 @@ pub struct StageCall {
     pub stages: Vec<StageName>,
     /// The input of the first.
     pub payload: Payload,
-    /// Deadline, priority and session of the call.
+    /// Deadline, priority, session and record of the call. What happens on the other node is not for that record: it is told with
+    /// the reply.
     pub options: CallOptions,
     /// They may be run a second time when their outcome is not known. `None`: the node that runs them knows.
     pub may_run_again: Option<bool>,
@@ -111,13 +112,22 @@ pub struct StageReply {
     pub reply: Reply,
     /// How many of the call's stages ran.
     pub stages: usize,
+    /// Where, for a call whose options have a record.
+    pub node: Option<String>,
 }
 
 impl StageReply {
     /// The outcome of so many stages.
     #[must_use]
     pub fn new(reply: Reply, stages: usize) -> Self {
-        Self { reply, stages }
+        Self { reply, stages, node: None }
+    }
+
+    /// The same, with the name of the node that ran them.
+    #[must_use]
+    pub fn of_node(mut self, node: Option<String>) -> Self {
+        self.node = node;
+        self
     }
 }
 
@@ -227,7 +237,8 @@ pub(super) async fn run_stages(
 async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
     let record = Away::begin(&call, flight);
     let outcome = elsewhere.run(call).await;
-    record.end(outcome.as_ref().map_or(1, |ran| ran.stages));
+    let there = outcome.as_ref().ok().and_then(|ran| Some((ran.node.clone()?, ran.reply.timing)));
+    record.end(outcome.as_ref().map_or(1, |ran| ran.stages), there);
     outcome.map(|ran| (ran.reply, ran.stages))
 }
 
@@ -271,15 +282,18 @@ impl<'a> Away<'a> {
         Self { flight, began, stages, visit }
     }
 
-    /// It is back; so many stages have run, or were tried.
-    fn end(self, stages: usize) {
+    /// It is back; so many stages have run, or were tried, on that node and in that time.
+    fn end(self, stages: usize, there: Option<(String, Timing)>) {
         let now = clock::now();
         self.flight.enter(Phase::Outside, now);
         let Some(recorder) = &self.flight.recorder else { return };
         for (position, stage) in self.stages.iter().take(stages.max(1)).enumerate() {
             let visit = if position > 0 { recorder.sent(stage, self.began) } else { self.visit };
             if let Some(visit) = visit {
-                recorder.came_back(visit, now);
+                let there = there
+                    .as_ref()
+                    .map(|(node, timing)| NodeFacts { node: node.clone(), timing: (position == 0).then_some(*timing) });
+                recorder.came_back(visit, now, there);
             }
         }
     }
@@ -332,7 +346,7 @@ pub(crate) async fn stream_elsewhere(
             let call = call_of(steps, payload, flight, revision);
             let record = Away::begin(&call, flight);
             let begun = beyond.0.stream(call).await;
-            record.end(begun.as_ref().map_or(1, |begun| begun.stages));
+            record.end(begun.as_ref().map_or(1, |begun| begun.stages), None);
             begun
         }
         _ => Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
@@ -350,6 +364,9 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
     let mut options = CallOptions::new().with_deadline(flight.deadline).with_priority(flight.priority);
     if let Some(session) = flight.session {
         options = options.with_session_key(session);
+    }
+    if let Some(recorder) = &flight.recorder {
+        options = options.with_recorder(recorder.clone());
     }
     let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), None, DEFAULT_CREDIT);
     let runs_here = matches!(steps.first(), Some(Graph::Stage(_)));

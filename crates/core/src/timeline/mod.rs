@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::batcher::ReleaseReason;
+use crate::call::Timing;
 use crate::clock::Instant;
 use crate::id::StageName;
 
@@ -42,8 +43,20 @@ pub struct Visit {
     pub left: Option<Duration>,
     /// It went to another node, which knows its runs.
     pub is_elsewhere: bool,
+    /// What that node says of it. `None` where it does not, as of a call that failed there.
+    pub there: Option<NodeFacts>,
     /// Its ways through the queue, one after the other. More than one where a run ended and the call was run again.
     pub runs: Vec<Run>,
+}
+
+/// What another node says of a visit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeFacts {
+    /// Its name, or its address where it has none.
+    pub node: String,
+    /// Where the time went there, of all stages that it ran of this call; told with the first of them.
+    pub timing: Option<Timing>,
 }
 
 /// One way through a stage's queue: waiting, then a batch.
@@ -169,6 +182,13 @@ impl SpanId {
 pub trait BatchObserver: fmt::Debug + Send + Sync + 'static {
     /// A batch is over. Called where it ran, before its callers have their outcomes: it must not block, and should be quick.
     fn ended(&self, batch: EndedBatch);
+}
+
+/// Takes part in the traces of calls that come by a door of which it knows nothing.
+pub trait CallTracer: fmt::Debug + Send + Sync + 'static {
+    /// A call has been let in whose caller has this place in a trace that is recorded. `what` names its route, or its stages. What is
+    /// given back is the call's own place, and its record.
+    fn trace(&self, caller: SpanId, what: &str, now: Instant) -> Recorder;
 }
 
 /// A batch that is over.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{BatchFacts, BatchObserver, Run, RunEnd, SpanId, Timeline, Visit};
-use crate::clock::Instant;
+use super::{BatchFacts, BatchObserver, NodeFacts, Run, RunEnd, SpanId, Timeline, Visit};
+use crate::clock::{self, Instant};
 use crate::id::StageName;
 
 /// Enough for every pipeline that somebody draws; a stream visits the stages behind it with each output.
@@ -43,8 +43,12 @@ struct Inner {
     began: Instant,
     /// The call's place in a trace, and who hears of its batches.
     traced: Option<(SpanId, Arc<dyn BatchObserver>)>,
+    /// Who is given the record when nobody writes it any more.
+    heir: Option<Heir>,
     notes: Mutex<Notes>,
 }
+
+type Heir = Box<dyn FnOnce(Timeline) + Send + Sync>;
 
 #[derive(Default)]
 struct Notes {
@@ -58,6 +62,8 @@ struct VisitNote {
     sequence: Option<u64>,
     arrived: Instant,
     left: Option<Instant>,
+    /// What the node says that it was on.
+    there: Option<NodeFacts>,
     runs: Vec<RunNote>,
 }
 
@@ -78,13 +84,26 @@ impl Recorder {
     /// Begins a record.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self(Arc::new(Inner { began: now, traced: None, notes: Mutex::default() }))
+        Self(Arc::new(Inner { began: now, traced: None, heir: None, notes: Mutex::default() }))
     }
 
     /// Begins the record of a call that is part of a trace; `observer` hears of the batches that it is in.
     #[must_use]
     pub fn of_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
-        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), notes: Mutex::default() }))
+        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), heir: None, notes: Mutex::default() }))
+    }
+
+    /// As [`of_span`](Self::of_span), for a call whose end nobody else sees: `heir` is given the record when the last of those who
+    /// work on the call lets go of it. It is called there, so it must not block.
+    #[must_use]
+    pub fn for_heir(
+        now: Instant,
+        span: SpanId,
+        observer: Arc<dyn BatchObserver>,
+        heir: impl FnOnce(Timeline) + Send + Sync + 'static,
+    ) -> Self {
+        let (traced, heir) = (Some((span, observer)), Some(Box::new(heir) as Heir));
+        Self(Arc::new(Inner { began: now, traced, heir, notes: Mutex::default() }))
     }
 
     /// When the record began.
@@ -96,28 +115,13 @@ impl Recorder {
     /// What is known until now.
     #[must_use]
     pub fn timeline(&self, now: Instant) -> Timeline {
-        let since = |at: Instant| at.saturating_duration_since(self.0.began);
-        let notes = self.0.notes.lock();
-        let run = |run: &RunNote| {
-            let (ended, taken) = (run.ended.map_or(now, |(at, _)| at), run.taken.map(|(at, _)| at));
-            let batch_wait = taken.map(|at| run.started.unwrap_or(ended).saturating_duration_since(at));
-            Run {
-                queued: since(run.queued),
-                queue: taken.unwrap_or(ended).saturating_duration_since(run.queued),
-                batch_wait,
-                compute: run.started.map(|at| ended.saturating_duration_since(at)),
-                batch: run.taken.map(|(_, facts)| facts),
-                end: run.ended.map(|(_, end)| end),
-            }
-        };
-        let visit = |visit: &VisitNote| Visit {
-            stage: visit.stage.clone(),
-            arrived: since(visit.arrived),
-            left: visit.left.map(since),
-            is_elsewhere: visit.sequence.is_none(),
-            runs: visit.runs.iter().map(run).collect(),
-        };
-        Timeline { total: since(now), visits: notes.visits.iter().map(visit).collect(), omitted: notes.omitted }
+        self.0.timeline(now)
+    }
+
+    /// Its call's place in a trace, if it has one.
+    #[must_use]
+    pub fn span(&self) -> Option<SpanId> {
+        self.0.traced.as_ref().map(|(span, _)| *span)
     }
 
     /// Its place in a trace, and who hears of its batches.
@@ -137,9 +141,10 @@ impl Recorder {
     }
 
     /// It came back from there.
-    pub(crate) fn came_back(&self, visit: usize, now: Instant) {
+    pub(crate) fn came_back(&self, visit: usize, now: Instant, there: Option<NodeFacts>) {
         if let Some(visit) = self.0.notes.lock().visits.get_mut(visit) {
             visit.left = Some(now);
+            visit.there = there;
         }
     }
 
@@ -183,7 +188,7 @@ impl Recorder {
             notes.omitted += 1;
             return None;
         }
-        notes.visits.push(VisitNote { stage: stage.clone(), sequence, arrived: now, left: None, runs });
+        notes.visits.push(VisitNote { stage: stage.clone(), sequence, arrived: now, left: None, there: None, runs });
         Some(notes.visits.len() - 1)
     }
 
@@ -197,6 +202,42 @@ impl Recorder {
         let mut visits = notes.visits.iter_mut().rev();
         if let Some(visit) = visits.find(|visit| visit.sequence == Some(sequence) && visit.stage == *stage) {
             write(visit);
+        }
+    }
+}
+
+impl Inner {
+    fn timeline(&self, now: Instant) -> Timeline {
+        let since = |at: Instant| at.saturating_duration_since(self.began);
+        let notes = self.notes.lock();
+        let run = |run: &RunNote| {
+            let (ended, taken) = (run.ended.map_or(now, |(at, _)| at), run.taken.map(|(at, _)| at));
+            let batch_wait = taken.map(|at| run.started.unwrap_or(ended).saturating_duration_since(at));
+            Run {
+                queued: since(run.queued),
+                queue: taken.unwrap_or(ended).saturating_duration_since(run.queued),
+                batch_wait,
+                compute: run.started.map(|at| ended.saturating_duration_since(at)),
+                batch: run.taken.map(|(_, facts)| facts),
+                end: run.ended.map(|(_, end)| end),
+            }
+        };
+        let visit = |visit: &VisitNote| Visit {
+            stage: visit.stage.clone(),
+            arrived: since(visit.arrived),
+            left: visit.left.map(since),
+            is_elsewhere: visit.sequence.is_none(),
+            there: visit.there.clone(),
+            runs: visit.runs.iter().map(run).collect(),
+        };
+        Timeline { total: since(now), visits: notes.visits.iter().map(visit).collect(), omitted: notes.omitted }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(heir) = self.heir.take() {
+            heir(self.timeline(clock::now()));
         }
     }
 }
@@ -219,11 +260,11 @@ mod tests {
         let recorder = Recorder::new(start);
         let visits =
             [recorder.sent(&stage, start), recorder.sent(&stage, start)].map(|visit| visit.expect("there is room"));
-        recorder.came_back(visits[0], start + Duration::from_millis(5));
+        recorder.came_back(visits[0], start + Duration::from_millis(5), None);
         let left = |visit: &Visit| visit.left;
         let known = recorder.timeline(start + Duration::from_millis(7)).visits;
         assert_eq!(known.iter().map(left).collect::<Vec<_>>(), [Some(Duration::from_millis(5)), None]);
-        recorder.came_back(visits[1], start + Duration::from_millis(9));
+        recorder.came_back(visits[1], start + Duration::from_millis(9), None);
         let known = recorder.timeline(start + Duration::from_millis(9)).visits;
         assert_eq!(
             known.iter().map(left).collect::<Vec<_>>(),

@@ -8,8 +8,10 @@
 //! * **Full, slow:** a [`SpanSink`] takes what it can hold and drops the rest; no call waits for it.
 //! * **Cancelled:** a request whose client left has its span, with status 499.
 
+mod call;
 mod request;
 
+pub(crate) use call::OtherDoor;
 pub(crate) use request::RequestSpan;
 
 use std::borrow::Cow;

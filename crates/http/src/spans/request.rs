@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use callboard_core::{BatchObserver, Instant, Recorder, Route, Run, SpanId, Visit};
+use callboard_core::{BatchObserver, Instant, Recorder, Route, Run, SpanId, Timeline, Visit};
 
 use super::{Anchor, Attribute, Span, Tracer, error_of, of_batch, of_stage};
 use crate::request_id::RequestId;
@@ -63,15 +63,28 @@ impl RequestSpan {
 
     /// The request's span first, then those of its stages. None for the pages that machines ask for every second.
     fn spans(&self) -> Vec<Span> {
-        let (times, now) = (Anchor::now(), Instant::now());
-        let timeline = self.recorder.timeline(now);
+        let timeline = self.recorder.timeline(Instant::now());
         if self.method != Method::POST && self.route.get().is_none() && timeline.visits.is_empty() {
             return Vec::new();
         }
-        let begun = times.of(self.recorder.began());
+        let (id, parent) = (self.context.id(), self.context.parent());
+        let mut spans = Self::of_call(id, parent, self.name(), self.recorder.began(), &timeline);
+        self.describe(&mut spans[0]);
+        spans
+    }
+
+    /// The span of a call, and behind it those of its stages.
+    pub(super) fn of_call(
+        id: SpanId,
+        parent: Option<u64>,
+        name: String,
+        began: Instant,
+        timeline: &Timeline,
+    ) -> Vec<Span> {
+        let begun = Anchor::now().of(began);
         let part = |name: String, from: Duration, length: Duration| Span {
-            id: SpanId { trace: self.context.id().trace, span: SpanId::new_span() },
-            parent: Some(self.context.id().span),
+            id: SpanId { trace: id.trace, span: SpanId::new_span() },
+            parent: Some(id.span),
             name,
             is_server: false,
             start: begun + from,
@@ -81,7 +94,7 @@ impl RequestSpan {
             omitted_links: 0,
             error: None,
         };
-        let mut spans = vec![Span { is_server: true, ..self.whole(part(self.name(), Duration::ZERO, timeline.total)) }];
+        let mut spans = vec![Span { id, parent, is_server: true, ..part(name, Duration::ZERO, timeline.total) }];
         for visit in &timeline.visits {
             for (number, run) in visit.runs.iter().enumerate() {
                 spans.extend(of_run(visit, number, run, &part));
@@ -90,7 +103,9 @@ impl RequestSpan {
                 let left = visit.left.unwrap_or(timeline.total);
                 let span =
                     part(format!("elsewhere {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
-                spans.push(Span { attributes: of_stage(visit.stage.as_str()), ..span });
+                let mut attributes = of_stage(visit.stage.as_str());
+                attributes.extend(visit.there.as_ref().map(|there| ("callboard.node", there.node.clone().into())));
+                spans.push(Span { attributes, ..span });
             }
         }
         spans
@@ -105,7 +120,7 @@ impl RequestSpan {
     }
 
     /// The names are those of OpenTelemetry's conventions for HTTP servers, where they have one.
-    fn whole(&self, span: Span) -> Span {
+    fn describe(&self, span: &mut Span) {
         let status = self.status.get().map_or(CLIENT_LEFT, |status| status.as_u16());
         let mut attributes: Vec<(&'static str, Attribute)> = vec![
             ("http.request.method", self.method.to_string().into()),
@@ -114,8 +129,8 @@ impl RequestSpan {
             ("callboard.request_id", self.id.as_str().to_owned().into()),
         ];
         attributes.extend(self.route.get().map(|route| ("http.route", route.name().to_owned().into())));
-        let error = (status >= 500).then(|| status.to_string().into());
-        Span { parent: self.context.parent(), id: self.context.id(), attributes, error, ..span }
+        span.error = (status >= 500).then(|| status.to_string().into());
+        span.attributes = attributes;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use callboard_core::{App, Failure, Stage, StreamStage};
+use callboard_core::{App, CallOptions, Failure, Instant, SpanId, Stage, StreamStage};
 use callboard_http::{Attribute, HttpConfig, SampleRatio, Span, SpanSink};
 use futures_util::stream;
 
@@ -101,6 +101,38 @@ async fn a_sampled_request_is_a_part_of_its_callers_trace_with_its_stages_below_
     for span in [compute, batch] {
         assert_eq!((number(span, "callboard.batch.size"), number(span, "callboard.replica")), (1, 0));
         assert_eq!((text(span, "callboard.run.end"), span.error.as_ref()), ("done", None));
+    }
+}
+
+#[tokio::test]
+async fn a_call_by_another_door_is_a_part_of_its_callers_trace_with_its_stages_below() {
+    let (kept, mut tracer) = (Kept::default(), None);
+    let sink = Arc::new(kept.clone());
+    let _server = Server::of_app_with(app(), HttpConfig::default(), |edge| {
+        assert!(edge.call_tracer().is_none(), "nobody collects spans yet");
+        edge.give_spans_to(sink, SampleRatio::NONE);
+        tracer = edge.call_tracer();
+    })
+    .await;
+    let fail = Stage::each("fail", |_: &u64| Err::<u64, _>(Failure::new("no")));
+    let double = Stage::each("double", |n: &u64| Ok(2 * n));
+    let node = App::new().route("/double", double).route("/fail", fail).start().await.unwrap();
+    for (route, error) in [("/double", None), ("/fail", Some("failed"))] {
+        kept.0.lock().unwrap().clear();
+        let caller = SpanId { trace: TRACE, span: PARENT };
+        let recorder = tracer.as_ref().unwrap().trace(caller, route, Instant::now());
+        let options = CallOptions::new().with_recorder(recorder);
+        assert_eq!(node.client().call_with::<u64, u64>(route, 21, options).await.is_ok(), error.is_none());
+
+        let spans = kept.after_requests(1).await;
+        let (named, stage) = (by_name(&spans), &route[1..]);
+        let call = named[format!("CALL {route}").as_str()];
+        assert_eq!((call.id.trace, call.parent, call.is_server), (TRACE, Some(PARENT), true));
+        assert_eq!((text(call, "rpc.system"), call.error.as_deref()), ("callboard", error));
+        for part in [named[format!("queue {stage}").as_str()], named[format!("compute {stage}").as_str()]] {
+            assert_eq!((part.id.trace, part.parent), (TRACE, Some(call.id.span)));
+        }
+        assert_eq!(named[format!("batch {stage}").as_str()].links, [call.id]);
     }
 }
 

@@ -18,8 +18,15 @@ use super::weigh::{Weight, better_of_two, left_out, of_session};
 use crate::client::{Answer, ROOM_WAIT, Room, Talk, no_room, not_started, unreadable};
 use crate::convert;
 
+/// What was told in the end, of how many stages, and by whom where that is recorded.
+struct Told {
+    came: Came,
+    stages: usize,
+    node: Option<String>,
+}
+
 /// What came of asking one peer.
-enum Told {
+enum Came {
     Outcome(Box<Answer>),
     Outputs(Box<Outputs>),
 }
@@ -38,29 +45,34 @@ struct Pick {
 impl Inner {
     pub(super) async fn run(&self, call: StageCall) -> Result<StageReply, CallError> {
         match self.ask(call, false).await? {
-            (Told::Outcome(answer), stages) => {
+            Told { came: Came::Outcome(answer), stages, node } => {
                 let Answer { done, body } = *answer;
                 let value = body.finish().map_err(unreadable)?;
                 // 0 says that all of them ran.
                 let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
-                Ok(StageReply::new(Reply::new(Payload::new(value), convert::timing(done.times)), ran))
+                let reply = Reply::new(Payload::new(value), convert::timing(done.times));
+                Ok(StageReply::new(reply, ran).of_node(node))
             }
-            (Told::Outputs(_), _) => Err(CallError::new(ErrorKind::Internal, "a call with one outcome was streamed")),
+            Told { came: Came::Outputs(_), .. } => {
+                Err(CallError::new(ErrorKind::Internal, "a call with one outcome was streamed"))
+            }
         }
     }
 
     pub(super) async fn stream(&self, call: StageCall) -> Result<StageOutputs, CallError> {
         match self.ask(call, true).await? {
-            (Told::Outputs(outputs), stages) => {
+            Told { came: Came::Outputs(outputs), stages, .. } => {
                 let outputs = futures_util::stream::unfold(outputs, Outputs::next);
                 Ok(StageOutputs::new(PayloadReplies::new(outputs), stages))
             }
-            (Told::Outcome(_), _) => Err(CallError::new(ErrorKind::Internal, "a streaming call had one outcome")),
+            Told { came: Came::Outcome(_), .. } => {
+                Err(CallError::new(ErrorKind::Internal, "a streaming call had one outcome"))
+            }
         }
     }
 
     /// Asks one peer after the other, until one has an answer, or it may not be asked any more. Says how many stages went along.
-    async fn ask(&self, mut call: StageCall, streams: bool) -> Result<(Told, usize), CallError> {
+    async fn ask(&self, mut call: StageCall, streams: bool) -> Result<Told, CallError> {
         let envelope = call.payload.to_envelope().map_err(|error| {
             CallError::new(
                 ErrorKind::Internal,
@@ -79,7 +91,10 @@ impl Inner {
             }
             tried.push(pick.candidate.peer.address());
             let error = match self.attempt(&pick, &call, streams, &envelope).await {
-                Ok(told) => return Ok((told, pick.stages)),
+                Ok(came) => {
+                    let node = call.options.recorder().map(|_| pick.candidate.name());
+                    return Ok(Told { came, stages: pick.stages, node });
+                }
                 Err(error) => error,
             };
             let was_lost = is_lost(&error);
@@ -109,7 +124,7 @@ impl Inner {
         call: &StageCall,
         streams: bool,
         envelope: &Envelope,
-    ) -> Result<Told, CallError> {
+    ) -> Result<Came, CallError> {
         let Pick { candidate, stages, .. } = pick;
         let (peer, stage, began) = (&candidate.peer, call.stage(), Instant::now());
         let in_hand = peer.begin(stage, began);
@@ -117,20 +132,20 @@ impl Inner {
             false => {
                 let limits = (&self.frames, &self.decode);
                 let answered = candidate.link.call(&header(call, *stages), envelope, limits, pick.room).await;
-                answered.map(|answer| Told::Outcome(Box::new(answer)))
+                answered.map(|answer| Came::Outcome(Box::new(answer)))
             }
             true => {
                 let begun = self.begin(pick, call, envelope.clone(), in_hand).await;
-                begun.map(|outputs| Told::Outputs(Box::new(outputs)))
+                begun.map(|outputs| Came::Outputs(Box::new(outputs)))
             }
         };
         self.asking.asked(told.as_ref().err());
         let now = Instant::now();
         peer.note(stage, |standing| match &told {
-            Ok(Told::Outcome(answer)) => {
+            Ok(Came::Outcome(answer)) => {
                 standing.answered(now, now - began, Some(answer.done.load.queued as usize));
             }
-            Ok(Told::Outputs(_)) => standing.answered(now, now - began, None),
+            Ok(Came::Outputs(_)) => standing.answered(now, now - began, None),
             Err(error) => blame(standing, error, now, now - began),
         });
         told

@@ -46,6 +46,16 @@ pub(super) struct Candidate {
     pub(super) out_until: Option<Instant>,
 }
 
+impl Candidate {
+    /// What its node is called, or where it is.
+    pub(super) fn name(&self) -> String {
+        match self.link.welcome().node.as_str() {
+            "" => self.peer.address().to_string(),
+            name => name.to_owned(),
+        }
+    }
+}
+
 impl Peer {
     pub(super) fn new(address: SocketAddr) -> Self {
         let key = (u64::from(address.port()) << 32) ^ address_bits(address);

@@ -321,8 +321,20 @@ impl Exchange<'_> {
                 return Err(CallError::new(ErrorKind::InvalidInput, message));
             }
         };
+        let options = self.traced(options, &call, &target, now);
         let decoder = EnvelopeDecoder::new(&config.decode);
         Ok(Body { entry: head.entry, credit: call.credit, target, node, options, due, decoder })
+    }
+
+    /// With a record, where the caller's trace is recorded and somebody takes part in it.
+    fn traced(&self, options: CallOptions, call: &Call, target: &Target, now: Instant) -> CallOptions {
+        let tracing = convert::caller(call).zip(self.serving.tracer.get());
+        let Some((caller, tracer)) = tracing else { return options };
+        let recorder = match target {
+            Target::Route { admission, .. } => tracer.trace(caller, admission.route().name(), now),
+            Target::Stages(_) => tracer.trace(caller, &call.stages.join(" → "), now),
+        };
+        options.with_recorder(recorder)
     }
 
     fn not_a_node(&self) -> CallError {

@@ -28,7 +28,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
-use callboard_core::{CallError, Client};
+use callboard_core::{CallError, CallTracer, Client};
 use parking_lot::Mutex;
 use quinn::Connection;
 use tokio::runtime::Handle;
@@ -152,6 +152,8 @@ struct Serving {
     runtime: Handle,
     /// When this incarnation of the node began, in milliseconds since 1970: the highest is the living one.
     generation: u64,
+    /// Who takes part in the traces of calls, if anybody.
+    tracer: OnceLock<Arc<dyn CallTracer>>,
     /// What is shown to callers, and what theirs are held against.
     identity: Identity,
     /// The cluster's authority, if this node has it.
@@ -213,6 +215,7 @@ impl Edge {
             draining: AtomicBool::new(false),
             connections: Mutex::default(),
             view: OnceLock::new(),
+            tracer: OnceLock::new(),
             streams: AtomicUsize::new(0),
             quiet: Notify::new(),
             goaways: Mutex::default(),
@@ -230,6 +233,11 @@ impl Edge {
     /// Serves the node's routes from now on.
     pub fn open(&self, node: Client) {
         self.serving.node.store(Some(Arc::new(node)));
+    }
+
+    /// Has calls traced whose callers' trace is recorded. Takes one tracer; another one hears of nothing.
+    pub fn trace_with(&self, tracer: Arc<dyn CallTracer>) {
+        let _ = self.serving.tracer.set(tracer);
     }
 
     pub(crate) fn transport(&self) -> &Arc<Transport> {

@@ -20,4 +20,5 @@ mod rows;
 mod stage_streams;
 mod stages;
 mod streams;
+mod traces;
 mod transcripts;

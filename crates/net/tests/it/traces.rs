@@ -1,0 +1,100 @@
+//! One trace over several nodes: the caller's place in it crosses, and what a peer says of a call stands in the caller's record.
+
+use std::sync::Arc;
+
+use callboard_core::{
+    App, BatchObserver, CallOptions, CallTracer, Caller, EndedBatch, Instant, Pipeline, Recorder, RunEnd, SpanId,
+    Stage, Timeline,
+};
+use parking_lot::Mutex;
+
+use crate::common::{Member, Served, patient, until};
+
+/// What a node has traced: who called, what, and the record of it.
+#[derive(Debug, Default)]
+struct Traced(Mutex<Vec<(SpanId, String, SpanId, Timeline)>>);
+
+#[derive(Debug)]
+struct Tracer(Arc<Traced>);
+
+#[derive(Debug)]
+struct Nobody;
+
+impl BatchObserver for Nobody {
+    fn ended(&self, _: EndedBatch) {}
+}
+
+impl CallTracer for Tracer {
+    fn trace(&self, caller: SpanId, what: &str, now: Instant) -> Recorder {
+        let (traced, what) = (Arc::clone(&self.0), what.to_owned());
+        let own = SpanId { trace: caller.trace, span: SpanId::new_span() };
+        Recorder::for_heir(now, own, Arc::new(Nobody), move |timeline| {
+            traced.0.lock().push((caller, what, own, timeline));
+        })
+    }
+}
+
+fn trace(served: &Served) -> Arc<Traced> {
+    let traced = Arc::new(Traced::default());
+    served.edge.trace_with(Arc::new(Tracer(Arc::clone(&traced))));
+    traced
+}
+
+fn recorder() -> (SpanId, Recorder) {
+    let span = SpanId::begin();
+    (span, Recorder::of_span(Instant::now(), span, Arc::new(Nobody)))
+}
+
+fn next() -> Stage<i64, i64> {
+    Stage::each("next", |n: &i64| match n {
+        13 => Err(callboard_core::Failure::new("13")),
+        n => Ok(n + 1),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clients_place_in_a_trace_crosses_and_the_node_records_the_call() {
+    let served = Served::start(App::new().route("/next", next())).await;
+    let (client, traced) = (served.client().await, trace(&served));
+    // Of a call without a trace nothing is recorded.
+    assert_eq!(client.call::<_, i64>("/next", 1).await.unwrap(), 2);
+    let (span, recorder) = recorder();
+    for (input, end) in [(1, RunEnd::Done), (13, RunEnd::Failed)] {
+        let options = CallOptions::new().with_recorder(recorder.clone());
+        assert_eq!(client.call_with::<_, i64>("/next", input, options).await.is_ok(), end == RunEnd::Done);
+        until(|| !traced.0.lock().is_empty()).await;
+        let mut calls = std::mem::take(&mut *traced.0.lock());
+        let (caller, what, own, timeline) = calls.remove(0);
+        assert!(calls.is_empty(), "{calls:?}");
+        assert_eq!((caller, what.as_str(), own.trace), (span, "/next", span.trace));
+        assert_eq!(timeline.visits[0].runs[0].end, Some(end));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_goes_on_at_the_peer_and_the_record_says_which_and_where_the_time_went() {
+    let mut config = patient();
+    config.node = "second".to_owned();
+    let there = Served::start_with(App::new().route("/there", Pipeline::from(next())), config).await;
+    let traced = trace(&there);
+    let pipeline: Pipeline<i64, i64> = Pipeline::elsewhere("next");
+    let member = Member::start(App::new().route("/run", pipeline), &[&there.edge]).await;
+    member.sees("next").await;
+
+    let (span, recorder) = recorder();
+    let options = CallOptions::new().with_recorder(recorder.clone());
+    assert_eq!(member.served.node.client().call_with::<i64, i64>("/run", 1, options).await.unwrap(), 2);
+    let timeline = recorder.timeline(Instant::now());
+    let [visit] = timeline.visits.as_slice() else { panic!("one visit: {timeline:?}") };
+    assert!(visit.is_elsewhere && visit.runs.is_empty(), "{visit:?}");
+    let facts = visit.there.clone().unwrap();
+    assert_eq!(facts.node, "second");
+    let away = visit.left.unwrap() - visit.arrived;
+    assert!(facts.timing.is_some_and(|timing| timing.total() <= away), "{facts:?}");
+
+    until(|| !traced.0.lock().is_empty()).await;
+    let calls = traced.0.lock();
+    let (caller, what, _, record) = &calls[0];
+    assert_eq!((*caller, what.as_str()), (span, "next"));
+    assert_eq!(record.visits[0].runs[0].end, Some(RunEnd::Done));
+}
