@@ -17,7 +17,8 @@ use super::files::{check_private, make_directory, read, read_private};
 use super::{Identity, Origin, Shown, fingerprint, unusable};
 
 impl Identity {
-    /// The identity of this user on this machine. Its authority is made when there is none, and announced in the log.
+    /// The identity of this user on this machine. Its authority is made when there is none, and announced in the log; whoever serves with
+    /// it says where it lies.
     ///
     /// # Errors
     ///
