@@ -99,7 +99,8 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         started: parts.started || says_started(parts.kind),
         error_type: parts.error_type.map(shortened),
         status: parts.status.unwrap_or(0),
-        retry_after_millis: parts.retry_after.map_or(0, millis),
+        // 0 would say that nobody knows: at once is in a millisecond.
+        retry_after_millis: parts.retry_after.map_or(0, |after| millis(after).max(1)),
         remote_trace: parts.remote_trace.map(shortened),
         stage: parts.stage.map(|stage| stage.as_str().to_owned()),
         load,
@@ -169,6 +170,29 @@ mod tests {
             &none,
         ] {
             assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_has_waited_has_less_time_and_never_as_much_as_it_likes() {
+        let left = |millis_left: u64, passed: u64| {
+            let mut call = Call { millis_left, ..Call::default() };
+            shorten(&mut call, Duration::from_millis(passed));
+            call.millis_left
+        };
+        assert_eq!([left(100, 30), left(100, 100), left(100, 1_000_000)], [70, 1, 1]);
+        assert_eq!(left(0, 30), 0, "none was given");
+    }
+
+    #[test]
+    fn when_to_come_again_crosses_however_soon_that_is() {
+        for (said, heard) in
+            [(Some(Duration::from_micros(3)), Some(1)), (Some(Duration::from_millis(20)), Some(20)), (None, None)]
+        {
+            let mut parts = ErrorParts::new(ErrorKind::Overloaded, "full".to_owned());
+            parts.retry_after = said;
+            let (fail, _) = fail(parts.into(), Load::default());
+            assert_eq!(error(fail, &Bytes::new()).retry_after(), heard.map(Duration::from_millis), "{said:?}");
         }
     }
 }

@@ -62,7 +62,9 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
     let poisoned: Vec<u64> = (0..offer.count()).filter(|id| id % POISON == POISON - 1).collect();
     let health = workers[0].node.health();
     assert!(health.ready, "{sums:?}: {:?}", health.stages);
-    assert!(failed == poisoned, "{sums:?}: not the poisonous ones alone");
+    let others = offer.calls.iter().filter(|call| call.id % POISON != POISON - 1);
+    let why: Vec<_> = others.filter_map(|call| call.outcome.as_ref().err()).take(3).collect();
+    assert!(failed == poisoned, "{sums:?}: not the poisonous ones alone: {why:?}");
     workers[0].comes_to_rest().await;
     let lives = lives.lock().clone();
     let crashes = lives.iter().enumerate().filter(|(_, (.., died))| *died);
