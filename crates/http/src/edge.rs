@@ -31,7 +31,7 @@ use crate::error::ApiError;
 use crate::functions::{self, Way};
 use crate::infer::{self, Around};
 use crate::metrics::EdgeMetrics;
-use crate::observed::Observed;
+use crate::observed::{Marks, Observed};
 use crate::oip;
 use crate::openapi::ApiInfo;
 use crate::pages;
@@ -200,9 +200,10 @@ impl Edge {
         async move {
             let begun = Instant::now();
             let inner = &*self.0;
-            let id = if NAMING { request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client) } else { None };
+            let marks = Marks::of(request.headers());
+            let id = if NAMING { marks.id.and_then(RequestId::from_client) } else { None };
             let id = id.unwrap_or_else(|| inner.ids.make());
-            let observed = Observed::new(&inner.config, inner.tracer.get(), begun, &id, &request);
+            let observed = Observed::new(&inner.config, inner.tracer.get(), begun, &id, &marks, &request);
             let open = Open { abandoned: &inner.metrics.abandoned, answered: false };
             let version = request.version();
             let unread;

@@ -10,7 +10,6 @@
 use std::time::Duration;
 
 use axum::http::header::{HeaderName, HeaderValue};
-use axum::http::{HeaderMap, Request};
 use callboard_core::{BatchFacts, Instant, NodeFacts, Recorder, Run, Timeline, Timing, Visit};
 use serde::Serialize;
 
@@ -28,13 +27,9 @@ const PARAMETER: &str = "explain=1";
 /// Proxies keep a whole head in 8 KiB, or in 4; some twenty runs.
 const MAX_BYTES: usize = 3 * 1024;
 
-/// Whether this request is to be explained.
-pub(crate) fn is_wanted<B>(config: &HttpConfig, request: &Request<B>) -> bool {
-    config.explain_requests && (by_header(request.headers()) || by_query(request.uri().query()))
-}
-
-fn by_header(headers: &HeaderMap) -> bool {
-    headers.get(X_CALLBOARD_EXPLAIN).is_some_and(|value| value == "1")
+/// Whether a request is to be explained that asks for it by this value of its header, or in this query.
+pub(crate) fn is_wanted(config: &HttpConfig, by_header: Option<&HeaderValue>, query: Option<&str>) -> bool {
+    config.explain_requests && (by_header.is_some_and(|value| value == "1") || by_query(query))
 }
 
 fn by_query(query: Option<&str>) -> bool {

@@ -7,15 +7,48 @@
 use std::sync::Arc;
 
 use axum::http::Request;
+use axum::http::header::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use callboard_core::{Instant, Recorder, Route};
 
 use crate::ascii::Ascii;
 use crate::config::HttpConfig;
-use crate::explain::{self, X_CALLBOARD_TIMELINE};
+use crate::explain::{self, X_CALLBOARD_EXPLAIN, X_CALLBOARD_TIMELINE};
 use crate::request_id::RequestId;
 use crate::spans::{RequestSpan, Tracer};
 use crate::trace::{TRACEPARENT, TraceContext};
+
+/// What a head says of how its request is to be known and observed.
+#[derive(Debug, Default)]
+pub(crate) struct Marks<'a> {
+    /// `x-request-id`.
+    pub(crate) id: Option<&'a HeaderValue>,
+    trace: Option<&'a HeaderValue>,
+    /// There is a second one.
+    has_other_trace: bool,
+    explain: Option<&'a HeaderValue>,
+}
+
+impl<'a> Marks<'a> {
+    /// By one look at all names: most of them are told apart by their length, and the hash of a name costs more than several of those.
+    pub(crate) fn of(headers: &'a HeaderMap) -> Self {
+        let mut marks = Self::default();
+        for (name, value) in headers {
+            match name.as_str() {
+                "x-request-id" => marks.id = marks.id.or(Some(value)),
+                "traceparent" => marks.has_other_trace = marks.trace.replace(value).is_some(),
+                X_CALLBOARD_EXPLAIN => marks.explain = marks.explain.or(Some(value)),
+                _ => {}
+            }
+        }
+        marks
+    }
+
+    /// The client's trace. Of two nobody knows which is meant.
+    fn trace(&self) -> Option<TraceContext> {
+        self.trace.filter(|_| !self.has_other_trace).and_then(TraceContext::from_client)
+    }
+}
 
 /// What is remembered of a request until its answer, where somebody wants to know. Boxed by its owner: it is seldom.
 #[derive(Debug)]
@@ -36,10 +69,11 @@ impl Observed {
         tracer: Option<&Arc<Tracer>>,
         begun: Instant,
         id: &RequestId,
+        marks: &Marks<'_>,
         request: &Request<B>,
     ) -> Option<Box<Self>> {
-        let trace = TraceContext::of(request.headers());
-        let explains = explain::is_wanted(config, request);
+        let trace = marks.trace();
+        let explains = explain::is_wanted(config, marks.explain, request.uri().query());
         let sampled = tracer.and_then(|tracer| Some((tracer, tracer.sample(trace)?)));
         if trace.is_none() && sampled.is_none() && !explains {
             return None;

@@ -1,6 +1,6 @@
 //! The W3C's trace context: which larger story a request belongs to, and which part of it is ours.
 
-use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::header::{HeaderName, HeaderValue};
 use callboard_core::SpanId;
 
 use crate::ascii::Ascii;
@@ -27,13 +27,7 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceContext {
-    /// A part of the client's trace, if it names one. Of two nobody knows which is meant.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
-        let context = Self::from_client(headers.get(TRACEPARENT)?)?;
-        headers.get_all(TRACEPARENT).iter().nth(1).is_none().then_some(context)
-    }
-
-    /// A part of the trace that is named here. What cannot be read is no trace: a client's tracing may be broken
+    /// A part of the client's trace, if it names one. What cannot be read is no trace: a client's tracing may be broken
     /// without its calls being so.
     pub(crate) fn from_client(header: &HeaderValue) -> Option<Self> {
         let text = header.as_bytes();
