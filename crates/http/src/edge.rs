@@ -290,12 +290,14 @@ impl Edge {
                     headers.insert(CONNECTION, HeaderValue::from_static("close"));
                 }
             }
-            Line::end(line, &response);
+            if let Some(line) = &mut line {
+                line.end(&response);
+            }
             if let Some(observed) = &observed {
                 observed.answered(&mut response);
             }
             if NAMING {
-                response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+                response.headers_mut().insert(X_REQUEST_ID, id.to_header());
             }
             response
         }

@@ -41,9 +41,9 @@ impl RequestId {
         }
     }
 
-    pub(crate) fn into_header(self) -> HeaderValue {
+    pub(crate) fn to_header(&self) -> HeaderValue {
         match self {
-            Self::Taken(value) => value,
+            Self::Taken(value) => value.clone(),
             Self::Made(text) => text.to_header(),
         }
     }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn makes_ids_that_differ_and_that_we_would_take() {
         let (here, there) = (RequestIds::new(), RequestIds::new());
-        let made = [here.make(), here.make(), there.make()].map(RequestId::into_header);
+        let made = [here.make(), here.make(), there.make()].map(|id| id.to_header());
         assert_ne!(made[0], made[1]);
         assert_ne!(made[0].as_bytes()[..16], made[2].as_bytes()[..16]);
         assert!(made.iter().all(|id| id.len() == 25 && RequestId::from_client(id).is_some()));

@@ -70,12 +70,10 @@ impl<'a> Line<'a> {
         self.caller = Some(caller.clone());
     }
 
-    /// Writes it, where it is wanted.
-    pub(crate) fn end(line: Option<Self>, response: &Response) {
-        if let Some(mut line) = line {
-            line.is_written = true;
-            line.write(response.status().as_u16(), response.body().size_hint().exact(), timing(response.headers()));
-        }
+    /// Writes it.
+    pub(crate) fn end(&mut self, response: &Response) {
+        self.is_written = true;
+        self.write(response.status().as_u16(), response.body().size_hint().exact(), timing(response.headers()));
     }
 
     fn write(&self, status: u16, bytes: Option<u64>, timing: Option<&str>) {

@@ -148,7 +148,7 @@ async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Requ
         let status = response.status().as_u16();
         tracing::info!(request_id = id.as_str(), %method, path, status, "a change was asked for");
     }
-    response.headers_mut().insert(X_REQUEST_ID, id.into_header());
+    response.headers_mut().insert(X_REQUEST_ID, id.to_header());
     response
 }
 
