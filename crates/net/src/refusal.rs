@@ -33,7 +33,6 @@ const QUOTED: usize = 64;
 const NOT_YET: &str = "not valid yet";
 
 /// Every word with which a connection is refused, and those among them that say what a hello was instead of one.
-#[cfg(any(test, debug_assertions))]
 const WORDS: [&str; 45] = [
     "unknown_authority",
     "unknown_certificate",
@@ -83,7 +82,6 @@ const WORDS: [&str; 45] = [
 ];
 
 /// Whether the page for operators has this word.
-#[cfg(any(test, debug_assertions))]
 pub(crate) fn is_told(word: &str) -> bool {
     WORDS.contains(&word)
 }
