@@ -104,6 +104,9 @@ pub struct Call {
     /// W3C trace context.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub traceparent: String,
+    /// No call follows it on its stream; what may still come gives calls up. The node ends the stream behind the last answer.
+    #[serde(skip_serializing_if = "is_default")]
+    pub last: bool,
 }
 
 /// A successful outcome.

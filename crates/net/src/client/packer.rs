@@ -289,11 +289,19 @@ impl Packing {
             return;
         }
         let (mut pack, now) = (Pack::new(stream, entries.len()), Instant::now());
+        let (count, mut place) = (entries.len(), 0);
         for Entry { mut frame, call, max_body_bytes, since, .. } in entries {
+            place += 1;
             let passed = now.saturating_duration_since(since);
-            if passed >= ROOM_WAIT {
-                // As it was, it is no more than late.
-                let _ = frame.change_header(FrameKind::Call, |call: &mut Call| convert::shorten(call, passed));
+            let (has_waited, is_last) = (passed >= ROOM_WAIT, place == count && count > 1);
+            if has_waited || is_last {
+                // As it was, it is no more than late, and its stream is ended a round trip later.
+                let _ = frame.change_header(FrameKind::Call, |call: &mut Call| {
+                    if has_waited {
+                        convert::shorten(call, passed);
+                    }
+                    call.last = is_last;
+                });
             }
             pack.take(frame, call, max_body_bytes);
         }

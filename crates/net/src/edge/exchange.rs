@@ -65,6 +65,7 @@ pub(super) async fn answer_stream(guard: StreamGuard, home: Handle, outgoing: Ou
         aborts: Vec::new(),
         writing: Writing::new(config),
         has_begun: false,
+        has_last: false,
         streams: false,
     };
     match exchange.run().await {
@@ -115,6 +116,8 @@ struct Exchange<'a> {
     writing: Writing,
     /// There was a call on it.
     has_begun: bool,
+    /// No call comes behind those that were begun.
+    has_last: bool,
     /// It is a streaming call's.
     streams: bool,
 }
@@ -167,7 +170,7 @@ impl Exchange<'_> {
         let mut ended = false;
         loop {
             self.begin_writing();
-            if ended && self.running.is_empty() && self.writing.outcomes() == 0 {
+            if (ended || self.is_last()) && self.running.is_empty() && self.writing.outcomes() == 0 {
                 break;
             }
             let due = self.due(ended);
@@ -209,6 +212,11 @@ impl Exchange<'_> {
         }
         self.outgoing.finish();
         Ok(())
+    }
+
+    /// Whether all that is called on it has come. A caller says so where it has more than one call; else it ends the stream.
+    fn is_last(&self) -> bool {
+        self.has_last && matches!(self.receiving, Receiving::Nothing)
     }
 
     /// Until when the next bytes have to come or go, if it is the caller who is waited for.
@@ -272,7 +280,11 @@ impl Exchange<'_> {
         if call.credit > 0 && !self.running.is_empty() {
             return Err(Fault::Refused("streaming_in_a_pack"));
         }
+        if self.has_last {
+            return Err(Fault::Refused("call_behind_the_last"));
+        }
         self.has_begun = true;
+        self.has_last = call.last;
         let has_body = head.body_bytes > 0;
         let config = &self.serving.config;
         self.idle_since = Instant::now();

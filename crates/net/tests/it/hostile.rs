@@ -11,7 +11,7 @@ use callboard_core::{App, Caller, Pipeline, Stage};
 use callboard_net::testing::RawPeer;
 use tokio::sync::Semaphore;
 
-use crate::common::{IDENTITY, Served, patient, until};
+use crate::common::{IDENTITY, LONG, Served, patient, until};
 
 fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
@@ -268,6 +268,36 @@ fn pack(calls: &[(&str, Value)]) -> Vec<Bytes> {
         [frame_head(FrameKind::Call, entry as u16, &call, body.len()).unwrap(), body]
     });
     frames.collect()
+}
+
+/// As a caller that may still give calls up leaves its stream open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_ends_behind_the_answers_where_its_last_call_says_that_it_is_the_last() {
+    let never = Stage::<String, String>::each_async("never", |_| std::future::pending());
+    let served = Served::start(app().route("/never", never)).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    let body = Value::from("x").to_envelope().unwrap().into_bytes();
+    let last = |entry: u16, route: &str| {
+        let call = Call { route: route.to_owned(), last: true, ..Call::default() };
+        [frame_head(FrameKind::Call, entry, &call, body.len()).unwrap(), body.clone()]
+    };
+    let mut pieces = pack(&[("/shout", Value::from("x")), ("/shout", Value::from("y"))]);
+    pieces.extend(last(2, "/shout"));
+    let mut stream = peer.begin(pieces).await;
+    for _ in 0..3 {
+        let answer = tokio::time::timeout(LONG, stream.next_frame()).await.unwrap();
+        assert_eq!(answer.unwrap().0.kind, FrameKind::Done);
+    }
+    let ended = tokio::time::timeout(LONG, stream.next_frame()).await.unwrap();
+    assert_eq!(ended.unwrap_err(), None, "it was ended, not reset");
+    // Whoever has more to say did not mean it.
+    let mut stream = peer.begin(last(7, "/never").to_vec()).await;
+    stream.write(pack(&[("/shout", Value::from("x"))])).await;
+    let refused = tokio::time::timeout(LONG, stream.next_frame()).await.unwrap();
+    assert_eq!(refused.unwrap_err(), Some(ResetCode::Protocol));
+    assert!(counted(&served, "streams_refused", "call_behind_the_last"), "{}", served.edge.metrics());
+    served.comes_to_rest().await;
 }
 
 /// Everything that was called has been answered, and nothing more is said: what is on its way is not taken back.
