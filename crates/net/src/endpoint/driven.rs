@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
@@ -130,7 +130,12 @@ impl Driven {
         let calls_home = match self.step() {
             // Somebody else is at it, who may have looked before there was anything.
             None => true,
-            Some(Poll::Pending) => self.is_missed.swap(false, Ordering::SeqCst),
+            Some(Poll::Pending) => {
+                // Pairs with the one in `Home`: either this side sees that it was missed, or that side finds the lock open. Opening it
+                // alone, and looking at it alone, would order neither behind what each has said before.
+                fence(Ordering::SeqCst);
+                self.is_missed.swap(false, Ordering::Relaxed)
+            }
             // What was never begun there needs no end there.
             Some(Poll::Ready(())) => self.is_at_home.load(Ordering::Acquire),
         };
@@ -172,7 +177,8 @@ impl Future for Home {
             return polled;
         }
         // Said before the second look: who has left between the two did not see it, and who leaves behind them does.
-        driven.is_missed.store(true, Ordering::SeqCst);
+        driven.is_missed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         driven.step().unwrap_or(Poll::Pending)
     }
 }
