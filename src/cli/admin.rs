@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::error::CliError;
-use super::output;
+use super::log_lines::LogLines;
 use super::service::admin_config;
 use crate::config::{AdminAddress, Plan};
 
@@ -52,15 +52,15 @@ impl AdminSocket {
     }
 
     /// Answers from now on.
-    pub(crate) fn open(self, node: NodeHandle, edge: &Edge) -> Result<AdminDoor, CliError> {
+    pub(crate) fn open(self, node: NodeHandle, edge: &Edge, lines: LogLines) -> Result<AdminDoor, CliError> {
         let Self { listener, config } = self;
         let address = listener.local_addr().map_err(|error| CliError::because("the admin listener", &error))?;
         let admin = Admin::new(node, edge);
         // Ends by being dropped: it is the last one to go, so that the end itself can be watched.
         let serving = serve_admin(listener, admin.clone(), config, std::future::pending::<Duration>());
-        let serving = tokio::spawn(async {
+        let serving = tokio::spawn(async move {
             if let Err(error) = serving.await {
-                output::note(CliError::because("the admin listener", &error));
+                lines.note(CliError::because("the admin listener", &error));
             }
         });
         Ok(AdminDoor { address, admin, serving })

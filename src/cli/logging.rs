@@ -1,7 +1,9 @@
 //! Log lines on stderr, as many as the setting `log` asks for.
 
 use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
 
+use callboard_http::AccessLog;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -13,9 +15,23 @@ use super::log_lines::{Flushing, LogLines};
 /// The actor library opens a span around every message, whose number tells a reader nothing.
 const QUIET: &str = "ractor";
 
-/// Starts logging. A program that has set up its own logging keeps it. What has to be written at the end is written when the result
-/// is dropped.
-pub(crate) fn start(filter: &str) -> Result<Option<Flushing>, CliError> {
+/// What a command says on stderr while it runs. What has to be written at the end is written when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) stderr: Flushing,
+    /// Whether a program has logging of its own, which has the lines then.
+    pub(crate) is_elsewhere: bool,
+}
+
+impl Log {
+    /// Where the lines of requests go: beside all others.
+    pub(crate) fn access(&self) -> AccessLog {
+        if self.is_elsewhere { AccessLog::Events } else { AccessLog::To(Arc::new(self.stderr.lines())) }
+    }
+}
+
+/// Starts logging. A program that has set up its own logging keeps it.
+pub(crate) fn start(filter: &str) -> Result<Log, CliError> {
     let typed: Targets =
         filter.parse().map_err(|error| CliError::because(format_args!("the log filter `{filter}`"), &error))?;
     let is_wanted = typed.iter().any(|(target, _)| target.starts_with(QUIET));
@@ -26,8 +42,7 @@ pub(crate) fn start(filter: &str) -> Result<Option<Flushing>, CliError> {
         .with_ansi(io::stderr().is_terminal())
         .with_filter(filter);
     // An error says that somebody else was first.
-    if tracing_subscriber::registry().with(lines).try_init().is_err() {
-        return Ok(None);
-    }
-    gathered.flush_to_stderr().map(Some).map_err(|error| CliError::because("the log", &error))
+    let is_elsewhere = tracing_subscriber::registry().with(lines).try_init().is_err();
+    let stderr = gathered.flush_to_stderr().map_err(|error| CliError::because("the log", &error))?;
+    Ok(Log { stderr, is_elsewhere })
 }

@@ -45,10 +45,10 @@ pub(crate) fn note(text: impl Display) {
     let _ = write_to(&mut io::stderr().lock(), &text);
 }
 
-/// Says why the command failed, on one line.
-pub(crate) fn failure(message: String) {
+/// Why the command failed, as one line.
+pub(crate) fn failure(message: &str) -> String {
     let line = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    note(format_args!("callboard: {line}"));
+    format!("callboard: {line}")
 }
 
 fn write_to(stream: &mut impl Write, text: &impl Display) -> io::Result<()> {

@@ -9,6 +9,7 @@ use callboard_http::ApiInfo;
 use super::args::{self, LowArgs, Program, Verb};
 use super::commands::{bench, call, call_quic, check, cluster, examples, explain, openapi, serve, status};
 use super::error::CliError;
+use super::logging::Log;
 use super::repository::Reread;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
@@ -32,27 +33,35 @@ pub(super) fn run(
         Ok(low) => low,
         Err(answer) => {
             match args::complaint(&answer) {
-                Some(line) => output::failure(line),
+                Some(line) => output::note(output::failure(&line)),
                 // Help and version are answers too, with code 0 and on stdout; clap knows which is which.
                 None => _ = answer.print(),
             }
             return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2));
         }
     };
-    match carry_out(own, program, low, variables) {
+    let mut log = None;
+    match carry_out(own, program, low, variables, &mut log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::failure(error.to_string());
+            let line = output::failure(&error.to_string());
+            match &log {
+                // Behind its other lines, and where nobody reads them the end does not wait for this one either.
+                Some(log) => log.stderr.last_word(line),
+                None => output::note(line),
+            }
             error.exit_code()
         }
     }
 }
 
+/// Leaves in `log` what was said by a command that logs: the last word is the caller's.
 fn carry_out(
     own: Option<Own>,
     program: Program,
     low: LowArgs,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
+    log: &mut Option<Log>,
 ) -> Result<(), CliError> {
     match low.verb {
         Verb::Bench(args) => return bench::run(&args),
@@ -72,13 +81,13 @@ fn carry_out(
     if let Verb::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
     }
-    let lines = logging::start(&plan.settings.log.value)?;
+    let log = log.insert(logging::start(&plan.settings.log.value)?);
     let info = api_info(&plan, info);
     match low.verb {
         Verb::Serve => {
             // The routes of a program are its own affair.
             let reread = (program == Program::Callboard).then(|| Box::new(read) as Reread);
-            serve::run(plan, app, reread, info, lines)
+            serve::run(plan, app, reread, info, log)
         }
         Verb::Check => check::run(Service::new(plan, app)?),
         Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
@@ -115,7 +124,8 @@ mod tests {
         let words = line.split_whitespace().map(OsString::from);
         let low = args::parse(Program::Own, words).map_err(|error| error.to_string())?;
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-        carry_out(Some(Own { app, info: None }), Program::Own, low, variables).map_err(|error| error.to_string())
+        let own = Own { app, info: None };
+        carry_out(Some(own), Program::Own, low, variables, &mut None).map_err(|error| error.to_string())
     }
 
     #[test]

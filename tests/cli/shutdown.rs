@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::support::{Answer, Server};
+use crate::support::{Answer, Server, run};
 
 /// A request of which only the first half has been sent; the server has begun to read it.
 struct HalfSent {
@@ -136,4 +136,58 @@ fn a_signal_that_comes_twice_at_once_asks_and_does_not_insist() {
     server.wait_for("SIGTERM");
     assert_eq!(half.finish().status, 200);
     assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+}
+
+/// So much to write that it is stuck, wherever it is: more lines than the test's own queue and the largest pipe hold together.
+fn fill_stderr(server: &Server) {
+    let path = "x".repeat(200);
+    let stream = server.connect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for left in (0..5000).rev() {
+                let end = if left == 0 { "connection: close\r\n" } else { "" };
+                write!(&stream, "GET /{path} HTTP/1.1\r\nhost: test\r\n{end}\r\n").unwrap();
+            }
+        });
+        assert_eq!(Answer::read(stream.try_clone().unwrap()).status, 404);
+    });
+}
+
+#[test]
+fn a_signal_is_obeyed_where_nobody_reads_what_is_said() {
+    let mut server = Server::digits(&[]);
+    fill_stderr(&server);
+    server.signal("TERM");
+    assert_eq!(server.wait_deaf(), Some(0));
+
+    let mut server = Server::digits(&[]);
+    let half = HalfSent::begin(&server);
+    fill_stderr(&server);
+    server.signals(&["TERM", "INT"]);
+    assert_eq!(server.wait_deaf(), Some(1), "the second one insists");
+    drop(half);
+}
+
+/// As an orchestrator does it: its hook asks for the drain, and then it signals.
+#[test]
+fn the_first_signal_behind_a_wish_to_drain_asks_for_the_same_and_the_next_one_insists() {
+    let begin = || {
+        let mut server = Server::digits(&["--admin", "127.0.0.1:0"]);
+        let admin = server.wait_for("admin on ");
+        let half = HalfSent::begin(&server);
+        assert!(run(&["call", &admin, "/v1/drain", "--method", "POST"]).status.success());
+        server.wait_for("asked to drain");
+        server.signal("TERM");
+        server.wait_for("SIGTERM: what is in hand is being finished");
+        (server, half)
+    };
+    let (mut server, half) = begin();
+    assert_eq!(half.finish().status, 200);
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+
+    let (mut server, half) = begin();
+    server.signal("INT");
+    assert_eq!(server.wait(), Some(1), "{:#?}", server.said);
+    assert_eq!(server.said.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
+    drop(half);
 }

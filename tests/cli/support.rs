@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -57,6 +57,7 @@ pub(crate) fn directory_with(toml: &str) -> PathBuf {
 /// A running server. Killed when dropped.
 pub(crate) struct Server {
     child: Child,
+    stdout: Option<ChildStdout>,
     stderr: Receiver<String>,
     /// What it has said so far.
     pub(crate) said: Vec<String>,
@@ -77,9 +78,10 @@ impl Server {
 
     /// Starts a command and waits until it says these words, and behind them where it listens.
     pub(crate) fn start_saying(mut command: Command, words: &str) -> Self {
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         let stderr = lines_of(child.stderr.take().expect("a pipe"));
-        let mut server = Self { child, stderr, said: Vec::new(), address: String::new() };
+        let stdout = child.stdout.take();
+        let mut server = Self { child, stdout, stderr, said: Vec::new(), address: String::new() };
         server.address = server.wait_for(words);
         server
     }
@@ -121,6 +123,16 @@ impl Server {
             }
         }
         self.child.wait().expect("a child to wait for").code()
+    }
+
+    /// Waits for its end without reading what it says; gives the exit code.
+    pub(crate) fn wait_deaf(&mut self) -> Option<i32> {
+        // It writes nothing to stdout, which ends when it does.
+        let stdout = lines_of(self.stdout.take().expect("waited for once"));
+        match stdout.recv_timeout(PATIENCE) {
+            Err(mpsc::RecvTimeoutError::Disconnected) => self.child.wait().expect("a child to wait for").code(),
+            other => panic!("still runs: {other:?}"),
+        }
     }
 
     /// One request on a connection of its own.

@@ -2,7 +2,8 @@
 //!
 //! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready, closes the listener and lets every connection finish
 //! the request it has in hand; when the last one is gone, or the drain time is over, the node stops its workers. A second
-//! signal does not wait for any of that. The exit code says whether everybody got an answer.
+//! signal does not wait for any of that, and neither does one behind the first that came after a wish: who asks for a drain and signals then
+//! asks twice for the same. The exit code says whether everybody got an answer, and whether anybody reads stderr holds up none of it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,12 +18,12 @@ use tokio::task::spawn_blocking;
 
 use super::super::admin::{AdminDoor, AdminSocket};
 use super::super::error::CliError;
+use super::super::example;
 use super::super::identity::identity;
-use super::super::log_lines::Flushing;
+use super::super::logging::Log;
 use super::super::repository::{Configured, Reread};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::Signals;
-use super::super::{example, output};
 use super::block_on;
 use crate::config::{Plan, Source};
 use crate::server::{Door, Server};
@@ -33,22 +34,16 @@ pub(crate) fn run(
     app: Option<App>,
     reread: Option<Reread>,
     info: ApiInfo,
-    lines: Option<Flushing>,
+    log: &Log,
 ) -> Result<(), CliError> {
-    block_on(serve(plan, app, reread, info, lines))
+    block_on(serve(plan, app, reread, info, log))
 }
 
-async fn serve(
-    plan: Plan,
-    app: Option<App>,
-    reread: Option<Reread>,
-    info: ApiInfo,
-    lines: Option<Flushing>,
-) -> Result<(), CliError> {
+async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiInfo, log: &Log) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let mut config = http_config(&plan)?;
-    config.access_log = access_log(&plan, lines.as_ref());
+    config.access_log = if plan.settings.access_log.value { log.access() } else { AccessLog::Off };
     // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
     // process should hear that it lives.
     let listener = bind(http_address(&plan)).await?;
@@ -63,9 +58,9 @@ async fn serve(
     if let Some(reread) = reread {
         server.edge().load_from(Arc::new(Configured::new(reread, server.node().handle(), &plan)));
     }
-    let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge())).transpose()?;
+    let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
-    output::note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
+    log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
 
     let spans = traces.map(|traces| server.edge().export_spans(&traces));
     if let Some(quic) = &quic {
@@ -76,32 +71,33 @@ async fn serve(
         let counting = quic.clone();
         server.edge().show_metrics_of(move || counting.metrics());
         join(quic, &server, &plan)?;
-        output::note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
+        log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
     }
 
-    let wish = tokio::select! {
-        signal = signals.next() => signal,
-        () = AdminDoor::drain_asked(admin.as_ref()) => "asked to drain",
+    let (wish, mut has_signalled) = tokio::select! {
+        signal = signals.next() => (signal, true),
+        () = AdminDoor::drain_asked(admin.as_ref()) => ("asked to drain", false),
     };
-    output::note(format_args!("{wish}: finishing what is in hand; another signal ends at once"));
-    tokio::select! {
-        biased;
-        signal = signals.next() => Err(CliError::Failed(format!("{signal} again: ended at once"))),
-        drained = shut_down(server, quic, spans, plan.settings.drain.value) => {
-            // The last word is ours.
-            drop(lines);
-            ended(drained)
+    log.stderr.note(format_args!("{wish}: finishing what is in hand; another signal ends at once"));
+    let shut_down = shut_down(server, quic, spans, plan.settings.drain.value);
+    tokio::pin!(shut_down);
+    let drained = loop {
+        tokio::select! {
+            biased;
+            signal = signals.next() => {
+                if has_signalled {
+                    return Err(CliError::Failed(format!("{signal} again: ended at once")));
+                }
+                // An orchestrator's, behind its own wish.
+                has_signalled = true;
+                log.stderr.note(format_args!("{signal}: what is in hand is being finished; another signal ends at once"));
+            }
+            drained = &mut shut_down => break drained,
         }
-    }
-}
-
-/// Where the lines of requests go: beside all others, or, where a program has logging of its own, into that.
-fn access_log(plan: &Plan, lines: Option<&Flushing>) -> AccessLog {
-    match lines {
-        _ if !plan.settings.access_log.value => AccessLog::Off,
-        Some(flushing) => AccessLog::To(Arc::new(flushing.lines())),
-        None => AccessLog::Events,
-    }
+    };
+    let last_word = ended(drained)?;
+    log.stderr.last_word(last_word);
+    Ok(())
 }
 
 /// The QUIC port, under the identity that is named, else of this user on this machine; where only peers are named, any free one.
@@ -194,12 +190,9 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, CliError> {
     listener.map_err(|error| CliError::because(format_args!("could not listen on {address}"), &error))
 }
 
-fn ended(drained: Drained) -> Result<(), CliError> {
+fn ended(drained: Drained) -> Result<&'static str, CliError> {
     match drained {
-        Drained::Completely => {
-            output::note("stopped");
-            Ok(())
-        }
+        Drained::Completely => Ok("stopped"),
         Drained::TimedOut { in_flight } => {
             let calls = if in_flight == 1 { "call" } else { "calls" };
             Err(CliError::Failed(format!("the drain time was over with {in_flight} {calls} unfinished")))
