@@ -54,12 +54,15 @@
 //! | `grpc-timeout` | the same in the words of gRPC (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`); of two the smaller one counts |
 //! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
+//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where the request is sampled for those who [collect spans](Edge::give_spans_to) |
+//! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. An event stream tells all of it in an event `timeline` before its last one. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
 //!
 //! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for every type;
 //! `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables; `text/plain` for texts;
-//! `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value may be any of them, and `application/x-npz`. What a client accepts is tried in its order: an
-//! outcome that is no array is sent in the next form, and 406 is left when there is none. A large body is read into one buffer
-//! of which the arrays in it are views. `docs/wire.md` has every detail.
+//! `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value may be any of them, and
+//! `application/x-npz`. What a client accepts is tried in its order: an outcome that is no array is sent in the next form, and 406 is
+//! left when there is none. A large body is read into one buffer of which the arrays in it are views. `docs/wire.md` has every
+//! detail.
 //!
 //! A route that streams answers in `text/event-stream` (also for `*/*` and none), `application/x-ndjson` or
 //! `application/vnd.callboard.envelope-stream`: an event, line or frame for each outcome, as it comes. A slow reader slows only its
@@ -68,12 +71,10 @@
 //! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an envelope, or with a
 //! stream of them that is answered in order.
 //!
-//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where the request is sampled for those who [collect spans](Edge::give_spans_to) |
-//! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. An event stream tells all of it in an event `timeline` before its last one. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
-//!
-//! `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400. Every answer of the edge has
-//! `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and in user code, an
-//! error the same as far as it came, and the total. A call that fails on the server's side (5xx) is one warning in the log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
+//! `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400.
+//! Every answer of the edge has `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and
+//! in user code, an error the same as far as it came, and the total. A call that fails on the server's side (5xx) is one warning in the
+//! log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
 //!
 //! # Who may ask
 //!

@@ -129,16 +129,16 @@ impl Observed {
 }
 
 /// Somebody who is looking for something may ask for anything.
-const MAX_PATH_CHARS: usize = 200;
+const MAX_CHARS: usize = 200;
 
-/// As much of a path as logs and spans have.
-pub(crate) fn shortened(path: &str) -> &str {
+/// As much of what clients write as logs and spans have.
+pub(crate) fn shortened(text: &str) -> &str {
     // As many bytes are at most as many characters.
-    if path.len() <= MAX_PATH_CHARS {
-        return path;
+    if text.len() <= MAX_CHARS {
+        return text;
     }
-    match path.char_indices().nth(MAX_PATH_CHARS) {
-        Some((end, _)) => &path[..end],
-        None => path,
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => &text[..end],
+        None => text,
     }
 }

@@ -79,7 +79,7 @@ impl<'a> Line<'a> {
     fn write(&self, status: u16, bytes: Option<u64>, timing: Option<&str>) {
         let trace_id = self.observed.and_then(|observed| observed.trace_id());
         let record = AccessRecord {
-            method: self.method.as_str(),
+            method: shortened(self.method.as_str()),
             path: shortened(self.path.as_ref().map_or("", PathAndQuery::path)),
             route: self.route.map(Route::name),
             status,

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct AccessRecord<'a> {
-    /// As the client sent it.
+    /// As the client sent it, at most 200 characters of it.
     pub method: &'a str,
     /// Without its query, at most 200 characters of it. Anything may be in it: escape it.
     pub path: &'a str,
@@ -57,7 +57,7 @@ impl AccessRecord<'_> {
         line.extend_from_slice(&digits::<3>(self.status.into()));
         line.extend_from_slice(b" milliseconds=");
         let micros = self.elapsed.subsec_micros();
-        push_decimal(self.elapsed.as_secs().saturating_mul(1000) + u64::from(micros / 1000), line);
+        push_decimal(self.elapsed.as_secs().saturating_mul(1000).saturating_add(u64::from(micros / 1000)), line);
         line.push(b'.');
         line.extend_from_slice(&digits::<3>((micros % 1000).into()));
         if let Some(timing) = self.timing {

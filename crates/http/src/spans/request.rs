@@ -19,7 +19,8 @@ pub(crate) struct RequestSpan {
     tracer: Arc<Tracer>,
     context: TraceContext,
     recorder: Recorder,
-    method: Method,
+    /// `None` for one that HTTP does not know: it may be as long as a head.
+    method: Option<Method>,
     path: Box<str>,
     id: RequestId,
     route: OnceLock<Arc<Route>>,
@@ -40,7 +41,7 @@ impl RequestSpan {
             tracer: Arc::clone(tracer),
             context,
             recorder: Recorder::of_span(begun, context.id(), observer),
-            method: method.clone(),
+            method: known(method),
             path: path.into(),
             id: id.clone(),
             route: OnceLock::new(),
@@ -64,7 +65,7 @@ impl RequestSpan {
     /// The request's span first, then those of its stages. None for the pages that machines ask for every second.
     fn spans(&self) -> Vec<Span> {
         let timeline = self.recorder.timeline(Instant::now());
-        if self.method != Method::POST && self.route.get().is_none() && timeline.visits.is_empty() {
+        if self.method != Some(Method::POST) && self.route.get().is_none() && timeline.visits.is_empty() {
             return Vec::new();
         }
         let (id, parent) = (self.context.id(), self.context.parent());
@@ -111,11 +112,12 @@ impl RequestSpan {
         spans
     }
 
-    /// `POST /digits`; without a route only the method, because paths are anybody's.
+    /// `POST /digits`; without a route only the method, because paths are anybody's, and `HTTP` for methods that are.
     fn name(&self) -> String {
+        let method = self.method.as_ref().map_or("HTTP", Method::as_str);
         match self.route.get() {
-            Some(route) => format!("{} {}", self.method, route.name()),
-            None => self.method.to_string(),
+            Some(route) => format!("{method} {}", route.name()),
+            None => method.to_owned(),
         }
     }
 
@@ -123,7 +125,7 @@ impl RequestSpan {
     fn describe(&self, span: &mut Span) {
         let status = self.status.get().map_or(CLIENT_LEFT, |status| status.as_u16());
         let mut attributes: Vec<(&'static str, Attribute)> = vec![
-            ("http.request.method", self.method.to_string().into()),
+            ("http.request.method", self.method.as_ref().map_or("_OTHER", Method::as_str).to_owned().into()),
             ("url.path", self.path.to_string().into()),
             ("http.response.status_code", u64::from(status).into()),
             ("callboard.request_id", self.id.as_str().to_owned().into()),
@@ -132,6 +134,13 @@ impl RequestSpan {
         span.error = (status >= 500).then(|| status.to_string().into());
         span.attributes = attributes;
     }
+}
+
+fn known(method: &Method) -> Option<Method> {
+    use Method as M;
+    [M::GET, M::POST, M::PUT, M::DELETE, M::HEAD, M::OPTIONS, M::PATCH, M::TRACE, M::CONNECT]
+        .into_iter()
+        .find(|known| known == method)
 }
 
 /// nginx's word for "the client left before the answer".

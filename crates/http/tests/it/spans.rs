@@ -104,6 +104,20 @@ async fn a_sampled_request_is_a_part_of_its_callers_trace_with_its_stages_below_
     }
 }
 
+/// A method may be as long as a head, and spans wait by number.
+#[tokio::test]
+async fn a_method_that_nobody_knows_is_told_by_no_name() {
+    let kept = Kept::default();
+    let server = kept.server(app(), SampleRatio::ALL).await;
+    let mut client = server.connect().await;
+    let method = "X".repeat(10_000);
+    client.send(&format!("{method} /mirror HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await;
+    client.closed().await;
+    let spans = kept.after_requests(1).await;
+    assert_eq!((spans[0].name.as_str(), text(&spans[0], "http.request.method")), ("HTTP /mirror", "_OTHER"));
+    assert!(!format!("{spans:?}").contains("XX"), "{spans:?}");
+}
+
 #[tokio::test]
 async fn a_call_by_another_door_is_a_part_of_its_callers_trace_with_its_stages_below() {
     let (kept, mut tracer) = (Kept::default(), None);

@@ -2,7 +2,7 @@
 //!
 //! No ring is lost. One that finds its bell rung already is heard by the turn that silences it, because to silence is to swap, which sees
 //! what was done before the ring; one that comes after stands in the list again. `tests/interleavings.rs` plays this file with loom's
-//! locks and atomics, in every order that its threads can have. The list is no longer than there are slots.
+//! locks and atomics, in every order with at most two interruptions. The list is no longer than there are slots.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

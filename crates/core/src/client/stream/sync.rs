@@ -1,4 +1,4 @@
-//! What [`bells`](super::bells) are made of; their exhaustive test puts loom's in the place of these.
+//! What [`bells`](super::bells) are made of; their test by loom puts loom's in the place of these.
 
 pub(super) use std::sync::atomic::{AtomicBool, Ordering};
 
