@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_a_number_and_a_collector_a_url_that_is_spoken_to_without_tls() {
+    fn a_ratio_is_a_number_and_a_collector_a_url_with_its_scheme() {
         for value in ["0.25", "1", "0"] {
             assert_eq!(Ratio.read(Raw::Toml(&toml(value))), Ratio.read(Raw::Text(value)), "{value}");
             assert!(Ratio.read(Raw::Text(value)).is_some(), "{value}");
@@ -362,11 +362,13 @@ mod tests {
         for value in ["2", "-0.5", "\"0.5\"", "true"] {
             assert_eq!(Ratio.read(Raw::Toml(&toml(value))), None, "{value}");
         }
-        for text in ["https://collector:4318", "collector:4318", "", "http://", "http://user@collector"] {
+        for text in ["ftp://collector:4318", "collector:4318", "", "http://", "http://user@collector"] {
             assert_eq!(Collector.read(Raw::Text(text)), None, "{text}");
         }
-        let collector = Collector.read(Raw::Text("http://collector:4318/")).unwrap();
-        assert_eq!(Collector.show(&collector), "http://collector:4318");
+        for url in ["http://collector:4318", "https://collector:4318"] {
+            let collector = Collector.read(Raw::Text(&format!("{url}/"))).unwrap();
+            assert_eq!(Collector.show(&collector), url);
+        }
     }
 
     #[test]
