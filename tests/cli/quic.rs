@@ -47,6 +47,18 @@ fn a_call_over_quic_needs_no_preparation_on_one_machine() {
     assert_eq!(server.wait(), Some(0), "{:?}", server.said);
 }
 
+#[test]
+fn what_an_option_sends_is_not_taken_for_the_address() {
+    let state = directory();
+    let (_server, url) = serve(&state);
+    for word in ["--json={\"u\": \"http://a\"}", "--arg=u=http://a", "-Fu=http://a"] {
+        let mut command = callboard(["call", word, &url, "/nowhere"]);
+        let output = command.env("XDG_STATE_HOME", &state).output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{word}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("`/nowhere`"), "{output:?}");
+    }
+}
+
 /// Another user, as far as identities go.
 #[test]
 fn a_caller_with_another_identity_is_refused() {

@@ -41,11 +41,13 @@ enum Input {
 }
 
 impl QuicCallArgs {
-    /// Whether these words call by QUIC: the first address says so, and not what an option sends.
+    /// Whether these words call by QUIC: the first address says so, and not what an option sends, in the same word or in the next one.
     pub(crate) fn are_meant(words: &[OsString]) -> bool {
         let texts: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
-        let of_an_option = |before: &str| before.starts_with('-') && !before.contains('=');
-        let mut addresses = texts.windows(2).skip(1).filter(|pair| pair[1].contains("://") && !of_an_option(pair[0]));
+        let is_option = |word: &str| word.starts_with('-');
+        let takes_the_next = |before: &str| is_option(before) && before != "--" && !before.contains('=');
+        let is_address = |pair: &&[&str]| pair[1].contains("://") && !is_option(pair[1]) && !takes_the_next(pair[0]);
+        let mut addresses = texts.windows(2).skip(1).filter(is_address);
         texts.get(1) == Some(&"call") && addresses.next().is_some_and(|pair| pair[1].starts_with("quic://"))
     }
 
@@ -232,5 +234,30 @@ mod tests {
     #[test]
     fn the_grammar_holds_together() {
         QuicCallArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn the_first_address_decides_and_what_an_option_sends_is_none() {
+        let are_meant = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            QuicCallArgs::are_meant(&words)
+        };
+        for line in [
+            "callboard call quic://h:1 /f",
+            "callboard call --arg=u=http://a quic://h:1 /f",
+            "callboard call --arg u=http://a quic://h:1 /f",
+            "callboard call -Fu=http://a quic://h:1 /f",
+            "callboard call -F u=http://a -- quic://h:1 /f",
+        ] {
+            assert!(are_meant(line), "{line}");
+        }
+        for line in [
+            "callboard call http://h:1 /f",
+            "callboard call http://h:1 /f --json quic://a",
+            "callboard call --arg=u=quic://a http://h:1 /f",
+            "callboard bench quic://h:1 /f",
+        ] {
+            assert!(!are_meant(line), "{line}");
+        }
     }
 }
