@@ -18,6 +18,7 @@ use super::graph::{Shown, StepPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
+use super::setting::stage::SPLIT;
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
@@ -175,7 +176,24 @@ impl Plan {
             _ => (Vec::new(), Vec::new()),
         };
         drop(document);
-        Ok(Self { target, settings, stages, routes })
+        let plan = Self { target, settings, stages, routes };
+        plan.check_splits()?;
+        Ok(plan)
+    }
+
+    /// Calls are divided between nodes; where there are no others, whoever wrote a split believes in a trial that does not take place.
+    fn check_splits(&self) -> Result<(), ConfigError> {
+        let is_alone = self.settings.quic.value.is_none() && self.settings.join.value.is_empty();
+        match self.stages.iter().find(|stage| is_alone && !stage.split.value.is_empty()) {
+            None => Ok(()),
+            Some(stage) => Err(ConfigError::Rejected {
+                place: self.place(&stage.split.source, format!("stage `{}`: {SPLIT}", stage.name.value)),
+                message: format!(
+                    "it has no effect on a node without others: neither {} (--{}) nor {} (--{}) is set",
+                    QUIC.name.key, QUIC.name.flag, JOIN.name.key, JOIN.name.flag
+                ),
+            }),
+        }
     }
 
     /// Where to point at in a message about something that came from `source`.

@@ -391,7 +391,8 @@ fn a_stage_only_in_a_branch_is_used() {
 fn the_knobs_of_a_stage_are_read_and_explained_with_their_lines() {
     let knobs = "contract = \"at_most_once\"\ntimeout = \"2s\"\nmax_abandoned_threads = 1\ncost = \"rows\"\n\
                  max_cost = 4096\nageing = \"1s\"\naffinity = [2, 3]\nrevision = 2\nsplit = { 10 = 1, 2 = 9 }";
-    let plan = plan(&DIGITS.replacen("max_delay = \"5ms\"", knobs, 1)).unwrap();
+    let text = DIGITS.replacen("max_delay = \"5ms\"", knobs, 1);
+    let plan = plan(&format!("{text}\n[quic]\njoin = [\"127.0.0.1:4433\"]\n")).unwrap();
     let text = Explanation(&plan).to_string();
     let stage = text.split("\n\n").find(|part| part.starts_with("stage digits")).unwrap();
     for row in [

@@ -151,3 +151,22 @@ fn a_pipe_is_no_file_to_wait_for() {
     let expected = format!("callboard: {}: this is no regular file", pipe.display());
     assert_eq!(failure(callboard(["serve".as_ref(), pipe.as_os_str()])), (expected, 2));
 }
+
+#[test]
+fn a_split_of_calls_on_a_node_without_others_is_refused() {
+    let directory = directory_with(
+        "[[stage]]\nname = \"name\"\nkind = \"labels\"\nnames = [\"a\", \"b\"]\nsplit = { 7 = 1 }\n\n\
+         [[route]]\npath = \"/name\"\nstages = \"name\"\n",
+    );
+    for command in ["check", "serve"] {
+        let (line, code) = failure(callboard([command.as_ref(), directory.as_os_str()]));
+        let expected = "callboard.toml:5: stage `name`: split: it has no effect on a node without others: neither quic.listen \
+                        (--quic) nor quic.join (--join) is set";
+        assert!(line.ends_with(expected) && code == 2, "{command}: {line}");
+    }
+    for flag in ["--quic", "--join"] {
+        let words = ["check".as_ref(), directory.as_os_str(), flag.as_ref(), "127.0.0.1:4433".as_ref()];
+        let output = callboard(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{flag}: {output:?}");
+    }
+}
