@@ -13,33 +13,47 @@ pub(crate) fn arg() -> Arg {
         .long("arg")
         .value_name("JSON | NAME=JSON")
         .action(ArgAction::Append)
-        .help("Call a function with this argument, by its place or its name; may come several times, and what is no JSON is a text")
+        .help("Call a function with this argument, by its place or its name; may come several times; what does not begin as JSON is a text")
 }
 
 /// The call with these arguments. The last value of a name counts.
-pub(crate) fn call(texts: &[String]) -> FunctionCall {
-    texts.iter().fold(FunctionCall::default(), |call, text| {
-        let value = |text: &str| value::json(text).unwrap_or_else(|_| Value::from(text));
+///
+/// # Errors
+///
+/// A value that begins as JSON and is none: a bracket was forgotten, and the function would hear of a text.
+pub(crate) fn call(texts: &[String]) -> Result<FunctionCall, CliError> {
+    texts.iter().try_fold(FunctionCall::default(), |call, text| {
         let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-        match text.split_once('=').filter(|(name, _)| is_name(name)) {
-            Some((name, content)) => call.with_kwarg(name, value(content)),
-            None => call.with_arg(value(text)),
-        }
+        Ok(match text.split_once('=').filter(|(name, _)| is_name(name)) {
+            Some((name, content)) => call.with_kwarg(name, value(content)?),
+            None => call.with_arg(value(text)?),
+        })
     })
+}
+
+fn value(text: &str) -> Result<Value, CliError> {
+    match value::json(text) {
+        Err(error) if text.starts_with(['{', '[', '"']) => Err(CliError::Usage(format!(
+            "--arg: `{text}` begins as JSON, and {error}; a text that begins so is written as JSON, in quotes"
+        ))),
+        other => Ok(other.unwrap_or_else(|_| Value::from(text))),
+    }
 }
 
 /// The same as a body for `/v1/call/{name}`.
 pub(crate) fn body(texts: &[String]) -> Result<bytes::Bytes, CliError> {
-    let FunctionCall { args, kwargs } = call(texts);
+    let FunctionCall { args, kwargs } = call(texts)?;
     let body = Map::from_iter([("args", Value::from(args)), ("kwargs", Value::Map(kwargs))]);
     let encoded = Value::Map(body).encode(Format::Json);
     encoded.map_err(|error| CliError::because("the arguments have no JSON", &error))
 }
 
-/// Where a function is called over HTTP, by its name or its route's path.
+/// Where a function is called over HTTP, by its name, its route's path, or that place itself.
 pub(crate) fn route(name: &str) -> String {
-    format!("/v1/call/{}", name.trim_start_matches('/'))
+    if name.starts_with(CALLS) { name.to_owned() } else { format!("{CALLS}{}", name.trim_start_matches('/')) }
 }
+
+const CALLS: &str = "/v1/call/";
 
 #[cfg(test)]
 mod tests {
@@ -54,7 +68,7 @@ mod tests {
         let json = Value::from(Map::from_iter([("a", 1)]));
         let expected = FunctionCall::new([Value::from(3), Value::from("plain text"), json], Map::default());
         let expected = expected.with_kwarg("factor", 2.5).with_kwarg("flag", true).with_kwarg("url", "http://x?y=1");
-        assert_eq!(call(&texts()), expected);
+        assert_eq!(call(&texts()).unwrap(), expected);
     }
 
     #[test]
@@ -62,5 +76,14 @@ mod tests {
         let expected = r#"{"args":[3,"plain text",{"a":1}],"kwargs":{"factor":2.5,"flag":true,"url":"http://x?y=1"}}"#;
         assert_eq!(body(&texts()).unwrap(), expected);
         assert_eq!([route("scale"), route("/math/scale")], ["/v1/call/scale", "/v1/call/math/scale"]);
+        assert_eq!(route("/v1/call/scale"), "/v1/call/scale");
+    }
+
+    #[test]
+    fn what_begins_as_json_and_is_none_is_no_text() {
+        for text in ["{\"a\":1", "x=[1, 2", "x=\"quoted"] {
+            let error = call(&[text.to_owned()]).unwrap_err().to_string();
+            assert!(error.contains("begins as JSON, and this is no JSON: "), "{error}");
+        }
     }
 }

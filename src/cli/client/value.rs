@@ -18,7 +18,7 @@ impl Source {
         let failed = |error: CallError| CliError::Usage(error.to_string());
         let values = match self {
             Self::Arguments(texts) => {
-                return Ok(vec![Prepared::function(route, arguments::call(texts)).map_err(failed)?]);
+                return Ok(vec![Prepared::function(route, arguments::call(texts)?).map_err(failed)?]);
             }
             Self::Nothing => {
                 let expected = "--json, --file, --form, --arg or --random-tensor";

@@ -175,7 +175,7 @@ impl Input {
             Self::Json(text) => Prepared::new(route, value::json(text)?),
             Self::File(path) => Prepared::new(route, value::file(path)?),
             Self::Fields(fields) => Prepared::new(route, value::form(fields)?),
-            Self::Arguments(texts) => Prepared::function(route, arguments::call(texts)),
+            Self::Arguments(texts) => Prepared::function(route, arguments::call(texts)?),
         };
         prepared.map_err(|error| CliError::Usage(error.to_string()))
     }
