@@ -17,13 +17,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let origin: Origin = url.as_deref().unwrap_or("http://127.0.0.1:8000").parse()?;
 
     // /both: Tells which digit a picture shows, how sure that is, and why
-    call(&origin, "/both", "image/png", std::fs::read("examples/graph/../digits/seven.png")?).await?;
+    call(&origin, "/both", "image/png", std::fs::read("examples/digits/seven.png")?).await?;
 
     // /either: Takes a picture, or its pixels
-    call(&origin, "/either", "image/png", std::fs::read("examples/graph/../digits/seven.png")?).await?;
+    call(&origin, "/either", "image/png", std::fs::read("examples/digits/seven.png")?).await?;
 
     // /choose: Tells as much about a picture as is wanted
-    call(&origin, "/choose", "image/png", std::fs::read("examples/graph/../digits/seven.png")?).await?;
+    call(&origin, "/choose", "image/png", std::fs::read("examples/digits/seven.png")?).await?;
 
     // /strict: The same, for those who say what they want
     call(&origin, "/strict", "application/json", r#"{"picture":"iVBORw0KGgoAAAANSUhEUgAAAFAAAABQCAAAAACreq1xAAAAmklEQVR42u2XwQ1AYAxGf2IAG7ABIxiBUWxiBDYwghGsYAJs4PZJpPlPDqKvp5ce3qHNl6ZJMKoRDaIqxGoSpeHlQojwC8LEas5GZlZRbqSnYykIHSYlXovoELUsBeG/hZnVzKNZqA1iKQg9JmU1klJG/5mRpSB0fVMK0WmkYmGGCF3/KXdSdlEvGpghQm7K4yfZRDMzROhZeAGKDhFmtZrYAwAAAABJRU5ErkJggg==","want":"all"}"#.into()).await?;

@@ -1,6 +1,6 @@
 //! What the commands work on: an app with the settings it runs under, whoever wrote the app.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use callboard_core::{App, Limits, Node};
 use callboard_http::{ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
@@ -50,9 +50,22 @@ pub(crate) fn title(target: &Target) -> String {
 pub(crate) fn example_file(plan: &Plan, route: &str) -> Option<PathBuf> {
     let route = plan.routes.iter().find(|planned| planned.path.value == route)?;
     route.examples.iter().find_map(|example| match example {
-        ExamplePlan::File(path) => Some(plan.target.base().join(path)),
+        ExamplePlan::File(path) => Some(without_detours(plan.target.base().join(path))),
         ExamplePlan::Json(_) => None,
     })
+}
+
+/// Without `name/..`, where that is the same file: behind a link it may be another one.
+fn without_detours(path: PathBuf) -> PathBuf {
+    let mut direct = PathBuf::new();
+    for part in path.components() {
+        match (part, direct.components().next_back()) {
+            (Component::ParentDir, Some(Component::Normal(_))) => _ = direct.pop(),
+            _ => direct.push(part),
+        }
+    }
+    let is_same = direct.canonicalize().is_ok_and(|direct| path.canonicalize().is_ok_and(|path| path == direct));
+    if is_same { direct } else { path }
 }
 
 /// What somebody set beats what the program's author wrote, and that beats the default.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{callboard, failure, run};
+use crate::support::{callboard, directory, failure, run};
 
 /// The files are example targets of this package, so they compile; `tests/external/` runs them.
 #[test]
@@ -24,7 +24,7 @@ fn every_route_is_called_where_it_would_be_served() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let program = String::from_utf8(output.stdout).unwrap();
         assert_eq!(format!("\n{program}").matches(call).count(), 4, "{program}");
-        assert!(program.contains("http://127.0.0.1:9") && program.contains("../digits/seven.png"), "{program}");
+        assert!(program.contains("http://127.0.0.1:9") && program.contains("examples/digits/seven.png"), "{program}");
     }
 }
 
@@ -36,4 +36,24 @@ fn a_language_that_nobody_speaks_here_is_told() {
     let (line, code) = failure(callboard(["examples", "examples/digits"]));
     assert_eq!(code, 2);
     assert!(line.contains("--lang"), "{line}");
+}
+
+/// `..` behind a link is not where it seems to be.
+#[test]
+fn a_file_behind_a_link_is_named_as_it_is_reached() {
+    let directory = directory();
+    fs::create_dir_all(directory.join("real/served")).unwrap();
+    std::os::unix::fs::symlink("real/served", directory.join("link")).unwrap();
+    fs::write(directory.join("real/scores.json"), "[0.9, 0.1]").unwrap();
+    let toml = "[[stage]]\nname = \"name\"\nkind = \"labels\"\nnames = [\"a\", \"b\"]\n\n\
+                [[route]]\npath = \"/name\"\nstages = \"name\"\nexamples = [{ file = \"../scores.json\" }]\n";
+    fs::write(directory.join("link/callboard.toml"), toml).unwrap();
+    for (served, file) in [("link", "link/../scores.json"), ("real/served", "real/scores.json")] {
+        let served = directory.join(served);
+        let words = ["examples".as_ref(), served.as_os_str(), "--lang".as_ref(), "curl".as_ref()];
+        let output = callboard(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let program = String::from_utf8(output.stdout).unwrap();
+        assert!(program.contains(&directory.join(file).display().to_string()), "{program}");
+    }
 }
