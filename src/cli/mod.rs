@@ -1,4 +1,5 @@
-//! The command line: `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, for the `callboard` binary and for programs with an app of their own.
+//! The command line: `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, for the `callboard` binary and for
+//! programs with an app of their own.
 //!
 //! A run has three steps, each in its own place: the words are split (`args`), resolved into a plan without side effects
 //! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is one line on stderr and an

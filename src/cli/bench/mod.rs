@@ -6,8 +6,9 @@
 //!               pacer (open loop): one ticket per slot of the Schedule
 //! ```
 //!
-//! The wire is HTTP or QUIC; a lane does not know which. Two kinds of load. *Closed loop*: every connection sends its next request when it has the answer to the last one, so the
-//! load gives way when the target slows down; it finds the highest throughput. *Open loop* (`--rate`): requests fall due at
+//! The wire is HTTP or QUIC; a lane does not know which. Two kinds of load. *Closed loop*: every connection sends its next
+//! request when it has the answer to the last one, so the load gives way when the target slows down; it finds the highest
+//! throughput. *Open loop* (`--rate`): requests fall due at
 //! a fixed rate whatever the target does, as those of a public do, and a latency counts from the moment at which the
 //! request was due: time in which no connection was free for it is waiting that its sender would have felt. Leaving that out
 //! is known as coordinated omission.

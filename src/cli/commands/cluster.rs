@@ -1,7 +1,7 @@
 //! `callboard cluster`: makes a cluster, lets members in, and joins one.
 //!
-//! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, beside the node that serves it; `join` asks that node over
-//! QUIC. A token is printed once, to stdout, and nothing else is.
+//! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, beside the node that serves
+//! it; `join` asks that node over QUIC. A token is printed once, to stdout, and nothing else is.
 
 use std::fmt;
 use std::io::Read;
