@@ -170,3 +170,20 @@ fn a_split_of_calls_on_a_node_without_others_is_refused() {
         assert_eq!(output.status.code(), Some(0), "{flag}: {output:?}");
     }
 }
+
+/// Whoever forgot a bracket is told so here, and not by a function that wonders about a text.
+#[test]
+fn an_argument_that_begins_as_json_and_is_none_is_refused() {
+    for url in ["http://127.0.0.1:1", "quic://127.0.0.1:1"] {
+        let (line, code) = failure(callboard(["call", url, "f", "--arg", "x={\"a\": 1"]));
+        assert!(line.starts_with("callboard: --arg: `{\"a\": 1` begins as JSON, and this is no JSON: "), "{line}");
+        assert_eq!(code, 2, "{line}");
+    }
+}
+
+#[test]
+fn the_authorities_of_a_collector_are_a_file_that_ends() {
+    let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "off"];
+    let words = words.iter().chain(&["--otlp-endpoint", "https://127.0.0.1:1", "--otlp-ca-file", "/dev/zero"]);
+    assert_eq!(failure(callboard(words)), ("callboard: /dev/zero: this is no regular file".to_owned(), 1));
+}

@@ -1,5 +1,7 @@
 //! `--ca-file PEM`: whose certificates are believed over https. Without it nobody's are.
 
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use callboard_http::client::{Origin, Trust};
@@ -29,11 +31,32 @@ pub(crate) fn read<'a>(
              /etc/ssl/certs/ca-certificates.crt"
         ))),
         (Some(_), None) => Err(CliError::Usage("--ca-file: certificates are shown over https only".to_owned())),
-        (Some(path), Some(_)) => {
-            let pem = std::fs::read(path);
-            let pem = pem.map_err(|error| CliError::Usage(format!("{}: {error}", path.display())))?;
-            let trust = Trust::from_pem(&pem);
-            trust.map(Some).map_err(|error| CliError::Usage(format!("{}: {}", path.display(), chain(&error))))
-        }
+        (Some(path), Some(_)) => authorities(path).map(Some).map_err(CliError::Usage),
     }
 }
+
+/// The authorities in this file.
+///
+/// # Errors
+///
+/// In words for people, with the path: a file that cannot be read, that is no file or too large for one of certificates, or has none.
+pub(crate) fn authorities(path: &Path) -> Result<Trust, String> {
+    let pem = read_bounded(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Trust::from_pem(&pem).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
+}
+
+/// Of a pipe or device nobody knows whether anything ever comes, or ends.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("this is no regular file"));
+    }
+    let mut content = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(content)
+}
+
+/// All authorities that systems believe have a twentieth of it.
+const MAX_FILE_BYTES: u64 = 4 << 20;

@@ -1,22 +1,22 @@
 //! `callboard serve`: starts the node, opens the door, and ends in good order.
 //!
-//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready, closes the listener and lets every connection finish
-//! the request it has in hand; when the last one is gone, or the drain time is over, the node stops its workers. A second
-//! signal does not wait for any of that, and neither does one behind the first that came after a wish: who asks for a drain and signals then
-//! asks twice for the same. The exit code says whether everybody got an answer, and whether anybody reads stderr holds up none of it.
+//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready, closes the listener
+//! and lets every connection finish the request it has in hand; when the last one is gone, or the drain time is over, the node
+//! stops its workers. A second signal does not wait for any of that; the first one behind a wish asks for the same once more.
+//! The exit code says whether everybody got an answer. Nothing of it waits for a reader of stderr.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
-use callboard_http::client::Trust;
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
 use callboard_net::{Cluster, Edge, NetConfig, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
 use super::super::admin::{AdminDoor, AdminSocket};
+use super::super::client::trust;
 use super::super::error::CliError;
 use super::super::example;
 use super::super::identity::identity;
@@ -168,9 +168,7 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
     let Some(endpoint) = plan.settings.otlp_endpoint.value.clone() else { return Ok(None) };
     let mut config = OtlpConfig::new(endpoint);
     if let Some(path) = file_of(plan, &plan.settings.otlp_ca_file) {
-        let failed = |error: &dyn std::error::Error| CliError::because(path.display(), error);
-        let pem = std::fs::read(&path).map_err(|error| failed(&error))?;
-        config.trust = Some(Trust::from_pem(&pem).map_err(|error| failed(&error))?);
+        config.trust = Some(trust::authorities(&path).map_err(CliError::Failed)?);
     }
     config.ratio = plan.settings.trace_ratio.value;
     config.service.clone_from(&info.title);
