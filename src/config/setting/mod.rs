@@ -4,6 +4,9 @@
 //! that exists in one place exists in all of them, under the same limits. Defaults are written as a user would write
 //! them and go through the same reader.
 
+pub(crate) mod route;
+pub(crate) mod stage;
+
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -497,81 +500,6 @@ pub static ALL: [&Name; 32] = [
     &MAX_IN_FLIGHT_BYTES.name,
     &DRAIN.name,
 ];
-
-/// The settings of one stage. They stand beside its `name` and `kind` in the file and nowhere else.
-pub(crate) mod stage {
-    use callboard_core::Contract;
-
-    use super::super::form::{Cores, Maybe, OneOf, Weights};
-    use super::super::stage::CostUnit;
-    use super::{Count, Duration, HOUR, QUEUE_RANGE, Span};
-
-    pub(crate) const MAX_BATCH_SIZE: &str = "max_batch_size";
-    pub(crate) const MAX_DELAY: &str = "max_delay";
-    pub(crate) const REPLICAS: &str = "replicas";
-    pub(crate) const QUEUE: &str = "queue";
-    pub(crate) const CONTRACT: &str = "contract";
-    pub(crate) const TIMEOUT: &str = "timeout";
-    pub(crate) const MAX_ABANDONED_THREADS: &str = "max_abandoned_threads";
-    pub(crate) const COST: &str = "cost";
-    pub(crate) const MAX_COST: &str = "max_cost";
-    pub(crate) const AGEING: &str = "ageing";
-    pub(crate) const AFFINITY: &str = "affinity";
-    pub(crate) const REVISION: &str = "revision";
-    pub(crate) const SPLIT: &str = "split";
-
-    pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
-    /// Longer than a minute is no batching but a schedule.
-    pub(crate) static MAX_DELAY_FORM: Span = Span(Duration::ZERO..=Duration::from_secs(60));
-    /// Each replica is a worker and, as a rule, a thread of its own; replicas of a model share its weights.
-    pub(crate) static REPLICAS_FORM: Count = Count(1..=1024);
-    pub(crate) static QUEUE_FORM: Count = Count(QUEUE_RANGE);
-    pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[
-        (Contract::AtMostOnce.as_str(), Contract::AtMostOnce),
-        (Contract::Idempotent.as_str(), Contract::Idempotent),
-        (Contract::Pure.as_str(), Contract::Pure),
-    ]);
-    /// A batch that may take longer than any call is not bounded at all.
-    pub(crate) static TIMEOUT_FORM: Maybe<Span> = Maybe(Span(Duration::from_millis(1)..=HOUR));
-    /// With none, the first call that hangs takes the stage out. More than a few hundred threads are a leak that nobody saw.
-    pub(crate) static MAX_ABANDONED_THREADS_FORM: Count = Count(0..=256);
-    pub(crate) static COST_FORM: OneOf<CostUnit> = OneOf(&[("entries", CostUnit::Entries), ("rows", CostUnit::Rows)]);
-    pub(crate) static MAX_COST_FORM: Maybe<Count> = Maybe(Count(1..=1_000_000_000));
-    /// At nothing there would be no classes; beyond the longest call there is no ageing.
-    pub(crate) static AGEING_FORM: Span = Span(Duration::from_millis(1)..=HOUR);
-    /// As many cores as Linux can be built for.
-    pub(crate) static AFFINITY_FORM: Cores = Cores(0..=8191);
-    pub(crate) static REVISION_FORM: Count = Count(0..=999_999);
-    /// More revisions than that at a time are no roll-out; a part of a millionth is no part.
-    pub(crate) static SPLIT_FORM: Weights = Weights { revisions: 0..=999_999, weights: 0..=1_000_000, at_most: 16 };
-}
-
-/// The settings of one route. They stand beside its `path` in the file and nowhere else.
-pub(crate) mod route {
-    use callboard_core::Priority;
-
-    use super::super::form::{Maybe, OneOf};
-    use super::{Bytes, Count, DEFAULT_TIMEOUT, Span};
-
-    pub(crate) const MAX_IN_FLIGHT: &str = "max_in_flight";
-    pub(crate) const TIMEOUT: &str = "timeout";
-    pub(crate) const PRIORITY: &str = "priority";
-    pub(crate) const MAX_BODY_BYTES: &str = "max_body_bytes";
-
-    pub(crate) static MAX_IN_FLIGHT_FORM: Maybe<Count> = Maybe(Count(1..=1_000_000));
-    pub(crate) static PRIORITY_FORM: OneOf<Priority> =
-        OneOf(&[("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)]);
-
-    /// What holds for all bodies, for those of this route.
-    pub(crate) fn max_body_bytes_form() -> &'static Bytes {
-        &super::MAX_BODY_BYTES.form
-    }
-
-    /// What holds for all routes, for this one.
-    pub(crate) fn timeout_form() -> &'static Span {
-        &DEFAULT_TIMEOUT.form
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,25 @@
+//! The settings of one route. They stand beside its `path` in the file and nowhere else.
+
+use callboard_core::Priority;
+
+use super::super::form::{Maybe, OneOf};
+use super::{Bytes, Count, DEFAULT_TIMEOUT, Span};
+
+pub(crate) const MAX_IN_FLIGHT: &str = "max_in_flight";
+pub(crate) const TIMEOUT: &str = "timeout";
+pub(crate) const PRIORITY: &str = "priority";
+pub(crate) const MAX_BODY_BYTES: &str = "max_body_bytes";
+
+pub(crate) static MAX_IN_FLIGHT_FORM: Maybe<Count> = Maybe(Count(1..=1_000_000));
+pub(crate) static PRIORITY_FORM: OneOf<Priority> =
+    OneOf(&[("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)]);
+
+/// What holds for all bodies, for those of this route.
+pub(crate) fn max_body_bytes_form() -> &'static Bytes {
+    &super::MAX_BODY_BYTES.form
+}
+
+/// What holds for all routes, for this one.
+pub(crate) fn timeout_form() -> &'static Span {
+    &DEFAULT_TIMEOUT.form
+}
