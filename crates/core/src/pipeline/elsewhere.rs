@@ -22,8 +22,9 @@ use crate::id::StageName;
 use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::{NodeFacts, Phase};
 
-/// How long a call that can wait leaves nodes alone that have no room: as long as they say, within these bounds.
-const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+/// How long a call that can wait leaves nodes alone that have no room: as long as they say, within these bounds, and longer each time
+/// where they say nothing. It is sent with its whole input each time.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
 
 /// What will be there, or why not.
 pub type FromElsewhere<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
@@ -90,6 +91,8 @@ pub struct StageCall {
     pub may_run_again: Option<bool>,
     /// The node that asks runs the first of them as well, and will where no other has room: there is no need to wait for any.
     pub runs_here: bool,
+    /// It is a call that found room nowhere, once more.
+    pub asks_again: bool,
     /// The revision of the first stage that was chosen for this call.
     pub revision: Option<u64>,
     /// How many outputs there is room for, where the first stage streams.
@@ -245,17 +248,21 @@ async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> R
 /// Leaves, and where no node has room for a call that can wait, asks again in a moment: until somebody has, or its time is up.
 async fn leave_patiently(
     elsewhere: &dyn Elsewhere,
-    call: StageCall,
+    mut call: StageCall,
     flight: &Flight,
 ) -> Result<(Reply, usize), CallError> {
     if !flight.patient {
         return leave(elsewhere, call, flight).await;
     }
+    let (mut pause, longest) = ASK_AGAIN;
     loop {
         match leave(elsewhere, call.clone(), flight).await {
             Err(full) if full.kind() == ErrorKind::Overloaded && full.is_retryable() => {
-                let pause = full.retry_after().unwrap_or_default().clamp(ASK_AGAIN.0, ASK_AGAIN.1);
-                tokio::time::sleep(pause).await;
+                call.asks_again = true;
+                let said = full.retry_after().unwrap_or_default().min(longest);
+                // Not all in the same moment.
+                tokio::time::sleep(pause.max(said).mul_f64(1.0 + fastrand::f64() / 4.0)).await;
+                pause = (2 * pause).min(longest);
             }
             outcome => return outcome,
         }
@@ -386,7 +393,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
             _ => break,
         }
     }
-    StageCall { stages, payload, options, may_run_again, runs_here, revision, credit }
+    StageCall { stages, payload, options, may_run_again, runs_here, asks_again: false, revision, credit }
 }
 
 fn nowhere(stage: &StageName) -> CallError {

@@ -1,16 +1,15 @@
 //! Which calls go together: those that are waiting for one node at the same moment.
 //!
 //! Callers leave their calls in a bounded queue, and the first of those who come together sees to all that is there. Where hardly anybody
-//! else is under way, it sends them itself. Else it lets those go before it who are ready on its thread, because their calls belong into
-//! the same pack, and leaves the sending to a task on the transport's thread, which is woken once for all of them. While the node has no
-//! room for another stream, calls gather, and go in fuller packs; a caller that would rather ask another node is then told that its call
+//! else is under way, it sends them itself. Else it leaves that to a task on the transport's thread, which is woken once for all of
+//! them. Nobody waits for a caller: a future that is not polled holds up no call but its own. While the node has no room for
+//! another stream, calls gather, and go in fuller packs; a caller that would rather ask another node is then told that its call
 //! was not started. When the queue is full, callers wait at its end, within their deadlines, and those that would rather ask another
 //! node do. A call that is given up while it waits is never sent, and one that has waited says how much less time it has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use callboard_codec::wire::{Call, FrameKind, LooseFrame};
@@ -72,29 +71,13 @@ pub(super) struct Packer {
 /// Who sends what is in the queue.
 #[derive(Debug, Default)]
 struct Door {
-    /// One of those who wait sends all of them, or is about to.
+    /// All that is there is sent in a moment, by one of the callers or by the task.
     is_taken: AtomicBool,
     is_closed: AtomicBool,
     /// Rung for the task.
     bell: Notify,
     /// Calls without an outcome.
     under_way: AtomicUsize,
-}
-
-/// Who sees to what is there, at the latest when it leaves.
-struct Sender<'a> {
-    packer: &'a Packer,
-    /// It does so itself.
-    is_alone: bool,
-}
-
-impl Drop for Sender<'_> {
-    fn drop(&mut self) {
-        match self.is_alone {
-            true => self.packer.send(),
-            false => self.packer.door.bell.notify_one(),
-        }
-    }
 }
 
 /// A call that has no outcome yet.
@@ -148,14 +131,12 @@ impl Packer {
         }
         let others = self.door.under_way.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay(&self.door);
-        let is_first = !self.door.is_taken.swap(true, Ordering::AcqRel);
-        let sender = is_first.then(|| Sender { packer: self, is_alone: others < COMPANY });
-        // Dropped before that: who leaves sends the others, and not itself.
-        let ticket = ticket;
-        if sender.as_ref().is_some_and(|sender| !sender.is_alone) {
-            let_others_go().await;
+        if !self.door.is_taken.swap(true, Ordering::AcqRel) {
+            match others < COMPANY {
+                true => self.send(),
+                false => self.door.bell.notify_one(),
+            }
         }
-        drop(sender);
         ticket.await
     }
 
@@ -182,20 +163,6 @@ impl Drop for Packer {
     }
 }
 
-/// Lets those go first who are ready on this thread.
-async fn let_others_go() {
-    let mut has_waited = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        // At the end of the queue, where another thread may take it; tokio's own way keeps it until this one has nothing else to do.
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 /// The other end of the queue.
 #[derive(Debug)]
 struct Packing {
@@ -214,14 +181,16 @@ struct Packing {
 
 /// Sends what callers could not send themselves, for want of a stream or because somebody else was at it.
 async fn send_when_rung(packing: Arc<Mutex<Packing>>, door: Arc<Door>, connection: Connection) {
+    let Closing(packing) = &Closing(packing);
     loop {
         door.bell.notified().await;
         if door.is_closed.load(Ordering::Acquire) {
             return;
         }
-        while !packing.lock().send(&door) {
-            packing.lock().awaits_room = true;
-            let room = room(&packing, &connection).await;
+        // Who is woken by the same packets calls again in the same moment.
+        tokio::task::yield_now().await;
+        while !packing.lock().send_or_await_room(&door) {
+            let room = room(packing, &connection).await;
             let mut packing = packing.lock();
             packing.awaits_room = false;
             match room {
@@ -229,6 +198,17 @@ async fn send_when_rung(packing: Arc<Mutex<Packing>>, door: Arc<Door>, connectio
                 Err(error) => packing.refuse(&no_stream(&error), |_| true),
             }
         }
+    }
+}
+
+/// The end of the task, by the link's or the thread's: nothing is sent any more.
+struct Closing(Arc<Mutex<Packing>>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let mut packing = self.0.lock();
+        packing.arriving.close();
+        packing.refuse(&not_started("the link is closed".to_owned()), |_| true);
     }
 }
 
@@ -252,6 +232,13 @@ fn no_stream(error: &ConnectionError) -> CallError {
 }
 
 impl Packing {
+    /// The same by the task, who waits for room where there is none.
+    fn send_or_await_room(&mut self, door: &Door) -> bool {
+        let is_sent = self.send(door);
+        self.awaits_room = !is_sent;
+        is_sent
+    }
+
     /// Sends all that waits; says whether nothing is left that nobody waits for room for.
     fn send(&mut self, door: &Door) -> bool {
         if self.awaits_room {

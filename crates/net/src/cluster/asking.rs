@@ -79,7 +79,10 @@ impl Inner {
                 format!("the input of stage `{}` cannot be sent: {error}", call.stage()),
             )
         })?;
-        self.retries.lock().called(Instant::now());
+        // A call pays for retries once.
+        if !call.asks_again {
+            self.retries.lock().called(Instant::now());
+        }
         if call.revision.is_none() {
             call.revision = self.draw(call.stage(), call.options.session(), None);
         }

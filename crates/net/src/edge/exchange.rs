@@ -25,7 +25,7 @@ use super::answer::answered;
 use super::pace::Pace;
 use super::writing::{Outcome, Writing};
 use super::{Serving, StreamGuard, streaming};
-use crate::endpoint::begin_here;
+use crate::endpoint::{begin_here, send_now};
 use crate::identity::Role;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 use crate::{contained, convert};
@@ -173,6 +173,8 @@ impl Exchange<'_> {
             if (ended || self.is_last()) && self.running.is_empty() && self.writing.outcomes() == 0 {
                 break;
             }
+            // Before anything of the user's is read or run.
+            send_now();
             let due = self.due(ended);
             tokio::select! {
                 biased;

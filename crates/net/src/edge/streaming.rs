@@ -15,6 +15,7 @@ use super::Serving;
 use super::answer::{put_end, put_item, put_outcome, write};
 use super::exchange::{Fault, load};
 use crate::contained;
+use crate::endpoint::send_now;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 
 /// The input is read, and the call begins.
@@ -97,6 +98,8 @@ pub(super) async fn answer(
             outgoing.finish();
             return Ok(());
         }
+        // Before the next output is encoded.
+        send_now();
     }
 }
 

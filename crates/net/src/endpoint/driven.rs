@@ -1,9 +1,10 @@
 //! Work of the endpoint's thread that is done where it comes up.
 //!
 //! quinn gives each connection a task that packs, encrypts and sends what was written on it, woken by whoever writes. Were that task the
-//! thread's alone, every write would wait until the thread has woken up. So whoever writes does the work itself, at the end of its
-//! [turn](Turn), once for all that it has written. Everything else is the thread's: packets that arrive, timers, what is left over after
-//! a turn, and a connection whose work somebody else is at. It waits for none of them.
+//! thread's alone, every write would wait until the thread has woken up. So whoever writes and is alone does the work itself, at the end
+//! of its [turn](Turn), once for all that it has written, or [sooner](send_now) where the turn goes on with what may take its time.
+//! Everything else is the thread's: packets that arrive, timers, what is left over after a turn, and a connection whose work somebody
+//! else is at. It waits for none of them.
 
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
@@ -44,11 +45,40 @@ impl Drop for Turn {
         if !self.is_outermost {
             return;
         }
-        for driven in WOKEN.take().into_iter().flatten() {
-            match std::thread::panicking() {
-                true => driven.call_home(),
-                false => driven.work_here(),
-            }
+        let woken = Woken(WOKEN.take().unwrap_or_default().into_iter());
+        if !std::thread::panicking() {
+            woken.work_here();
+        }
+    }
+}
+
+/// Sends what was written in the turn of this thread until now, where it is in one. While it is not sent, nobody else who writes on
+/// that connection has it sent either.
+pub(crate) fn send_now() {
+    if WOKEN.with_borrow(|woken| woken.as_ref().is_none_or(Vec::is_empty)) {
+        return;
+    }
+    // What is woken by the work itself goes home.
+    let woken = Woken(WOKEN.take().unwrap_or_default().into_iter());
+    woken.work_here();
+    WOKEN.set(Some(Vec::new()));
+}
+
+/// What was woken in a turn. Dropped, as by a panic, it goes home.
+struct Woken(std::vec::IntoIter<Arc<Driven>>);
+
+impl Woken {
+    fn work_here(mut self) {
+        for driven in self.0.by_ref() {
+            driven.work_here();
+        }
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        for driven in self.0.by_ref() {
+            driven.call_home();
         }
     }
 }
@@ -90,7 +120,10 @@ pub(super) fn drive(home: &Handle, work: Work) {
 
 /// Does the first step of some work here, and gives what is left to a thread: when it is woken, not before.
 pub(crate) fn begin_here(home: &Handle, work: impl Future<Output = ()> + Send + 'static) {
-    Driven::new(home, Box::pin(work), false).work_here();
+    let driven = Driven::new(home, Box::pin(work), false);
+    // Timers that it begins are those of the thread.
+    let _entered = home.enter();
+    driven.work_here();
 }
 
 impl Driven {
@@ -134,7 +167,10 @@ impl Driven {
                 // Pairs with the one in `Home`: either this side sees that it was missed, or that side finds the lock open. Opening it
                 // alone, and looking at it alone, would order neither behind what each has said before.
                 fence(Ordering::SeqCst);
-                self.is_missed.swap(false, Ordering::Relaxed)
+                let was_missed = self.is_missed.swap(false, Ordering::Relaxed);
+                // A task that has used up its budget is told to wait by all that it asks, and is woken by the scheduler of its own
+                // thread, when that comes to it: this work is not its own.
+                was_missed || !tokio::task::coop::has_budget_remaining()
             }
             // What was never begun there needs no end there.
             Some(Poll::Ready(())) => self.is_at_home.load(Ordering::Acquire),
@@ -229,6 +265,41 @@ mod tests {
         assert_eq!(steps.load(Ordering::SeqCst), 2);
         tokio::task::yield_now().await;
         assert_eq!(steps.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_woken_in_a_turn_is_done_at_once_where_that_is_wanted() {
+        let (steps, waker, work) = counted();
+        drive(&Handle::current(), work);
+        tokio::task::yield_now().await;
+        send_now();
+        let turn = Turn::begin();
+        wake(&waker);
+        send_now();
+        assert_eq!(steps.load(Ordering::SeqCst), 2);
+        wake(&waker);
+        assert_eq!(steps.load(Ordering::SeqCst), 2, "the turn goes on");
+        drop(turn);
+        assert_eq!(steps.load(Ordering::SeqCst), 3);
+    }
+
+    /// The budget is that of the task which begins it, and the wake-up would be, too.
+    #[tokio::test]
+    async fn what_is_begun_without_a_budget_is_done_at_home() {
+        let home = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        while tokio::task::coop::has_budget_remaining() {
+            tokio::task::coop::poll_proceed(&mut Context::from_waker(Waker::noop()))
+                .map(|unit| unit.made_progress())
+                .is_ready();
+        }
+        begin_here(home.handle(), async move {
+            tokio::task::coop::consume_budget().await;
+            begun.send(()).unwrap();
+        });
+        // This task does not come to an end before that, and so gets no new budget.
+        has_begun.recv_timeout(std::time::Duration::from_secs(20)).expect("it is done by the other runtime");
+        home.shutdown_background();
     }
 
     #[tokio::test]

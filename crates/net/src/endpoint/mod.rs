@@ -19,7 +19,7 @@ use callboard_codec::wire::ResetCode;
 use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-pub(crate) use self::driven::{Turn, begin_here, sending};
+pub(crate) use self::driven::{Turn, begin_here, send_now, sending};
 use self::ids::ConnectionIds;
 pub(crate) use self::thread::LAST_PACKETS;
 use self::thread::OwnThread;

@@ -9,12 +9,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
+use tokio::time::Sleep;
 
 #[derive(Debug)]
 struct Socket {
@@ -89,9 +91,20 @@ impl AsyncUdpSocket for Socket {
 #[derive(Debug)]
 struct Room {
     socket: Arc<Socket>,
-    /// Another name of the socket, of which nothing else is wanted.
-    awaited: Option<AsyncFd<UdpSocket>>,
+    awaited: Option<Awaited>,
 }
+
+/// What tells that there may be room.
+#[derive(Debug)]
+enum Awaited {
+    /// Another name of the socket, of which nothing else is wanted.
+    Socket(AsyncFd<UdpSocket>),
+    /// The process has no descriptor left for one: then room is looked for again and again.
+    Moment(Pin<Box<Sleep>>),
+}
+
+/// How soon: what waits is not much longer under way for it, and the thread is woken a thousand times a second at most.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl UdpPoller for Room {
     fn poll_writable(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -99,17 +112,27 @@ impl UdpPoller for Room {
             self.awaited = None;
             return Poll::Ready(Ok(()));
         }
-        if self.awaited.is_none() {
-            let _entered = self.socket.runtime.enter();
-            let again = self.socket.io.get_ref().try_clone()?;
-            self.awaited = Some(waited_for(again, Interest::WRITABLE)?);
+        let Self { socket, awaited } = &mut *self;
+        match awaited.get_or_insert_with(|| Awaited::begin(socket)) {
+            Awaited::Socket(again) => drop(ready!(again.poll_write_ready(context))),
+            Awaited::Moment(moment) => ready!(moment.as_mut().poll(context)),
         }
-        if let Some(awaited) = &self.awaited {
-            drop(ready!(awaited.poll_write_ready(context))?);
-        }
-        self.socket.is_full.store(false, Ordering::Release);
-        self.awaited = None;
+        socket.is_full.store(false, Ordering::Release);
+        *awaited = None;
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Awaited {
+    /// An error here would end the connection's work and leave the connection, so there is none.
+    fn begin(socket: &Socket) -> Self {
+        let _entered = socket.runtime.enter();
+        let again = socket.io.get_ref().try_clone().and_then(|again| waited_for(again, Interest::WRITABLE));
+        again.map_or_else(|_| Self::moment(), Self::Socket)
+    }
+
+    fn moment() -> Self {
+        Self::Moment(Box::pin(tokio::time::sleep(LOOK_AGAIN)))
     }
 }
 
@@ -132,6 +155,20 @@ mod tests {
         let mut room = Arc::clone(&socket).create_io_poller();
         std::future::poll_fn(|context| room.as_mut().poll_writable(context)).await.unwrap();
         socket.is_full.store(true, Ordering::Release);
+        std::future::poll_fn(|context| room.as_mut().poll_writable(context)).await.unwrap();
+        assert!(!socket.is_full.load(Ordering::Acquire));
+    }
+
+    #[tokio::test]
+    async fn room_is_looked_for_without_a_descriptor() {
+        let bound = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = Arc::new(Socket {
+            state: UdpSocketState::new((&bound).into()).unwrap(),
+            io: waited_for(bound, Interest::READABLE).unwrap(),
+            is_full: AtomicBool::new(true),
+            runtime: Handle::current(),
+        });
+        let mut room = Box::pin(Room { socket: Arc::clone(&socket), awaited: Some(Awaited::moment()) });
         std::future::poll_fn(|context| room.as_mut().poll_writable(context)).await.unwrap();
         assert!(!socket.is_full.load(Ordering::Acquire));
     }

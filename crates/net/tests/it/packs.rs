@@ -95,6 +95,30 @@ async fn calls_that_wait_at_the_same_moment_share_a_stream() {
     until(|| in_hand(&client) == (0, 0)).await;
 }
 
+/// A future that was polled once may not be polled again for long, as one of many in a stream whose reader is busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_stands_still_holds_up_nobody_else() {
+    let (gate, app) = Gate::new();
+    let served = Served::start(app).await;
+    let client = served.client().await;
+    let others: Vec<_> = (0..8)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, i64>("/held", n).await })
+        })
+        .collect();
+    until(|| gate.begun.load(Ordering::SeqCst) == 8).await;
+    let mut still = Box::pin(client.call::<_, String>("/shout", "still".to_owned()));
+    assert!(still.as_mut().now_or_never().is_none());
+    assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    assert_eq!(still.await.unwrap(), "STILL");
+    gate.open.add_permits(8);
+    for other in others {
+        other.await.unwrap().unwrap();
+    }
+    served.comes_to_rest().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_does_not_wait_for_company_or_for_those_before_it() {
     let (gate, app) = Gate::new();
