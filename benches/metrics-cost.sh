@@ -19,9 +19,9 @@ built=${CARGO_TARGET_DIR:-target}/$directory/examples
 command -v valgrind >/dev/null || { echo 'this needs valgrind: apt-get install valgrind' >&2; exit 2; }
 
 build() {
-    cargo build --quiet --profile "$profile" -p callboard-core --example calls
+    cargo build --quiet --profile "$profile" -p callboard-core --example counted
     cargo build --quiet --profile "$profile" -p callboard-http --example requests
-    for example in calls requests; do cp "$built/$example" "$built/$example-$1"; done
+    for example in counted requests; do cp "$built/$example" "$built/$example-$1"; done
 }
 
 collected() {
@@ -49,7 +49,7 @@ report() {
     }' || status=1
 }
 
-report 'metrics, of a call in process' "$(each "$built/calls-all")" "$(each "$built/calls-without-metrics")" 2
+report 'metrics, of a call in process' "$(each "$built/counted-all")" "$(each "$built/counted-without-metrics")" 2
 request=$(each "$built/requests-all")
 report 'metrics, of a request' "$request" "$(each "$built/requests-without-metrics")" 2
 report 'access log and request id, of a request' "$(each "$built/requests-all" log)" "$(each "$built/requests-without-ids")" 5

@@ -267,7 +267,7 @@ impl Pool {
     }
 
     /// The reply port was dropped unused: whoever held the entry is gone.
-    fn lost(&self) -> CallError {
+    pub(crate) fn lost(&self) -> CallError {
         let kind = match self.state().0 {
             // A batch that was handed over and never begun, or a queue that died with its batcher.
             StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
@@ -317,7 +317,8 @@ impl Future for Enqueued<'_> {
         let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
         let outcome = ready!(Pin::new(outcome).poll(context));
         self.outcome = None;
-        Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
+        // What user code has had may have run, whatever becomes of the stage.
+        Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost().after_start(self.flight.may_compute()))))
     }
 }
 

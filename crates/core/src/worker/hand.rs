@@ -160,7 +160,8 @@ impl Hand {
     /// The stage ends while user code still runs.
     pub(crate) fn give_up(self) {
         let pool = Arc::clone(&self.pool);
-        self.fail(RunEnd::Closed, || pool.unavailable());
+        let has_begun = !pool.contract().may_run_again();
+        self.fail(RunEnd::Closed, || pool.unavailable().after_start(has_begun));
     }
 
     fn fail(mut self, end: RunEnd, error: impl Fn() -> CallError) {
@@ -207,21 +208,21 @@ impl BatchTrace {
 
 impl Drop for Hand {
     /// A run that was lost on the way, with its worker and not by its inputs: what may be run again is, within the stage's
-    /// budget. The others hear from their reply ports.
+    /// budget. The others hear of it, and that they had begun.
     fn drop(&mut self) {
         if self.entries.is_empty() {
             return;
         }
         self.tell_observer(clock::now(), RunEnd::Lost);
-        if !self.pool.contract().may_run_again() {
-            self.entries.iter().for_each(|entry| entry.note_end(self.pool.name(), clock::now(), RunEnd::Lost));
-            return;
+        let (mut again, may_run_again) = (self.take_entries(), self.pool.contract().may_run_again());
+        let kept = if may_run_again { self.pool.take_retries(again.len()) } else { 0 };
+        for entry in again.split_off(kept) {
+            entry.note_end(self.pool.name(), clock::now(), RunEnd::Lost);
+            entry.refuse(self.pool.lost().after_start(!may_run_again));
         }
-        let mut again = self.take_entries();
-        let lost = again.split_off(self.pool.take_retries(again.len()));
-        again.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::Lost));
-        lost.iter().for_each(|entry| entry.note_end(self.pool.name(), clock::now(), RunEnd::Lost));
-        self.pool.tell_batcher(BatcherMessage::TakeBack(again));
-        drop_contained(lost);
+        if !again.is_empty() {
+            again.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::Lost));
+            self.pool.tell_batcher(BatcherMessage::TakeBack(again));
+        }
     }
 }
