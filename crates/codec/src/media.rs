@@ -4,6 +4,7 @@
 //! in JSON and in a field of a form. Bytes are shared with the body that they came in.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Deref;
 
 use base64::Engine as _;
@@ -29,7 +30,7 @@ use crate::value::{Value, exact};
 /// assert_eq!(payload.downcast_ref::<Upload>().unwrap().picture[..], [0x00, 0xff]);
 /// # Ok::<(), callboard_codec::DecodeError>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Media(Bytes);
 
 impl Media {
@@ -40,14 +41,14 @@ impl Media {
     }
 
     /// What this text stands for: base64 (RFC 4648, padded), whose lines may be broken as mail and command lines break them, or a
-    /// `data:` URL of it (RFC 2397), as browsers make of a file.
+    /// `data:` URL of it (RFC 2397) without percent-escapes, as browsers make of a file.
     ///
     /// # Errors
     ///
     /// A text that is neither.
     pub fn from_base64(text: &str) -> Result<Self, NotBase64> {
         let data = match text.split_once(',') {
-            Some((head, data)) if head.starts_with("data:") && head.ends_with(";base64") => data,
+            Some((head, data)) if is_data_url(head) => data,
             _ => text,
         };
         let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n' | b' ' | b'\t');
@@ -68,6 +69,21 @@ impl Media {
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.0
+    }
+}
+
+/// Whether what stands before the comma says so, in whichever case.
+fn is_data_url(head: &str) -> bool {
+    let (scheme, coding) = (b"data:", b";base64");
+    let head = head.as_bytes();
+    head.first_chunk().is_some_and(|first: &[u8; 5]| first.eq_ignore_ascii_case(scheme))
+        && head.last_chunk().is_some_and(|last: &[u8; 7]| last.eq_ignore_ascii_case(coding))
+}
+
+/// A file may be large, and a line of a log is not.
+impl fmt::Debug for Media {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Media({} bytes)", self.0.len())
     }
 }
 
@@ -146,7 +162,7 @@ mod tests {
     #[test]
     fn a_text_is_base64_in_lines_or_a_url_of_it() {
         let read = |text: &str| Media::from_base64(text).map(|media| media.to_vec());
-        for text in ["AAEC/w==", "AAEC\r\n/w==\n", "data:image/png;base64,AAEC/w==", "data:;base64,AAEC/w=="] {
+        for text in ["AAEC/w==", "AAEC\r\n/w==\n", "data:image/png;base64,AAEC/w==", "DATA:;Base64,AAEC/w=="] {
             assert_eq!(read(text).unwrap(), [0, 1, 2, 255], "{text:?}");
         }
         assert!(read("").unwrap().is_empty());
@@ -161,6 +177,7 @@ mod tests {
         let media = Media::new(vec![7; 100_000]);
         let value = Value::from_serialize(&media).unwrap();
         assert_eq!(value, Value::Bytes(media.bytes().clone()));
+        assert_eq!(format!("{media:?}"), "Media(100000 bytes)");
         for format in [Format::Json, Format::Msgpack, Format::Envelope] {
             let bytes = value.encode(format).unwrap();
             let read = crate::DataType::of::<Media>().decode(format, &bytes, &limits).unwrap();

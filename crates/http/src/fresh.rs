@@ -45,9 +45,31 @@ pub(crate) async fn keep_fresh<R: 'static>(
     let mut seen = None;
     loop {
         let look = Arc::clone(&look);
-        // A blocking task that cannot be had is a runtime that ends.
-        let Ok(new) = spawn_blocking(move || look(seen)).await else { return };
-        seen = Some(new);
+        match spawn_blocking(move || look(seen)).await {
+            Ok(new) => seen = Some(new),
+            Err(panic) if panic.is_panic() => tracing::error!("a file that is looked at again and again was not taken"),
+            // A blocking task that cannot be had is a runtime that ends.
+            Err(_) => return,
+        }
         tokio::time::sleep(interval).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reading_that_panics_is_not_the_last() {
+        let (readings, (taken, mut takes)) = (AtomicU64::new(0), tokio::sync::mpsc::channel(1));
+        let read = move || readings.fetch_add(1, Ordering::Relaxed);
+        let take = move |reading| {
+            assert_ne!(reading, 0, "the first one is not to be taken");
+            let _ = taken.blocking_send(reading);
+        };
+        tokio::spawn(keep_fresh(Duration::from_millis(1), read, |reading| *reading, take));
+        assert_eq!(takes.recv().await, Some(1));
     }
 }

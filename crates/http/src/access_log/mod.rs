@@ -72,7 +72,10 @@ impl Eq for AccessLog {}
 /// config.access_log = AccessLog::To(Arc::new(Lines::default()));
 /// ```
 pub trait AccessSink: fmt::Debug + Send + Sync + 'static {
-    /// Takes what is known of one request. Called on the way of its answer: it must neither wait nor panic, and leaves out what it
-    /// cannot hold.
+    /// Takes what is known of one request. Called on the way of its answer: it must not wait, and leaves out what it cannot hold.
+    ///
+    /// # Panics
+    ///
+    /// It must not: a panic for a request that itself ends by one ends the process.
     fn put(&self, record: &AccessRecord<'_>);
 }

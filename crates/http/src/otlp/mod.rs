@@ -263,9 +263,10 @@ impl Sending {
         };
         let answer = connection.send(message).await?;
         let status = answer.status();
-        // Read to its end, so that the connection can be used again.
-        answer.bytes(MAX_ANSWER_BYTES).await?;
-        self.connection = Some(connection);
+        // Read to its end, so that the connection can be used again. What it says does not change what became of the spans.
+        if answer.bytes(MAX_ANSWER_BYTES).await.is_ok() {
+            self.connection = Some(connection);
+        }
         Ok(status)
     }
 }
