@@ -52,6 +52,7 @@ impl Default for ApiInfo {
 pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
     let mut components = Components::default();
     components.insert("Problem", problem_schema());
+    components.insert("Timeline", timeline_schema());
     let mut ids = OperationIds::default();
     let mut paths: serde_json::Map<String, Value> = routes
         .iter()
@@ -123,6 +124,64 @@ fn problem_schema() -> Value {
             "remote_trace": { "type": "string", "description": "The last words of a worker that died." },
             "retryable": { "type": "boolean", "description": "Whether the same request may succeed later." },
             "request_id": { "type": "string", "description": "The same as the header `x-request-id`." },
+        },
+    })
+}
+
+/// What `explain` writes.
+fn timeline_schema() -> Value {
+    let run = json!({
+        "type": "object",
+        "required": ["queue_ms"],
+        "properties": {
+            "queue_ms": { "type": "number" },
+            "batch_ms": { "type": "number" },
+            "compute_ms": { "type": "number" },
+            "batch": {
+                "type": "object",
+                "required": ["id", "size", "replica", "release"],
+                "properties": {
+                    "id": { "type": "integer" },
+                    "size": { "type": "integer" },
+                    "replica": { "type": "integer" },
+                    "release": { "type": "string", "description": "Why it was formed then." },
+                },
+            },
+            "end": { "type": "string", "description": "How it ended; not there while it goes on." },
+        },
+    });
+    let there = json!({
+        "type": "object",
+        "required": ["node"],
+        "properties": {
+            "node": { "type": "string" },
+            "queue_ms": { "type": "number" },
+            "batch_ms": { "type": "number" },
+            "compute_ms": { "type": "number" },
+        },
+        "description": "The node that ran it, and its times.",
+    });
+    let stage = json!({
+        "type": "object",
+        "required": ["stage", "arrived_ms", "attempts", "runs"],
+        "properties": {
+            "stage": { "type": "string" },
+            "arrived_ms": { "type": "number", "description": "Since the request's head." },
+            "left_ms": { "type": "number" },
+            "elsewhere": { "type": "boolean", "description": "It ran on another node." },
+            "there": there,
+            "attempts": { "type": "integer" },
+            "runs": { "type": "array", "items": run },
+        },
+    });
+    json!({
+        "type": "object",
+        "description": "Where the time of one request went.",
+        "required": ["total_ms", "stages"],
+        "properties": {
+            "total_ms": { "type": "number" },
+            "stages": { "type": "array", "items": stage },
+            "omitted": { "type": "integer", "description": "Stages for which there was no room." },
         },
     })
 }

@@ -212,20 +212,23 @@ fn stream_content(item: &Value) -> Map<String, Value> {
 /// An event as those who read them take it: each of them is described, not the stream.
 fn event(item: &Value) -> Value {
     let end = json!({ "type": "object", "required": ["items"], "properties": { "items": { "type": "integer" } } });
+    let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     json!({
         "type": "object",
         "required": ["data"],
         "properties": {
             "event": {
                 "type": "string",
-                "description": "None for an item; `end` for the end, `error` for an end with a problem.",
+                "description": "None for an item; `end` for the end, `error` for an end with a problem, before it `timeline` \
+                                where `x-callboard-explain` asks for it.",
             },
             "id": { "type": "string", "description": "The place of an item in the stream, from 0." },
             "data": {
                 "type": "string",
                 "contentMediaType": Format::Json.media_type(),
-                "contentSchema": { "anyOf": [item, end, { "$ref": "#/components/schemas/Problem" }] },
-                "description": "The item; of `end` the number of items, of `error` the problem document.",
+                "contentSchema": { "anyOf": [item, end, reference("Problem"), reference("Timeline")] },
+                "description": "The item; of `end` the number of items, of `error` the problem document, of `timeline` where the \
+                                request's time went.",
             },
         },
     })
