@@ -1,15 +1,16 @@
 //! Which calls go together: those that are waiting for one node at the same moment.
 //!
-//! Callers leave their calls in a bounded queue, and the first of those who come together sees to all that is there. Where hardly anybody
-//! else is under way, it sends them itself. Else it leaves that to a task on the transport's thread, which is woken once for all of
-//! them. Nobody waits for a caller: a future that is not polled holds up no call but its own. While the node has no room for
-//! another stream, calls gather, and go in fuller packs; a caller that would rather ask another node is then told that its call
+//! Callers leave their calls in a bounded queue. Where hardly anybody else is under way, a caller sends what is there itself. Else it lets
+//! those go first who are ready on its thread, because their calls belong into the same pack, and whoever comes back first wakes a task
+//! on the transport's thread, which sends all of them. Nobody waits for another caller: a future that is not polled holds up no
+//! call but its own. While the node has no room for another stream, calls gather, and go in fuller packs; a caller that would rather ask another node is then told that its call
 //! was not started. When the queue is full, callers wait at its end, within their deadlines, and those that would rather ask another
 //! node do. A call that is given up while it waits is never sent, and one that has waited says how much less time it has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use callboard_codec::wire::{Call, FrameKind, LooseFrame};
@@ -71,8 +72,8 @@ pub(super) struct Packer {
 /// Who sends what is in the queue.
 #[derive(Debug, Default)]
 struct Door {
-    /// All that is there is sent in a moment, by one of the callers or by the task.
-    is_taken: AtomicBool,
+    /// Calls have come for which nobody has rung yet.
+    has_new: AtomicBool,
     is_closed: AtomicBool,
     /// Rung for the task.
     bell: Notify,
@@ -131,10 +132,13 @@ impl Packer {
         }
         let others = self.door.under_way.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay(&self.door);
-        if !self.door.is_taken.swap(true, Ordering::AcqRel) {
-            match others < COMPANY {
-                true => self.send(),
-                false => self.door.bell.notify_one(),
+        if others < COMPANY {
+            self.send();
+        } else {
+            self.door.has_new.store(true, Ordering::Release);
+            let_others_go().await;
+            if self.door.has_new.swap(false, Ordering::AcqRel) {
+                self.door.bell.notify_one();
             }
         }
         ticket.await
@@ -144,7 +148,7 @@ impl Packer {
     fn send(&self) {
         // What is written is sent behind the lock.
         let _turn = Turn::begin();
-        let sent = self.packing.try_lock().is_some_and(|mut packing| packing.send(&self.door));
+        let sent = self.packing.try_lock().is_some_and(|mut packing| packing.send());
         if !sent {
             self.door.bell.notify_one();
         }
@@ -161,6 +165,20 @@ impl Drop for Packer {
         self.door.is_closed.store(true, Ordering::Release);
         self.door.bell.notify_one();
     }
+}
+
+/// Lets those go first who are ready on this thread.
+async fn let_others_go() {
+    let mut has_waited = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        // At the end of the queue, where another thread may take it; tokio's own way keeps it until this one has nothing else to do.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The other end of the queue.
@@ -187,9 +205,7 @@ async fn send_when_rung(packing: Arc<Mutex<Packing>>, door: Arc<Door>, connectio
         if door.is_closed.load(Ordering::Acquire) {
             return;
         }
-        // Who is woken by the same packets calls again in the same moment.
-        tokio::task::yield_now().await;
-        while !packing.lock().send_or_await_room(&door) {
+        while !packing.lock().send_or_await_room() {
             let room = room(packing, &connection).await;
             let mut packing = packing.lock();
             packing.awaits_room = false;
@@ -233,20 +249,18 @@ fn no_stream(error: &ConnectionError) -> CallError {
 
 impl Packing {
     /// The same by the task, who waits for room where there is none.
-    fn send_or_await_room(&mut self, door: &Door) -> bool {
-        let is_sent = self.send(door);
+    fn send_or_await_room(&mut self) -> bool {
+        let is_sent = self.send();
         self.awaits_room = !is_sent;
         is_sent
     }
 
     /// Sends all that waits; says whether nothing is left that nobody waits for room for.
-    fn send(&mut self, door: &Door) -> bool {
+    fn send(&mut self) -> bool {
         if self.awaits_room {
             // By the task, as soon as there is some.
             return true;
         }
-        // Before the queue is looked at: whoever comes behind that sends it, or has it sent.
-        door.is_taken.swap(false, Ordering::AcqRel);
         loop {
             let Some(first) = self.next() else { return true };
             self.waiting.push_front(first);
