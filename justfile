@@ -57,7 +57,7 @@ rows:
 metrics-cost:
     benches/metrics-cost.sh
 
-# Whether `callboard bench` and oha tell the same of one server; needs oha and python3.
+# Whether `callboard bench` and oha tell the same of one server; needs oha (or wrk) and python3.
 agreement:
     cargo build --release
     python3 benches/agreement.py target/release/callboard oha
