@@ -335,11 +335,6 @@ impl Flight {
         }
     }
 
-    /// Whether user code may have it at the moment. Of a branch the account does not tell, because it is that of all of them.
-    pub(crate) fn may_compute(&self) -> bool {
-        self.parent.is_some() || self.account.is_in(Phase::Compute)
-    }
-
     /// Where its time went, for an error that has no outcome to tell it.
     pub(crate) fn spent(&self, now: Instant) -> Timing {
         self.account.spent(self.deadline, now)

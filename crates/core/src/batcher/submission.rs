@@ -317,8 +317,8 @@ impl Future for Enqueued<'_> {
         let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
         let outcome = ready!(Pin::new(outcome).poll(context));
         self.outcome = None;
-        // What user code has had may have run, whatever becomes of the stage.
-        Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost().after_start(self.flight.may_compute()))))
+        // Whose code has begun is owed an outcome by its hand: this one has not.
+        Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
     }
 }
 

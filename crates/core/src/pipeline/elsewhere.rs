@@ -20,11 +20,16 @@ use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::stage::DEFAULT_CREDIT;
+use crate::supervisor::BackoffPolicy;
 use crate::timeline::{NodeFacts, Phase};
 
-/// How long a call that can wait leaves nodes alone that have no room: as long as they say, within these bounds, and longer each time
-/// where they say nothing. It is sent with its whole input each time.
-const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+/// How long a call that can wait leaves nodes alone that have no room, behind what they say themselves: longer each time, because it is
+/// sent with its whole input, and not all calls for as long.
+const ASK_AGAIN: BackoffPolicy =
+    BackoffPolicy { initial: Duration::from_millis(5), max: Duration::from_secs(2), jitter: 0.2 };
+
+/// The most that is believed of what they say.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// What will be there, or why not.
 pub type FromElsewhere<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
@@ -254,15 +259,14 @@ async fn leave_patiently(
     if !flight.patient {
         return leave(elsewhere, call, flight).await;
     }
-    let (mut pause, longest) = ASK_AGAIN;
+    let mut attempt = 0_u32;
     loop {
+        attempt = attempt.saturating_add(1);
         match leave(elsewhere, call.clone(), flight).await {
             Err(full) if full.kind() == ErrorKind::Overloaded && full.is_retryable() => {
                 call.asks_again = true;
-                let said = full.retry_after().unwrap_or_default().min(longest);
-                // Not all in the same moment.
-                tokio::time::sleep(pause.max(said).mul_f64(1.0 + fastrand::f64() / 4.0)).await;
-                pause = (2 * pause).min(longest);
+                let said = full.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
+                tokio::time::sleep(said + ASK_AGAIN.delay(attempt, fastrand::f64())).await;
             }
             outcome => return outcome,
         }

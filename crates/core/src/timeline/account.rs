@@ -51,11 +51,6 @@ impl Account {
         self.mark.store(u64::from(left) << 8 | phase as u64, Ordering::Relaxed);
     }
 
-    /// The phase that goes on.
-    pub(crate) fn is_in(&self, phase: Phase) -> bool {
-        phase_of(self.mark.load(Ordering::Relaxed)) == phase as usize
-    }
-
     /// What was booked, and what has passed of the phase that goes on.
     pub(crate) fn spent(&self, deadline: Deadline, now: Instant) -> Timing {
         let mark = self.mark.load(Ordering::Relaxed);

@@ -3,9 +3,12 @@
 //! Callers leave their calls in a bounded queue. Where hardly anybody else is under way, a caller sends what is there itself. Else it lets
 //! those go first who are ready on its thread, because their calls belong into the same pack, and whoever comes back first wakes a task
 //! on the transport's thread, which sends all of them. Nobody waits for another caller: a future that is not polled holds up no
-//! call but its own. While the node has no room for another stream, calls gather, and go in fuller packs; a caller that would rather ask another node is then told that its call
-//! was not started. When the queue is full, callers wait at its end, within their deadlines, and those that would rather ask another
-//! node do. A call that is given up while it waits is never sent, and one that has waited says how much less time it has.
+//! call but its own.
+//!
+//! * **No room:** while the node takes no other stream, calls gather, and go in fuller packs; a caller that would rather ask another node
+//!   is told that its call was not started.
+//! * **Full:** callers wait at the end of the queue, within their deadlines, and those that would rather ask another node do.
+//! * **Cancelled:** a call that is given up while it waits is never sent. **Late:** one that has waited says how much less time it has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Instant, Stage, StreamStage};
+use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Stage, StreamStage};
 use callboard_net::{ConnectError, Edge, Trouble};
 use tokio::sync::Semaphore;
 
@@ -98,20 +98,21 @@ async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewher
     first.edge.shutdown(LONG).await;
 }
 
+/// A route whose calls never end, and how many have begun.
+fn held_for_ever() -> (Arc<AtomicUsize>, App) {
+    let begun = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&begun);
+    let held = Stage::each_async("held", move |_: Arc<i64>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<i64, Failure>>()
+    });
+    (begun, App::new().route("/held", held))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
-    let begun = Arc::new(AtomicUsize::new(0));
-    let held = Stage::each_async("held", {
-        let begun = Arc::clone(&begun);
-        move |n: Arc<i64>| {
-            begun.fetch_add(1, Ordering::SeqCst);
-            async move {
-                std::future::pending::<()>().await;
-                Ok(*n)
-            }
-        }
-    });
-    let served = Served::start(App::new().route("/held", held)).await;
+    let (begun, app) = held_for_ever();
+    let served = Served::start(app).await;
     let client = served.client().await;
     let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
     until(|| begun.load(Ordering::SeqCst) == 1).await;
@@ -125,20 +126,10 @@ async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
 /// Nobody waits for the deadline, or for the silence of a client that is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_closes_takes_its_calls_back() {
-    let begun = Arc::new(AtomicUsize::new(0));
-    let held = Stage::each_async("held", {
-        let begun = Arc::clone(&begun);
-        move |n: Arc<i64>| {
-            begun.fetch_add(1, Ordering::SeqCst);
-            async move {
-                std::future::pending::<()>().await;
-                Ok(*n)
-            }
-        }
-    });
+    let (begun, app) = held_for_ever();
     let mut config = patient();
     config.tuning.idle_timeout = LONG * 5;
-    let served = Served::start_with(App::new().route("/held", held), config).await;
+    let served = Served::start_with(app, config).await;
     let client = served.client().await;
     let calling = tokio::spawn({
         let client = client.clone();
