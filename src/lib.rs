@@ -115,20 +115,11 @@ pub mod prelude;
 #[cfg(feature = "http")]
 mod server;
 
-#[cfg_attr(not(feature = "net"), allow(hidden_glob_reexports, reason = "see below"))]
 pub use callboard_core::*;
-
-/// A handle on a node's routes within its own process: core's `Client`, by the name that tells it from the one over a network.
-pub use callboard_core::Client as LocalClient;
 
 /// A handle on nodes somewhere else.
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
-
-// Hides core's name, which would be the other kind of client than with the feature.
-#[cfg(not(feature = "net"))]
-#[allow(hidden_glob_reexports, unused_imports, reason = "it is there to hide the other one")]
-use callboard_core::Client;
 
 #[cfg(feature = "cli")]
 pub use cli::{cli, cli_with};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use callboard_core::{App, Client as LocalClient, Drained, Node, StartError};
+use callboard_core::{App, Drained, LocalClient, Node, StartError};
 use callboard_http::{ApiInfo, Edge, HttpConfig};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;

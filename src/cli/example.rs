@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use callboard_core::Client;
+use callboard_core::LocalClient;
 
 use super::service::{example_file, title};
 use crate::config::Plan;
@@ -12,7 +12,7 @@ use crate::config::Plan;
 /// The first lines of a server.
 pub(crate) fn welcome(
     plan: &Plan,
-    client: &Client,
+    client: &LocalClient,
     address: SocketAddr,
     admin: Option<SocketAddr>,
     took: Duration,

@@ -496,5 +496,5 @@ fn a_picture_of_a_plan_has_the_steps_that_its_explanation_has() {
       { switch = "want", cases = { b = "digits", c = { rename = { x = "y" } } }, default = [] }]"#;
     let plan = plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap();
     let shown = plan.steps_of(&plan.routes[0]).to_string();
-    assert_eq!(crate::build::sketch(&plan).plan().to_string(), format!("/digits: {shown}\n"));
+    assert_eq!(crate::build::sketch(&plan).diagram().to_string(), format!("/digits: {shown}\n"));
 }

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, Batch, CallOptions, Client, ErrorKind, Node, Stage};
+use callboard_core::{App, Batch, CallOptions, ErrorKind, LocalClient, Node, Stage};
 
 const SPAN: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ async fn start() -> Node {
     App::new().route("/device", device.max_batch_size(16).on_threads()).start().await.unwrap()
 }
 
-async fn peak(client: Client) -> f64 {
+async fn peak(client: LocalClient) -> f64 {
     let begun = Instant::now();
     let callers: Vec<_> = (0..64)
         .map(|_| {
@@ -81,7 +81,7 @@ impl Flood {
 }
 
 /// Calls at this rate, whatever becomes of them.
-async fn flood(client: Client, rate: f64) -> Flood {
+async fn flood(client: LocalClient, rate: f64) -> Flood {
     let (begun, mut calls) = (Instant::now(), Vec::new());
     let mut ticks = tokio::time::interval(TICK);
     while begun.elapsed() < SPAN {

@@ -12,11 +12,11 @@ use schemars::JsonSchema;
 use crate::actor::{ActorError, ActorGroup, ActorSpec};
 use crate::call::Priority;
 use crate::client::FunctionCall;
+use crate::diagram::Diagram;
 use crate::gateway::Limits;
 use crate::id::{RouteName, StageName};
 use crate::node::Node;
 use crate::pipeline::{Graph, Pipeline, StreamPipeline};
-use crate::plan::Plan;
 use crate::router::{ChangeError, RouteLimits, RouteParts};
 use crate::stage::StageSpec;
 
@@ -161,8 +161,8 @@ impl App {
 
     /// What it would serve, to be read or drawn.
     #[must_use]
-    pub fn plan(&self) -> Plan {
-        Plan::of(&self.routes)
+    pub fn diagram(&self) -> Diagram {
+        Diagram::of(&self.routes)
     }
 
     /// Builds every stage and returns when all of them are warm and the routes are open.

@@ -4,7 +4,7 @@
 //! a [`Node`] is the app running. A call takes the shortest way:
 //!
 //! ```text
-//!  Client ── permit ──► Gateway      counts calls and bytes, knows what is in flight
+//!  LocalClient ── permit ──► Gateway      counts calls and bytes, knows what is in flight
 //!    │   ── pick ────► Router        a snapshot: route → pipeline
 //!    │   ── inbox ───► Batcher       one message for a burst; the bounded queue of one stage
 //!    │                   │  Run      one message per batch, when a worker is free
@@ -46,6 +46,7 @@ mod client;
 mod clock;
 mod containment;
 mod deadline;
+mod diagram;
 mod error;
 mod failure;
 mod gateway;
@@ -53,7 +54,6 @@ mod id;
 mod metrics;
 mod node;
 mod pipeline;
-mod plan;
 mod router;
 #[cfg(test)]
 mod simulation;
@@ -72,11 +72,12 @@ pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
-    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, Client, FunctionCall,
+    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LocalClient,
     LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Replies, StageAdmission, StageQueue,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
+pub use diagram::Diagram;
 pub use error::{CallError, ErrorKind, ErrorParts};
 pub use failure::Failure;
 pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, HeldBytes, Limits};
@@ -90,7 +91,6 @@ pub use pipeline::{
     Choice, Elsewhere, FromElsewhere, MemberError, Members, Pipeline, StageCall, StageLoad, StageOutputs, StageReply,
     StreamPipeline,
 };
-pub use plan::Plan;
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{
     Contract, DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Placement,

@@ -17,7 +17,7 @@ use axum::http::header::{CONNECTION, HOST, HeaderValue};
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::{CallTracer, Client, Instant, Route};
+use callboard_core::{CallTracer, Instant, LocalClient, Route};
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
@@ -69,7 +69,7 @@ struct Inner {
 /// A node, once it is there.
 #[derive(Debug)]
 struct Serving {
-    client: Client,
+    client: LocalClient,
     pages: Router,
     models: oip::Models,
 }
@@ -80,7 +80,7 @@ impl Edge {
     /// # Errors
     ///
     /// A limit that cannot work, a certificate that cannot be used, or a route that takes a path of the edge's own.
-    pub fn try_new(client: Client, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+    pub fn try_new(client: LocalClient, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
         let edge = Self::starting(config, info)?;
         edge.open(client)?;
         Ok(edge)
@@ -110,7 +110,7 @@ impl Edge {
     /// # Errors
     ///
     /// A route that takes a path of the edge's own, or a node that is there already.
-    pub fn open(&self, client: Client) -> Result<(), ServeError> {
+    pub fn open(&self, client: LocalClient) -> Result<(), ServeError> {
         if let Some(route) = client.routes().iter().find(|route| pages::is_reserved(route.name())) {
             return Err(ServeError::ReservedRoute { route: route.name().to_owned() });
         }

@@ -12,7 +12,7 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Map, Payload, Value};
-use callboard_core::{CallOptions, Client, Deadline, Priority, Recorder, Route};
+use callboard_core::{CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
 use tower::BoxError;
 
 use crate::access::Caller;
@@ -34,7 +34,7 @@ use crate::spans::RequestSpan;
 /// What is around a call: the edge that makes it, and the request that asks for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a> {
-    pub(crate) client: &'a Client,
+    pub(crate) client: &'a LocalClient,
     pub(crate) config: &'a HttpConfig,
     pub(crate) metrics: &'a EdgeMetrics,
     pub(crate) id: &'a RequestId,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Router;
-use callboard_core::Client;
+use callboard_core::LocalClient;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -29,7 +29,7 @@ use crate::tls::{Tls, TlsError};
 /// Dropping the future cuts every connection; complete `shutdown` instead.
 pub async fn serve(
     listener: TcpListener,
-    client: Client,
+    client: LocalClient,
     config: HttpConfig,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {

@@ -7,7 +7,7 @@ mod support;
 use std::sync::{Arc, Mutex, mpsc};
 
 use callboard_codec::{DType, Map, Tensor, Value};
-use callboard_core::{App, CallError, Client, ErrorKind, Node, StartError};
+use callboard_core::{App, CallError, ErrorKind, LocalClient, Node, StartError};
 use callboard_onnx::{Engine, EngineError, Model, Signature};
 use ndarray::array;
 use support::{F32, F64, Fixed, Graph, Named, abs, add, compare, lookup};
@@ -21,7 +21,7 @@ async fn serve(graph: &Graph, name: &str) -> Node {
     start(&graph.load(name).unwrap(), 8).await.unwrap()
 }
 
-async fn call(client: &Client, item: impl Into<Value>) -> Result<Value, CallError> {
+async fn call(client: &LocalClient, item: impl Into<Value>) -> Result<Value, CallError> {
     client.call("/model", item.into()).await
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use callboard_codec::{Format, Value};
-use callboard_core::{CallError, CallOptions, Client, Route};
+use callboard_core::{CallError, CallOptions, LocalClient, Route};
 
 use super::super::error::CliError;
 use super::super::output;
@@ -32,7 +32,7 @@ pub(crate) fn run(service: Service) -> Result<(), CliError> {
 }
 
 /// Runs all examples of all routes; tells how many failed.
-async fn run_examples(client: &Client) -> Result<usize, CliError> {
+async fn run_examples(client: &LocalClient) -> Result<usize, CliError> {
     let mut failed = 0;
     for route in client.routes() {
         if route.examples().is_empty() {
@@ -53,7 +53,7 @@ async fn run_examples(client: &Client) -> Result<usize, CliError> {
 }
 
 async fn run_example(
-    client: &Client,
+    client: &LocalClient,
     route: &std::sync::Arc<Route>,
     example: &Value,
 ) -> Result<(String, Duration), CallError> {

@@ -12,7 +12,7 @@ use crate::config::{Explanation, Plan};
 /// Prints the plan; with the routes of a program's app where there is one.
 pub(crate) fn run(plan: &Plan, own: Option<App>, form: Form) -> Result<(), CliError> {
     let is_own = own.is_some();
-    let drawn = own.unwrap_or_else(|| crate::build::sketch(plan)).plan();
+    let drawn = own.unwrap_or_else(|| crate::build::sketch(plan)).diagram();
     let text = match form {
         Form::Mermaid => drawn.to_mermaid(),
         Form::Dot => drawn.to_dot(),

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::directory::ActorStatus;
 use super::post::{DEFAULT_MAILBOX, Mail, Post, Ref};
 use super::strategy::{RestartWhen, Strategy};
-use crate::client::Client;
+use crate::client::LocalClient;
 use crate::containment::panic_message;
 use crate::node::NodeHandle;
 use crate::supervisor::{BackoffPolicy, Intensity};
@@ -36,7 +36,7 @@ impl ActorContext {
 
     /// A client of the node's routes. At the first start they are not open yet.
     #[must_use]
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> LocalClient {
         self.node.client()
     }
 

@@ -18,12 +18,12 @@ use crate::worker::OutputSender;
 
 /// What one stage gave for one entry.
 #[derive(Debug)]
-pub(crate) struct StageReply {
+pub(crate) struct EntryReply {
     pub(crate) payload: Payload,
     timing: Micros,
 }
 
-impl StageReply {
+impl EntryReply {
     pub(crate) fn new(payload: Payload, timing: Timing) -> Self {
         Self { payload, timing: timing.into() }
     }
@@ -34,16 +34,16 @@ impl StageReply {
 }
 
 /// What became of one entry.
-pub(crate) type StageOutcome = Result<StageReply, CallError>;
+pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 
 /// Where an entry's outcome goes: straight to the caller that waits in [`Pool::submit`](super::Pool::submit).
 ///
 /// It can be used once. Dropped unused (its worker or batcher died with it), it tells the caller that the worker was lost.
 #[derive(Debug)]
-pub(crate) struct ReplyPort(oneshot::Sender<StageOutcome>);
+pub(crate) struct ReplyPort(oneshot::Sender<EntryOutcome>);
 
 impl ReplyPort {
-    pub(crate) fn pair() -> (Self, oneshot::Receiver<StageOutcome>) {
+    pub(crate) fn pair() -> (Self, oneshot::Receiver<EntryOutcome>) {
         let (sender, receiver) = oneshot::channel();
         (Self(sender), receiver)
     }
@@ -54,7 +54,7 @@ impl ReplyPort {
     }
 
     /// Answers. A caller that has gone does not mind.
-    pub(crate) fn send(self, outcome: StageOutcome) {
+    pub(crate) fn send(self, outcome: EntryOutcome) {
         if let Err(unread) = self.0.send(outcome) {
             drop_contained(unread);
         }

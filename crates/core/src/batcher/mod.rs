@@ -27,7 +27,7 @@ mod tree;
 pub use policy::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 
 pub(crate) use actor::{BatcherActor, BatcherArgs};
-pub(crate) use entry::{Entry, StageOutcome, StageReply};
+pub(crate) use entry::{Entry, EntryOutcome, EntryReply};
 pub(crate) use message::BatcherMessage;
 pub(crate) use pool::{Pool, Restart};
 

@@ -10,7 +10,7 @@ use callboard_codec::Payload;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 
-use super::entry::{StageOutcome, StageReply};
+use super::entry::{EntryOutcome, EntryReply};
 use super::pool::Pool;
 use crate::call::{Flight, Timing};
 use crate::clock::{self, Instant};
@@ -33,7 +33,7 @@ impl Pool {
         cost: u64,
         flight: &Arc<Flight>,
         now: Instant,
-    ) -> StageOutcome {
+    ) -> EntryOutcome {
         let splitting = self.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
         let mut parts = self.split(splitting, payload)?.into_iter();
         let count = parts.len();
@@ -63,7 +63,7 @@ impl Pool {
         let Timing { queue, batch, .. } = first.unwrap_or_default();
         let total = clock::now().saturating_duration_since(now);
         let timing = Timing { queue, batch, compute: total.saturating_sub(queue + batch) };
-        Ok(StageReply::new(payload, timing))
+        Ok(EntryReply::new(payload, timing))
     }
 
     /// The parts and what each costs: at least one, and none too large.

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
 use super::cost::Load;
-use super::entry::{Entry, EntryKey, ReplyPort, StageOutcome};
+use super::entry::{Entry, EntryKey, EntryOutcome, ReplyPort};
 use super::lanes::Lanes;
 use super::message::BatcherMessage;
 use super::places::Place;
@@ -96,7 +96,7 @@ impl Pool {
         outputs: OutputSender,
         flight: &Arc<Flight>,
         now: Instant,
-    ) -> StageOutcome {
+    ) -> EntryOutcome {
         self.check_time(flight, now)?;
         let (place, now) = self.take_or_await_place(flight, now).await?;
         self.enqueue(Some(outputs), place, payload, 1, flight, now)?.await
@@ -285,13 +285,13 @@ pub(crate) enum Submitted<'a> {
     /// It is in the queue or beyond.
     Queued(Enqueued<'a>),
     /// It waits for a place, or runs in parts.
-    Seldom(Pin<Box<dyn Future<Output = StageOutcome> + Send + 'a>>),
+    Seldom(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
 }
 
 impl Future for Submitted<'_> {
-    type Output = StageOutcome;
+    type Output = EntryOutcome;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<StageOutcome> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
         match self.get_mut() {
             Self::Queued(entry) => Pin::new(entry).poll(context),
             Self::Seldom(submission) => submission.as_mut().poll(context),
@@ -307,13 +307,13 @@ pub(crate) struct Enqueued<'a> {
     flight: &'a Flight,
     sequence: u64,
     /// Taken when the outcome is there.
-    outcome: Option<oneshot::Receiver<StageOutcome>>,
+    outcome: Option<oneshot::Receiver<EntryOutcome>>,
 }
 
 impl Future for Enqueued<'_> {
-    type Output = StageOutcome;
+    type Output = EntryOutcome;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<StageOutcome> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
         let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
         let outcome = ready!(Pin::new(outcome).poll(context));
         self.outcome = None;

@@ -11,12 +11,12 @@ use futures_util::stream::Iter;
 use tokio::runtime::Handle;
 
 use super::stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
-use super::{Client, FunctionCall, lost};
+use super::{FunctionCall, LocalClient, lost};
 use crate::call::CallOptions;
 use crate::error::CallError;
 use crate::failure::Failure;
 
-impl Client {
+impl LocalClient {
     /// The same door for synchronous code: its methods block the calling thread.
     #[must_use]
     pub fn blocking(&self) -> BlockingClient {
@@ -24,7 +24,7 @@ impl Client {
     }
 }
 
-/// A [`Client`] whose methods block. Cloning it is cheap; any number of threads may share one.
+/// A [`LocalClient`] whose methods block. Cloning it is cheap; any number of threads may share one.
 ///
 /// The node runs elsewhere: on the runtime it was started on, which must go on. A program that has none starts its node with
 /// [`App::start_blocking`](crate::App::start_blocking).
@@ -48,15 +48,15 @@ impl Client {
 ///
 /// Every method that waits panics inside a runtime's async context (an `async fn`, a task), with tokio's message "Cannot start
 /// a runtime from within a runtime", and before anything is called: blocking there could wait for ever for a task that this very
-/// thread is to run. Use the [`Client`] there, or `tokio::task::spawn_blocking`. [`cast`](Self::cast) does not wait and never
+/// thread is to run. Use the [`LocalClient`] there, or `tokio::task::spawn_blocking`. [`cast`](Self::cast) does not wait and never
 /// panics.
 #[derive(Clone, Debug)]
 pub struct BlockingClient {
-    client: Client,
+    client: LocalClient,
 }
 
 impl BlockingClient {
-    /// [`Client::call`], blocking.
+    /// [`LocalClient::call`], blocking.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl BlockingClient {
         self.call_with(route, input, CallOptions::new())
     }
 
-    /// [`Client::call_with`], blocking.
+    /// [`LocalClient::call_with`], blocking.
     ///
     /// # Errors
     ///
@@ -90,11 +90,11 @@ impl BlockingClient {
         self.wait(async move { client.call_with(&route, input, options).await })
     }
 
-    /// [`Client::send`], blocking.
+    /// [`LocalClient::send`], blocking.
     ///
     /// # Errors
     ///
-    /// As [`Client::send`].
+    /// As [`LocalClient::send`].
     ///
     /// # Panics
     ///
@@ -108,11 +108,11 @@ impl BlockingClient {
         self.send_with(name, FunctionCall::new(args, kwargs), CallOptions::new())
     }
 
-    /// [`Client::send_with`], blocking.
+    /// [`LocalClient::send_with`], blocking.
     ///
     /// # Errors
     ///
-    /// As [`Client::send`].
+    /// As [`LocalClient::send`].
     ///
     /// # Panics
     ///
@@ -123,25 +123,25 @@ impl BlockingClient {
         self.wait(async move { client.send_with(&name, call, options).await })
     }
 
-    /// [`Client::cast`], which waits for nothing anyway.
+    /// [`LocalClient::cast`], which waits for nothing anyway.
     ///
     /// # Errors
     ///
-    /// As [`Client::cast`].
+    /// As [`LocalClient::cast`].
     pub fn cast<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
         self.client.cast(route, input)
     }
 
-    /// [`Client::cast_with`], which waits for nothing anyway.
+    /// [`LocalClient::cast_with`], which waits for nothing anyway.
     ///
     /// # Errors
     ///
-    /// As [`Client::cast`].
+    /// As [`LocalClient::cast`].
     pub fn cast_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
         self.client.cast_with(route, input, options)
     }
 
-    /// [`Client::stream`] as an iterator, whose `next` blocks. The inputs are pulled on the consumer's thread and may take
+    /// [`LocalClient::stream`] as an iterator, whose `next` blocks. The inputs are pulled on the consumer's thread and may take
     /// their time: nobody else waits there.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl BlockingClient {
 
     /// The client for async code.
     #[must_use]
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &LocalClient {
         &self.client
     }
 }

@@ -4,14 +4,14 @@ use callboard_codec::{Data, Map, Payload, Value};
 use futures_util::future::lazy;
 use futures_util::{FutureExt, Stream, StreamExt, TryFutureExt, stream};
 
-use super::{Client, FunctionCall, Replies, read_output};
+use super::{FunctionCall, LocalClient, Replies, read_output};
 use crate::call::CallOptions;
 use crate::error::CallError;
 
 /// Calls that [`Caller::stream`] makes at once: enough to hide a network, few enough for the smallest queue that anybody serves with.
 const LOOK_AHEAD: usize = 64;
 
-/// Calls by route, by function name, as a stream of outputs and as an ordered stream of calls. [`Client`] is the one that needs no
+/// Calls by route, by function name, as a stream of outputs and as an ordered stream of calls. [`LocalClient`] is the one that needs no
 /// socket; what is written for any caller is tested with that one.
 ///
 /// Every method returns without having waited for anything; what is returned does the work. Dropping it cancels the call, wherever
@@ -48,7 +48,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
         options: CallOptions,
     ) -> impl Future<Output = Result<Out, CallError>> + Send;
 
-    /// Calls a function by its name; see [`Client::send_with`].
+    /// Calls a function by its name; see [`LocalClient::send_with`].
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
         options: CallOptions,
     ) -> impl Future<Output = Result<Value, CallError>> + Send;
 
-    /// Calls a route and reads its outputs one by one; see [`Client::replies_with`].
+    /// Calls a route and reads its outputs one by one; see [`LocalClient::replies_with`].
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ pub struct LocalPrepared {
     payload: Payload,
 }
 
-impl Caller for Client {
+impl Caller for LocalClient {
     type Prepared = LocalPrepared;
 
     fn call_with<In: Data, Out: Data + Clone>(

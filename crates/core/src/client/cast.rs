@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use callboard_codec::{Data, Payload};
 
-use super::Client;
+use super::LocalClient;
 use crate::call::CallOptions;
 use crate::error::CallError;
 
-impl Client {
+impl LocalClient {
     /// Starts a call and goes on without its outcome. Needs no `await`, and no runtime around it.
     ///
     /// When this returns `Ok`, the call is admitted: it holds its permit and stands in its first stage's queue, and it will be

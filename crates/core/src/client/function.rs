@@ -5,13 +5,13 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::Client;
+use super::LocalClient;
 use crate::call::CallOptions;
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 use crate::router::Route;
 
-/// No positional arguments, for [`Client::send`].
+/// No positional arguments, for [`LocalClient::send`].
 pub const NO_ARGS: [Value; 0] = [];
 
 /// The arguments of a function-style call. A stage or pipeline that takes one is a **function**.
@@ -205,7 +205,7 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-impl Client {
+impl LocalClient {
     /// Calls a function by its name, with positional and keyword arguments, and waits for its value.
     ///
     /// The name is that of a route, with or without the leading `/`. A route over [`FunctionCall`] gets the arguments as they

@@ -35,15 +35,14 @@ use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
 
-/// A handle on a node's routes, within the node's process. Cloning it is cheap; it does not keep the node alive.
-///
-/// The package `callboard` knows it as `LocalClient`: its `Client` is the one over a network. Both are a [`Caller`].
+/// A handle on a node's routes, within the node's process. Cloning it is cheap; it does not keep the node alive. It is a [`Caller`], as
+/// is the client of a node somewhere else.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct LocalClient {
     shared: Arc<Shared>,
 }
 
-impl Client {
+impl LocalClient {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }

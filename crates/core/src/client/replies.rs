@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::{AdmittedCall, Client, read_output};
-use crate::batcher::{Pool, StageOutcome};
+use super::{AdmittedCall, LocalClient, read_output};
+use crate::batcher::{EntryOutcome, Pool};
 use crate::call::{CallOptions, Flight, Reply, Timing};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
@@ -26,7 +26,7 @@ use crate::router::{HeldRoute, Route};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-impl Client {
+impl LocalClient {
     /// Calls a route and reads its outputs one by one, as they come. A route that does not stream gives one.
     ///
     /// An error is the last item. The deadline covers the whole stream.
@@ -214,8 +214,8 @@ enum Phase {
     /// The streaming stage is at work. Its outcome comes behind its last output.
     Streaming {
         outputs: mpsc::Receiver<Payload>,
-        outcome: BoxFuture<StageOutcome>,
-        ended: Option<StageOutcome>,
+        outcome: BoxFuture<EntryOutcome>,
+        ended: Option<EntryOutcome>,
         /// The input again, and the revision that was chosen, while another node may take the call if this one refuses it.
         spare: Option<(Payload, Option<u64>)>,
     },
@@ -358,8 +358,8 @@ fn elsewhere(begun: StageOutputs) -> Phase {
 /// The next output of a stage on this node, or `None` after the last.
 async fn next_here(
     outputs: &mut mpsc::Receiver<Payload>,
-    outcome: &mut BoxFuture<StageOutcome>,
-    ended: &mut Option<StageOutcome>,
+    outcome: &mut BoxFuture<EntryOutcome>,
+    ended: &mut Option<EntryOutcome>,
 ) -> Result<Option<Payload>, CallError> {
     let output = loop {
         tokio::select! {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use callboard_codec::Payload;
 
 use super::replies::Way;
-use super::{AdmittedCall, Client, PayloadReplies};
+use super::{AdmittedCall, LocalClient, PayloadReplies};
 use crate::batcher::Pool;
 use crate::call::{CallOptions, Flight, Micros, Reply};
 use crate::clock;
@@ -75,7 +75,7 @@ pub struct OfferedStage {
     pub revision: u64,
 }
 
-impl Client {
+impl LocalClient {
     /// The stages that other nodes may call: those that routes use.
     #[must_use]
     pub fn offered_stages(&self) -> Vec<OfferedStage> {
@@ -184,7 +184,7 @@ impl Client {
 
 /// Not sent on: who sent it has made the choice.
 fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
-    let mut flight = Client::new_flight(&admission.admission, options);
+    let mut flight = LocalClient::new_flight(&admission.admission, options);
     flight.beyond = None;
     Arc::new(flight)
 }

@@ -14,7 +14,7 @@ const RUNTIME_ENDS_WITHIN: Duration = Duration::from_secs(1);
 impl App {
     /// Starts the app from a synchronous program, on a runtime that the node brings along: one thread per core.
     ///
-    /// A program that has a runtime starts the app on that and uses [`Client::blocking`](crate::Client::blocking).
+    /// A program that has a runtime starts the app on that and uses [`LocalClient::blocking`](crate::LocalClient::blocking).
     ///
     /// ```
     /// use std::time::Duration;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Description, Health, Shared};
 use crate::actor::{ActorError, ActorGroup, ActorSpec, Ref};
 use crate::app::RouteSpec;
-use crate::client::Client;
+use crate::client::LocalClient;
 use crate::pipeline::{Beyond, Elsewhere};
 use crate::router::{Change, ChangeError, Changed};
 
@@ -89,8 +89,8 @@ impl NodeHandle {
 
     /// A handle for callers.
     #[must_use]
-    pub fn client(&self) -> Client {
-        Client::new(Arc::clone(&self.shared))
+    pub fn client(&self) -> LocalClient {
+        LocalClient::new(Arc::clone(&self.shared))
     }
 
     /// Whether the node lives, is ready, and how each stage does.

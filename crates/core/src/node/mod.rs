@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::actor::{ActorError, ActorGroup, ActorSpec, Directory, Ref};
 use crate::app::{RouteSpec, StartError};
 use crate::batcher::BatcherMessage;
-use crate::client::Client;
+use crate::client::LocalClient;
 use crate::gateway::{Gateway, Limits};
 use crate::metrics::{NodeMetrics, SharedMetrics};
 use crate::router::{Change, ChangeError, Changed, Router, RouterMessage, STOP_WITHIN};
@@ -112,7 +112,7 @@ impl Node {
 
     /// A handle for callers in this process, and for edges.
     #[must_use]
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> LocalClient {
         self.handle.client()
     }
 

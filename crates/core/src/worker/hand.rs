@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::erased::{Item, ItemOutcome, WrongCount};
-use crate::batcher::{BatcherMessage, Entry, Pool, StageReply};
+use crate::batcher::{BatcherMessage, Entry, EntryReply, Pool};
 use crate::call::Timing;
 use crate::clock::{self, Instant};
 use crate::containment::drop_contained;
@@ -98,7 +98,7 @@ impl Hand {
                 ItemOutcome::NotRun => {}
             }
             match outcome {
-                ItemOutcome::Done(payload) => entry.reply.send(Ok(StageReply::new(payload, timing))),
+                ItemOutcome::Done(payload) => entry.reply.send(Ok(EntryReply::new(payload, timing))),
                 ItemOutcome::Failed(failure) => entry.reply.send(Err(CallError::from_failure(failure, pool.name()))),
                 ItemOutcome::NotRun => pool.discard(entry, now, Place::Worker),
             }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use callboard_core::ractor::{Actor, ActorProcessingErr, ActorRef};
 use callboard_core::{
-    ActorError, ActorGroup, ActorSpec, ActorState, Answer, App, AskError, BackoffPolicy, Client, Deadline, ErrorKind,
-    Instant, Intensity, Mail, Node, Pipeline, Ref, RestartWhen, Stage, Strategy, TellError,
+    ActorError, ActorGroup, ActorSpec, ActorState, Answer, App, AskError, BackoffPolicy, Deadline, ErrorKind, Instant,
+    Intensity, LocalClient, Mail, Node, Pipeline, Ref, RestartWhen, Stage, Strategy, TellError,
 };
 use tokio::sync::Semaphore;
 
@@ -22,7 +22,7 @@ enum Say {
     Panic,
     Fail,
     Forget(Answer<u64>),
-    Call(Client, Answer<u64>),
+    Call(LocalClient, Answer<u64>),
 }
 
 /// Adds up, and writes its starts and ends into a log.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use callboard_core::{CallOptions, Client, ErrorKind, Stage};
+use callboard_core::{CallOptions, ErrorKind, LocalClient, Stage};
 
 use super::support::{serve, until};
 
@@ -25,7 +25,7 @@ fn within(millis: u64) -> CallOptions {
     CallOptions::new().with_timeout(callboard_core::Instant::now(), Duration::from_millis(millis))
 }
 
-async fn call(client: &Client, options: CallOptions) -> Result<u64, callboard_core::CallError> {
+async fn call(client: &LocalClient, options: CallOptions) -> Result<u64, callboard_core::CallError> {
     client.call_with("/route", 7u64, options).await
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{
-    App, Batch, Change, ChangeError, Client, ErrorKind, Failure, MAX_REPLICAS, Node, Pipeline, Replica, RouteSpec,
+    App, Batch, Change, ChangeError, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node, Pipeline, Replica, RouteSpec,
     Stage, StagePart, StageState, Worker,
 };
 use tokio::task::JoinHandle;
@@ -20,7 +20,7 @@ struct Load {
 }
 
 impl Load {
-    fn on(client: &Client, route: &'static str) -> Self {
+    fn on(client: &LocalClient, route: &'static str) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let callers = (0..8).map(|_| tokio::spawn(keep_calling(client.clone(), route, Arc::clone(&over)))).collect();
         Self { over, callers }
@@ -37,7 +37,7 @@ impl Load {
     }
 }
 
-async fn keep_calling(client: Client, route: &'static str, over: Arc<AtomicBool>) -> Vec<u64> {
+async fn keep_calling(client: LocalClient, route: &'static str, over: Arc<AtomicBool>) -> Vec<u64> {
     let mut answers = Vec::new();
     while !over.load(Ordering::SeqCst) {
         answers.push(client.call::<u64, u64>(route, 0).await.unwrap());

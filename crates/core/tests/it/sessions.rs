@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use callboard_core::{Batch, CallOptions, Client, Failure, Stage, StageState, Worker};
+use callboard_core::{Batch, CallOptions, Failure, LocalClient, Stage, StageState, Worker};
 
 use super::support::{Gate, serve, until};
 
@@ -33,12 +33,12 @@ fn who_am_i(gate: &Gate) -> Stage<u64, u64> {
         .max_batch_size(8)
 }
 
-async fn ask(client: &Client, session: u64, n: u64) -> Result<u64, callboard_core::CallError> {
+async fn ask(client: &LocalClient, session: u64, n: u64) -> Result<u64, callboard_core::CallError> {
     client.call_with("/route", n, CallOptions::new().with_session_key(format!("session {session}"))).await
 }
 
 /// Which replica each of twenty sessions reaches.
-async fn homes(client: &Client) -> HashMap<u64, u64> {
+async fn homes(client: &LocalClient) -> HashMap<u64, u64> {
     let mut homes = HashMap::new();
     for session in 0..20 {
         homes.insert(session, ask(client, session, 0).await.unwrap());

@@ -28,7 +28,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post};
 use axum::{Extension, Json, Router};
-use callboard_core::{Client, Instant, NodeHandle};
+use callboard_core::{Instant, LocalClient, NodeHandle};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -55,7 +55,7 @@ pub struct Admin(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     node: NodeHandle,
-    client: Client,
+    client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     ids: RequestIds,
     begun: Instant,

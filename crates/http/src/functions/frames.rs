@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::Value;
-use callboard_core::{Client, DEFAULT_TIMEOUT, Deadline, HeldBytes, Instant, MAX_TIMEOUT, Route};
+use callboard_core::{DEFAULT_TIMEOUT, Deadline, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Route};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -53,7 +53,7 @@ pub(super) struct Frames {
     body: BodyDataStream,
     /// What was received beyond the last frame.
     rest: Bytes,
-    client: Client,
+    client: LocalClient,
     max_bytes: u64,
     idle: Duration,
     /// How long a frame may wait for room, or for its turn.

@@ -1,6 +1,6 @@
 //! What is told of the server and of its models: extensions, signatures, configuration, readiness.
 
-use callboard_core::{Client, Health, Route};
+use callboard_core::{Health, LocalClient, Route};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -62,7 +62,7 @@ pub(super) fn model(model: &Model) -> Json {
 }
 
 /// The model's configuration, as far as there is a word for what it has here.
-pub(super) fn config(client: &Client, route: &Route, model: &Model) -> Json {
+pub(super) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json {
     let tensors = |signature: &Signature| {
         let tensor = |field: &Field| {
             let dims = full_shape(false, field);

@@ -42,7 +42,7 @@ use axum::body::HttpBody;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use callboard_core::{Client, ErrorKind};
+use callboard_core::{ErrorKind, LocalClient};
 use serde_json::json;
 use tower::BoxError;
 
@@ -108,7 +108,7 @@ where
 /// Answers what the admin listener has of the protocol: the repository, to whoever was let in there.
 pub(crate) async fn answer_repository<B>(
     repository: Option<&dyn Repository>,
-    client: &Client,
+    client: &LocalClient,
     config: &HttpConfig,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError>
@@ -125,7 +125,7 @@ where
 
 /// The models of a node, and those that it could have.
 struct Shelf<'a> {
-    client: &'a Client,
+    client: &'a LocalClient,
     models: &'a Models,
     repository: Option<&'a dyn Repository>,
     /// Whether whoever asks here may load and unload.

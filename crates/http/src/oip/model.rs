@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock, Weak};
 use std::time::SystemTime;
 
 use callboard_codec::DataType;
-use callboard_core::{Client, ErrorKind, Route};
+use callboard_core::{ErrorKind, LocalClient, Route};
 
 use super::error::shown;
 use super::signature::{BARE_INPUT, BARE_OUTPUT, Signature};
@@ -72,7 +72,7 @@ impl Models {
     /// The model of this name and, where one is asked for, version.
     pub(super) fn find(
         &self,
-        client: &Client,
+        client: &LocalClient,
         name: &str,
         version: Option<u64>,
     ) -> Result<(Arc<Route>, Arc<Model>), ApiError> {
@@ -91,7 +91,7 @@ impl Models {
     }
 
     /// All of them.
-    pub(super) fn all(&self, client: &Client) -> Vec<(Arc<Route>, Arc<Model>)> {
+    pub(super) fn all(&self, client: &LocalClient) -> Vec<(Arc<Route>, Arc<Model>)> {
         let model = |route: Arc<Route>| {
             let model = self.of(&route);
             (route, model)

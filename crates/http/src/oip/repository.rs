@@ -6,7 +6,7 @@ use std::fmt;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
-use callboard_core::{ChangeError, Client};
+use callboard_core::{ChangeError, LocalClient};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ pub(super) struct Listed {
 }
 
 pub(super) fn index(
-    client: &Client,
+    client: &LocalClient,
     models: &Models,
     repository: Option<&dyn Repository>,
     body: &Bytes,

@@ -14,7 +14,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use callboard_core::Client;
+use callboard_core::LocalClient;
 
 use self::document::DocumentCache;
 use crate::error::ApiError;
@@ -38,13 +38,13 @@ pub fn is_reserved(route: &str) -> bool {
 /// What pages are made of.
 #[derive(Clone, Debug)]
 struct Sources {
-    client: Client,
+    client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     info: Arc<ApiInfo>,
     document: Arc<DocumentCache>,
 }
 
-pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
+pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
     machines()
         // For programs that generate clients, and for people who try calls in a browser.
         .route("/openapi.json", get(openapi_page))
@@ -59,7 +59,7 @@ pub(crate) fn router(client: Client, metrics: Arc<EdgeMetrics>, info: Arc<ApiInf
 }
 
 /// The pages that the admin listener has, too.
-pub(crate) fn for_machines(client: Client, metrics: Arc<EdgeMetrics>) -> Router {
+pub(crate) fn for_machines(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
     machines().with_state(Sources { client, metrics, info: Arc::default(), document: Arc::default() })
 }
 

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 use axum::body::HttpBody;
 use bytes::Bytes;
-use callboard_core::{Admission, CallError, Client, HeldBytes, Instant, Route};
+use callboard_core::{Admission, CallError, HeldBytes, Instant, LocalClient, Route};
 use tokio::time::Sleep;
 use tower::BoxError;
 
@@ -33,7 +33,7 @@ const STEP_BYTES: u64 = 256 * 1024;
 ///
 /// A large body is asked for as a whole first, so that one for which there is no room is refused unread; but what it then
 /// holds is only what has arrived.
-pub(crate) fn admit(client: &Client, route: &Arc<Route>, announced: Option<u64>) -> Result<Admission, CallError> {
+pub(crate) fn admit(client: &LocalClient, route: &Arc<Route>, announced: Option<u64>) -> Result<Admission, CallError> {
     let bytes = announced.unwrap_or(0);
     if bytes > FIRST_BYTES {
         drop(client.admit(route, bytes)?);

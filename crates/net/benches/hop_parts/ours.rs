@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_codec::Value;
-use callboard_core::{App, Caller, Client as LocalClient, Elsewhere, Node, Pipeline, Stage};
+use callboard_core::{App, Caller, Elsewhere, LocalClient, Node, Pipeline, Stage};
 use callboard_net::{Client, Cluster, Edge, Identity, NetConfig, Static};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead, FrameKind, FramePart, Load, ResetCode, WireError};
 use callboard_codec::{EnvelopeDecoder, Payload};
 use callboard_core::{
-    Admission, CallError, CallOptions, Client, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Route,
+    Admission, CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, Route,
     StageAdmission, StageReply,
 };
 use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
@@ -135,7 +135,7 @@ struct Body {
     entry: u16,
     credit: u32,
     target: Target,
-    node: Arc<Client>,
+    node: Arc<LocalClient>,
     options: CallOptions,
     due: Deadline,
     decoder: EnvelopeDecoder,
@@ -509,7 +509,7 @@ impl Exchange<'_> {
 }
 
 /// The route that is called: a function by its name, with or without its slash.
-fn route(node: &Client, call: &Call) -> Result<Arc<Route>, CallError> {
+fn route(node: &LocalClient, call: &Call) -> Result<Arc<Route>, CallError> {
     if call.function {
         return node.find_function(&call.route);
     }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
-use callboard_core::{CallError, CallTracer, Client};
+use callboard_core::{CallError, CallTracer, LocalClient};
 use parking_lot::Mutex;
 use quinn::Connection;
 use tokio::runtime::Handle;
@@ -147,7 +147,7 @@ impl Drop for Closes {
 struct Serving {
     config: NetConfig,
     /// The node, once it has started.
-    node: ArcSwapOption<Client>,
+    node: ArcSwapOption<LocalClient>,
     /// Where streams are answered.
     runtime: Handle,
     /// When this incarnation of the node began, in milliseconds since 1970: the highest is the living one.
@@ -231,7 +231,7 @@ impl Edge {
     }
 
     /// Serves the node's routes from now on.
-    pub fn open(&self, node: Client) {
+    pub fn open(&self, node: LocalClient) {
         self.serving.node.store(Some(Arc::new(node)));
     }
 
@@ -323,7 +323,7 @@ impl Edge {
 
 impl Serving {
     /// The node, if it has started and takes calls on this door.
-    fn node(&self) -> Option<Arc<Client>> {
+    fn node(&self) -> Option<Arc<LocalClient>> {
         self.node.load_full()
     }
 

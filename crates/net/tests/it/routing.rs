@@ -133,9 +133,9 @@ async fn what_a_peer_says_of_a_calls_time_is_kept() {
 
 #[test]
 fn a_stage_elsewhere_is_drawn_as_a_stage() {
-    let plan = App::new().route("/run", there("classify")).plan();
-    assert_eq!(plan.to_string(), "/run: ↗classify\n");
-    assert!(plan.to_mermaid().contains(r#"["classify · elsewhere"]"#), "{}", plan.to_mermaid());
+    let diagram = App::new().route("/run", there("classify")).diagram();
+    assert_eq!(diagram.to_string(), "/run: ↗classify\n");
+    assert!(diagram.to_mermaid().contains(r#"["classify · elsewhere"]"#), "{}", diagram.to_mermaid());
 }
 
 /// Three workers, of which each says who it is.

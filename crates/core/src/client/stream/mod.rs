@@ -26,14 +26,14 @@ use futures_util::stream::{self, Iter};
 
 use self::ordered::{Ordered, Timer};
 use self::window::{Window, default_look_ahead};
-use super::Client;
+use super::LocalClient;
 use crate::call::CallOptions;
 use crate::error::CallError;
 use crate::failure::Failure;
 
 pub use prepare::{AsIs, Prepare, Preprocess};
 
-impl Client {
+impl LocalClient {
     /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.
     ///
     /// The iterator may be endless: it is pulled only as far ahead of the consumer as
@@ -88,7 +88,7 @@ impl Client {
     }
 }
 
-/// Results in the order of their inputs. Made by [`Client::stream`]; nothing is pulled or called before the first poll.
+/// Results in the order of their inputs. Made by [`LocalClient::stream`]; nothing is pulled or called before the first poll.
 ///
 /// Every input has one result, in its place: an error answers its own input, and the stream goes on, unless it is to
 /// [`stop_at_error`](Self::stop_at_error). The calls run in a task on the node's runtime and go on while the consumer does
@@ -124,7 +124,7 @@ where
     S: Stream,
     AsIs: Prepare<S::Item>,
 {
-    fn try_new(client: Client, route: &str, inputs: S) -> Result<Self, CallError> {
+    fn try_new(client: LocalClient, route: &str, inputs: S) -> Result<Self, CallError> {
         let served = client.hold(route)?;
         let window = Window::new(default_look_ahead(served.workers_hold()));
         let timeout = served.default_timeout().unwrap_or_else(|| client.shared.gateway.default_timeout());

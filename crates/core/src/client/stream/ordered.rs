@@ -19,7 +19,7 @@ use super::driver::Driver;
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight};
-use crate::client::{AdmittedCall, Client};
+use crate::client::{AdmittedCall, LocalClient};
 use crate::clock::{self, Instant};
 use crate::error::CallError;
 use crate::gateway::{Admission, Refusal};
@@ -31,7 +31,7 @@ const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 pub(super) type Yielded<K, Out> = (Option<K>, Result<Out, CallError>);
 
 pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
-    pub(super) client: Client,
+    pub(super) client: LocalClient,
     pub(super) route: String,
     /// None once the producer has ended.
     pub(super) inputs: Option<S>,

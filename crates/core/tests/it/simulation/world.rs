@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{
-    App, CallOptions, Change, ChangeError, Client, Deadline, Description, Drained, Instant, Node, NodeHandle, Pipeline,
-    RouteSpec, Stage,
+    App, CallOptions, Change, ChangeError, Deadline, Description, Drained, Instant, LocalClient, Node, NodeHandle,
+    Pipeline, RouteSpec, Stage,
 };
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
@@ -148,7 +148,7 @@ impl World {
     }
 
     /// With every caller answered, everything goes back to nothing: at once, but for what waits for a replica that is down.
-    async fn wait_for_quiet(&self, client: &Client) {
+    async fn wait_for_quiet(&self, client: &LocalClient) {
         let sampler = Sampler::new(&self.script);
         // Nobody waits for these, so nobody knows when they end; at the latest by their deadlines.
         let casts_end = Instant::now() + Duration::from_secs(10);
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    async fn call(self, client: Client, plan: CallPlan) {
+    async fn call(self, client: LocalClient, plan: CallPlan) {
         let deadline = Instant::now() + plan.timeout;
         let route = self.script.routes[plan.route].name;
         let mut options = CallOptions::new().with_deadline(Deadline::at(deadline)).with_priority(plan.priority);
@@ -212,7 +212,7 @@ impl World {
         self.journal.told(plan.id, outcome);
     }
 
-    async fn stream(self, client: Client, plan: StreamPlan) {
+    async fn stream(self, client: LocalClient, plan: StreamPlan) {
         let route = self.script.routes[plan.route].name;
         let journal = Arc::clone(&self.journal);
         let inputs = (plan.first..plan.first + plan.count).inspect(move |call| journal.called(*call, None));
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    async fn sample(self, client: Client) {
+    async fn sample(self, client: LocalClient) {
         let sampler = Sampler::new(&self.script);
         loop {
             sleep(Duration::from_millis(19)).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, Batch, Client, Contract, Failure, Replica, Stage, StageState, Worker};
+use callboard_core::{App, Batch, Contract, Failure, LocalClient, Replica, Stage, StageState, Worker};
 use parking_lot::Mutex;
 
 use super::usage::Process;
@@ -76,7 +76,7 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
 }
 
 /// Calls a stage that panics always, until it is given up; how often that was.
-async fn loops(client: Client, stage: &'static str) -> usize {
+async fn loops(client: LocalClient, stage: &'static str) -> usize {
     let state = || client.health().stages.iter().find(|told| told.name.as_str() == stage).map(|told| told.state);
     let mut crashes = 0;
     while state() != Some(StageState::Failed) {

@@ -20,7 +20,7 @@ mod weather;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, CallError, CallOptions, Client, Pipeline, Stage};
+use callboard_core::{App, CallError, CallOptions, LocalClient, Pipeline, Stage};
 use tokio::task::JoinSet;
 
 use crate::common::{Member, Served};
@@ -127,7 +127,12 @@ pub(crate) fn quantile(mut times: Vec<Duration>, share: f64) -> Duration {
 }
 
 /// Makes calls at their times whatever becomes of those before, and waits for the last. `timeout` says how long each may take.
-pub(crate) async fn offer(client: &Client, rate: u32, lasting: Duration, timeout: impl Fn(u64) -> Duration) -> Offer {
+pub(crate) async fn offer(
+    client: &LocalClient,
+    rate: u32,
+    lasting: Duration,
+    timeout: impl Fn(u64) -> Duration,
+) -> Offer {
     let (start, count) = (Instant::now(), (f64::from(rate) * lasting.as_secs_f64()) as u64);
     let mut calls = JoinSet::new();
     for id in 0..count {

@@ -18,13 +18,13 @@ fn app() -> App {
 }
 
 #[test]
-fn a_plan_in_lines() {
-    let plan = app().plan().to_string();
-    assert_eq!(plan, "/sum: (a \"shared\" <one> | other) → [sum]\n/choice: odd?{a \"shared\" <one> / ·}\n");
+fn a_diagram_in_lines() {
+    let diagram = app().diagram().to_string();
+    assert_eq!(diagram, "/sum: (a \"shared\" <one> | other) → [sum]\n/choice: odd?{a \"shared\" <one> / ·}\n");
 }
 
 #[test]
-fn a_plan_in_mermaid() {
+fn a_diagram_in_mermaid() {
     let expected = r#"flowchart LR
   subgraph f0 ["/sum"]
     n0("call")
@@ -54,12 +54,12 @@ fn a_plan_in_mermaid() {
   n8 -->|"1"| n10
   n2 -.- n9
 "#;
-    assert_eq!(app().plan().to_mermaid(), expected);
+    assert_eq!(app().diagram().to_mermaid(), expected);
 }
 
 #[test]
-fn a_plan_in_dot() {
-    let dot = app().plan().to_dot();
+fn a_diagram_in_dot() {
+    let dot = app().diagram().to_dot();
     assert!(
         dot.starts_with("digraph callboard {\n  rankdir=LR;\n  subgraph cluster_0 {\n    label=\"/sum\";\n"),
         "{dot}"
@@ -78,8 +78,8 @@ fn named_members_and_branches_have_their_names() {
     let members = vec![("left".to_owned(), value("a")), ("right".to_owned(), Pipeline::pass_through())];
     let either = Pipeline::switch("side?", |_: &Value| Ok(0), vec![value("b"), value("c")]);
     let either = either.labelled(["l \"1\"".to_owned(), "r".to_owned()]);
-    let plan = App::new().route("/x", Pipeline::ensemble_named_partial(members).then(either)).plan();
-    assert_eq!(plan.to_string(), "/x: (left: a | right: ·)? → side?{l \"1\": b / r: c}\n");
+    let diagram = App::new().route("/x", Pipeline::ensemble_named_partial(members).then(either)).diagram();
+    assert_eq!(diagram.to_string(), "/x: (left: a | right: ·)? → side?{l \"1\": b / r: c}\n");
     let expected = r#"flowchart LR
   subgraph f0 ["/x"]
     n0("call")
@@ -101,7 +101,7 @@ fn named_members_and_branches_have_their_names() {
   n5 --> n7
   n6 --> n7
 "#;
-    assert_eq!(plan.to_mermaid(), expected);
+    assert_eq!(diagram.to_mermaid(), expected);
 }
 
 struct Quiet;

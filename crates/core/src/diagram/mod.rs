@@ -21,22 +21,22 @@ use crate::stage::StageSpec;
 ///
 /// let words = Stage::each("words", |text: &String| Ok(text.split(' ').count()));
 /// let double = Stage::each("double", |n: &usize| Ok(n * 2)).max_batch_size(8).replicas(2);
-/// let plan = App::new().route("/count", Pipeline::from(words).then(double)).plan();
-/// assert_eq!(plan.to_string(), "/count: words → double\n");
-/// assert!(plan.to_mermaid().contains(r#"["double · 2 replicas · batches of 8"]"#));
+/// let diagram = App::new().route("/count", Pipeline::from(words).then(double)).diagram();
+/// assert_eq!(diagram.to_string(), "/count: words → double\n");
+/// assert!(diagram.to_mermaid().contains(r#"["double · 2 replicas · batches of 8"]"#));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Diagram {
     routes: Vec<(RouteName, Graph<StageName>, Graph<String>)>,
 }
 
-impl Plan {
+impl Diagram {
     pub(crate) fn of(routes: &[RouteSpec]) -> Self {
-        let plan = |route: &RouteSpec| {
+        let diagram = |route: &RouteSpec| {
             let names = route.graph.map(&mut |spec: &Arc<StageSpec>| spec.name().clone());
             (route.name.clone(), names, route.graph.map(&mut |spec: &Arc<StageSpec>| label(spec)))
         };
-        Self { routes: routes.iter().map(plan).collect() }
+        Self { routes: routes.iter().map(diagram).collect() }
     }
 
     /// The picture as a [Mermaid](https://mermaid.js.org/syntax/flowchart.html) flowchart.
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for Diagram {
     /// One line per route: `/digits: decode → (a | b) → join`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.routes.iter().try_for_each(|(route, graph, _)| writeln!(f, "{route}: {graph}"))
