@@ -16,8 +16,8 @@ struct Rule {
     must_not_know: &'static [&'static str],
 }
 
-/// From the bottom up. `net` and `process` have their place before they exist.
-const RULES: [Rule; 8] = [
+/// From the bottom up; the last is the root package.
+const RULES: [Rule; 7] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -30,15 +30,23 @@ const RULES: [Rule; 8] = [
     },
     Rule { name: "net", may_use: &["codec", "core"], must_not_know: &["axum", "hyper"] },
     Rule { name: "http", may_use: &["codec", "core"], must_not_know: &["quinn", "chitchat"] },
-    Rule { name: "process", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn"] },
     Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "tokio"] },
     Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "tokio"] },
     Rule {
         name: "",
-        may_use: &["codec", "core", "net", "http", "process", "onnx", "stages"],
+        may_use: &["codec", "core", "net", "http", "onnx", "stages"],
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
 ];
+
+/// A rule without a crate forbids nothing.
+#[test]
+fn every_rule_has_its_crate() {
+    let named: BTreeSet<&str> = RULES.iter().map(|rule| rule.name).filter(|name| !name.is_empty()).collect();
+    let directories = crates();
+    let names = directories.iter().filter_map(|directory| directory.file_name()?.to_str());
+    assert_eq!(named, names.collect(), "the rules on the left, crates/ on the right");
+}
 
 /// No crate may use one above it, and none may know what another keeps to itself.
 #[test]
@@ -211,14 +219,73 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a file without comments and texts, up to its unit tests.
+/// The lines of a file, numbered, without comments, texts and what only tests see.
 fn code_of(path: &Path) -> Vec<(usize, String)> {
-    let text = read(path);
-    let lines = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
-    lines.map(|(index, line)| (index + 1, without_texts(line))).collect()
+    without_test_items(&read(path))
+}
+
+/// Leaves out each item behind `#[cfg(test)]`, and nothing that follows it.
+fn without_test_items(text: &str) -> Vec<(usize, String)> {
+    let mut kept = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((index, line)) = lines.next() {
+        if line.trim() == "#[cfg(test)]" {
+            // A formatted item ends where its indentation returns with a brace, a semicolon or a comma.
+            let margin = indentation(line);
+            lines.find(|(_, line)| {
+                let code = without_texts(line);
+                let ends = code.trim_end().ends_with(['}', ';', ',']) && !code.trim_start().starts_with('#');
+                ends && indentation(line) == margin
+            });
+        } else {
+            kept.push((index + 1, without_texts(line)));
+        }
+    }
+    kept
+}
+
+fn indentation(line: &str) -> usize {
+    line.len() - line.trim_start().len()
 }
 
 fn without_texts(line: &str) -> String {
     let outside: String = line.split('"').step_by(2).collect();
     outside.split("//").next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn only_the_item_behind_the_attribute_is_left_out() {
+    let text = r#"
+#[cfg(test)]
+mod tests;
+first();
+impl Queue {
+    #[cfg(test)]
+    #[must_use]
+    fn seen_by_tests(
+        self,
+    ) -> usize {
+        hidden();
+    }
+
+    fn second() {} // hidden(), "hidden()"
+    #[cfg(test)]
+    hidden: usize,
+    third: usize,
+}
+#[cfg(test)]
+pub(crate) use {
+    hidden::Hidden,
+};
+fourth("hidden()");
+#[cfg(test)]
+mod inline {
+    fn hidden() {}
+}
+fifth();
+"#;
+    let code = without_test_items(text);
+    let kept: Vec<&str> = code.iter().map(|(_, line)| line.trim()).filter(|line| line.len() > 1).collect();
+    assert_eq!(kept, ["first();", "impl Queue {", "fn second() {}", "third: usize,", "fourth();", "fifth();"]);
+    assert_eq!(code.iter().find(|(_, line)| line.contains("fourth")).map(|(number, _)| *number), Some(23));
 }

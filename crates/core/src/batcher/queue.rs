@@ -106,14 +106,6 @@ impl<T> BatchQueue<T> {
         self.remove_node(head.id).0
     }
 
-    /// Takes the entry that is next in order.
-    #[cfg(test)]
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<T> {
-        self.age(now);
-        let head = self.head()?;
-        Some(self.take(head))
-    }
-
     /// Takes an entry out of the middle: its caller has gone.
     pub(crate) fn remove(&mut self, key: EntryKey) -> Option<T> {
         self.remove_with_cost(key).map(|(entry, _)| entry)
@@ -250,6 +242,15 @@ mod tests {
     use proptest::prelude::*;
 
     const AGEING: Duration = Duration::from_millis(20);
+
+    impl<T> BatchQueue<T> {
+        /// Takes the entry that is next in order.
+        pub(crate) fn pop(&mut self, now: Instant) -> Option<T> {
+            self.age(now);
+            let head = self.head()?;
+            Some(self.take(head))
+        }
+    }
 
     #[derive(Clone, Debug)]
     enum Operation {
