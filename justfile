@@ -50,8 +50,8 @@ crowds:
     cargo test --release --test crowds -- --nocapture --include-ignored ten_thousand
 
 # What is promised of a cluster under load and loss, in full and with its figures: a quiet machine, about fifteen minutes.
-rows:
-    CALLBOARD_ROWS=full RUST_BACKTRACE=0 cargo test --release -p callboard-net --test it rows -- --nocapture --test-threads=1
+promises:
+    CALLBOARD_PROMISES=full RUST_BACKTRACE=0 cargo test --release -p callboard-net --test it promises -- --nocapture --test-threads=1
 
 # What metrics, access log and request ids cost, in instructions of a call and of a request; needs valgrind.
 metrics-cost:

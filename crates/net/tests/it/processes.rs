@@ -20,7 +20,7 @@ use quinn::ConnectionError;
 
 use crate::common::{self, LONG, until};
 use crate::ledger::{Book, Work};
-use crate::rows::working;
+use crate::promises::working;
 
 const DIRECTORY: &str = "CALLBOARD_TEST_DIRECTORY";
 const SHAPE: &str = "CALLBOARD_TEST_SHAPE";

@@ -1,4 +1,4 @@
-//! R6 and R7: a slow node does not drag the others down, and retries do not become a load of their own.
+//! A slow node does not drag the others down, and retries do not become a load of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     let client = gateway.served.node.client();
     let healthy = offer(&client, scale.rate, scale.lasting / 2, |_| LONG).await;
     let fair = share(&book, 0, 0);
-    scale.at_least("R6 share of one of three that are well", fair * 100.0, 15.0, "%");
+    scale.at_least("slow node: share of one of three that are well", fair * 100.0, 15.0, "%");
 
     millis.store(5 * 50, Ordering::SeqCst);
     let noticing = Duration::from_secs(if scale.is_full { 5 } else { 1 });
@@ -51,8 +51,8 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     for offer in [&healthy, &beside] {
         assert_eq!(offer.done().count() as u64, offer.count(), "{:?}", offer.ledger.not_done());
     }
-    scale.at_most("R6 share of the slow one", small * 100.0, 5.0, "%");
-    scale.hold("R6 p99 beside it", beside.p99(), healthy.p99() * 3);
+    scale.at_most("slow node: share of the slow one", small * 100.0, 5.0, "%");
+    scale.hold("slow node: p99 beside it", beside.p99(), healthy.p99() * 3);
 
     if !scale.is_full {
         // It takes a while to forget: `standing.rs` says how long, and who gets how much, in time of its own.
@@ -68,7 +68,7 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
         }
         assert!(well_since.elapsed() < LONG, "it never gets its share again");
     }
-    scale.hold("R6 a share of a quarter again", well_since.elapsed(), Duration::from_secs(30));
+    scale.hold("slow node: a share of a quarter again", well_since.elapsed(), Duration::from_secs(30));
 }
 
 /// All workers refuse everything. Each call is made, and a fifth of them once more, and ten a second, saved up for ten seconds.
@@ -100,6 +100,6 @@ async fn retries_do_not_multiply_calls_that_nobody_takes() {
     assert!(told.contains(&format!("callboard_net_peers_asked_again_total {again}\n")), "{told}");
     assert!(told.contains("callboard_net_peers_linked 3\n"), "{told}");
     let most = sums.calls as f64 * 1.2 + seconds * 10.0;
-    scale.at_most(&format!("R7 upstream calls for {}", sums.calls), upstream as f64, most, "calls");
+    scale.at_most(&format!("retries: upstream calls for {}", sums.calls), upstream as f64, most, "calls");
     assert!(upstream > sums.calls as u64 && upstream as f64 <= most, "{upstream} for {}", sums.calls);
 }

@@ -1,7 +1,7 @@
-//! The rows of what is promised of a cluster under load and loss, each as a test with its figure.
+//! What is promised of a cluster under load and loss, each promise as a test with its figure.
 //!
 //! The short form runs with every test run: a hundred or two calls a second for a few seconds, on whatever the machine has left; it holds
-//! what is so however slow the machine is, and prints the rest. The full form, `just rows`, is meant for a quiet machine and an optimised
+//! what is so however slow the machine is, and prints the rest. The full form, `just promises`, is meant for a quiet machine and an optimised
 //! build: 500 calls a second for 60 s, the half of the thousand for which the figures were set, because two cores carry callers, gateway and
 //! workers alike; it holds the figures as well. Each of them is a line of either form: `figures: what: asked, got`.
 
@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use crate::common::{Member, Served};
 use crate::ledger::{Book, Execution, Ledger, Work, micros_now};
 
-/// How much of a row is played.
+/// How much of a promise is played.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     /// Times are held, too.
@@ -39,7 +39,7 @@ pub(crate) struct Scale {
 impl Scale {
     /// That of this run; the short form offers so much.
     pub(crate) fn of(short_rate: u32, short_seconds: u64) -> Self {
-        let is_full = std::env::var("CALLBOARD_ROWS").is_ok_and(|rows| rows == "full");
+        let is_full = std::env::var("CALLBOARD_PROMISES").is_ok_and(|form| form == "full");
         match is_full {
             true => Self { is_full, rate: 500, lasting: Duration::from_secs(60) },
             false => Self { is_full, rate: short_rate, lasting: Duration::from_secs(short_seconds) },
@@ -74,10 +74,10 @@ impl Scale {
     }
 
     /// How late the latest of these began.
-    pub(crate) fn begun_in_time(&self, row: &str, executions: &[Execution]) {
+    pub(crate) fn begun_in_time(&self, promise: &str, executions: &[Execution]) {
         let late = executions.iter().map(|execution| execution.started.saturating_sub(execution.due)).max();
         let late = Duration::from_micros(late.unwrap_or_default());
-        self.hold(&format!("{row} begun after its deadline"), late, Duration::from_millis(5));
+        self.hold(&format!("{promise}: begun after its deadline"), late, Duration::from_millis(5));
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) async fn offer(
     offer
 }
 
-/// Five milliseconds and a checksum: the worker of all rows that say nothing else.
+/// Five milliseconds and a checksum: the worker of all that say nothing else.
 pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, u64> {
     let book = book.clone();
     Stage::each_async("work", move |work: Arc<Work>| {

@@ -1,4 +1,4 @@
-//! R8: five times what it can do, and it goes on doing what it can.
+//! Five times what it can do, and it goes on doing what it can.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ async fn an_overload_is_shed_and_leaves_nothing_behind() {
         // Five times of it are a thousand a second.
         scale.rate = 200;
     }
-    let directory = stage_of("row-overload");
+    let directory = stage_of("promised-overload");
     let seats = (f64::from(scale.rate) * TAKES.as_secs_f64()) as u32 / 2;
     let (takes_millis, queue) = (TAKES.as_millis() as u64, seats as usize / 2);
     let shape = Shape { takes_millis, seats, queue, is_patient: true, ..Shape::of(Contract::AtMostOnce) };
@@ -37,27 +37,32 @@ async fn an_overload_is_shed_and_leaves_nothing_behind() {
     let ended = Instant::now();
     let executions = book(&directory).executions().split_off(first);
     let sums = five.ledger.check(five.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
-    println!("R8 {sums:?}, of {} a second", scale.rate);
+    println!("overload: {sums:?}, of {} a second", scale.rate);
     for call in five.calls.iter().filter(|call| call.outcome.is_err()) {
         let error = call.outcome.as_ref().unwrap_err();
         assert!(error.kind() == ErrorKind::Overloaded && error.is_retryable(), "{error}");
         assert!(error.retry_after().is_some(), "{error}");
     }
     let share = sums.done as f64 / (f64::from(scale.rate) * five.calls.len() as f64 / f64::from(scale.rate * 5));
-    scale.at_least("R8 goodput, of the capacity", share * 100.0, 90.0, "%");
-    scale.hold("R8 p99 of those admitted", five.p99(), before.p99() * 2);
+    scale.at_least("overload: goodput, of the capacity", share * 100.0, 90.0, "%");
+    scale.hold("overload: p99 of those admitted", five.p99(), before.p99() * 2);
     let refusals = five.calls.iter().filter(|call| call.outcome.is_err()).map(|call| call.took);
-    scale.hold("R8 p99 of refusals", quantile(refusals.collect(), 0.99), Duration::from_millis(50));
+    scale.hold("overload: p99 of refusals", quantile(refusals.collect(), 0.99), Duration::from_millis(50));
     if let (Some(steady), Some(most)) = (steady, resident(&workers, Process::most_resident_kib)) {
-        scale.at_most("R8 resident memory of the workers, of the steady", most as f64 / steady as f64, 1.5, "times");
+        scale.at_most(
+            "overload: resident memory of the workers, of the steady",
+            most as f64 / steady as f64,
+            1.5,
+            "times",
+        );
     }
     until(|| gateway.node.describe().in_flight == 0).await;
     let after = offer(&client, scale.rate / 2, Duration::from_secs(1), |_| LONG).await;
     scale.at_least(
-        "R8 goodput at half of the capacity after it",
+        "overload: goodput at half of the capacity after it",
         after.goodput(Duration::ZERO, LONG) * 100.0,
         99.0,
         "%",
     );
-    scale.hold("R8 back to normal", ended.elapsed() - Duration::from_secs(1), Duration::from_secs(2));
+    scale.hold("overload: back to normal", ended.elapsed() - Duration::from_secs(1), Duration::from_secs(2));
 }

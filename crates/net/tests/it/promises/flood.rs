@@ -1,4 +1,4 @@
-//! S7: first packets from everywhere, whose senders never answer.
+//! First packets from everywhere, whose senders never answer.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -102,8 +102,8 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     let scale = Scale::of(0, 2);
     let (packets, rate) = if scale.is_full { (4_000, 20_000_u32) } else { (300, 500) };
     let lasting = if scale.is_full { Duration::from_secs(30) } else { scale.lasting };
-    let directory = stage_of("row-flooded");
-    let mut flooded = Process::start("rows::flood::flooded_process", &directory, &[]);
+    let directory = stage_of("promised-flooded");
+    let mut flooded = Process::start("promises::flood::flooded_process", &directory, &[]);
     let (to, strangers) = (flooded.address, strangers(200));
     if strangers.is_empty() {
         println!("skipped: this system has one address on loopback only");
@@ -150,7 +150,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     };
     let going_on = || begun.elapsed() < lasting || sent.load(Ordering::Relaxed) < u64::from(rate);
     let (beside, newcomers) = tokio::join!(calls(&client, going_on), coming);
-    println!("S7 {newcomers} newcomers were let in meanwhile");
+    println!("flood: {newcomers} newcomers were let in meanwhile");
     assert!(newcomers > 0);
     over.store(true, Ordering::Relaxed);
     flooding.join().unwrap();
@@ -158,11 +158,13 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     let (count, sent) = (beside.len(), sent.load(Ordering::Relaxed));
     let (alone, beside) = (quantile(alone, 0.99), quantile(beside, 0.99));
     let ratio = beside.as_secs_f64() / alone.as_secs_f64();
-    println!("S7 p99 beside {sent} first packets {beside:.1?}, alone {alone:.1?}: {ratio:.1} times");
-    println!("figures: S7 existing streams failed: asked 0, got 0 of {count} calls and a stream of {outputs} outputs");
+    println!("flood: p99 beside {sent} first packets {beside:.1?}, alone {alone:.1?}: {ratio:.1} times");
+    println!(
+        "figures: flood: existing streams failed: asked 0, got 0 of {count} calls and a stream of {outputs} outputs"
+    );
     if let (Some(before), Some(most)) = (before, usage::Process::Child(flooded.id()).most_resident_kib()) {
         let more = most.saturating_sub(before) as f64 / 1024.0;
-        scale.at_most("S7 resident memory more than before", more, 64.0, "MiB");
+        scale.at_most("flood: resident memory more than before", more, 64.0, "MiB");
         assert!(more <= 64.0, "{more} MiB");
     }
     // Whoever comes now is let in as well: nothing is held for the strangers for ever.
@@ -181,7 +183,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
             (received, returned, most) = (received + from, returned + back, most.max(back as f64 / from as f64));
         }
     }
-    println!("S7 {received} bytes from strangers, {returned} to them");
-    scale.at_most("S7 bytes out for each in, of any address", most, 3.0, "times");
+    println!("flood: {received} bytes from strangers, {returned} to them");
+    scale.at_most("flood: bytes out for each in, of any address", most, 3.0, "times");
     assert!(received > 0 && most <= 3.0, "{most} times");
 }

@@ -1,4 +1,4 @@
-//! R9: nothing begins after its deadline, and whoever is late hears of it.
+//! Nothing begins after its deadline, and whoever is late hears of it.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn nothing_begins_after_its_deadline() {
     let offer = offer(&client, scale.rate, scale.lasting, timeout).await;
     let executions = book.executions().split_off(first);
     let sums = offer.ledger.check(offer.count(), &executions, Contract::AtMostOnce, scale.lateness());
-    scale.begun_in_time("R9", &executions);
+    scale.begun_in_time("deadlines", &executions);
     let short: Vec<_> = offer.calls.iter().filter(|call| call.id.is_multiple_of(10)).collect();
     // Refused as hopeless, or late: none has waited for what it cannot have.
     for call in &short {
@@ -35,9 +35,9 @@ async fn nothing_begins_after_its_deadline() {
         let is_told = matches!(kind, Some(ErrorKind::DeadlineExceeded | ErrorKind::Overloaded));
         assert!(is_told || (kind.is_none() && !scale.is_full), "{:?}", call.outcome);
     }
-    println!("R9 {sums:?}");
+    println!("deadlines: {sums:?}");
     let told = quantile(short.iter().map(|call| call.took).collect(), 0.99);
-    scale.hold("R9 told p99", told, SHORT + Duration::from_millis(20));
+    scale.hold("deadlines: told p99", told, SHORT + Duration::from_millis(20));
     for worker in &workers {
         worker.comes_to_rest().await;
     }

@@ -1,4 +1,4 @@
-//! R1: a worker that crashes is started again, and what crashes always is contained.
+//! A worker that crashes is started again, and what crashes always is contained.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
         let next = lives[position..].iter().find(|(other, _, died)| other == replica && !died)?;
         Some(next.1 - *died_at)
     });
-    scale.hold("R1 restart p99", quantile(restarts.collect(), 0.99), Duration::from_millis(100));
+    scale.hold("crashes: restart p99", quantile(restarts.collect(), 0.99), Duration::from_millis(100));
 }
 
 /// Calls a stage that panics always, until it is given up; how often that was.
@@ -103,7 +103,7 @@ async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
     }
     if let (Some(before), Some(now)) = (before, Process::Own.computed()) {
         let share = (now - before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
-        scale.at_most("R1 a crash loop's part of a core", share, 5.0, "%");
+        scale.at_most("crash loop: its part of a core", share, 5.0, "%");
     }
     let healthy = offer(&client, scale.rate, scale.lasting / 2, |_| Duration::from_secs(30)).await;
     let first = book.executions().len();
@@ -114,5 +114,5 @@ async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
     let executions = book.executions().split_off(first);
     let sums = beside.ledger.check(beside.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
     assert_eq!(sums.done, sums.calls, "{sums:?}");
-    scale.hold("R1 p99 of others beside a crash loop", beside.p99(), healthy.p99().mul_f64(1.1));
+    scale.hold("crash loop: p99 of others beside it", beside.p99(), healthy.p99().mul_f64(1.1));
 }

@@ -1,4 +1,4 @@
-//! R10: whatever is given up, wherever it is, leaves nothing behind.
+//! Whatever is given up, wherever it is, leaves nothing behind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     let begun = Instant::now();
     workers[0].comes_to_rest().await;
     gateway.served.comes_to_rest().await;
-    scale.hold("R10 at rest after the last", begun.elapsed(), Duration::from_secs(1));
-    println!("R10 {given_up} of {count} were given up, {} had an outcome", count - given_up);
+    scale.hold("given up: at rest after the last", begun.elapsed(), Duration::from_secs(1));
+    println!("given up: {given_up} of {count} were given up, {} had an outcome", count - given_up);
     // A machine that others have gives no call its answer in time, or each.
     assert!(!scale.is_full || (given_up > count / 10 && given_up < count), "{given_up} of {count}");
     assert!(workers[0].node.describe().stages[0].queued == 0);
@@ -69,9 +69,9 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     if let (Some(warm), Some(now)) = (warm, Process::Own.resident_kib()) {
         // The ledger of this test itself grows with what was executed.
         let own = (executions.len() * 64 / 1024) as u64;
-        println!("R10 resident: {warm} kB warm, {now} kB at the end, of which the ledger about {own} kB");
+        println!("given up: resident: {warm} kB warm, {now} kB at the end, of which the ledger about {own} kB");
         let drift = now.saturating_sub(warm + own) as f64 / warm as f64 * 100.0;
-        scale.at_most("R10 drift of resident memory", drift, 5.0, "%");
+        scale.at_most("given up: drift of resident memory", drift, 5.0, "%");
     }
 }
 
@@ -113,7 +113,7 @@ async fn giving_up_reaches_a_running_worker_on_a_peer() {
         let heard = tokio::time::timeout(LONG, ended.recv()).await.expect("the worker hears of it").unwrap();
         took.push(heard.saturating_duration_since(given_up));
     }
-    scale.hold("R10 a cancel reaches the worker, p99", quantile(took, 0.99), Duration::from_millis(50));
+    scale.hold("given up: a cancel reaches the worker, p99", quantile(took, 0.99), Duration::from_millis(50));
     workers[0].comes_to_rest().await;
     gateway.served.comes_to_rest().await;
 }

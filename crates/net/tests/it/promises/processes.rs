@@ -1,4 +1,4 @@
-//! R2, R11 and R17: a worker's process is killed and comes back, is told to end, is frozen and thaws, under load.
+//! A worker's process is killed and comes back, is told to end, is frozen and thaws, under load.
 
 use std::time::{Duration, Instant};
 
@@ -33,34 +33,34 @@ async fn killed_and_back(name: &str, contract: Contract) -> (Scale, Offer, Sums,
         offer(&client, scale.rate, scale.lasting, |_| if scale.is_full { Duration::from_secs(10) } else { LONG });
     let (offer, times) = tokio::join!(calls, script);
     let sums = offer.ledger.check(offer.count(), &book(&directory).executions(), contract, scale.lateness());
-    println!("R2 {contract:?}: {sums:?}");
-    scale.begun_in_time("R2", &book(&directory).executions());
+    println!("killed: {contract:?}, {sums:?}");
+    scale.begun_in_time("killed", &book(&directory).executions());
     for (what, since, limit) in [("kill", times[0], 4), ("restart", times[1], 2)] {
         let limit = since + Duration::from_secs(limit);
         let share = offer.goodput(limit, limit + Duration::from_secs(2));
-        scale.at_least(&format!("R2 goodput after the {what}, from {limit:.1?} on"), share * 100.0, 95.0, "%");
+        scale.at_least(&format!("killed: goodput after the {what}, from {limit:.1?} on"), share * 100.0, 95.0, "%");
     }
     (scale, offer, sums, times)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_node_that_comes_back_fails_nothing_that_may_be_run_again() {
-    let (scale, offer, sums, _) = killed_and_back("row-killed", Contract::Idempotent).await;
+    let (scale, offer, sums, _) = killed_and_back("promised-killed", Contract::Idempotent).await;
     assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done());
     let longest = offer.calls.iter().map(|call| call.took).max().unwrap_or_default();
-    scale.hold("R2 longest", longest, Duration::from_millis(3_500));
+    scale.hold("killed: longest", longest, Duration::from_millis(3_500));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_node_that_comes_back_makes_nothing_run_twice() {
-    let (scale, _, sums, _) = killed_and_back("row-killed-once", Contract::AtMostOnce).await;
-    scale.at_most("R2 failed or refused", (sums.failed + sums.refused) as f64, CREDITS, "calls");
+    let (scale, _, sums, _) = killed_and_back("promised-killed-once", Contract::AtMostOnce).await;
+    scale.at_most("killed: failed or refused", (sums.failed + sums.refused) as f64, CREDITS, "calls");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_that_is_told_to_end_under_load_fails_nothing_and_is_gone_soon() {
     let scale = Scale::of(80, 4);
-    let (directory, mut first, second) = scene("row-terminated", Contract::AtMostOnce);
+    let (directory, mut first, second) = scene("promised-terminated", Contract::AtMostOnce);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let client = gateway.node.client();
     let script = async {
@@ -73,7 +73,7 @@ async fn a_node_that_is_told_to_end_under_load_fails_nothing_and_is_gone_soon() 
     let sums = offer.ledger.check(offer.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
     assert_eq!((sums.done, code), (sums.calls, Some(0)), "{:?}", offer.ledger.not_done());
     // The longest request works for 5 ms.
-    scale.hold("R11 the end", took, Duration::from_secs(6));
+    scale.hold("told to end: gone after", took, Duration::from_secs(6));
 }
 
 /// Calls have a second; the frost is longer than that, and than the silence after which a peer is given up.
@@ -81,7 +81,7 @@ async fn a_node_that_is_told_to_end_under_load_fails_nothing_and_is_gone_soon() 
 async fn a_node_that_thaws_begins_nothing_whose_time_has_passed() {
     let scale = Scale::of(80, 8);
     let frost = Duration::from_secs(if scale.is_full { 30 } else { 5 });
-    let (directory, first, second) = scene("row-frozen", Contract::AtMostOnce);
+    let (directory, first, second) = scene("promised-frozen", Contract::AtMostOnce);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let client = gateway.node.client();
     let script = async {
@@ -101,8 +101,8 @@ async fn a_node_that_thaws_begins_nothing_whose_time_has_passed() {
     let (offer, back) = tokio::join!(calls, script);
     let executions = book(&directory).executions();
     let sums = offer.ledger.check(offer.count(), &executions, Contract::AtMostOnce, scale.lateness());
-    println!("R17 {sums:?}");
-    scale.begun_in_time("R17", &executions);
-    scale.at_most("R17 failed", sums.failed as f64, CREDITS, "calls");
-    scale.hold("R17 traffic again", back, Duration::from_secs(5));
+    println!("frozen: {sums:?}");
+    scale.begun_in_time("frozen", &executions);
+    scale.at_most("frozen: failed", sums.failed as f64, CREDITS, "calls");
+    scale.hold("frozen: traffic again", back, Duration::from_secs(5));
 }
