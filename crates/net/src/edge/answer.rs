@@ -18,6 +18,14 @@ pub(super) struct Answered {
     stages: usize,
 }
 
+/// What goes back for one call that was not streamed.
+pub(super) struct Answer {
+    pub(super) entry: u16,
+    pub(super) outcome: Result<Answered, CallError>,
+    /// How many calls wait where it ran.
+    pub(super) queued: usize,
+}
+
 /// Hands over the pieces to a caller that takes them: one that does not, or too slowly, is given up, so that nothing is kept for it.
 pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut pieces: &mut [Bytes]) -> Result<(), Fault> {
     let mut pace = Pace::new(Instant::now(), config.write_progress_timeout, config.min_bytes_per_second);

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::half_open::{Entrance, Place};
 use super::notices::Refusal;
 use super::offers::{Told, offers};
-use super::{NetConfig, Open, Serving, StreamGuard, exchange, issuing};
+use super::{NetConfig, Open, Serving, StreamGuard, exchange, issuing, receiving};
 use crate::convert;
 use crate::endpoint::{code, sending};
 use crate::identity::{Clock, JOIN_ALPN, Member, Role, Validity};
@@ -169,7 +169,7 @@ async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8, body: 
         build: env!("CARGO_PKG_VERSION").to_owned(),
         max_body_bytes: serving.config.frames.max_body_bytes as u64,
         draining: serving.is_draining(),
-        max_stages: exchange::MAX_STAGES as u32,
+        max_stages: receiving::MAX_STAGES as u32,
         timeout_millis: serving.node().map_or(0, |node| convert::millis(node.default_timeout())),
     };
     // A welcome is short: it has a header on any node.

@@ -16,6 +16,7 @@ mod metrics;
 mod notices;
 mod offers;
 mod pace;
+mod receiving;
 mod streaming;
 mod writing;
 

@@ -19,7 +19,7 @@ use crate::endpoint::send_now;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 
 /// The input is read, and the call begins.
-type Opening = Pin<Box<dyn Future<Output = Result<PayloadReplies, CallError>> + Send>>;
+pub(super) type Opening = Pin<Box<dyn Future<Output = Result<PayloadReplies, CallError>> + Send>>;
 
 /// A call that answers with a stream, ready to be run.
 pub(super) struct StreamingCall {

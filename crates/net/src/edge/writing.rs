@@ -8,21 +8,18 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use callboard_codec::wire::Load;
-use callboard_core::{CallError, Instant};
+use callboard_core::Instant;
 
 use super::NetConfig;
-use super::answer::{Answered, put_outcome};
+use super::answer::{Answer, put_outcome};
 use super::exchange::Fault;
 use super::pace::Pace;
 use crate::contained::LARGE_BYTES;
 use crate::stream::Outgoing;
 
-/// Which call, what became of it, and how many wait where it ran.
-pub(super) type Outcome = (u16, Result<Answered, CallError>, usize);
-
 /// What is to be written on a stream.
 pub(super) struct Writing {
-    ready: VecDeque<Outcome>,
+    ready: VecDeque<Answer>,
     pieces: Vec<Bytes>,
     /// How many of the pieces were handed over.
     handed: usize,
@@ -38,15 +35,15 @@ impl Writing {
         Self { ready, pieces, handed: 0, outcomes: 0, pace: pace(config) }
     }
 
-    /// An outcome that is to be written.
-    pub(super) fn push(&mut self, outcome: Outcome) {
-        self.ready.push_back(outcome);
+    /// An answer that is to be written.
+    pub(super) fn push(&mut self, answer: Answer) {
+        self.ready.push_back(answer);
     }
 
     /// Nobody waits for this one any more; says whether it waits here. One that is being handed over goes on.
     pub(super) fn forget(&mut self, entry: u16) -> bool {
         let before = self.ready.len();
-        self.ready.retain(|(ready, ..)| *ready != entry);
+        self.ready.retain(|ready| ready.entry != entry);
         self.ready.len() < before
     }
 
@@ -64,7 +61,7 @@ impl Writing {
     pub(super) fn begin(&mut self, config: &NetConfig, load: Load) {
         let mut bytes = 0;
         while bytes < LARGE_BYTES
-            && let Some((entry, outcome, queued)) = self.ready.pop_front()
+            && let Some(Answer { entry, outcome, queued }) = self.ready.pop_front()
         {
             let load = Load { queued: u32::try_from(queued).unwrap_or(u32::MAX), ..load };
             let before = self.pieces.len();
