@@ -6,7 +6,7 @@ use callboard_codec::wire::{Done, FrameKind, Item, Load, WireError, frame_head};
 use callboard_core::{CallError, ErrorKind, Instant, StageReply, Timing};
 
 use super::NetConfig;
-use super::exchange::Fault;
+use super::fault::{Fault, StreamRefusal};
 use super::pace::Pace;
 use crate::stream::Outgoing;
 use crate::{contained, convert};
@@ -33,7 +33,7 @@ pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut piece
         let (bytes, chunks) = tokio::select! {
             biased;
             written = outgoing.write_some(pieces) => written.map_err(|_| Fault::Left)?,
-            () = tokio::time::sleep_until(pace.end()) => return Err(Fault::Refused("slow_reader")),
+            () = tokio::time::sleep_until(pace.end()) => return Err(StreamRefusal::SlowReader.into()),
         };
         pace.moved(Instant::now(), bytes);
         pieces = &mut pieces[chunks..];

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use callboard_codec::wire::{Call, FrameHead, FrameKind, FramePart, Load, ResetCode, WireError};
+use callboard_codec::wire::{Call, FrameHead, FrameKind, FramePart, Load};
 use callboard_core::{CallError, Instant};
 use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 
 use super::answer::Answer;
+use super::fault::{Fault, StreamRefusal};
 use super::receiving::{Answering, Received, Reception};
 use super::writing::Writing;
 use super::{Serving, StreamGuard, streaming};
@@ -27,14 +28,6 @@ pub(crate) const MAX_PACK_ENTRIES: usize = 32;
 
 /// How long the acknowledgement of an answer may take that its caller has room for. Threat: a peer that acknowledges nothing.
 const LAST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(60);
-
-/// Why a stream was not answered to its end.
-pub(super) enum Fault {
-    /// Its caller gave it up, or is gone.
-    Left,
-    /// It is not of this protocol.
-    Refused(&'static str),
-}
 
 /// Answers all calls of a stream. What is left to do behind that is done at `home`, where packets arrive.
 pub(super) async fn answer_stream(guard: StreamGuard, home: Handle, outgoing: Outgoing, incoming: Incoming) {
@@ -67,16 +60,12 @@ pub(super) async fn answer_stream(guard: StreamGuard, home: Handle, outgoing: Ou
                 serving.metrics.cancelled.inc();
             }
         }
-        Err(Fault::Refused(reason)) => {
-            serving.metrics.refuse_stream(reason);
+        Err(Fault::Refused(refusal)) => {
+            serving.metrics.refuse_stream(&refusal);
             if serving.is_draining() {
                 serving.has_cut.store(true, Ordering::Release);
             }
-            let code = match reason {
-                "body_too_large" | "header_too_large" => ResetCode::TooLarge,
-                "silent" | "slow_body" | "slow_reader" => ResetCode::Deadline,
-                _ => ResetCode::Protocol,
-            };
+            let code = refusal.reset_code();
             exchange.outgoing.on_drop(code);
             exchange.incoming.on_drop(code);
         }
@@ -137,7 +126,7 @@ impl Exchange<'_> {
                         while call.is_none()
                             && let Some(part) = self.incoming.ready_part()
                         {
-                            call = self.take(part.map_err(|error| Fault::Refused(error.as_str()))?)?;
+                            call = self.take(part?)?;
                         }
                         if let Some(call) = call {
                             self.said = Said::Stream;
@@ -146,8 +135,8 @@ impl Exchange<'_> {
                         }
                     }
                     Ok(None) if self.reception.is_idle() => ended = true,
-                    Ok(None) | Err(ReadFault::Ended) => return Err(Fault::Refused("truncated")),
-                    Err(ReadFault::Wire(error)) => return Err(Fault::Refused(error.as_str())),
+                    Ok(None) | Err(ReadFault::Ended) => return Err(StreamRefusal::Truncated.into()),
+                    Err(ReadFault::Wire(error)) => return Err(error.into()),
                     Err(ReadFault::Reset(_) | ReadFault::Lost(_)) => return Err(Fault::Left),
                 },
                 _ = &mut stopped => return Err(Fault::Left),
@@ -184,13 +173,13 @@ impl Exchange<'_> {
     fn too_late(&mut self) -> Result<bool, Fault> {
         let now = Instant::now();
         if self.writing.due().is_some_and(|due| due <= now) {
-            return Err(Fault::Refused("slow_reader"));
+            return Err(StreamRefusal::SlowReader.into());
         }
         if self.reception.is_idle() {
             // All that was called is answered. A reset would take back what has not been read yet.
-            return if self.said == Said::Nothing { Err(Fault::Refused("silent")) } else { Ok(true) };
+            return if self.said == Said::Nothing { Err(StreamRefusal::Silent.into()) } else { Ok(true) };
         }
-        let (entry, error) = self.reception.take_expired(now).ok_or(Fault::Refused("slow_body"))?;
+        let (entry, error) = self.reception.take_expired(now).ok_or(StreamRefusal::SlowBody)?;
         self.refuse(entry, error);
         Ok(false)
     }
@@ -204,7 +193,7 @@ impl Exchange<'_> {
                     self.cancel(head.entry);
                     Ok(None)
                 }
-                _ => Err(Fault::Refused("unexpected_kind")),
+                _ => Err(StreamRefusal::UnexpectedKind.into()),
             },
             FramePart::Body { bytes, last } => {
                 let now = Instant::now();
@@ -223,18 +212,18 @@ impl Exchange<'_> {
     }
 
     fn begin(&mut self, head: &FrameHead) -> Result<(), Fault> {
-        let call: Call = head.header().map_err(|error: WireError| Fault::Refused(error.as_str()))?;
+        let call: Call = head.header()?;
         if self.running.len() + self.writing.outcomes() >= MAX_PACK_ENTRIES {
-            return Err(Fault::Refused("too_many_entries"));
+            return Err(StreamRefusal::TooManyEntries.into());
         }
         if self.aborts.iter().any(|(entry, _)| *entry == head.entry) {
-            return Err(Fault::Refused("entry_twice"));
+            return Err(StreamRefusal::EntryTwice.into());
         }
         if call.credit > 0 && !self.running.is_empty() {
-            return Err(Fault::Refused("streaming_in_a_pack"));
+            return Err(StreamRefusal::StreamingInAPack.into());
         }
         if self.said == Said::Last {
-            return Err(Fault::Refused("call_behind_the_last"));
+            return Err(StreamRefusal::CallBehindTheLast.into());
         }
         self.said = if call.last { Said::Last } else { Said::Calls };
         self.idle_since = Instant::now();
@@ -300,7 +289,7 @@ impl Exchange<'_> {
             tokio::select! {
                 biased;
                 written = self.writing.write_some(&mut self.outgoing) => written?,
-                () = tokio::time::sleep_until(due) => return Err(Fault::Refused("slow_reader")),
+                () = tokio::time::sleep_until(due) => return Err(StreamRefusal::SlowReader.into()),
             }
         }
     }

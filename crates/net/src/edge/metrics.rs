@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::fault::StreamRefusal;
 use crate::cluster::Asking;
 use crate::identity::Identity;
 
@@ -93,8 +94,8 @@ impl EdgeMetrics {
     }
 
     /// Counts a stream that was not understood.
-    pub(super) fn refuse_stream(&self, reason: &'static str) {
-        self.streams_refused.get_or_create(&Reason { reason }).inc();
+    pub(super) fn refuse_stream(&self, refusal: &StreamRefusal) {
+        self.streams_refused.get_or_create(&Reason { reason: refusal.as_str() }).inc();
     }
 
     /// Counts a call that was answered and not run.

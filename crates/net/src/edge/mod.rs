@@ -10,6 +10,7 @@
 mod answer;
 mod connection;
 mod exchange;
+mod fault;
 mod half_open;
 mod issuing;
 mod metrics;

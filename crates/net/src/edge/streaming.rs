@@ -13,7 +13,8 @@ use futures_util::StreamExt;
 
 use super::Serving;
 use super::answer::{put_end, put_item, put_outcome, write};
-use super::exchange::{Fault, load};
+use super::exchange::load;
+use super::fault::{Fault, StreamRefusal};
 use crate::contained;
 use crate::endpoint::send_now;
 use crate::stream::{Incoming, Outgoing, ReadFault};
@@ -48,7 +49,7 @@ pub(super) async fn answer(
             part = incoming.next_part(), if !ended => {
                 match part {
                     Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Credit && head.entry == entry => {
-                        let more: Credit = head.header().map_err(|error| Fault::Refused(error.as_str()))?;
+                        let more: Credit = head.header()?;
                         credit = credit.saturating_add(more.items);
                     }
                     Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Cancel => {
@@ -57,9 +58,9 @@ pub(super) async fn answer(
                             return Err(Fault::Left);
                         }
                     }
-                    Ok(Some(_)) => return Err(Fault::Refused("unexpected_kind")),
+                    Ok(Some(_)) => return Err(StreamRefusal::UnexpectedKind.into()),
                     Ok(None) => ended = true,
-                    Err(ReadFault::Wire(error)) => return Err(Fault::Refused(error.as_str())),
+                    Err(ReadFault::Wire(error)) => return Err(error.into()),
                     Err(ReadFault::Ended | ReadFault::Reset(_) | ReadFault::Lost(_)) => return Err(Fault::Left),
                 }
                 continue;

@@ -12,7 +12,7 @@ use callboard_core::Instant;
 
 use super::NetConfig;
 use super::answer::{Answer, put_outcome};
-use super::exchange::Fault;
+use super::fault::Fault;
 use super::pace::Pace;
 use crate::contained::LARGE_BYTES;
 use crate::stream::Outgoing;
