@@ -1,7 +1,9 @@
 //! `serve --quic` and `call quic://…`: two processes, a development identity, and no ceremony.
 
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 use crate::support::{Server, callboard, directory, directory_with, failure};
 
@@ -159,8 +161,8 @@ fn labels(revision: u32, names: &str) -> std::path::PathBuf {
     directory_with(&format!("[[stage]]\n{stage}\n[[route]]\npath = \"/name\"\nstages = \"name\"\n"))
 }
 
-#[test]
-fn calls_are_divided_between_the_revisions_that_nodes_run() {
+/// Two linked nodes that divide the calls of a stage, three for the first and one for the second.
+fn divided() -> [Server; 2] {
     let state = directory();
     let start = |file: &Path, words: &[&str]| {
         let mut command =
@@ -172,8 +174,42 @@ fn calls_are_divided_between_the_revisions_that_nodes_run() {
     let address = new.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
     let mut old = start(&labels(1, r#"["old", "other"]"#), &["--join", &address]);
     old.wait_for("linked");
-    let head = "POST /name HTTP/1.1\r\ncontent-type: application/json";
-    let answers: Vec<String> = (0..40).map(|_| old.request(head, b"[0.9, 0.1]").body).collect();
-    let of = |name: &str| answers.iter().filter(|answer| answer.contains(name)).count();
-    assert_eq!((of("old"), of("new")), (30, 10), "{answers:?}");
+    [old, new]
+}
+
+const HEAD: &str = "POST /name HTTP/1.1\r\ncontent-type: application/json";
+const SCORES: &str = "[0.9, 0.1]";
+
+fn of(name: &str, answers: &[String]) -> usize {
+    answers.iter().filter(|answer| answer.contains(name)).count()
+}
+
+#[test]
+fn calls_are_divided_between_the_revisions_that_nodes_run() {
+    let [old, _new] = divided();
+    let answers: Vec<String> = (0..40).map(|_| old.request(HEAD, SCORES.as_bytes()).body).collect();
+    assert_eq!((of("old", &answers), of("new", &answers)), (30, 10), "{answers:?}");
+}
+
+/// The server waits for heads that are half sent. Their requests may have to go to a peer, as any others.
+#[test]
+fn what_comes_by_http_until_the_end_still_reaches_the_peers() {
+    let [mut old, mut new] = divided();
+    let mut half: Vec<_> = (0..8).map(|_| old.connect()).collect();
+    half.iter_mut().for_each(|stream| stream.write_all(HEAD.as_bytes()).unwrap());
+    // They have come before these.
+    (0..20).for_each(|_| assert_eq!(old.request(HEAD, SCORES.as_bytes()).status, 200));
+    old.signal("TERM");
+    old.wait_for("SIGTERM");
+    assert!(!new.says_within("link lost", Duration::from_millis(500)), "{:?}", new.said);
+    let answers = half.into_iter().filter_map(|mut stream| {
+        let rest = format!("\r\nhost: test\r\ncontent-length: {}\r\n\r\n{SCORES}", SCORES.len());
+        let (sent, mut answer) = (stream.write_all(rest.as_bytes()), String::new());
+        // One of which nothing had been read is closed with the listener.
+        (sent.is_ok() && stream.read_to_string(&mut answer).is_ok() && !answer.is_empty()).then_some(answer)
+    });
+    let answers: Vec<String> = answers.collect();
+    assert!(answers.len() >= 4 && answers.iter().all(|answer| answer.contains(" 200 ")), "{answers:?}");
+    assert!(of("new", &answers) > 0, "{answers:?}");
+    assert_eq!(old.wait(), Some(0), "{:?}", old.said);
 }

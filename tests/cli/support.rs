@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than anything here takes, even on a machine that does ten other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,6 +96,18 @@ impl Server {
                 return rest.to_owned();
             }
         }
+    }
+
+    /// Whether it says a line with these words within so long.
+    pub(crate) fn says_within(&mut self, words: &str, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        while let Ok(line) = self.stderr.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            self.said.push(line);
+            if self.said.last().is_some_and(|line| line.contains(words)) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Sends a signal by its name, `TERM` or `INT`.

@@ -145,13 +145,17 @@ fn join(quic: &Edge, server: &Server, plan: &Plan) -> Result<(), CliError> {
     joined.map_err(|error| CliError::because("could not join", &error))
 }
 
-/// Both doors at once: the node is drained when what came through either of them is done.
+/// Both doors refuse at once what is new to them. QUIC is closed last: it is the way to the peers, which requests of either door may
+/// have to go until the node has none left.
 async fn shut_down(server: Server, quic: Option<Edge>, spans: Option<SpanExporter>, grace: Duration) -> Drained {
     let drained = match quic {
         None => server.shutdown(grace).await,
         Some(quic) => {
+            let end = Instant::now() + grace;
             quic.drain();
-            tokio::join!(server.shutdown(grace), quic.shutdown(grace)).0
+            let drained = server.shutdown(grace).await;
+            quic.shutdown(end.saturating_duration_since(Instant::now()).max(LAST_WORDS)).await;
+            drained
         }
     };
     if let Some(spans) = spans {
@@ -159,6 +163,9 @@ async fn shut_down(server: Server, quic: Option<Edge>, spans: Option<SpanExporte
     }
     drained
 }
+
+/// After the grace: time in which those who were cut are told so.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// A collector that is there takes them at once; one that is not should not hold up the end.
 const LAST_SPANS: Duration = Duration::from_secs(3);

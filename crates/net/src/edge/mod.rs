@@ -50,6 +50,9 @@ use crate::identity::{Identity, Role};
 /// How long a caller may take to hear that it is to go elsewhere; one that is gone does not hold up the end.
 const GOAWAY_HEARD: Duration = Duration::from_secs(1);
 
+/// While the node has calls of its own in hand, which may ask peers, it is looked this often whether they are over.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
 /// How long the last packets of the end may take to leave.
 const LAST_PACKETS: Duration = Duration::from_millis(500);
 
@@ -309,7 +312,8 @@ impl Edge {
     }
 
     /// Ends in good order: [drains](Self::drain), waits until every caller has heard of it and the last answer is taken, at most
-    /// `grace`, and closes. What is left then is cut.
+    /// `grace`, and closes. What is left then is cut. Where the node asks peers ([`Cluster`](crate::Cluster)), which it does on the same
+    /// socket, the calls that it has by other doors are waited for as well: those doors are to be closed with this one, or before it.
     pub async fn shutdown(self, grace: Duration) {
         self.drain();
         let is_quiet = tokio::time::timeout(grace, self.serving.wait_last_answers()).await.is_ok();
@@ -341,7 +345,17 @@ impl Serving {
         // What was sent before it was heard is here a round trip later.
         let round_trip = self.connections.lock().iter().map(|open| open.connection.rtt()).max().unwrap_or_default();
         tokio::time::sleep(round_trip.min(GOAWAY_HEARD)).await;
+        self.wait_own_calls().await;
         self.wait_quiet().await;
+    }
+
+    /// Waits until nothing that the node has let in by any door can ask a peer: closing would take those calls back, and say of all of
+    /// them that they may have run.
+    async fn wait_own_calls(&self) {
+        let asks_peers = self.view.get().is_some();
+        while asks_peers && self.node().is_some_and(|node| node.in_flight() > 0) {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     async fn wait_quiet(&self) {

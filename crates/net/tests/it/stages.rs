@@ -225,6 +225,32 @@ async fn a_peer_that_drains_refuses_and_the_next_one_runs_the_call() {
     assert_eq!((runs(&counts[0]), runs(&counts[1])), (0, 40));
 }
 
+/// Nobody calls it over QUIC: its requests have come by another door, and are with a peer, or on their way there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_drains_keeps_its_calls_to_peers_until_its_requests_are_done() {
+    let (open, [begun, after]) = (Arc::new(Semaphore::new(0)), Default::default());
+    let app = App::new().route("/held", held(&open, &begun)).route("/double", doubling(&after));
+    let worker = Served::start(app).await;
+    let there = |stage| Pipeline::<i64, i64>::elsewhere(stage);
+    let gateway = Member::start(App::new().route("/run", there("held").then(there("double"))), &[&worker.edge]).await;
+    gateway.sees("double").await;
+    let client = gateway.served.node.client();
+    let mut calling = tokio::spawn(async move { client.call::<i64, i64>("/run", 5).await });
+    until(|| runs(&begun) == 1).await;
+    let edge = gateway.served.edge.clone();
+    let mut ending = tokio::spawn(edge.shutdown(LONG));
+    let early = tokio::time::timeout(Duration::from_millis(300), async {
+        tokio::select! {
+            outcome = &mut calling => format!("{outcome:?}"),
+            ended = &mut ending => format!("{ended:?}"),
+        }
+    });
+    assert_eq!(early.await.ok(), None, "what is in hand is finished first");
+    open.add_permits(1);
+    assert_eq!(calling.await.unwrap().unwrap(), 10);
+    ending.await.unwrap();
+}
+
 /// Every node is full: the owner says so, and no call was started twice or lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_through_two_workers_end_exactly_once() {
