@@ -1,4 +1,4 @@
-//! Serve functions and models: batched, supervised, over HTTP and in process.
+//! Serve functions and models: batched, supervised, over HTTP, QUIC and in process.
 //!
 //! ```text
 //!  HTTP clients        Client (QUIC)        LocalClient

@@ -178,6 +178,38 @@ fn every_dependency_of_the_workspace_has_its_line_in_the_docs() {
     assert_eq!(declared, explained, "Cargo.toml on the left, docs/dependencies.md on the right");
 }
 
+/// The tables under `## Code map` name each folder of each crate, and nothing that is not there.
+#[test]
+fn the_code_map_names_every_folder_and_none_that_is_gone() {
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let mut wrong = Vec::new();
+    let mut places = vec![("### The root package".to_owned(), root().join("src"))];
+    for directory in crates() {
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        places.push((format!("### `crates/{name}`"), directory.join("src")));
+    }
+    for (heading, sources) in places {
+        let (_, section) = page.split_once(&heading).unwrap_or_else(|| panic!("there is no `{heading}`"));
+        let rows = section.lines().skip(1).take_while(|line| !line.starts_with('#'));
+        let cells = rows.filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+        let named: BTreeSet<&str> =
+            cells.flat_map(|cell| cell.split('`')).filter(|part| part.contains(['/', '.'])).collect();
+        let gone = named.iter().filter(|part| !sources.join(part).exists());
+        wrong.extend(gone.map(|part| format!("{heading} names `{part}`, which does not exist")));
+        let entries = fs::read_dir(&sources).expect("sources").map(|entry| entry.expect("an entry").path());
+        for folder in entries.filter(|path| path.is_dir()) {
+            let name = format!("{}/", folder.file_name().unwrap_or_default().to_string_lossy());
+            if !named.contains(name.as_str()) {
+                wrong.push(format!("{heading} does not name `{name}`"));
+            }
+        }
+    }
+    let entry_points = page.lines().filter_map(|line| line.strip_prefix("| `crates/")?.split('`').next());
+    let gone = entry_points.filter(|path| !root().join("crates").join(path).exists());
+    wrong.extend(gone.map(|path| format!("`crates/{path}` does not exist")));
+    assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
+}
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

@@ -158,6 +158,40 @@ fn the_readme_states_the_toolchain_and_features_of_the_manifest() {
     }
 }
 
+/// `--help` takes its sentence from the manifest.
+#[test]
+fn the_first_sentence_is_the_same_everywhere() {
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("a manifest is TOML");
+    let sentence = manifest["workspace"]["package"]["description"].as_str().expect("a description");
+    assert_eq!(read("README.md").lines().nth(2), Some(format!("{sentence}.").as_str()));
+    assert_eq!(read("src/lib.rs").lines().next(), Some(format!("//! {sentence}.").as_str()));
+    assert!(help().starts_with(sentence), "{}", help());
+}
+
+/// The commands that clap knows, in its order.
+#[test]
+fn pages_list_every_command() {
+    let help = help();
+    let (_, listed) = help.split_once("Commands:\n").expect("a list of commands");
+    let lines = listed.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    let commands: Vec<&str> = names.filter(|name| *name != "help").collect();
+
+    let page = read("docs/operations.md");
+    let block = page.lines().filter_map(|line| line.strip_prefix("    callboard ")?.split_whitespace().next());
+    assert_eq!(block.take(commands.len()).collect::<Vec<_>>(), commands, "docs/operations.md");
+
+    let sentence = commands.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    for page in ["README.md", "src/cli/mod.rs"] {
+        assert!(read(page).contains(&sentence), "{page} does not list {sentence}");
+    }
+}
+
+fn help() -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_callboard")).arg("--help").output().expect("the help");
+    String::from_utf8(output.stdout).expect("the help is text")
+}
+
 #[test]
 fn every_example_is_in_the_readme_and_among_those_that_are_run() {
     let (readme, justfile) = (read("README.md"), read("justfile"));

@@ -158,7 +158,7 @@ fn flags(matches: &ArgMatches) -> Flags {
 pub(crate) fn command(program: Program) -> Command {
     let serve = Command::new("serve").about("Start, and answer until told to stop").arg(explain());
     let check = Command::new("check")
-        .about("Load and warm up everything, run the examples of all routes once, and say what is wrong")
+        .about("Load and warm up everything, run the examples of all routes once, and report what fails")
         .arg(explain());
     let openapi = Command::new("openapi").about("Write the OpenAPI document without listening").arg(
         Arg::new("output")
@@ -168,13 +168,13 @@ pub(crate) fn command(program: Program) -> Command {
             .value_parser(value_parser!(PathBuf))
             .help("Write to this file instead of stdout"),
     );
-    let examples = Command::new("examples").about("Print a program that calls every route, and works as it is").arg(
+    let examples = Command::new("examples").about("Print a ready-to-run program that calls every route").arg(
         Arg::new("lang")
             .long("lang")
             .value_name("LANGUAGE")
             .required(true)
             .value_parser(LANGUAGES.map(|(name, _)| name))
-            .help("What it is written in"),
+            .help("Language of the program"),
     );
     let is_here = |name: &&SettingName| program == Program::Callboard || name.is_for_programs();
     let settings = SETTINGS.into_iter().filter(is_here).map(setting);
@@ -185,7 +185,7 @@ pub(crate) fn command(program: Program) -> Command {
         Program::Own => Command::new("callboard-app").disable_version_flag(true),
     };
     command
-        .about("Serves functions and models: batched, supervised, over HTTP")
+        .about(env!("CARGO_PKG_DESCRIPTION"))
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -198,17 +198,17 @@ const LANGUAGES: [(&str, Language); 3] =
     [("curl", Language::Curl), ("python", Language::Python), ("rust", Language::Rust)];
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 all went well; 1 it could not be done; 2 the command line, the environment or the file is wrong;
-of `call` also 3, 4 and 5 for an answer of 3xx, 4xx, 5xx.
-Settings come from flags, else CALLBOARD_* variables, else the file, else defaults; --explain tells which.";
+Exit codes: 0 success; 1 failure; 2 the command line, the environment or the file is wrong;
+`call` also exits with 3, 4 or 5 for an answer of 3xx, 4xx or 5xx.
+Settings come from flags, else CALLBOARD_* variables, else the file, else defaults; --explain shows which.";
 
 fn target(program: Program) -> Arg {
     let target = Arg::new("target").value_parser(value_parser!(PathBuf));
     match program {
         Program::Callboard => target
             .value_name("DIR | FILE.toml | MODEL.onnx")
-            .help("A directory with a callboard.toml, such a file, or a model [default: this directory]"),
-        Program::Own => target.value_name("FILE.toml").help("A file of settings"),
+            .help("A directory with a callboard.toml, such a file, or a model [default: the current directory]"),
+        Program::Own => target.value_name("FILE.toml").help("A settings file"),
     }
 }
 
@@ -221,7 +221,7 @@ fn explain() -> Arg {
         .num_args(0..=1)
         .require_equals(true)
         .default_missing_value("text")
-        .help("Print every setting with where its value came from, or a picture of the routes, and do nothing else")
+        .help("Only print every setting with the source of its value, or a picture of the routes")
 }
 
 fn setting(name: &'static SettingName) -> Arg {

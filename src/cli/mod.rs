@@ -1,18 +1,19 @@
-//! The command line: `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, for the `callboard` binary and for
-//! programs with an app of their own.
+//! The command line of the `callboard` binary, and of programs with an app of their own:
+//! `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`.
 //!
-//! A run has three steps, each in its own place: the words are split (`args`), resolved into a plan without side effects
-//! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is one line on stderr and an
-//! exit code:
+//! A run has three steps, each in its own place: the arguments are split (`args`), resolved into a plan without side effects
+//! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is reported as one line on stderr
+//! and an exit code:
 //!
 //! | code | meaning |
 //! |---|---|
 //! | 0 | all went well; a broken pipe on stdout counts as well |
-//! | 1 | it could not be done: a model that does not load, a port in use, a failed example or assertion, no answer, an end by a second signal |
-//! | 2 | command line, environment or file are wrong; nothing was started |
+//! | 1 | it failed: a model does not load, a port is in use, an example or assertion failed, no answer, ended by a second signal |
+//! | 2 | the command line, environment or file is wrong; nothing was started |
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
 //!
-//! `call` and `bench` are clients: they know no plan and no settings, only a URL. `cluster` works on the directories of identities.
+//! `call`, `bench` and `status` are clients: they know a URL, and no plan and no settings. `cluster` works on the directories of
+//! identities.
 
 mod admin;
 mod args;
@@ -38,10 +39,10 @@ use callboard_http::ApiInfo;
 
 use self::run::Own;
 
-/// Gives a program with its own app the commands of the `callboard` binary: `serve`, `check`, `openapi`, `examples`, `call`, `bench`.
+/// Gives a program with its own app the commands of the `callboard` binary.
 ///
-/// Settings come from flags, `CALLBOARD_*` variables, and a file of settings if one is named. Where nobody sets a limit,
-/// the app's own holds. Call it from `main`, outside any runtime; it starts its own.
+/// Settings come from flags, `CALLBOARD_*` variables, and a settings file if one is named. A limit that is set nowhere is
+/// the app's own. Call it from `main`, outside any runtime; it starts its own.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -58,8 +59,8 @@ pub fn cli(app: App) -> ExitCode {
     run::run(Some(Own { app, info: None }), std::env::args_os(), std::env::vars_os())
 }
 
-/// As [`cli`], for a program that has a title and a version of its own to put into the OpenAPI document and on the index
-/// page. The settings `api.title` and `api.version` still win: who runs a program may call it something else.
+/// As [`cli`], with the program's own title and version for the OpenAPI document and the index page. The settings
+/// `api.title` and `api.version` override them: whoever runs the program may call it something else.
 ///
 /// ```no_run
 /// use callboard::http::ApiInfo;

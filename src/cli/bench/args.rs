@@ -41,12 +41,12 @@ pub(crate) struct BenchArgs {
 impl BenchArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
-        let command = Command::new("bench").about("Put load on a route, and tell what came of it").after_help(HELP);
-        let url = Arg::new("url").value_name("URL").required(true).value_parser(place);
         let command =
-            command.arg(url.help("Where it is served, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
+            Command::new("bench").about("Put load on a route, and report latencies, rates and errors").after_help(HELP);
+        let url = Arg::new("url").value_name("URL").required(true).value_parser(place);
+        let command = command.arg(url.help("The server, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
         let cluster = Arg::new("cluster").long("cluster").value_name("DIR").value_parser(value_parser!(PathBuf));
-        let cluster = cluster.help("The identity to call with over QUIC [default: this user's, on this machine]");
+        let cluster = cluster.help("Identity to call with over QUIC [default: this user's development identity]");
         RequestArgs::declare(command).arg(cluster).args(load_args()).args(report_args())
     }
 
@@ -122,10 +122,10 @@ impl BenchArgs {
 }
 
 const HELP: &str = "\
-A closed loop unless --rate is given. Latencies of an open loop count from when a request was due, so that time in which no
-connection was free for it is part of them.
+The load is a closed loop unless --rate is given. In an open loop a request's latency counts from when it was due, so it
+includes the wait for a free connection.
 An assertion bounds p50 … p99.99, mean, min, max (us, ms, s), rps, ok, errors (%) or, with --vs, ratio (of rps): --assert 'p99<20ms'
-Exit codes: 0 measured, and all assertions hold; 1 an assertion fails, or nothing could be measured; 2 the command line is wrong.";
+Exit codes: 0 all assertions hold; 1 an assertion fails, or nothing could be measured; 2 the command line is wrong.";
 
 fn load_args() -> Vec<Arg> {
     let number = |name: &'static str, value_name: &'static str| {
@@ -135,16 +135,16 @@ fn load_args() -> Vec<Arg> {
         number("connections", "NUMBER")
             .short('c')
             .value_parser(value_parser!(u16).range(1..))
-            .help("Connections at a time; each costs a file descriptor, and a thread over QUIC [default: 64, over QUIC 1]"),
+            .help("Connections at a time; each costs a file descriptor, and over QUIC a thread [default: 64, over QUIC 1]"),
         number("streams", "NUMBER")
             .value_parser(value_parser!(u16).range(1..=1024))
             .help(
-                "Requests at a time on each connection, with --http2 or over QUIC [default: 1, on the one connection of QUIC 64]",
+                "Requests at a time on each connection, with --http2 or over QUIC [default: 1, over one QUIC connection 64]",
             ),
         number("rate", "PER_SECOND")
             .short('r')
             .value_parser(rate)
-            .help("Open loop: so many requests per second, whatever comes back"),
+            .help("Open loop: send this many requests per second, however slow the answers"),
         number("duration", "DURATION")
             .short('d')
             .default_value("10s")
@@ -153,29 +153,26 @@ fn load_args() -> Vec<Arg> {
         number("requests", "NUMBER")
             .short('n')
             .value_parser(value_parser!(u64).range(1..))
-            .help("End after so many requests, if that is sooner"),
+            .help("Stop after this many requests, if that is sooner"),
         number("warm-up", "DURATION")
             .default_value("1s")
             .value_parser(warm_up)
-            .help("Load before anything is counted; 0s for none"),
+            .help("How long to put load on before measuring; 0s for none"),
         number("threads", "NUMBER")
             .value_parser(value_parser!(u16).range(1..=1024))
-            .help("Threads that send [default: as many as there are cores]"),
+            .help("Threads that send [default: one per core]"),
         Arg::new("anyway")
             .long("anyway")
             .action(ArgAction::SetTrue)
             .help_heading("Load")
-            .help("Measure although the first answer is no success"),
+            .help("Measure even if the first answer is an error"),
     ]
 }
 
 fn report_args() -> Vec<Arg> {
     let arg = |name: &'static str| Arg::new(name).long(name).help_heading("Report");
     vec![
-        arg("vs")
-            .value_name("URL")
-            .value_parser(place)
-            .help("A second target: the two take turns, and the ratio is told"),
+        arg("vs").value_name("URL").value_parser(place).help("A second target: the two take turns and are compared"),
         arg("rounds")
             .value_name("NUMBER")
             .default_value("5")
@@ -186,16 +183,16 @@ fn report_args() -> Vec<Arg> {
             .value_name("BOUND")
             .action(ArgAction::Append)
             .value_parser(|text: &str| text.parse::<Assertion>())
-            .help("Fail with code 1 unless this holds, such as 'p99<20ms'; may come several times"),
+            .help("Exit with code 1 unless this holds, such as 'p99<20ms'; may be repeated"),
         arg("format")
             .value_name("FORM")
             .default_value("table")
             .value_parser(["table", "json"])
-            .help("What goes to stdout"),
+            .help("Format of the report on stdout"),
         arg("plot")
             .value_name("FILE.svg | FILE.html")
             .value_parser(plot)
-            .help("Draw the latencies and the course over time"),
+            .help("Draw the latencies, and how they developed over time"),
     ]
 }
 

@@ -37,21 +37,21 @@ impl RequestArgs {
                 Arg::new("route")
                     .value_name("ROUTE")
                     .required(true)
-                    .help("The route's path, such as /digits; with --arg the function's name"),
+                    .help("Path of the route, such as /digits; with --arg the function's name"),
                 Arg::new("json").long("json").value_name("TEXT").value_parser(json).help("Send this JSON"),
                 Arg::new("file")
                     .long("file")
                     .value_name("PATH")
                     .action(ArgAction::Append)
                     .value_parser(value_parser!(PathBuf))
-                    .help("Send the content of this file (`-`: stdin), as what its extension says"),
+                    .help("Send this file (`-`: stdin), with the media type of its extension"),
                 Arg::new("form")
                     .short('F')
                     .long("form")
                     .value_name("NAME=VALUE | NAME=@PATH")
                     .action(ArgAction::Append)
                     .value_parser(|text: &str| text.parse::<FormPart>())
-                    .help("Send a form with this field or file; may come several times"),
+                    .help("Send a form with this field or file; may be repeated"),
                 arguments::arg(),
                 Arg::new("random-tensor")
                     .long("random-tensor")
@@ -64,33 +64,33 @@ impl RequestArgs {
                     .requires("random-tensor")
                     .default_value("npy")
                     .value_parser(format)
-                    .help("The format of a generated tensor: json, msgpack, envelope, npy"),
+                    .help("Format of the generated tensor: json, msgpack, envelope, npy"),
                 Arg::new("seed")
                     .long("seed")
                     .value_name("NUMBER")
                     .requires("random-tensor")
                     .default_value("0")
                     .value_parser(value_parser!(u64))
-                    .help("Another one generates another tensor"),
+                    .help("Seed of the generated tensor"),
                 Arg::new("content-type")
                     .long("content-type")
                     .value_name("TYPE")
-                    .help("The media type of what is sent, if not the obvious one"),
+                    .help("Media type to send instead of the obvious one"),
                 Arg::new("header")
                     .short('H')
                     .long("header")
                     .value_name("NAME: VALUE")
                     .action(ArgAction::Append)
                     .value_parser(header)
-                    .help("Send this header, too; may come several times"),
+                    .help("Add this header; may be repeated"),
                 Arg::new("method")
                     .long("method")
                     .value_name("METHOD")
-                    .help("[default: POST with something to send, else GET]"),
+                    .help("HTTP method [default: POST if there is something to send, else GET]"),
                 Arg::new("http2")
                     .long("http2")
                     .action(ArgAction::SetTrue)
-                    .help("Speak HTTP/2: over https by ALPN, else with prior knowledge"),
+                    .help("Use HTTP/2: over https by ALPN, else with prior knowledge"),
                 Arg::new("timeout")
                     .long("timeout")
                     .value_name("DURATION")

@@ -13,7 +13,7 @@ pub(crate) fn arg() -> Arg {
         .long("arg")
         .value_name("JSON | NAME=JSON")
         .action(ArgAction::Append)
-        .help("Call a function with this argument, by its place or its name; may come several times; what does not begin as JSON is a text")
+        .help("Call a function with this argument, positional or by name; may be repeated; what does not begin as JSON is a string")
 }
 
 /// The call with these arguments. The last value of a name counts.

@@ -15,7 +15,7 @@ pub(crate) fn arg() -> Arg {
         .long("ca-file")
         .value_name("PEM")
         .value_parser(value_parser!(PathBuf))
-        .help("Over https, the authorities whose certificates are believed")
+        .help("CA certificates (PEM) to trust over https")
 }
 
 /// Reads the file where one of the origins needs it.

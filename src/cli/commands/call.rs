@@ -34,20 +34,19 @@ impl CallArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
         let command = Command::new("call").about("Send one request to a route, and print the reply").after_help(
-            "Over QUIC the words are others: callboard call quic://HOST:PORT --help\n\
-                 Exit codes: 0 the answer is a success; 1 there is none, or only half of it; 2 the command line is wrong;\n\
-                 3, 4, 5 the status of the answer is 3xx, 4xx, 5xx.",
+            "The options for QUIC differ: callboard call quic://HOST:PORT --help\n\
+                 Exit codes: 0 success; 1 no answer, or only a part of it; 2 the command line is wrong;\n\
+                 3, 4, 5 the answer has a status of 3xx, 4xx, 5xx.",
         );
         let url = Arg::new("url").value_name("URL").required(true).value_parser(origin);
-        let command =
-            command.arg(url.help("Where it is served, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
+        let command = command.arg(url.help("The server, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
         RequestArgs::declare(command).args([
-            Arg::new("accept").long("accept").value_name("TYPE").help("The media type to answer with"),
+            Arg::new("accept").long("accept").value_name("TYPE").help("Media type of the reply"),
             Arg::new("include")
                 .short('i')
                 .long("include")
                 .action(ArgAction::SetTrue)
-                .help("Print status and headers of the answer to stderr, too"),
+                .help("Also print the status and headers of the answer, to stderr"),
             Arg::new("output")
                 .short('o')
                 .long("output")

@@ -56,29 +56,29 @@ impl QuicCallArgs {
         Command::new("call")
             .about("Make one call to a node over QUIC, and print its outputs")
             .after_help(
-                "Exit codes: 0 the call succeeded; 1 there is no answer; 2 the command line is wrong; 4 the call was wrong;\n\
-                 5 the function, or the node, failed.",
+                "Exit codes: 0 success; 1 no answer; 2 the command line is wrong; 4 the call was wrong;\n\
+                 5 the function or the node failed.",
             )
             .args([
                 Arg::new("url")
                     .value_name("URL")
                     .required(true)
                     .value_parser(|text: &str| text.parse::<QuicUrl>().map_err(|error| error.to_string()))
-                    .help("Where it is served: quic://HOST:PORT, or several hosts with commas between"),
-                Arg::new("route").value_name("ROUTE").required(true).help("The route's path or the function's name"),
+                    .help("The server: quic://HOST:PORT, or several, separated by commas"),
+                Arg::new("route").value_name("ROUTE").required(true).help("Path of the route, or name of the function"),
                 Arg::new("json").long("json").value_name("TEXT").help("Send this JSON"),
                 Arg::new("file")
                     .long("file")
                     .value_name("PATH")
                     .value_parser(value_parser!(PathBuf))
-                    .help("Send the value in this file, read as what its extension says"),
+                    .help("Send the value in this file, in the format of its extension"),
                 Arg::new("form")
                     .short('F')
                     .long("form")
                     .value_name("NAME=VALUE | NAME=@PATH")
                     .action(ArgAction::Append)
                     .value_parser(|text: &str| text.parse::<FormPart>())
-                    .help("Send a map with this text, or the bytes of this file; may come several times"),
+                    .help("Send a map with this text or file as a field; may be repeated"),
                 arguments::arg(),
                 Arg::new("timeout")
                     .long("timeout")
@@ -86,11 +86,9 @@ impl QuicCallArgs {
                     .default_value("30s")
                     .value_parser(duration)
                     .help("How long the call may take"),
-                Arg::new("cluster")
-                    .long("cluster")
-                    .value_name("DIR")
-                    .value_parser(value_parser!(PathBuf))
-                    .help("The identity to call with, of a member that has joined [default: this user's, on this machine]"),
+                Arg::new("cluster").long("cluster").value_name("DIR").value_parser(value_parser!(PathBuf)).help(
+                    "Identity to call with: the directory of a member [default: this user's development identity]",
+                ),
             ])
             .group(clap::ArgGroup::new("input").args(["json", "file", "form", "arg"]))
     }

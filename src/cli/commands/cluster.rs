@@ -47,49 +47,49 @@ impl ClusterArgs {
             .subcommand_required(true)
             .arg_required_else_help(true)
             .subcommands([
-                Command::new("init").about("Make a cluster: its authority, in a new directory").args([
+                Command::new("init").about("Make a cluster: create its authority in a new directory").args([
                     authority(),
                     Arg::new("name")
                         .long("name")
                         .value_name("NAME")
                         .default_value("callboard")
-                        .help("What the cluster is called: up to 40 of a-z, 0-9 and -"),
+                        .help("Name of the cluster: up to 40 of a-z, 0-9 and -"),
                 ]),
-                Command::new("token").about("Make a token that lets somebody join, and print it once").args([
+                Command::new("token").about("Make a token to join with, and print it once").args([
                     authority(),
                     Arg::new("role")
                         .long("role")
                         .value_name("ROLE")
                         .default_value("node")
                         .value_parser(|text: &str| text.parse::<Role>())
-                        .help("What its holder may be: node, to serve, or client, to call routes"),
+                        .help("Role of those who join with it: node, to serve, or client, to call routes"),
                     Arg::new("uses")
                         .long("uses")
                         .value_name("COUNT")
                         .default_value("1")
                         .value_parser(value_parser!(u32))
-                        .help("How many members may join with it"),
+                        .help("How many members may join with the token"),
                     Arg::new("expires")
                         .long("expires")
                         .value_name("DURATION")
                         .default_value("1h")
                         .value_parser(duration)
-                        .help("How long it may be used"),
+                        .help("How long the token may be used"),
                     Arg::new("life")
                         .long("life")
                         .value_name("DURATION")
                         .default_value("24h")
                         .value_parser(duration)
-                        .help("How long its certificates hold; they are renewed before that while the member runs"),
+                        .help("How long a member's certificate is valid; a running member renews it in time"),
                 ]),
-                Command::new("revoke").about("Take a token back: nobody joins with it any more").args([
+                Command::new("revoke").about("Revoke a token, so that nobody else can join with it").args([
                     authority(),
                     Arg::new("token")
                         .value_name("TOKEN|ID")
                         .required(true)
-                        .help("The token, or its id, which `token` and `members` tell"),
+                        .help("The token, or its id as shown by `token` and `members`"),
                 ]),
-                Command::new("join").about("Join a cluster with a token, and keep the identity").args([
+                Command::new("join").about("Join a cluster with a token, and store the identity").args([
                     Arg::new("token").value_name("TOKEN").required(true).help("The token; - reads it from stdin"),
                     Arg::new("url")
                         .value_name("URL")
@@ -101,16 +101,16 @@ impl ClusterArgs {
                         .value_name("DIR")
                         .required(true)
                         .value_parser(value_parser!(PathBuf))
-                        .help("Where the identity is kept"),
+                        .help("Directory to store the identity in"),
                     Arg::new("name")
                         .long("name")
                         .value_name("NAME")
-                        .help("What the member is called: up to 40 of a-z, 0-9 and - [default: it is given a name]"),
+                        .help("Name of the member: up to 40 of a-z, 0-9 and - [default: chosen by the authority]"),
                 ]),
-                Command::new("members").about("List who has joined").arg(authority()),
+                Command::new("members").about("List the members").arg(authority()),
                 Command::new("remove")
-                    .about("Give a member no further certificate")
-                    .args([authority(), Arg::new("name").value_name("NAME").required(true).help("What it is called")]),
+                    .about("Remove a member: its certificate is not renewed again")
+                    .args([authority(), Arg::new("name").value_name("NAME").required(true).help("Name of the member")]),
             ])
     }
 

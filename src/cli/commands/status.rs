@@ -31,20 +31,20 @@ pub(crate) struct StatusArgs {
 impl StatusArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
-        Command::new("status").about("Show what a running node serves, and how it does").args([
+        Command::new("status").about("Show the stages, replicas and queues of a running node").args([
             Arg::new("url")
                 .value_name("URL")
                 .default_value("http://127.0.0.1:8001")
                 .value_parser(admin)
-                .help("Its admin listener, over HTTP"),
-            Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print all that it says, for programs"),
+                .help("The node's admin listener, over HTTP"),
+            Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the full status as JSON"),
             Arg::new("header")
                 .short('H')
                 .long("header")
                 .value_name("NAME: VALUE")
                 .action(ArgAction::Append)
                 .value_parser(header)
-                .help("Send this header, too, such as a key; may come several times"),
+                .help("Add this header, such as an API key; may be repeated"),
             Arg::new("timeout")
                 .long("timeout")
                 .value_name("DURATION")
