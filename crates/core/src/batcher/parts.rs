@@ -3,14 +3,17 @@
 //! The parts queue like entries of their own, under a flight that branches off the call's, so that they are given up together.
 //! Only a few per replica do so at a time: more urgent entries get their turn between them, and the queue's bound keeps
 //! its meaning. The first of them takes a place as any call does; the others follow it in, because half a call is of no use.
+//! The first that fails, whichever it is, is the call's outcome. Where the stage may not run an entry twice, that outcome says that the
+//! call was started: another part may have run.
 
 use std::sync::Arc;
 
 use callboard_codec::Payload;
 use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
+use futures_util::stream::FuturesUnordered;
 
 use super::entry::{EntryOutcome, EntryReply};
+use super::places::Place;
 use super::pool::Pool;
 use crate::call::{Flight, Timing};
 use crate::clock::{self, Instant};
@@ -35,32 +38,50 @@ impl Pool {
         now: Instant,
     ) -> EntryOutcome {
         let splitting = self.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
-        let mut parts = self.split(splitting, payload)?.into_iter();
-        let count = parts.len();
+        let parts = self.split(splitting, payload)?;
         let (place, now) = self.take_or_await_place(flight, now).await?;
-        let mut place = Some(place);
+        // Whatever ends one part, another may have begun by then.
+        let may_have_begun = parts.len() > 1 && !self.contract().may_run_again();
+        let outcome = self.run_parts(splitting, parts, place, &Arc::new(Flight::branch_of(flight)), now).await;
+        outcome.map_err(|error| error.after_start(may_have_begun))
+    }
 
-        let branch = Arc::new(Flight::branch_of(flight));
-        let mut running = FuturesOrdered::new();
-        for (part, cost) in parts.by_ref().take(AHEAD * self.seats()) {
+    async fn run_parts(
+        &self,
+        splitting: &Splitting,
+        parts: Vec<(Payload, u64)>,
+        place: Place,
+        branch: &Arc<Flight>,
+        now: Instant,
+    ) -> EntryOutcome {
+        let queue = |index: usize, (part, cost): (Payload, u64), place: Place, now: Instant| {
+            let entry = self.enqueue(None, place, part, cost, branch, now)?;
+            Ok::<_, CallError>(async move { (index, entry.await) })
+        };
+        let mut outputs = Vec::from_iter(parts.iter().map(|_| None));
+        let mut parts = parts.into_iter().enumerate();
+        let mut place = Some(place);
+        let mut running = FuturesUnordered::new();
+        for (index, part) in parts.by_ref().take(AHEAD * self.seats()) {
             let place = place.take().unwrap_or_else(|| self.take_place_again());
-            running.push_back(self.enqueue(None, place, part, cost, &branch, now)?);
+            running.push(queue(index, part, place, now)?);
         }
-        let mut outputs = Vec::with_capacity(count);
-        let mut first = None;
-        while let Some(outcome) = running.next().await {
+        let mut first = Timing::default();
+        while let Some((index, outcome)) = running.next().await {
             // Returning drops the others, which abandons them.
             let (payload, timing) = outcome?.into_parts();
-            first.get_or_insert(timing);
-            outputs.push(payload);
-            if let Some((part, cost)) = parts.next() {
-                running.push_back(self.enqueue(None, self.take_place_again(), part, cost, &branch, clock::now())?);
+            if index == 0 {
+                first = timing;
+            }
+            outputs[index] = Some(payload);
+            if let Some((index, part)) = parts.next() {
+                running.push(queue(index, part, self.take_place_again(), clock::now())?);
             }
         }
 
-        let payload = self.guarded("join", || splitting.join(outputs))?;
+        let payload = self.guarded("join", || splitting.join(outputs.into_iter().flatten().collect()))?;
         // To its caller the call waited until its first part ran, and ran from then on.
-        let Timing { queue, batch, .. } = first.unwrap_or_default();
+        let Timing { queue, batch, .. } = first;
         let total = clock::now().saturating_duration_since(now);
         let timing = Timing { queue, batch, compute: total.saturating_sub(queue + batch) };
         Ok(EntryReply::new(payload, timing))

@@ -143,6 +143,58 @@ async fn the_first_part_that_fails_fails_the_call_and_cancels_the_rest() {
 }
 
 #[tokio::test]
+async fn a_part_that_fails_is_heard_while_an_earlier_one_still_runs() {
+    let gate = Gate::default();
+    let passed = gate.clone();
+    let stage = Stage::each("digits", move |digits: &Vec<u64>| match digits[0] {
+        7 => Err(Failure::new("seven")),
+        _ => {
+            passed.pass();
+            Ok(digits.clone())
+        }
+    });
+    let node = serve(stage.on_threads().replicas(2).by_rows().max_cost(1)).await;
+    let error = node.client().call::<_, Vec<u64>>("/route", vec![1u64, 7]).await.unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Failed, "seven"));
+    gate.open();
+}
+
+#[tokio::test]
+async fn a_split_call_that_is_lost_after_a_part_of_it_ran_says_that_it_was_started() {
+    let (parts, other) = (Gate::default(), Gate::default());
+    let (parts_pass, other_passes) = (parts.clone(), other.clone());
+    let stage = Stage::each("digits", move |digits: &Vec<u64>| {
+        if *digits == [9] {
+            other_passes.pass()
+        } else {
+            parts_pass.pass()
+        }
+        Ok(digits.clone())
+    });
+    let node = serve(stage.on_threads().by_rows().max_cost(1)).await;
+    let client = node.client();
+    let split = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<_, Vec<u64>>("/route", vec![1u64, 2, 3]).await }
+    });
+    until("the first part runs", || parts.arrived() == 1 && node.describe().stages[0].queued == 1).await;
+    // The more urgent one: it runs before the second part.
+    let urgent = tokio::spawn({
+        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(10));
+        async move { client.call_with::<_, Vec<u64>>("/route", vec![9u64], options).await }
+    });
+    until("the urgent one waits", || node.describe().stages[0].queued == 2).await;
+    parts.open();
+    until("the other parts wait", || other.arrived() == 1 && node.describe().stages[0].queued == 2).await;
+    drop(node);
+    let error = split.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, true), "{error}");
+    assert!(!error.is_retryable());
+    other.open();
+    let _ = urgent.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_split_call_is_one_call_whose_parts_leave_room_for_others() {
     let gate = Gate::default();
     let (stage, ran) = digits(&gate);
