@@ -137,7 +137,10 @@ impl RouterState {
                 let plan = if self.stopping { Err(ChangeError::Ending) } else { self.table.plan(&change) };
                 let asker = reply.take();
                 match plan {
-                    Ok(specs) => (specs, None, Work::Change { change, reply: None, _turn }, asker),
+                    Ok(specs) => {
+                        self.table.begin(&change);
+                        (specs, None, Work::Change { change, reply: None, _turn }, asker)
+                    }
                     Err(refused) => return answer(asker, Err(refused)),
                 }
             }

@@ -56,6 +56,8 @@ pub(crate) struct Table {
     serving: Vec<Arc<DeployedStage>>,
     starting: Vec<Arc<DeployedStage>>,
     ending: Vec<Arc<DeployedStage>>,
+    /// What the change that is under way is made of: none of it ends before that is in effect or undone.
+    wanted: Vec<Arc<StageSpec>>,
 }
 
 impl Table {
@@ -150,16 +152,24 @@ impl Table {
         self.starting.extend(stages.iter().cloned());
     }
 
-    /// What was being started will not serve: it ends.
+    /// A change is under way: what it builds on stays, whoever leaves it meanwhile.
+    pub(super) fn begin(&mut self, change: &Change) {
+        self.wanted = distinct_stages(change.add.iter().chain(&change.replace));
+    }
+
+    /// What was being started will not serve: it ends, and with it what only the change would have used.
     pub(super) fn abandon_start(&mut self) -> Vec<Arc<DeployedStage>> {
-        let abandoned = std::mem::take(&mut self.starting);
+        self.wanted.clear();
+        let mut abandoned = std::mem::take(&mut self.starting);
         self.ending.extend(abandoned.iter().cloned());
+        abandoned.append(&mut self.end_unused());
         abandoned
     }
 
     /// Puts a change whose stages are warm into effect. Gives the routes that it closes.
     pub(super) fn apply(&mut self, change: Change, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
         self.revision += 1;
+        self.wanted.clear();
         self.serving.append(&mut self.starting);
         let closed: Vec<Arc<Route>> =
             closed_names(&change).into_iter().filter_map(|name| self.by_name.get(name).cloned()).collect();
@@ -207,9 +217,11 @@ impl Table {
 
     /// Moves the stages that no route needs any more to the ending ones.
     pub(super) fn end_unused(&mut self) -> Vec<Arc<DeployedStage>> {
-        let routes = || self.routes.iter().chain(&self.retiring);
-        let unused: Vec<_> =
-            self.serving.iter().filter(|stage| !routes().any(|route| uses(route, stage))).cloned().collect();
+        let is_used = |stage: &DeployedStage| {
+            self.routes.iter().chain(&self.retiring).any(|route| uses(route, stage))
+                || self.wanted.iter().any(|spec| Arc::ptr_eq(spec, &stage.spec))
+        };
+        let unused: Vec<_> = self.serving.iter().filter(|stage| !is_used(stage)).cloned().collect();
         self.serving.retain(|stage| !contains(&unused, stage));
         self.ending.extend(unused.iter().cloned());
         unused

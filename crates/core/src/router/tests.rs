@@ -17,12 +17,16 @@ use crate::supervisor::{Intensity, StageState};
 
 const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
+type Puts = Vec<(usize, Option<(usize, usize)>)>;
+
 #[derive(Clone, Debug)]
 enum Step {
     /// Adds or replaces or removes; each route uses two recipes by number.
-    Change(Vec<(usize, Option<(usize, usize)>)>),
-    /// The change that was begun does not come to be.
-    Abandon,
+    Change {
+        puts: Puts,
+        emptied_meanwhile: Vec<usize>,
+        comes_to_be: bool,
+    },
     Empty(usize),
     End(usize),
     Renew(usize),
@@ -30,9 +34,11 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let put = (0..ROUTES.len(), prop::option::weighted(0.7, (0usize..6, 0usize..6)));
+    let change = (prop::collection::vec(put, 1..3), prop::collection::vec(0usize..4, 0..3), prop::bool::weighted(0.8));
+    let change =
+        change.prop_map(|(puts, emptied_meanwhile, comes_to_be)| Step::Change { puts, emptied_meanwhile, comes_to_be });
     prop_oneof![
-        4 => prop::collection::vec(put, 1..3).prop_map(Step::Change),
-        1 => Just(Step::Abandon),
+        4 => change,
         3 => (0usize..4).prop_map(Step::Empty),
         3 => (0usize..4).prop_map(Step::End),
         1 => (0usize..4).prop_map(Step::Renew),
@@ -59,12 +65,25 @@ fn change_of(table: &Table, recipes: &[Stage<u64, u64>], puts: &[(usize, Option<
     })
 }
 
+/// The last call leaves a closed route.
+fn empty(table: &mut Table, which: usize) {
+    if let Some(route) = nth(table.retiring(), which) {
+        table.remove_route(route.index());
+        table.end_unused();
+    }
+}
+
 fn check(table: &Table) -> Result<(), TestCaseError> {
     let serving: HashSet<_> = table.serving().iter().map(|stage| Arc::as_ptr(&stage.pool)).collect();
     for route in table.routes().iter().chain(table.retiring()) {
         for pool in route.graph().stages() {
             prop_assert!(serving.contains(&Arc::as_ptr(pool)), "a route needs a stage that is not served");
         }
+    }
+    for stage in table.serving() {
+        let mut routes = table.routes().iter().chain(table.retiring());
+        let is_used = routes.any(|route| route.graph().stages().iter().any(|pool| Arc::ptr_eq(pool, &stage.pool)));
+        prop_assert!(is_used, "a stage is served that no route needs");
     }
     let mut named = HashSet::new();
     for stage in table.serving().iter().filter(|stage| table.is_routed(stage)) {
@@ -101,31 +120,31 @@ proptest! {
         let mut table = Table::default();
         for step in steps {
             match step {
-                Step::Change(puts) => {
+                Step::Change { puts, emptied_meanwhile, comes_to_be } => {
                     let change = change_of(&table, &recipes, &puts);
                     let before = table.clone();
                     if let Ok(specs) = table.plan(&change) {
                         let revision = table.next_revision();
                         let started: Vec<_> =
                             specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &metrics)).collect();
+                        table.begin(&change);
                         table.start(&started);
+                        for which in emptied_meanwhile {
+                            empty(&mut table, which);
+                        }
+                        if !comes_to_be {
+                            let ended = table.abandon_start();
+                            prop_assert!(started.iter().all(|stage| ended.iter().any(|other| Arc::ptr_eq(other, stage))));
+                            check(&table)?;
+                            continue;
+                        }
                         for route in table.apply(change, &metrics) {
                             prop_assert!(before.route(route.name()).is_some());
                             prop_assert!(table.retiring().iter().any(|other| Arc::ptr_eq(other, &route)));
                         }
                     }
                 }
-                Step::Abandon => {
-                    let stage = DeployedStage::new(Arc::clone(recipes[0].spec()), 0, &metrics);
-                    table.start(&[stage]);
-                    prop_assert_eq!(table.abandon_start().len(), 1);
-                }
-                Step::Empty(which) => {
-                    if let Some(route) = nth(table.retiring(), which) {
-                        table.remove_route(route.index());
-                        table.end_unused();
-                    }
-                }
+                Step::Empty(which) => empty(&mut table, which),
                 Step::End(which) => {
                     if let Some(stage) = nth(table.ending(), which) {
                         table.remove_stage(&stage);

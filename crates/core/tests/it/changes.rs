@@ -161,11 +161,7 @@ async fn routes_come_and_go_beside_a_route_under_load() {
 async fn a_route_opens_only_when_its_stages_are_warm() {
     let node = App::new().start().await.unwrap();
     let gate = Gate::default();
-    let hold = gate.clone();
-    let slow = Stage::worker("slow", move |_: &Replica| {
-        hold.pass();
-        Ok(Healthy)
-    });
+    let slow = slow_to_load(&gate);
     let handle = node.handle();
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
     until("the stage is being built", || gate.arrived() == 1).await;
@@ -297,6 +293,60 @@ async fn a_shared_stage_stays_until_its_last_route_goes() {
     assert_eq!(node.client().call::<u64, u64>("/a", 0).await.unwrap(), 1);
 }
 
+/// A stage whose worker is built when the gate opens.
+fn slow_to_load(gate: &Gate) -> Stage<u64, u64> {
+    let hold = gate.clone();
+    Stage::worker("slow", move |_: &Replica| {
+        hold.pass();
+        Ok(Healthy)
+    })
+}
+
+#[tokio::test]
+async fn a_stage_that_a_change_builds_on_stays_although_its_last_call_leaves_meanwhile() {
+    let (calls, loading) = (Gate::default(), Gate::default());
+    let shared = gated(&calls);
+    let node = App::new().route("/a", shared.clone()).start().await.unwrap();
+    let client = node.client();
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<u64, u64>("/a", 1).await }
+    });
+    until("the call runs", || calls.arrived() == 1).await;
+    node.remove_route("/a").await.unwrap();
+    let both = Pipeline::from(shared).then(slow_to_load(&loading));
+    let handle = node.handle();
+    let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/b", both)).await });
+    until("the other stage is being built", || loading.arrived() == 1).await;
+    calls.open();
+    assert_eq!(call.await.unwrap().unwrap(), 1);
+    until("the closed route is gone", || node.describe().routes.is_empty()).await;
+    loading.open();
+    adding.await.unwrap().unwrap();
+    assert_eq!(client.call::<u64, u64>("/b", 5).await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_stage_that_only_an_undone_change_would_have_kept_ends_with_it() {
+    let (calls, loading) = (Gate::default(), Gate::default());
+    let shared = gated(&calls);
+    let node = App::new().route("/a", shared.clone()).start().await.unwrap();
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<u64, u64>("/a", 1).await });
+    until("the call runs", || calls.arrived() == 1).await;
+    node.remove_route("/a").await.unwrap();
+    let both = Pipeline::from(shared).then(slow_to_load(&loading));
+    let handle = node.handle();
+    let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/b", both)).await });
+    until("the other stage is being built", || loading.arrived() == 1).await;
+    calls.open();
+    assert_eq!(call.await.unwrap().unwrap(), 1);
+    until("the closed route is gone", || node.describe().routes.is_empty()).await;
+    adding.abort();
+    loading.open();
+    until("nothing runs any more", || node.describe().stages.is_empty()).await;
+}
+
 #[tokio::test]
 async fn a_change_takes_effect_whole_or_not_at_all() {
     let node = App::new().route("/a", answering("a", 1)).start().await.unwrap();
@@ -348,11 +398,7 @@ async fn what_cannot_be_changed_is_refused_by_name() {
 #[tokio::test]
 async fn changes_beyond_the_bound_are_refused_at_once() {
     let gate = Gate::default();
-    let hold = gate.clone();
-    let slow = Stage::worker("slow", move |_: &Replica| {
-        hold.pass();
-        Ok(Healthy)
-    });
+    let slow = slow_to_load(&gate);
     let node = App::new().start().await.unwrap();
     let change = |name: String, stage: Stage<u64, u64>| {
         let handle = node.handle();
@@ -467,11 +513,7 @@ async fn the_later_of_two_scalings_wins() {
 #[tokio::test]
 async fn a_node_can_be_stopped_in_the_middle_of_a_change() {
     let gate = Gate::default();
-    let hold = gate.clone();
-    let slow = Stage::worker("slow", move |_: &Replica| {
-        hold.pass();
-        Ok(Healthy)
-    });
+    let slow = slow_to_load(&gate);
     let node = serve(answering("quick", 1)).await;
     let handle = node.handle();
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
