@@ -61,6 +61,32 @@ impl ReplyPort {
     }
 }
 
+/// An input that waits. Whoever drops it, and with whatever it goes, the destructor of a user's value ends nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Option<Payload>);
+
+impl Kept {
+    pub(crate) fn new(payload: Payload) -> Self {
+        Self(Some(payload))
+    }
+
+    pub(crate) fn get(&self) -> Option<&Payload> {
+        self.0.as_ref()
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Payload> {
+        self.0.take()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(payload) = self.0.take() {
+            drop_contained(payload);
+        }
+    }
+}
+
 /// One request's item, waiting in or taken from one stage's queue.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -68,7 +94,7 @@ pub(crate) struct Entry {
     /// What the stage's cost function says of it; 1 where there is none.
     pub(crate) cost: u64,
     /// Taken when a run begins whose inputs are not kept.
-    pub(crate) payload: Option<Payload>,
+    pub(crate) payload: Kept,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: ReplyPort,
@@ -84,7 +110,6 @@ impl Entry {
         // The place first: a caller that hears of it may come again at once.
         drop(self.place);
         self.reply.send(Err(error));
-        drop_contained(self.payload);
     }
 }
 

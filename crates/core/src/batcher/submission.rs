@@ -17,14 +17,14 @@ use tokio::sync::oneshot;
 
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
 use super::cost::Load;
-use super::entry::{Entry, EntryKey, EntryOutcome, ReplyPort};
+use super::entry::{Entry, EntryKey, EntryOutcome, Kept, ReplyPort};
 use super::lanes::Lanes;
 use super::message::BatcherMessage;
 use super::places::Place;
 use super::pool::Pool;
 use crate::call::Flight;
 use crate::clock::{self, Instant};
-use crate::containment::contain;
+use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 use crate::metrics::Refused;
@@ -124,7 +124,7 @@ impl Pool {
         let entry = Entry {
             sequence,
             cost,
-            payload: Some(payload),
+            payload: Kept::new(payload),
             flight: Arc::clone(flight),
             enqueued_at: now,
             reply,
@@ -324,7 +324,10 @@ impl Future for Enqueued<'_> {
 
 impl Drop for Enqueued<'_> {
     fn drop(&mut self) {
-        if self.outcome.is_some() {
+        if let Some(mut outcome) = self.outcome.take() {
+            outcome.close();
+            // An outcome that nobody reads any more is a user's value as well.
+            drop_contained(outcome.try_recv());
             // First the flag, which running workers and the forming of batches read, then the message, which frees the place.
             self.flight.abandon();
             let Flight { priority, deadline, .. } = *self.flight;

@@ -10,7 +10,6 @@ use super::erased::{Item, ItemOutcome, WrongCount};
 use crate::batcher::{BatcherMessage, Entry, EntryReply, Pool};
 use crate::call::Timing;
 use crate::clock::{self, Instant};
-use crate::containment::drop_contained;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Place;
 use crate::stage::Contract;
@@ -48,7 +47,7 @@ impl Hand {
                 pool.discard(entry, now, Place::Worker);
                 continue;
             }
-            let payload = if keeps_inputs { entry.payload.clone() } else { entry.payload.take() };
+            let payload = if keeps_inputs { entry.payload.get().cloned() } else { entry.payload.take() };
             // Always there: only a run takes it, and a run whose inputs were not kept is not run again.
             if let Some(payload) = payload {
                 items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
@@ -85,9 +84,7 @@ impl Hand {
         let pool = &self.pool;
         pool.record_survivors(entries.len());
         for (mut entry, outcome) in entries.into_iter().zip(outcomes) {
-            if let Some(kept) = entry.payload.take() {
-                drop_contained(kept);
-            }
+            drop(std::mem::take(&mut entry.payload));
             let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
             let timing = Timing { queue, batch: self.batch, compute };
             pool.record_waits(&timing);
@@ -99,7 +96,9 @@ impl Hand {
             }
             match outcome {
                 ItemOutcome::Done(payload) => entry.reply.send(Ok(EntryReply::new(payload, timing))),
-                ItemOutcome::Failed(failure) => entry.reply.send(Err(CallError::from_failure(failure, pool.name()))),
+                ItemOutcome::Failed(failure) => {
+                    entry.reply.send(Err(CallError::from_failure(failure, pool.name()).after_start(true)));
+                }
                 ItemOutcome::NotRun => pool.discard(entry, now, Place::Worker),
             }
         }

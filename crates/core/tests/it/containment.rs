@@ -69,3 +69,42 @@ async fn an_input_that_panics_when_it_is_thrown_away_ends_no_batcher() {
     holder.await.unwrap().unwrap();
     still_serves(&node).await;
 }
+
+/// Panics when it is dropped, even while something else unwinds: two of them that nobody contains end the process.
+#[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
+struct Spiteful {
+    armed: bool,
+}
+
+impl Drop for Spiteful {
+    fn drop(&mut self) {
+        assert!(!self.armed, "meant to panic");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inputs_that_panic_when_their_node_is_dropped_end_nothing_else() {
+    hush();
+    let gate = Gate::default();
+    let passed = gate.clone();
+    let stage = Stage::each("gated", move |bomb: &Spiteful| {
+        passed.pass();
+        Ok(bomb.armed)
+    });
+    let node = App::new().route("/gated", stage.on_threads()).start().await.unwrap();
+    let client = node.client();
+    let call = |armed| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<Spiteful, bool>("/gated", Spiteful { armed }).await })
+    };
+    let holder = call(false);
+    until("the worker is busy", || gate.arrived() == 1).await;
+    let waiting = [call(true), call(true), call(true)];
+    until("the others wait", || node.describe().stages[0].queued == 3).await;
+    drop(node);
+    for call in waiting {
+        assert!(call.await.unwrap().unwrap_err().is_retryable());
+    }
+    gate.open();
+    let _ = holder.await.unwrap();
+}
