@@ -293,10 +293,12 @@ impl CallError {
     }
 
     /// Whether user code may have run for the call before it ended so. A pipeline's second stage that is full says
-    /// `Overloaded`, too, but what its first stage did is done.
+    /// `Overloaded`, too, but what its first stage did is done. Always so for the kinds that user code, or the loss of it, may be the
+    /// reason of: `Failed`, `WorkerFailed`, `DeadlineExceeded` and `Internal`.
     #[must_use]
     pub fn was_started(&self) -> bool {
-        self.0.started
+        use ErrorKind::{DeadlineExceeded, Failed, Internal, WorkerFailed};
+        self.0.started || matches!(self.0.kind, Failed | WorkerFailed | DeadlineExceeded | Internal)
     }
 
     /// Where the call's time went until it ended so, if it was let in: summed over its stages, with the part of the last one that

@@ -91,12 +91,13 @@ pub(crate) fn timing(times: Times) -> Timing {
 
 /// An error as it is sent, and what user code attached.
 pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
+    let started = error.was_started();
     let parts = error.into_parts();
     let details = parts.details.and_then(|details| details.to_envelope().ok());
     let fail = Fail {
         kind: parts.kind.as_str().to_owned(),
         message: shortened(parts.message),
-        started: parts.started || says_started(parts.kind),
+        started,
         error_type: parts.error_type.map(shortened),
         status: parts.status.unwrap_or(0),
         // 0 would say that nobody knows: at once is in a millisecond.
@@ -106,11 +107,6 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         load,
     };
     (fail, details.filter(|details| details.len() <= MAX_DETAILS_BYTES))
-}
-
-/// Kinds that user code, or the loss of it, is the reason of: nothing of theirs may be run elsewhere as if it had not begun.
-fn says_started(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Failed | ErrorKind::WorkerFailed | ErrorKind::DeadlineExceeded | ErrorKind::Internal)
 }
 
 /// The error that a peer sent. A kind that this version does not know is a defect of the peer as far as we can tell.

@@ -25,6 +25,7 @@ mod replies;
 mod sessions;
 mod simulation;
 mod sizes;
+mod started;
 mod statistics;
 mod streams;
 mod supervision;
