@@ -336,6 +336,10 @@ impl Pool {
     /// Learns from a batch for which a worker was taken at `taken_at`: until it is free again, nobody else has it.
     pub(crate) fn record_run(&self, cost: u64, taken_at: Instant, started_at: Instant, finished_at: Instant) {
         self.metrics.computed(finished_at.saturating_duration_since(started_at));
+        // A streaming batch lasts as long as its readers take to read it, which says nothing of the next one.
+        if self.streams {
+            return;
+        }
         self.cost.observe(finished_at, cost, finished_at.saturating_duration_since(taken_at));
     }
 

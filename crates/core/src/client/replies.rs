@@ -80,14 +80,14 @@ impl LocalClient {
         let call = Arc::new(Mutex::new(Some(call)));
         let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
         let talk = Talk { call, end, way, flight, first_by, phase: Phase::Begin(payload) };
-        PayloadReplies(stream::unfold(talk, Talk::next).boxed())
+        PayloadReplies::new(stream::unfold(talk, Talk::next))
     }
 }
 
 /// The outputs of one call, decoded to `Out`.
 #[must_use = "a call runs as its replies are read"]
 pub struct Replies<Out> {
-    /// Gone after an error.
+    /// Gone after the last one, and after an error.
     payloads: Option<PayloadReplies>,
     types: PhantomData<fn() -> Out>,
 }
@@ -110,7 +110,7 @@ impl<Out: Data + Clone> Stream for Replies<Out> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(payloads) = &mut self.payloads else { return Poll::Ready(None) };
         let item = ready!(payloads.poll_next_unpin(context)).map(|payload| read_output::<Out>(payload?));
-        if matches!(item, Some(Err(_))) {
+        if !matches!(item, Some(Ok(_))) {
             self.payloads = None;
         }
         Poll::Ready(item)
@@ -128,9 +128,9 @@ impl<Out> fmt::Debug for Replies<Out> {
 pub struct PayloadReplies(Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>);
 
 impl PayloadReplies {
-    /// The outputs that another door brings. After an error nothing more is asked of them.
+    /// The outputs that another door brings. After the last one and after an error nothing more is asked of them.
     pub fn new(outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static) -> Self {
-        Self(outputs.boxed())
+        Self(outputs.fuse().boxed())
     }
 }
 

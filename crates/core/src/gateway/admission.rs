@@ -51,6 +51,18 @@ pub(crate) enum Refusal {
     RouteFull { route: RouteName, limit: usize },
 }
 
+impl Refusal {
+    /// Whether there may be room later: not for what would fit no empty node, nor on one that drains.
+    pub(crate) fn may_pass(&self) -> bool {
+        match *self {
+            Self::Draining => false,
+            Self::TooManyCalls { limit } => limit > 0,
+            Self::TooManyBytes { asked, limit } => asked <= limit,
+            Self::RouteFull { .. } => true,
+        }
+    }
+}
+
 /// One call in flight.
 #[derive(Debug)]
 pub(crate) struct LedgerLine {

@@ -111,11 +111,11 @@ impl Route {
     /// Takes one of the route's permits, or says that all are out. [`leave`](Self::leave) gives it back.
     pub(crate) fn enter(&self) -> Result<(), Refusal> {
         let Some(limit) = self.parts.limits.max_in_flight else { return Ok(()) };
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        if before < limit.get() {
+        // Never looks, not even for a moment, as if it had one too many: somebody else would be refused for it.
+        let take = |taken| (taken < limit.get()).then_some(taken + 1);
+        if self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             return Ok(());
         }
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
         Err(Refusal::RouteFull { route: self.name.clone(), limit: limit.get() })
     }
 

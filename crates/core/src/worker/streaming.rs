@@ -241,7 +241,7 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
 
     fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
         let mut batch = Batch::with_capacity(items.len());
-        let patience = self.timeout.map(|timeout| clock::now() + timeout / 2);
+        let patience = self.timeout.and_then(|timeout| clock::now().checked_add(timeout / 2));
         let mut outputs = Outputs {
             ports: Vec::with_capacity(items.len()),
             patience,

@@ -310,3 +310,44 @@ async fn a_worker_may_wait_for_credit_on_a_thread_of_its_own_making() {
     let replies = node.client().replies::<u64, u64>("/count", 20).unwrap();
     assert_eq!(all(replies).await, ((0..20).collect(), None));
 }
+
+#[tokio::test]
+async fn replies_that_have_ended_say_so_as_often_as_they_are_asked() {
+    let node = App::new().route_streaming("/first", first(1)).start().await.unwrap();
+    let client = node.client();
+    let mut replies = client.replies::<u64, u64>("/first", 3).unwrap();
+    assert_eq!(replies.next().await.unwrap().unwrap(), 3);
+    assert!(replies.next().await.is_none());
+    assert!(replies.next().await.is_none());
+
+    let admission = client.admit(&client.route("/first").unwrap(), 0).unwrap();
+    let mut payloads = client.submit_streaming(admission, callboard_codec::Payload::new(3u64), CallOptions::new());
+    assert!(payloads.next().await.unwrap().is_ok());
+    assert!(payloads.next().await.is_none());
+    assert!(payloads.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_slowly_readers_read_is_not_held_against_the_next_call() {
+    let node = App::new().route_streaming("/first", first(8).credit(1)).start().await.unwrap();
+    let client = node.client();
+    let mut slow: Vec<_> = (0..10).map(|_| client.replies::<u64, u64>("/first", 0).unwrap()).collect();
+    for replies in &mut slow {
+        assert!(replies.next().await.unwrap().is_ok());
+    }
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    for replies in slow {
+        assert_eq!(all(replies).await, ((1..8).collect(), None));
+    }
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(5));
+    let quick = client.replies_with::<u64, u64>("/first", 0, options).unwrap();
+    assert_eq!(all(quick).await, ((0..8).collect(), None));
+}
+
+#[tokio::test]
+async fn a_stage_may_have_all_the_time_there_is() {
+    let stage = StreamStage::worker("elsewhere", |_| Ok(Elsewhere)).timeout(Duration::MAX);
+    let node = App::new().route_streaming("/count", stage).start().await.unwrap();
+    let replies = node.client().replies::<u64, u64>("/count", 3).unwrap();
+    assert_eq!(all(replies).await, ((0..3).collect(), None));
+}

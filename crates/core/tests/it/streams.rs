@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use callboard_core::{App, CallOptions, ErrorKind, Failure, Instant, Limits, Node, Pipeline, Stage};
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 
 use super::support::{Gate, PATIENCE, gated, serve, until};
 
@@ -330,4 +330,42 @@ async fn an_unknown_route_is_told_before_anything_is_pulled() {
     let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
     let error = node.client().stream::<_, u64>("/other", 0..10u64).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_stream_may_be_given_all_the_time_there_is() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let mut results = client.stream::<_, u64>("/route", [1u64, 2]).unwrap().timeout(Duration::MAX);
+    let first = tokio::spawn(async move { results.next().await });
+    until("the first is waited for", || gate.arrived() == 1).await;
+    gate.open();
+    assert_eq!(first.await.unwrap().unwrap().unwrap(), 1);
+
+    let limits = Limits { default_timeout: Duration::MAX, ..Limits::default() };
+    let gate = Gate::default();
+    let node = App::new().limits(limits).route("/gated", gated(&gate)).start().await.unwrap();
+    let mut results = node.client().stream::<_, u64>("/gated", [1u64]).unwrap();
+    let first = tokio::spawn(async move { results.next().await });
+    until("the first is waited for", || gate.arrived() == 1).await;
+    gate.open();
+    assert_eq!(first.await.unwrap().unwrap().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn bytes_that_uploads_hold_are_waited_for_like_those_of_calls() {
+    let limits = Limits { max_in_flight_bytes: 1000, ..Limits::default() };
+    let echo = Stage::each("echo", |text: &String| Ok(text.clone()));
+    let node = App::new().limits(limits).route("/echo", echo).start().await.unwrap();
+    let client = node.client();
+    let mut upload = client.held_bytes();
+    assert!(upload.try_grow(1000));
+    let mut results = client.stream::<_, String>("/echo", ["hello".to_owned()]).unwrap();
+    assert!(results.next().now_or_never().is_none(), "there is no room yet");
+    drop(upload);
+    assert_eq!(results.next().await.unwrap().unwrap(), "hello");
+
+    let mut too_large = client.stream::<_, String>("/echo", ["x".repeat(5000)]).unwrap();
+    assert_eq!(too_large.next().await.unwrap().unwrap_err().kind(), ErrorKind::InvalidInput);
 }

@@ -28,6 +28,7 @@ use self::ordered::{Ordered, Timer};
 use self::window::{Window, default_look_ahead};
 use super::LocalClient;
 use crate::call::CallOptions;
+use crate::deadline::MAX_TIMEOUT;
 use crate::error::CallError;
 use crate::failure::Failure;
 
@@ -136,7 +137,7 @@ where
             keep_inputs: false,
             stop_at_error: false,
             options: CallOptions::new(),
-            timeout,
+            timeout: timeout.min(MAX_TIMEOUT),
             window,
             held: None,
             calls: VecDeque::new(),
@@ -218,9 +219,10 @@ where
         self
     }
 
-    /// How long the consumer waits for one result when all earlier ones are there. Default: the node's own timeout for calls.
+    /// How long the consumer waits for one result when all earlier ones are there, at most [`MAX_TIMEOUT`]. Default: the node's
+    /// own timeout for calls.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.ordered.timeout = timeout;
+        self.ordered.timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 

@@ -22,7 +22,7 @@ use crate::call::{CallOptions, Flight};
 use crate::client::{AdmittedCall, LocalClient};
 use crate::clock::{self, Instant};
 use crate::error::CallError;
-use crate::gateway::{Admission, Refusal};
+use crate::gateway::Admission;
 
 /// How often a stream that has nothing in flight itself looks whether others have left it room on the node.
 const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
@@ -155,12 +155,7 @@ where
             Ok(admission) => self.start(held.kept, held.payload, admission),
             Err(refusal) => {
                 let since = held.since.unwrap_or_else(clock::now);
-                let may_wait = match refusal {
-                    Refusal::Draining => false,
-                    // A call that finds no room on an empty node never will.
-                    _ => gateway.in_flight() > 0 && clock::now() < since + self.timeout,
-                };
-                if may_wait {
+                if refusal.may_pass() && clock::now() < since + self.timeout {
                     self.held = Some(Held { since: Some(since), ..held });
                 } else {
                     let error = gateway.refuse(refusal);
