@@ -67,7 +67,7 @@ pub use actor::{
     RestartWhen, Strategy, TellError,
 };
 pub use app::{App, RouteSpec, StartError, check_route_name};
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};

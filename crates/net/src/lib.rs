@@ -45,7 +45,7 @@ mod identity;
 mod join;
 mod refusal;
 mod stream;
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use client::{Client, ClientBuilder, ConnectError, Prepared, QuicUrl, Returned, ReturnedStream, Trouble};

@@ -10,6 +10,7 @@
 
 mod actor;
 mod admission;
+#[cfg(feature = "testing")]
 pub mod bench;
 mod cost;
 mod entry;

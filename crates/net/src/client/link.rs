@@ -100,6 +100,7 @@ impl Link {
     }
 
     /// How many calls wait to be sent, and how many streams are open for calls.
+    #[cfg(feature = "testing")]
     pub(crate) fn in_hand(&self) -> (usize, usize) {
         (self.packer.waiting(), Arc::strong_count(&self.streams).saturating_sub(2))
     }

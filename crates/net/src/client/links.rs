@@ -93,6 +93,7 @@ impl Links {
     }
 
     /// What all links have in hand: calls that wait to be sent, and streams.
+    #[cfg(feature = "testing")]
     pub(crate) fn in_hand(&self) -> (usize, usize) {
         let links = self.nodes.nodes.iter().filter_map(|node| node.link.load_full());
         links.map(|link| link.in_hand()).fold((0, 0), |(waiting, streams), (w, s)| (waiting + w, streams + s))

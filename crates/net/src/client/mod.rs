@@ -239,6 +239,7 @@ impl Client {
         outcome
     }
 
+    #[cfg(feature = "testing")]
     pub(crate) fn links(&self) -> &Links {
         &self.inner.links
     }

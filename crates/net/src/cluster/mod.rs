@@ -102,6 +102,7 @@ impl Cluster {
     }
 
     /// What all links have in hand: calls that wait to be sent, and streams.
+    #[cfg(feature = "testing")]
     pub(crate) fn in_hand(&self) -> (usize, usize) {
         let peers = self.inner.peers.load();
         let each = peers.iter().map(|peer| peer.in_hand());

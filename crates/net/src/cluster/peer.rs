@@ -88,6 +88,7 @@ impl Peer {
     }
 
     /// Calls that wait to be sent, and streams.
+    #[cfg(feature = "testing")]
     pub(super) fn in_hand(&self) -> (usize, usize) {
         self.link.load().as_ref().map_or((0, 0), |link| link.in_hand())
     }

@@ -115,7 +115,10 @@ impl Transport {
             .max_udp_payload_size(tuning::LARGEST_PACKET_BYTES)
             .map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
         config.min_reset_interval(std::time::Duration::from_millis(1));
-        let runtime: Arc<dyn Runtime> = Arc::new(thread.runtime(tuning.faults.clone()));
+        let runtime = thread.runtime();
+        #[cfg(feature = "testing")]
+        let runtime = runtime.with_faults(tuning.faults.clone());
+        let runtime: Arc<dyn Runtime> = Arc::new(runtime);
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
         thread.handle().spawn(keep_renewed(identity.clone(), endpoint.clone()));
         Ok(Self { endpoint, client, identity, thread })

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::driven::drive;
 use super::thaw::thawing;
+#[cfg(feature = "testing")]
 use crate::testing::Faults;
 
 /// How long the last packets of a closed endpoint may take to leave.
@@ -46,8 +47,13 @@ impl OwnThread {
         &self.handle
     }
 
-    pub(super) fn runtime(&self, faults: Option<Faults>) -> OnThread {
-        OnThread { handle: self.handle.clone(), faults, has_endpoint: AtomicBool::new(false) }
+    pub(super) fn runtime(&self) -> OnThread {
+        OnThread {
+            handle: self.handle.clone(),
+            #[cfg(feature = "testing")]
+            faults: None,
+            has_endpoint: AtomicBool::new(false),
+        }
     }
 
     /// Ends the thread when the endpoint has said its last, without waiting for it here.
@@ -62,10 +68,18 @@ impl OwnThread {
 #[derive(Debug)]
 pub(super) struct OnThread {
     handle: Handle,
-    /// Only in tests.
+    #[cfg(feature = "testing")]
     faults: Option<Faults>,
     /// The first task is the endpoint's own, who takes what arrives.
     has_endpoint: AtomicBool,
+}
+
+#[cfg(feature = "testing")]
+impl OnThread {
+    /// The same in this weather.
+    pub(super) fn with_faults(self, faults: Option<Faults>) -> Self {
+        Self { faults, ..self }
+    }
 }
 
 impl Runtime for OnThread {
@@ -90,10 +104,12 @@ impl Runtime for OnThread {
             TokioRuntime.wrap_udp_socket(socket)?
         };
         let socket = thawing(socket, &self.handle);
-        Ok(match &self.faults {
+        #[cfg(feature = "testing")]
+        let socket = match &self.faults {
             None => socket,
             Some(faults) => faults.over(socket, self.handle.clone()),
-        })
+        };
+        Ok(socket)
     }
 
     fn now(&self) -> Instant {

@@ -31,7 +31,7 @@ pub struct Tuning {
     /// keeps everybody else out, renewals too. Behind one address for all callers, such as a NAT, set it to `max_half_open`.
     pub max_half_open_per_address: usize,
     /// Bad weather, for tests. Default none.
-    #[doc(hidden)]
+    #[cfg(feature = "testing")]
     pub faults: Option<crate::testing::Faults>,
 }
 
@@ -45,6 +45,7 @@ impl Default for Tuning {
             max_streams: 256,
             max_half_open: 1024,
             max_half_open_per_address: 128,
+            #[cfg(feature = "testing")]
             faults: None,
         }
     }
@@ -128,6 +129,7 @@ impl Tuning {
     }
 
     /// The same for those whom nobody asks who they are.
+    #[cfg(feature = "testing")]
     pub(crate) fn answering_known(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
         config.max_concurrent_uni_streams(VarInt::from_u32(0));

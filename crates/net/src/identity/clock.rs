@@ -13,6 +13,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// One that is so far ahead of the system's: for tests of machines that do not agree.
+    #[cfg(feature = "testing")]
     pub(super) fn ahead_by(ahead: Duration) -> Self {
         Self { ahead }
     }

@@ -9,7 +9,7 @@
 //!  cluster.rs       a member's directory                           register.rs      its tokens, their uses, its members
 //!  renewal.rs       when a certificate is renewed, and by whom     token.rs         what a token is, and how it is proven
 //!  certificate.rs   what a certificate says                        verify.rs        an authority known by its digest only
-//!  clock.rs         by which time that is
+//!  clock.rs         by which time that is                          testing.rs      identities that nobody is given
 //! ```
 
 mod authority;
@@ -21,6 +21,8 @@ mod error;
 mod files;
 mod register;
 mod renewal;
+#[cfg(feature = "testing")]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -278,37 +280,6 @@ impl Identity {
     pub(crate) fn derived_key(&self, purpose: &str, address: SocketAddr) -> hmac::Key {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0.secret);
         hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, format!("{purpose} at {address}").as_bytes()).as_ref())
-    }
-
-    /// A certificate of this authority for any time, never renewed: for tests of what is said of it.
-    pub(crate) fn issued(authority: &Authority, member: &Member) -> Result<Self, IdentityError> {
-        let (certificate, key) = authority.issue(member, false)?;
-        let secret = key.serialize_der();
-        let shown = Shown::try_new(vec![certificate], &secret)?;
-        Self::new(
-            authority.cluster().to_owned(),
-            shown,
-            authority.certificate(),
-            secret,
-            Origin::Development(PathBuf::new()),
-        )
-    }
-
-    /// One that trusts whom this one trusts, and shows another's certificate: for tests of what a node says to that.
-    pub(crate) fn showing(&self, shown: &Self) -> Self {
-        self.like_this(shown, Origin::Development(PathBuf::new()), Clock::default())
-    }
-
-    /// The same on a machine whose clock is so far ahead: for tests of what becomes of it.
-    pub(crate) fn ahead(&self, by: Duration) -> Self {
-        self.like_this(self, self.0.origin.clone(), Clock::ahead_by(by))
-    }
-
-    fn like_this(&self, shown: &Self, origin: Origin, clock: Clock) -> Self {
-        let shown = shown.0.shown.load();
-        let shown = Shown { key: Arc::clone(&shown.key), member: shown.member.clone() };
-        let (authorities, secret) = (Arc::clone(&self.0.authorities), self.0.secret.clone());
-        Self::of_parts(self.0.cluster.clone(), shown, authorities, secret, origin, clock)
     }
 }
 
