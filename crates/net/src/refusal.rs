@@ -33,7 +33,7 @@ const QUOTED: usize = 64;
 const NOT_YET: &str = "not valid yet";
 
 /// Every word with which a connection is refused, and those among them that say what a hello was instead of one.
-const WORDS: [&str; 45] = [
+const WORDS: [&str; 46] = [
     "unknown_authority",
     "unknown_certificate",
     "bad_certificate",
@@ -49,6 +49,7 @@ const WORDS: [&str; 45] = [
     "other_protocol",
     "quic_version",
     "no_common_version",
+    "stale_generation",
     "no_hello",
     "not_a_frame",
     "version",
@@ -120,6 +121,10 @@ pub(crate) fn advice(word: &str) -> &'static str {
             "nothing of that protocol is spoken there: to join, name the node that serves the authority's directory"
         }
         "no_common_version" => "there is no version that both speak: bring the older one up to date",
+        "stale_generation" => {
+            "a node that began later is there under the same name: one identity per node. After a start with the clock set back, wait \
+             until the connections of the earlier process are gone (the idle timeout, 3 s)"
+        }
         "too_many" | "busy" => "it has as many connections as it takes: try again later",
         "revoked_certificate" => "the certificate was taken back: join again with a new token",
         _ => "",

@@ -166,6 +166,8 @@ impl ClientBuilder {
             last = fault.to_string();
             match fault {
                 LinkFault::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
+                // A client has no name under which there could be a younger one.
+                LinkFault::Stale { address } => return Err(ConnectError::Refused { address, reason: last }),
                 _ if Instant::now() + pause > until => {
                     return Err(ConnectError::NobodyThere { waited: wait, last });
                 }

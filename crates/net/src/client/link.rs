@@ -73,6 +73,9 @@ pub(crate) enum LinkFault {
     /// Somebody is there and says no: it will not change by waiting.
     #[error("{address} refused: {reason}")]
     Refused { address: SocketAddr, reason: String },
+    /// A younger node of this one's name is there: of several that live under one identity, this one is not wanted.
+    #[error("{address} refused: {}", explained("stale_generation"))]
+    Stale { address: SocketAddr },
     /// The client itself is at its end.
     #[error("the client is closed")]
     Closed,
@@ -350,6 +353,7 @@ fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
             let reason = String::from_utf8_lossy(&close.reason).into_owned();
             match ResetCode::from_number(close.error_code.into_inner()) {
                 Some(ResetCode::Refused) => refused(explained(&reason)),
+                Some(ResetCode::StaleGeneration) => LinkFault::Stale { address },
                 _ => LinkFault::Absent { address, reason: format!("closed: {reason}") },
             }
         }

@@ -35,8 +35,7 @@ pub(crate) use self::call::{Answer, Talk};
 pub(crate) use self::error::{CONNECTION_LOST, NO_ROOM};
 pub use self::error::{ConnectError, Trouble};
 pub(crate) use self::fault::{no_room, not_started, too_large, unreadable};
-use self::link::LinkFault;
-pub(crate) use self::link::{Greeting, Link, port_refuses};
+pub(crate) use self::link::{Greeting, Link, LinkFault, port_refuses};
 use self::links::Links;
 pub(crate) use self::packer::ROOM_WAIT;
 pub use self::replies::ReturnedStream;
@@ -247,7 +246,9 @@ impl Client {
     async fn link(&self) -> Result<Arc<Link>, CallError> {
         self.inner.links.link().await.map_err(|fault| match fault {
             LinkFault::Absent { .. } | LinkFault::Closed => not_started(format!("no node answers: {fault}")),
-            LinkFault::Refused { .. } => CallError::new(ErrorKind::PermissionDenied, fault.to_string()),
+            LinkFault::Refused { .. } | LinkFault::Stale { .. } => {
+                CallError::new(ErrorKind::PermissionDenied, fault.to_string())
+            }
         })
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct Asking {
     asked: Family<Heard, Counter>,
     again: Counter,
     linked: Gauge,
+    namesakes: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -27,6 +28,12 @@ impl Asking {
         registry.register("peers_linked", "Other nodes that calls may go to", self.linked.clone());
         registry.register("peers_asked", "Calls to other nodes, by what was heard of them", self.asked.clone());
         let again = self.again.clone();
+        let namesakes = self.namesakes.clone();
+        registry.register(
+            "peers_namesakes",
+            "Times that two nodes of one name were met, and one left alone",
+            namesakes,
+        );
         registry.register("peers_asked_again", "Those that went to a further node after one did not do", again);
     }
 
@@ -44,6 +51,11 @@ impl Asking {
     /// The next one is asked.
     pub(super) fn again(&self) {
         self.again.inc();
+    }
+
+    /// There are two nodes under one identity, this one or a peer and another.
+    pub(super) fn met_namesake(&self) {
+        self.namesakes.inc();
     }
 
     /// A node can be asked, until this is dropped.

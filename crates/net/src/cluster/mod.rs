@@ -8,6 +8,8 @@
 
 mod asking;
 mod breaker;
+mod incarnations;
+mod linking;
 mod metrics;
 mod outputs;
 mod peer;
@@ -19,7 +21,7 @@ mod weigh;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
@@ -31,15 +33,15 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use self::incarnations::{Incarnation, Incarnations};
+use self::linking::Linking;
 pub(crate) use self::metrics::Asking;
 use self::peer::Peer;
 pub(crate) use self::retries::Retries;
 use self::split::Split;
 pub use self::view::{ClusterView, SingleNode, Static, View};
 use self::weigh::leaves;
-use crate::client::Greeting;
 use crate::edge::Edge;
-use crate::endpoint::Transport;
 
 /// The other nodes of a cluster, for the stages of this one's calls. Cloning shares them; the links end with the last one.
 #[derive(Clone, Debug)]
@@ -49,9 +51,7 @@ pub struct Cluster {
 
 #[derive(Debug)]
 struct Inner {
-    transport: Arc<Transport>,
     own: SocketAddr,
-    greeting: Greeting,
     frames: FrameLimits,
     decode: DecodeLimits,
     peers: ArcSwap<Vec<Arc<Peer>>>,
@@ -66,9 +66,7 @@ impl Cluster {
     #[must_use]
     pub fn start(edge: &Edge, view: Arc<dyn ClusterView>) -> Self {
         let inner = Arc::new(Inner {
-            transport: Arc::clone(edge.transport()),
             own: edge.address(),
-            greeting: edge.greeting(),
             frames: edge.config().frames.clone(),
             decode: edge.config().decode.clone(),
             peers: ArcSwap::default(),
@@ -79,7 +77,12 @@ impl Cluster {
         });
         let views = view.watch();
         edge.introduce_to(Arc::clone(&view));
-        let following = edge.transport().runtime().spawn(follow(Arc::downgrade(&inner), view, views));
+        let (transport, greeting) = (Arc::clone(edge.transport()), edge.greeting());
+        let (node, generation) = (greeting.node.clone(), greeting.generation);
+        let own = Incarnation { member: transport.identity().name(), node, generation };
+        let incarnations = Arc::new(Incarnations::new(own));
+        let linking = Linking { transport, greeting, asking: edge.asking().clone(), known: view, incarnations };
+        let following = edge.transport().runtime().spawn(follow(Arc::downgrade(&inner), linking, views));
         *inner.following.lock() = Some(following.abort_handle());
         Self { inner }
     }
@@ -125,7 +128,7 @@ impl Drop for Inner {
 }
 
 /// Keeps a link to each node of the view. A node that leaves it is let go of when its calls are done.
-async fn follow(inner: std::sync::Weak<Inner>, known: Arc<dyn ClusterView>, mut views: watch::Receiver<Arc<View>>) {
+async fn follow(inner: Weak<Inner>, linking: Linking, mut views: watch::Receiver<Arc<View>>) {
     let mut links: HashMap<SocketAddr, (Arc<Peer>, LinkTask)> = HashMap::new();
     loop {
         let view = Arc::clone(&views.borrow_and_update());
@@ -135,9 +138,7 @@ async fn follow(inner: std::sync::Weak<Inner>, known: Arc<dyn ClusterView>, mut 
             for address in view.peers.iter().filter(|address| **address != inner.own) {
                 links.entry(*address).or_insert_with(|| {
                     let peer = Arc::new(Peer::new(*address));
-                    let (transport, greeting) = (Arc::clone(&inner.transport), inner.greeting.clone());
-                    let (asking, known) = (inner.asking.clone(), Arc::clone(&known));
-                    let keeping = Arc::clone(&peer).keep_linked(transport, greeting, asking, known);
+                    let keeping = Arc::clone(&peer).keep_linked(linking.clone());
                     (peer, LinkTask(tokio::spawn(keeping).abort_handle()))
                 });
             }

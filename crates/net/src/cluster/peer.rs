@@ -1,34 +1,26 @@
-//! One other node: the connection to it, kept while it is in the view, and what is known of it.
+//! One other node, and what is known of it. `linking.rs` keeps the connection to it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwapOption;
 use callboard_core::Instant;
 use parking_lot::Mutex;
 
-use super::metrics::Asking;
 use super::standing::Standing;
-use super::view::ClusterView;
 use super::weigh::Weight;
-use crate::client::{Greeting, Link};
-use crate::endpoint::Transport;
-use crate::refusal::quoted;
-
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// A handshake on a machine that does other things takes this long at most.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+use crate::client::Link;
 
 /// Another node.
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
     key: u64,
-    link: ArcSwapOption<Link>,
+    pub(super) link: ArcSwapOption<Link>,
+    /// It is this node, by an address that it does not know for its own.
+    pub(super) is_ourselves: AtomicBool,
     /// Of each stage that this node calls.
     stages: Mutex<HashMap<String, Standing>>,
 }
@@ -59,7 +51,8 @@ impl Candidate {
 impl Peer {
     pub(super) fn new(address: SocketAddr) -> Self {
         let key = (u64::from(address.port()) << 32) ^ address_bits(address);
-        Self { address, key, link: ArcSwapOption::empty(), stages: Mutex::default() }
+        let (link, is_ourselves) = (ArcSwapOption::empty(), AtomicBool::new(false));
+        Self { address, key, link, is_ourselves, stages: Mutex::default() }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -112,51 +105,6 @@ impl Peer {
             None => note(stages.entry(stage.to_owned()).or_default()),
         }
     }
-
-    /// Keeps a connection to it, for as long as it is polled. `known` hears for how long there is none.
-    pub(super) async fn keep_linked(
-        self: Arc<Self>,
-        transport: Arc<Transport>,
-        greeting: Greeting,
-        asking: Asking,
-        known: Arc<dyn ClusterView>,
-    ) {
-        let (mut pause, mut missing_since) = (FIRST_PAUSE, Instant::now());
-        let mut linked = None;
-        loop {
-            match Link::open(&transport, self.address, &greeting, CONNECT_TIMEOUT).await {
-                Ok(link) => {
-                    pause = FIRST_PAUSE;
-                    tracing::info!(peer = %self.address, node = %quoted(&link.welcome().node), "linked");
-                    let connection = link.connection().clone();
-                    self.link.store(Some(Arc::clone(&link)));
-                    linked.get_or_insert_with(|| asking.linked());
-                    let ended = tokio::select! {
-                        ended = connection.closed() => ended,
-                        // It is used until the next one is there, and ends when its last call does.
-                        () = link.retired() => continue,
-                    };
-                    self.link.store(None);
-                    (linked, missing_since) = (None, Instant::now());
-                    tracing::info!(peer = %self.address, "link lost: {ended}");
-                }
-                Err(fault) => {
-                    tracing::debug!("no link: {fault}");
-                    // The one that was to be replaced may have ended in the meantime.
-                    if linked.is_some() && !self.is_linked() {
-                        self.link.store(None);
-                        (linked, missing_since) = (None, Instant::now());
-                    }
-                    if linked.is_none() {
-                        known.missing(self.address, missing_since.elapsed());
-                    }
-                }
-            }
-            // All peers of a node that comes back would be there at once.
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
 }
 
 /// One of our calls that a peer has in hand.
@@ -199,6 +147,8 @@ fn address_bits(address: SocketAddr) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

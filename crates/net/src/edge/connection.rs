@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, ResetCode, VERSION, Welcome, frame_head};
 use quinn::crypto::rustls::HandshakeData;
-use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving, VarInt};
+use quinn::{Connection, ConnectionError, Endpoint, Incoming as Arriving};
 use tokio::runtime::Handle;
 
 use super::half_open::{Entrance, Place};
 use super::notices::Refusal;
-use super::offers::{Told, offers};
-use super::{NetConfig, Open, Serving, StreamGuard, exchange, issuing, receiving};
+use super::offers::offers;
+use super::open::{Open, OpenGuard};
+use super::{Serving, StreamGuard, exchange, issuing, open, receiving};
 use crate::convert;
 use crate::endpoint::{code, sending};
 use crate::identity::{Clock, JOIN_ALPN, Member, Role, Validity};
@@ -22,9 +23,6 @@ use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
 
 /// The oldest version that is still understood.
 const OLDEST_VERSION: u8 = 1;
-
-/// Clients leave this part of all connections to nodes: an eighth.
-const NODES_PART: usize = 8;
 
 /// The clock of the system may be set: whether a certificate is over is looked at again this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -85,14 +83,19 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
         Ok(Ok(None)) => {}
         Ok(Ok(Some((Greeted { hello, member, told, _control }, connection)))) => {
             let address = introduced(&hello, &connection);
-            if let (Some(address), Some(view)) = (address, serving.view.get()) {
+            let caller = Open::new(&connection, &member, hello.generation, address.map(|_| told));
+            let open = match OpenGuard::try_new(&serving, caller) {
+                Ok(open) => open,
+                Err(not_let_in) => {
+                    refused(not_let_in.word().into());
+                    connection.close(code(not_let_in.code()), not_let_in.word().as_bytes());
+                    return;
+                }
+            };
+            let is_ourselves = serving.is_ourselves(&hello.node, hello.generation);
+            if let (Some(address), Some(view), false) = (address, serving.view.get(), is_ourselves) {
                 view.introduce(&member.name, address);
             }
-            let Some(open) = OpenGuard::try_new(&serving, &connection, &member, address.map(|_| told)) else {
-                refused("too_many".into());
-                connection.close(code(ResetCode::Refused), b"too_many");
-                return;
-            };
             drop(place);
             tokio::select! {
                 () = serve_streams(&connection, &serving, member.role) => {}
@@ -152,6 +155,10 @@ async fn greet(connection: &Connection, serving: &Arc<Serving>) -> Result<Greete
     }
     if !member.name.is_empty() && !hello.node.is_empty() && hello.node != member.name {
         return Err(refuse("other_name"));
+    }
+    if serving.is_outlived(&member, hello.generation) {
+        connection.close(code(ResetCode::StaleGeneration), open::STALE.as_bytes());
+        return Err(open::STALE);
     }
     // With the welcome: its reader may begin at once.
     serving.config.tuning.let_in(connection);
@@ -233,43 +240,5 @@ fn handshake_fault(error: &ConnectionError) -> &'static str {
         ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) | ConnectionError::Reset => "left",
         ConnectionError::VersionMismatch => "quic_version",
         ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => "closed",
-    }
-}
-
-/// A connection among those that are open.
-struct OpenGuard<'a> {
-    serving: &'a Serving,
-    connection: Connection,
-}
-
-impl<'a> OpenGuard<'a> {
-    /// `None`: there are as many as there may be, of all, of this member, or of clients. `told` is what a peer knows of what is offered.
-    fn try_new(serving: &'a Serving, connection: &Connection, member: &Member, told: Option<Bytes>) -> Option<Self> {
-        let mut open = serving.connections.lock();
-        let NetConfig { max_connections: limit, max_connections_per_member: share, .. } = serving.config;
-        let of_member = || open.iter().filter(|open| open.name == member.name).count();
-        let of_clients = || open.iter().filter(|open| open.role == Role::Client).count();
-        // Under the development identity nobody has a name, and all are one user.
-        let is_full = open.len() >= limit
-            || !member.name.is_empty() && of_member() >= share
-            || member.role == Role::Client && of_clients() >= limit - limit / NODES_PART;
-        if is_full {
-            return None;
-        }
-        let (name, role) = (member.name.clone(), member.role);
-        let told = told.map(Told::new);
-        open.push(Open { connection: connection.clone(), told, name, role });
-        serving.metrics.accepted.inc();
-        serving.metrics.open.inc();
-        Some(Self { serving, connection: connection.clone() })
-    }
-}
-
-impl Drop for OpenGuard<'_> {
-    fn drop(&mut self) {
-        let id = self.connection.stable_id();
-        self.serving.connections.lock().retain(|open| open.connection.stable_id() != id);
-        self.serving.metrics.open.dec();
-        self.connection.close(VarInt::from_u32(ResetCode::Done.number()), b"");
     }
 }

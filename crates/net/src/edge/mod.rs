@@ -16,6 +16,7 @@ mod issuing;
 mod metrics;
 mod notices;
 mod offers;
+mod open;
 mod pace;
 mod receiving;
 mod streaming;
@@ -23,16 +24,15 @@ mod writing;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
 use callboard_core::{CallError, CallTracer, LocalClient};
 use parking_lot::Mutex;
-use quinn::Connection;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -41,7 +41,7 @@ use self::half_open::HalfOpen;
 use self::issuing::Issuing;
 use self::metrics::EdgeMetrics;
 use self::notices::Notices;
-use self::offers::Told;
+use self::open::Open;
 use crate::client::{Greeting, too_large};
 use crate::cluster::{Asking, ClusterView};
 use crate::endpoint::{BindError, Transport, Tuning, code};
@@ -155,7 +155,7 @@ struct Serving {
     node: ArcSwapOption<LocalClient>,
     /// Where streams are answered.
     runtime: Handle,
-    /// When this incarnation of the node began, in milliseconds since 1970: the highest is the living one.
+    /// Which incarnation of the node this is: of several under one name the highest is the living one.
     generation: u64,
     /// Who takes part in the traces of calls, if anybody.
     tracer: OnceLock<Arc<dyn CallTracer>>,
@@ -180,17 +180,6 @@ struct Serving {
     notices: Notices,
 }
 
-/// A connection that is open.
-#[derive(Debug)]
-struct Open {
-    connection: Connection,
-    /// What it knows of what is offered, if it is a node's, which wants to know.
-    told: Option<Told>,
-    /// Whose it is; empty under the development identity.
-    name: String,
-    role: Role,
-}
-
 impl Edge {
     /// Takes the socket and answers on it: that the node is starting, until [`open`](Self::open) brings the node. Port 0 takes a
     /// free one.
@@ -207,12 +196,11 @@ impl Edge {
         let transport = Transport::serving(address, identity.clone(), &config.tuning, config.tuning.answering())?;
         let local = transport.endpoint().local_addr();
         let address = local.map_err(|source| BindError::Address { address, source })?;
-        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let serving = Arc::new(Serving {
             config,
             node: ArcSwapOption::empty(),
             runtime: Handle::current(),
-            generation: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            generation: begun_now(),
             metrics: EdgeMetrics::new(identity.clone()),
             identity,
             issuing,
@@ -367,6 +355,17 @@ impl Serving {
             quiet.await;
         }
     }
+}
+
+/// A generation: nanoseconds since 1970, and no two of one process the same. Two nodes without names that are started together are still
+/// two.
+fn begun_now() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
+    // The closure always gives a value.
+    let last = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(now.max(last.saturating_add(1))));
+    now.max(last.unwrap_or_else(|last| last).saturating_add(1))
 }
 
 /// Counts one stream for as long as it is answered.

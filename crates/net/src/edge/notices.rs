@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::open::STALE;
 use crate::identity::Denial;
 use crate::refusal::{advice, with_sources};
 
@@ -61,6 +62,8 @@ impl Notices {
         match self.turn(word, now) {
             None => {}
             Some(more) if *is_ours => tracing::error!(%peer, reason = word, more, "could not let somebody in: {why}"),
+            // Two live nodes under one identity, of which one is of no use: somebody has to see to it.
+            Some(more) if *word == STALE => tracing::warn!(%peer, reason = word, more, "refused a node: {why}"),
             Some(more) => tracing::info!(%peer, reason = word, more, "refused a connection: {why}"),
         }
     }

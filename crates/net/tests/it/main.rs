@@ -6,6 +6,7 @@ mod calls;
 mod common;
 mod hostile;
 mod identity;
+mod incarnations;
 mod joining;
 mod lab;
 mod ledger;

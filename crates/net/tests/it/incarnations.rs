@@ -1,0 +1,155 @@
+//! Which node of a name is the living one, and a node that is told of itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use callboard_codec::wire::{FrameHead, Hello, ResetCode};
+use callboard_core::{App, Elsewhere, Node, Pipeline};
+use callboard_net::testing::RawPeer;
+use callboard_net::{Cluster, Edge, Identity, Role, Static};
+
+use crate::common::{IDENTITY, loopback, patient, until};
+use crate::lab::{Lab, app, counted, hello, serve_with, total};
+
+type Greeted = Result<FrameHead, (Option<ResetCode>, String)>;
+
+/// Says hello to a node as another one that has this generation, and stays connected.
+async fn greet(edge: &Edge, identity: &Identity, generation: u64) -> (RawPeer, Greeted) {
+    let peer = RawPeer::connect(edge.address(), identity).await.unwrap();
+    let hello = Hello { generation, ..hello(identity.cluster()) };
+    let greeted = peer.greet(&hello).await;
+    (peer, greeted)
+}
+
+fn stale() -> (Option<ResetCode>, String) {
+    (Some(ResetCode::StaleGeneration), "stale_generation".to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
+    let lab = Lab::start("again").await;
+    let node = lab.member(Role::Node, "left").await;
+    let (first, greeted) = greet(&lab.edge, &node, 5).await;
+    greeted.unwrap();
+    // The same process may come twice.
+    let (second, greeted) = greet(&lab.edge, &node, 5).await;
+    greeted.unwrap();
+    until(|| lab.edge.connections() == 2).await;
+    let (younger, greeted) = greet(&lab.edge, &node, 6).await;
+    greeted.unwrap();
+    assert_eq!((first.closed().await, second.closed().await), (stale(), stale()));
+    until(|| lab.counted("stale_generation") == 2).await;
+
+    let (_, greeted) = greet(&lab.edge, &node, 5).await;
+    assert_eq!(greeted.unwrap_err(), stale());
+    until(|| lab.counted("stale_generation") == 3).await;
+    // Others have generations of their own, and a call that is made with the node's identity has none.
+    let other = lab.member(Role::Node, "right").await;
+    let others = [greet(&lab.edge, &other, 1).await, greet(&lab.edge, &node, 0).await];
+    let _others = others.map(|(peer, greeted)| (peer, greeted.unwrap()));
+
+    // Its clock was set back: it is let in when nothing is left of the process before.
+    drop(younger);
+    until(|| lab.edge.connections() == 2).await;
+    let (_again, greeted) = greet(&lab.edge, &node, 4).await;
+    greeted.unwrap();
+    assert_eq!(lab.counted("stale_generation"), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_and_nodes_without_names_have_no_generations() {
+    let lab = Lab::start("no-generations").await;
+    let client = lab.member(Role::Client, "desk").await;
+    let (plain, _node) = serve_with(IDENTITY.clone(), patient()).await;
+    for (edge, identity) in [(&lab.edge, &client), (&plain, &*IDENTITY)] {
+        let all = [greet(edge, identity, 6).await, greet(edge, identity, 5).await, greet(edge, identity, 7).await];
+        let _peers = all.map(|(peer, greeted)| (peer, greeted.unwrap()));
+        until(|| edge.connections() == 3).await;
+        assert_eq!(counted(edge, "stale_generation"), 0);
+    }
+}
+
+/// A node of a cluster, under the name of its certificate.
+async fn start(identity: &Identity) -> (Edge, Node) {
+    let mut config = patient();
+    config.node = identity.name();
+    serve_with(identity.clone(), config).await
+}
+
+async fn gateway(identity: &Identity, peers: Vec<SocketAddr>) -> (Edge, Node, Cluster) {
+    let mut config = patient();
+    config.node = identity.name();
+    let edge = Edge::bind("0.0.0.0:0".parse().unwrap(), identity.clone(), config).unwrap();
+    let node = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout")).start().await.unwrap();
+    edge.open(node.client());
+    let own = SocketAddr::from(([127, 0, 0, 1], edge.address().port()));
+    let cluster = Cluster::start(&edge, Arc::new(Static::new(peers.into_iter().chain([own]))));
+    node.handle().join(cluster.clone()).unwrap();
+    (edge, node, cluster)
+}
+
+async fn shouts(node: &Node) -> String {
+    node.client().call::<_, String>("/run", "a".to_owned()).await.unwrap()
+}
+
+fn streams_begun(edge: &Edge) -> u64 {
+    total(edge, "streams")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_nodes_under_one_identity_the_younger_is_called_and_it_is_told() {
+    let lab = Lab::start("copied").await;
+    let (copied, own) = (lab.member(Role::Node, "left").await, lab.member(Role::Node, "gate").await);
+    let older = start(&copied).await;
+    let younger = start(&copied).await;
+    let (edge, node, cluster) = gateway(&own, vec![older.0.address(), younger.0.address()]).await;
+    until(|| cluster.offers("shout") && total(&edge, "peers_namesakes") > 0).await;
+    assert_eq!(cluster.linked(), 1);
+    until(|| older.0.connections() == 0).await;
+    for _ in 0..8 {
+        assert_eq!(shouts(&node).await, "A");
+    }
+    assert_eq!((streams_begun(&older.0), streams_begun(&younger.0)), (0, 8));
+    // The older one is as good as any when it is alone.
+    drop(younger);
+    until(|| older.0.connections() == 1 && cluster.offers("shout")).await;
+    assert_eq!(shouts(&node).await, "A");
+    assert_eq!(streams_begun(&older.0), 1);
+}
+
+/// The one that began first hears of it from whom it links to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_identity_was_copied_counts_that_it_is_refused() {
+    let lab = Lab::start("namesake").await;
+    let copied = lab.member(Role::Node, "left").await;
+    let (older, _node) = start(&copied).await;
+    let (younger, _other) = start(&copied).await;
+    let _links = [(&older, &younger), (&younger, &older)]
+        .map(|(edge, peer)| Cluster::start(edge, Arc::new(Static::new([peer.address()]))));
+    until(|| total(&older, "peers_namesakes") > 0 && total(&younger, "peers_namesakes") > 0).await;
+    assert!(counted(&younger, "stale_generation") > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_told_of_itself_leaves_itself_out() {
+    let lab = Lab::start("itself").await;
+    let (own, other) = (lab.member(Role::Node, "gate").await, lab.member(Role::Node, "left").await);
+    let worker = start(&other).await;
+    // It listens on every address of the machine, and is told of one of them.
+    let (edge, node, cluster) = gateway(&own, vec![worker.0.address()]).await;
+    until(|| cluster.linked() == 1 && total(&edge, "connections_accepted") == 1).await;
+    until(|| edge.connections() == 0).await;
+    assert_eq!(shouts(&node).await, "A");
+    assert_eq!((cluster.linked(), total(&edge, "peers_namesakes")), (1, 0));
+}
+
+/// The development identity has no names: what tells a node from itself is when it began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_without_names_that_begin_together_are_not_taken_for_one() {
+    let edges: Vec<Edge> = (0..8).map(|_| Edge::bind(loopback(), IDENTITY.clone(), patient()).unwrap()).collect();
+    let node = app().start().await.unwrap();
+    edges.iter().for_each(|edge| edge.open(node.client()));
+    let view = Arc::new(Static::new(edges.iter().map(Edge::address)));
+    let clusters: Vec<Cluster> = edges.iter().map(|edge| Cluster::start(edge, Arc::clone(&view) as _)).collect();
+    until(|| clusters.iter().all(|cluster| cluster.linked() == 7)).await;
+}
