@@ -304,6 +304,17 @@ fn a_head_in_small_pieces_keeps_none_of_its_chunks() {
     assert_eq!(read.header::<Call>().expect("is one"), call);
 }
 
+/// A reader without a limit is told of the largest body there is, and then of nothing more.
+#[test]
+fn an_end_within_the_header_of_an_endless_body_is_an_end_like_any_other() {
+    let mut prelude = frame_head(FrameKind::Goaway, 0, &Goaway::default(), 0).expect("fits")[..PRELUDE_BYTES].to_vec();
+    prelude[12..].fill(0xff);
+    let mut reader = FrameReader::new(FrameLimits { max_body_bytes: usize::MAX, ..FrameLimits::default() });
+    reader.push(prelude.into());
+    assert!(matches!(reader.next_part(), Ok(None)));
+    assert!(matches!(reader.finish(), Err(WireError::Truncated { missing: u64::MAX })));
+}
+
 #[test]
 fn a_failure_that_does_not_say_so_may_have_run() {
     let said = |fail: Value| {

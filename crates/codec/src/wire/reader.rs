@@ -108,7 +108,9 @@ impl FrameReader {
         let missing = match &self.state {
             State::Prelude if there == 0 => return Ok(()),
             State::Prelude => PRELUDE_BYTES.saturating_sub(there),
-            State::Header(HeaderOf(prelude)) => prelude.header_bytes.saturating_sub(there) + prelude.body_bytes,
+            State::Header(HeaderOf(prelude)) => {
+                prelude.header_bytes.saturating_sub(there).saturating_add(prelude.body_bytes)
+            }
             State::Body { left } => *left,
             State::Failed => return Err(WireError::Refused),
         };
