@@ -1,7 +1,8 @@
 //! When a peer is left alone for a while because its calls came to nothing: a pure decision, for each peer and stage.
 //!
 //! Five losses in a row open it; then nothing goes there for a second, and after that one call at a time, until one succeeds. Each
-//! time it opens again without a success between, it stays so twice as long, at most ten seconds.
+//! time that one call is lost as well, it stays open twice as long, at most ten seconds. What was begun before it opened, and what goes
+//! there although it is open because nobody else is left, opens it no further: one incident is one opening.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ impl Breaker {
 
     /// A call goes there.
     pub(super) fn began(&mut self, now: Instant) {
-        if self.open_until.is_some() {
+        if self.open_until.is_some() && !self.is_open(now) {
             self.probing_since = Some(now);
         }
     }
@@ -44,6 +45,9 @@ impl Breaker {
 
     /// The call was lost, or could not be made.
     pub(super) fn lost(&mut self, now: Instant) {
+        if self.is_open(now) {
+            return;
+        }
         self.losses += 1;
         let was_probe = self.probing_since.take().is_some();
         if self.losses >= THRESHOLD || was_probe {
@@ -52,6 +56,10 @@ impl Breaker {
             self.openings += 1;
             self.losses = 0;
         }
+    }
+
+    fn is_open(&self, now: Instant) -> bool {
+        self.open_until.is_some_and(|until| now < until)
     }
 }
 
@@ -99,6 +107,20 @@ mod tests {
             pause = (pause * 2).min(LONGEST_PAUSE);
             assert!(!breaker.allows(now + pause - Duration::from_millis(1)));
         }
+    }
+
+    /// A peer is killed with many calls in hand, and is back soon.
+    #[test]
+    fn calls_that_are_lost_together_open_it_once() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let soon = start + Duration::from_millis(500);
+        (0..64).for_each(|_| breaker.lost(start));
+        // Some are told later, and some go there all the same.
+        (0..64).for_each(|_| breaker.lost(soon));
+        breaker.began(soon);
+        breaker.lost(soon);
+        assert!(!breaker.allows(start + FIRST_PAUSE - Duration::from_millis(1)));
+        assert!(breaker.allows(start + FIRST_PAUSE));
     }
 
     #[test]
