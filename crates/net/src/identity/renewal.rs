@@ -6,6 +6,8 @@
 //!
 //! When it is time is reckoned on this machine's clock, and the times are the authority's: behind a clock that is ahead, each new
 //! certificate is overdue when it comes. So there is a pause behind a success as well, and a warning.
+//!
+//! It goes on where packets arrive, who wait for nobody: files are read and written elsewhere. A disk that is stuck holds up the renewal.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -115,28 +117,41 @@ impl Identity {
         }
     }
 
-    async fn next_shown(&self, endpoint: &Endpoint) -> Result<Shown, RenewalError> {
+    pub(super) async fn next_shown(&self, endpoint: &Endpoint) -> Result<Shown, RenewalError> {
         match &self.0.origin {
             Origin::Development(_) => Err(IdentityError::Unusable("it holds for good".into()).into()),
-            Origin::Authority(authority) => Ok(issue_own(authority)?),
+            Origin::Authority(authority) => {
+                let authority = authority.clone();
+                Ok(with_files(move || issue_own(&authority)).await?)
+            }
             Origin::Member(membership) => {
                 // Another process of this member may have done it.
                 let member = self.0.shown.load().member.clone();
-                let kept = membership.read(&member)?;
+                let (reading, known) = (membership.clone(), member.clone());
+                let kept = with_files(move || reading.read(&known)).await?;
                 if kept.member.validity.not_after > member.validity.not_after {
                     return Ok(kept);
                 }
                 let (key, request) = request()?;
                 let chain = renew(endpoint, self, &membership.issuers, &request).await?;
-                Ok(membership.keep(&member, &key, &chain)?)
+                let keeping = membership.clone();
+                Ok(with_files(move || keeping.keep(&member, &key, &chain)).await?)
             }
         }
     }
 }
 
+/// Does what needs a disk where nothing else waits for it.
+async fn with_files<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, IdentityError> + Send + 'static,
+) -> Result<T, IdentityError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|lost| Err(IdentityError::Unusable(lost.to_string().into())))
+}
+
 /// Why a certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
-enum RenewalError {
+pub(super) enum RenewalError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error(transparent)]

@@ -12,6 +12,7 @@ use super::certificate::{Member, Role};
 use super::error::IdentityError;
 use super::token::{EXPORTED_BYTES, JoinToken};
 use super::{Identity, cluster, hex, read_chain, request, unhex};
+use crate::endpoint::{Transport, Tuning};
 
 const EXPORTED: [u8; EXPORTED_BYTES] = [7; EXPORTED_BYTES];
 
@@ -46,6 +47,19 @@ impl Lab {
             request: request.as_bytes(),
         };
         self.authority.admit(&joining, now).map(|chain| member(&chain))
+    }
+
+    /// Joins under this name, and keeps the identity in a directory.
+    fn join(&self, token: &JoinToken, name: &str) -> PathBuf {
+        let directory = self.directory.join("member");
+        super::files::private_directory(&directory).unwrap();
+        let (key, request) = request().unwrap();
+        let (proof, id) = (token.proof(&EXPORTED, name, request.as_bytes()), token.id());
+        let (cluster, request) = (self.authority.cluster(), request.as_bytes());
+        let joining = Joining { cluster, token: &id, name, proof: &proof, exported: &EXPORTED, request };
+        let chain = self.authority.admit(&joining, SystemTime::now()).unwrap();
+        cluster::keep_member(&directory, &"quic://127.0.0.1:1".parse().unwrap(), &key, &chain).unwrap();
+        directory
     }
 }
 
@@ -145,29 +159,40 @@ fn a_key_of_another_certificate_is_no_authority() {
 /// By another process, while this one runs.
 #[test]
 fn a_running_process_takes_no_other_identity_than_its_own() {
-    let (lab, now) = (Lab::new("replaced"), SystemTime::now());
+    let lab = Lab::new("replaced");
     let token = lab.token(|spec| spec.uses = 9);
-    let directory = lab.directory.join("member");
-    super::files::private_directory(&directory).unwrap();
-    let keep = |name: &str| {
-        let (key, request) = request().unwrap();
-        let (proof, id) = (token.proof(&EXPORTED, name, request.as_bytes()), token.id());
-        let (cluster, request) = (lab.authority.cluster(), request.as_bytes());
-        let joining = Joining { cluster, token: &id, name, proof: &proof, exported: &EXPORTED, request };
-        let chain = lab.authority.admit(&joining, now).unwrap();
-        cluster::keep_member(&directory, &"quic://127.0.0.1:1".parse().unwrap(), &key, &chain).unwrap();
-    };
-    keep("left");
-    let identity = Identity::of_cluster(&directory).unwrap();
+    let identity = Identity::of_cluster(&lab.join(&token, "left")).unwrap();
     let super::Origin::Member(membership) = &identity.0.origin else { panic!("{identity:?}") };
     let own = identity.0.shown.load().member.clone();
     assert_eq!(membership.read(&own).unwrap().member, own);
-    keep("right");
+    lab.join(&token, "right");
     let error = membership.read(&own).unwrap_err();
     assert!(matches!(error, IdentityError::Replaced { .. }), "{error:?}");
     for other in [Member { id: "0".to_owned(), ..own.clone() }, Member { role: Role::Client, ..own }] {
         assert!(membership.read(&other).is_err());
     }
+}
+
+/// The blocking threads of a runtime are where files are used; they are all busy.
+#[test]
+fn packets_do_not_wait_for_the_disk_of_a_renewal() {
+    let lab = Lab::new("disk");
+    let member = Identity::of_cluster(&lab.join(&lab.token(|_| {}), "left")).unwrap();
+    let authority = Identity::of_authority(lab.authority.clone()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let transport = Transport::reaching(member.clone(), &Tuning::default()).unwrap();
+        let (stuck, free) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || free.recv());
+        let mut renewals = [&authority, &member].map(|identity| Box::pin(identity.next_shown(transport.endpoint())));
+        for renewal in &mut renewals {
+            assert!(futures_util::poll!(renewal).is_pending(), "it has used the disk on this thread");
+        }
+        drop(stuck);
+        busy.await.unwrap().unwrap_err();
+        let [of_authority, _] = renewals;
+        of_authority.await.unwrap();
+    });
 }
 
 #[cfg(unix)]
