@@ -47,7 +47,9 @@ pub(crate) fn caller(call: &Call) -> Option<SpanId> {
     let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
     let (trace, span) = (u128::from_str_radix(trace, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
     let is_recorded = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
-    (version != "ff" && trace != 0 && span != 0 && is_recorded).then_some(SpanId { trace, span })
+    // A later version may have more behind it, this one has nothing.
+    let is_whole = version != "00" || parts.next().is_none();
+    (version != "ff" && is_whole && trace != 0 && span != 0 && is_recorded).then_some(SpanId { trace, span })
 }
 
 /// Takes off a call's time what has passed since its header was made.
@@ -160,6 +162,7 @@ mod tests {
             "",
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
             "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-01",
             "00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
             "00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
