@@ -136,10 +136,10 @@ impl Tuning {
         Arc::new(config)
     }
 
-    /// Gives a connection that others have opened all that is theirs.
+    /// Gives a connection that others have opened all that is theirs. The stream of its hello stays open beside those for calls.
     pub(crate) fn let_in(&self, connection: &Connection) {
         connection.set_receive_window(VarInt::from_u32(self.connection_window_bytes));
-        connection.set_max_concurrent_bi_streams(VarInt::from_u32(self.max_streams));
+        connection.set_max_concurrent_bi_streams(VarInt::from_u32(self.max_streams + 1));
     }
 
     fn transport(&self) -> TransportConfig {

@@ -56,7 +56,7 @@ impl Gate {
 /// One stream beside that of the greeting.
 fn narrow() -> NetConfig {
     let mut config = patient();
-    config.tuning.max_streams = 2;
+    config.tuning.max_streams = 1;
     config
 }
 

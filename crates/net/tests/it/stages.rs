@@ -294,7 +294,7 @@ async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     let (here, there): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
     let add = Stage::each("add", |n: &i64| Ok(n + 1));
     let mut narrow = patient();
-    narrow.tuning.max_streams = 2;
+    narrow.tuning.max_streams = 1;
     let app =
         App::new().route("/held", held(&open, &begun)).route("/double", doubling(&there).idempotent().revision(2));
     let worker = Served::start_with(app.route("/add", add), narrow).await;
