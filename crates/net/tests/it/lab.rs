@@ -106,7 +106,9 @@ pub(crate) fn hello(cluster: &str) -> Hello {
 
 /// A counter of an edge that has no labels, and so is there from the start.
 pub(crate) fn total(edge: &Edge, name: &str) -> u64 {
-    let (metrics, start) = (edge.metrics(), format!("callboard_net_{name}_total "));
+    // One of a family is named with its label.
+    let end = if name.ends_with('}') { " " } else { "_total " };
+    let (metrics, start) = (edge.metrics(), format!("callboard_net_{name}{end}"));
     let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
     line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()
 }

@@ -86,6 +86,27 @@ async fn connections_are_so_many_at_most_even_where_they_come_together() {
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
 
+/// It is the node that has no room, and that may be another thing a moment later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_nothing_final() {
+    let mut config = patient();
+    config.max_connections = 1;
+    let served = Served::start_with(app(), config).await;
+    let first = served.client().await;
+    assert_eq!(first.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    let error = builder().start_up_wait(Duration::ZERO).connect(&served.url()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::NobodyThere { .. }), "{error:?}");
+    assert!(error.to_string().contains("too_many: it has as many connections as it takes"), "{error}");
+    let url = served.url();
+    let connecting = tokio::spawn(async move { builder().connect(&url).await });
+    let refusals = || total(&served.edge, r#"connections_refused_total{reason="too_many"}"#);
+    let before = refusals();
+    until(|| refusals() > before).await;
+    first.close().await;
+    let second = connecting.await.unwrap().unwrap();
+    assert_eq!(second.call::<_, String>("/shout", "b".to_owned()).await.unwrap(), "B");
+}
+
 /// From an address of loopback, if the system has more than one.
 async fn connect_from(from: [u8; 4], served: &Served) -> Option<Result<RawPeer, String>> {
     let endpoint = BareEndpoint::serving((from, 0).into(), &IDENTITY).ok()?;
