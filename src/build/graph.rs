@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 
 use callboard_codec::Value;
-use callboard_core::{Pipeline, Stage};
+use callboard_core::Pipeline;
 
 use super::steps;
 use crate::config::{DEFAULT_LABEL, StepPlan};
 
-/// The pipeline of a step, over the stages of the plan. Those that no route uses may be missing.
-pub(super) fn pipeline(step: &StepPlan, stages: &[Option<Stage<Value, Value>>]) -> Pipeline<Value, Value> {
+/// The pipeline of a step, over the stages of the plan, each as a pipeline of its own. Those that no route uses may be missing.
+pub(super) fn pipeline(step: &StepPlan, stages: &[Option<Pipeline<Value, Value>>]) -> Pipeline<Value, Value> {
     let named = |parts: &[(String, StepPlan)]| -> Vec<(String, Pipeline<Value, Value>)> {
         parts.iter().map(|(name, part)| (name.clone(), pipeline(part, stages))).collect()
     };
     let nothing = Pipeline::pass_through();
     match step {
-        StepPlan::Stage(index) => stages[*index].clone().expect("a stage that a route uses is made").into(),
+        StepPlan::Stage(index) => stages[*index].clone().expect("a stage that a route uses is made"),
         StepPlan::Sequence(steps) => steps.iter().fold(nothing, |before, step| before.then(pipeline(step, stages))),
         StepPlan::Ensemble { members, partial: false } => Pipeline::ensemble_named(named(members)),
         StepPlan::Ensemble { members, partial: true } => Pipeline::ensemble_named_partial(named(members)),

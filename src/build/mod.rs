@@ -13,7 +13,7 @@ use std::io;
 use std::path::PathBuf;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
-use callboard_core::{App, RouteSpec, Stage};
+use callboard_core::{App, Pipeline, RouteSpec, Stage};
 
 use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
 
@@ -79,11 +79,12 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
         is_used.then(|| Part::build(plan, stage)).transpose()
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
-    let stages: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.stage.clone())).collect();
+    let stages: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.pipeline.clone())).collect();
     let route = |route: &RoutePlan| {
         let types = Types(&parts);
         let needs = types.needs(&route.steps.value, None);
-        let (input, example) = needs.map_or_else(|| (DataType::value(), None), |needs| (needs.input, needs.example));
+        let (input, example) =
+            needs.map_or_else(|| (unknown_input(plan, route), None), |needs| (needs.input, needs.example));
         let output = types.gives(&route.steps.value, Some(input.clone())).unwrap_or_else(DataType::value);
         let mut spec = route_spec(route, &stages, input.clone(), output);
         if let Some(summary) = &route.summary {
@@ -100,11 +101,23 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
     plan.routes.iter().map(route).collect()
 }
 
+/// Anything; with a word for people on who knows more, where that is another node.
+fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
+    let stages = route.steps.value.stages();
+    match stages.iter().any(|index| plan.stages[*index].kind.is_elsewhere()) {
+        true => part::known_elsewhere("what this route takes is known to the nodes that run its stages"),
+        false => DataType::value(),
+    }
+}
+
 /// The same app without what its stages do: for pictures, which need no model.
 pub fn sketch(plan: &Plan) -> App {
     let stages = plan.stages.iter().map(|stage| {
+        if stage.kind.is_elsewhere() {
+            return Some(Pipeline::elsewhere(&stage.name.value));
+        }
         let hollow = Stage::each(stage.name.value.as_str(), |item: &Value| Ok(item.clone()));
-        Some(with_knobs(hollow, stage))
+        Some(with_knobs(hollow, stage).into())
     });
     let stages: Vec<_> = stages.collect();
     let route = |route| route_spec(route, &stages, DataType::value(), DataType::value());
@@ -113,7 +126,7 @@ pub fn sketch(plan: &Plan) -> App {
 
 fn route_spec(
     route: &RoutePlan,
-    stages: &[Option<Stage<Value, Value>>],
+    stages: &[Option<Pipeline<Value, Value>>],
     input: DataType,
     output: DataType,
 ) -> RouteSpec {

@@ -1,47 +1,65 @@
 //! One stage of a plan, made: which crate makes which kind, and what the stage takes and gives.
 
-use callboard_codec::{DataType, Value};
-use callboard_core::{Rows as _, Stage};
+use callboard_codec::{DataType, RawBody, Value};
+use callboard_core::{Pipeline, Rows as _, Stage};
 use callboard_stages::{ConfigError as StageError, image, labels};
+use serde_json::json;
 
 use super::BuildError;
-use crate::config::{ConfigError, CostUnit, Plan, Source, StageKind, StagePlan};
+use super::types::Needs;
+use crate::config::{ConfigError, CostUnit, ElsewhereConfig, Plan, Source, StageKind, StagePlan};
 
 /// A stage with the types of its items.
 pub(super) struct Part {
-    pub(super) stage: Stage<Value, Value>,
-    pub(super) input: DataType,
+    pub(super) pipeline: Pipeline<Value, Value>,
+    /// What it takes, with an item that fits where one can be made up. `None`: that is not known here.
+    pub(super) needs: Option<Needs>,
     pub(super) output: DataType,
-    /// An item that fits, where one can be made up.
-    pub(super) example: Option<Value>,
 }
 
 impl Part {
     /// Makes the stage and turns its knobs as planned.
     pub(super) fn build(plan: &Plan, planned: &StagePlan) -> Result<Self, BuildError> {
-        let part = match &planned.kind {
-            StageKind::Image(config) => Self {
-                stage: image::stage(&planned.name.value, config).map_err(|error| refused(plan, planned, error))?,
-                input: image::input_type(config),
-                output: image::output_type(config),
-                example: None,
-            },
+        let name = &planned.name.value;
+        let part = |stage, input, output| Self {
+            pipeline: with_knobs(stage, planned).into(),
+            needs: Some(Needs { input, example: None }),
+            output,
+        };
+        match &planned.kind {
+            StageKind::Image(config) => {
+                let stage = image::stage(name, config).map_err(|error| refused(plan, planned, error))?;
+                Ok(part(stage, image::input_type(config), image::output_type(config)))
+            }
             #[cfg(feature = "onnx")]
-            StageKind::Onnx(config) => model::part(plan, planned, config.clone())?,
+            StageKind::Onnx(config) => model::part(plan, planned, config.clone()),
             StageKind::Labels(config) => {
                 let mut config = config.clone();
                 config.names_file = config.names_file.map(|path| plan.target.base().join(path));
-                Self {
-                    stage: labels::stage(&planned.name.value, &config)
-                        .map_err(|error| refused(plan, planned, error))?,
-                    input: labels::input_type(&config),
-                    output: labels::output_type(&config),
-                    example: None,
-                }
+                let stage = labels::stage(name, &config).map_err(|error| refused(plan, planned, error))?;
+                Ok(part(stage, labels::input_type(&config), labels::output_type(&config)))
             }
-        };
-        Ok(Self { stage: with_knobs(part.stage, planned), ..part })
+            StageKind::Elsewhere(config) => Ok(elsewhere(name, config)),
+        }
     }
+}
+
+/// A stage of other nodes: what it takes and gives they know.
+fn elsewhere(name: &str, config: &ElsewhereConfig) -> Part {
+    let known = |what| known_elsewhere(&format!("what stage `{name}` {what} is known to the nodes that run it"));
+    let needs = config.field.as_ref().map(|field| {
+        let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
+        Needs { input: known("takes").with_raw_body(raw_body), example: None }
+    });
+    Part { pipeline: Pipeline::elsewhere(name), needs, output: known("gives") }
+}
+
+/// Bodies that are no values.
+const FILES: [&str; 4] = ["image/*", "audio/*", "video/*", "application/octet-stream"];
+
+/// Anything, with a word for people on who knows more.
+pub(super) fn known_elsewhere(words: &str) -> DataType {
+    DataType::value().with_name("Elsewhere").with_schema(json!({ "description": words }))
 }
 
 /// Turns the knobs of a stage as planned.
@@ -94,7 +112,7 @@ mod model {
     use callboard_codec::{DType, Map, Value};
     use callboard_onnx::{Axis, BatchAxis, Model, OnnxConfig, Signature, TensorSpec};
 
-    use super::{BuildError, Part, Plan, StagePlan};
+    use super::{BuildError, Needs, Part, Plan, StagePlan, with_knobs};
 
     /// A picture of 32 by 32 in one colour: what still fits a page of documentation.
     const MAX_EXAMPLE_ELEMENTS: usize = 1024;
@@ -107,10 +125,9 @@ mod model {
             BuildError::Model { place, source: Box::new(source) }
         })?;
         Ok(Part {
-            stage: callboard_onnx::stage(name, &model),
-            input: model.input_type(),
+            pipeline: with_knobs(callboard_onnx::stage(name, &model), planned).into(),
+            needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
-            example: zeros(model.signature()),
         })
     }
 

@@ -29,10 +29,7 @@ impl Types<'_> {
     /// What `step` needs when its result goes to something that needs `after`. `None`: anything, as far as is known.
     pub(super) fn needs(&self, step: &StepPlan, after: Option<Needs>) -> Option<Needs> {
         match step {
-            StepPlan::Stage(index) => {
-                let part = self.part(*index);
-                Some(Needs { input: part.input.clone(), example: part.example.clone() })
-            }
+            StepPlan::Stage(index) => self.part(*index).needs.clone(),
             StepPlan::Sequence(steps) => steps.iter().rev().fold(after, |after, step| self.needs(step, after)),
             StepPlan::Ensemble { members, partial } => {
                 let members = members.iter().map(|(_, member)| self.needs(member, None)).collect();

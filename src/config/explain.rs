@@ -80,6 +80,9 @@ fn stage_title(stage: &StagePlan) -> String {
 fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     let own = stage.own.iter();
     let own = own.map(|key| Row::new(&key.key, key.text.clone(), &Source::File { line: key.line }));
+    if stage.kind.is_elsewhere() {
+        return own.chain([Row::of(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
+    }
     let common = [
         Row::of(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM, &stage.max_batch_size),
         Row::of(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),

@@ -248,7 +248,11 @@ impl fmt::Display for Shown<'_> {
     /// As the plans of programs are shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
-            StepPlan::Stage(index) => f.write_str(&self.stages[*index].name.value),
+            StepPlan::Stage(index) => {
+                let StagePlan { name, kind, .. } = &self.stages[*index];
+                f.write_str(if kind.is_elsewhere() { "↗" } else { "" })?;
+                f.write_str(&name.value)
+            }
             StepPlan::Sequence(steps) if steps.is_empty() => f.write_str("·"),
             StepPlan::Sequence(steps) => self.separated(f, steps.iter().map(|step| (None, step)), " → "),
             StepPlan::Ensemble { members, partial } => {

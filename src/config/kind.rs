@@ -9,6 +9,7 @@ use callboard_stages::image::ImageConfig;
 use callboard_stages::labels::LabelsConfig;
 
 use super::document::Section;
+use super::elsewhere::{self, ElsewhereConfig};
 use super::error::ConfigError;
 use super::nearest::Hint;
 use super::own_keys;
@@ -24,9 +25,11 @@ pub enum StageKind {
     Onnx(OnnxConfig),
     /// Turns scores into labels.
     Labels(LabelsConfig),
+    /// Is run by other nodes only.
+    Elsewhere(ElsewhereConfig),
 }
 
-const KINDS: [&str; 3] = ["image", "onnx", "labels"];
+const KINDS: [&str; 4] = ["image", "onnx", "labels", "elsewhere"];
 
 impl StageKind {
     /// Reads the kind and its keys. `common` are the keys that belong to no kind.
@@ -39,6 +42,7 @@ impl StageKind {
             #[cfg(not(feature = "onnx"))]
             "onnx" => Err(ConfigError::Unavailable { place: section.place(), kind: "onnx", feature: "onnx" }),
             "labels" => own_keys::read(section, common).map(Self::Labels),
+            "elsewhere" => elsewhere::read(section).map(Self::Elsewhere),
             _ => Err(ConfigError::UnknownName {
                 place: section.get("kind").map_or_else(|| section.place(), |entry| entry.place()),
                 what: "stage kind",
@@ -61,11 +65,17 @@ impl StageKind {
         Err(ConfigError::Target { path: path.to_owned(), problem })
     }
 
+    /// Whether this node runs none of it, and only calls it on others.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Elsewhere(_))
+    }
+
     /// What may be done with an entry whose worker did not survive it, unless the file says something else: all kinds are
-    /// functions of their items, so they may run them again.
+    /// functions of their items, so they may run them again. What is said of a stage elsewhere is said where it runs.
     pub(crate) fn contract(&self) -> Contract {
         match self {
-            Self::Image(_) | Self::Labels(_) => Contract::Pure,
+            Self::Image(_) | Self::Labels(_) | Self::Elsewhere(_) => Contract::Pure,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => Contract::Pure,
         }
@@ -77,14 +87,14 @@ impl StageKind {
             Self::Image(_) => true,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => true,
-            Self::Labels(_) => false,
+            Self::Labels(_) | Self::Elsewhere(_) => false,
         }
     }
 
     /// Whether items may differ in what they cost, and have a first axis that tells it.
     pub(crate) fn has_rows(&self) -> bool {
         match self {
-            Self::Image(_) | Self::Labels(_) => false,
+            Self::Image(_) | Self::Labels(_) | Self::Elsewhere(_) => false,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => true,
         }
@@ -98,6 +108,7 @@ impl StageKind {
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => "onnx",
             Self::Labels(_) => "labels",
+            Self::Elsewhere(_) => "elsewhere",
         }
     }
 }

@@ -14,6 +14,7 @@
 //! [`Source`]. Every error is one line that names place, key and expectation; an unknown key names the nearest one.
 
 mod document;
+mod elsewhere;
 mod error;
 mod explain;
 mod form;
@@ -29,6 +30,7 @@ mod source;
 mod stage;
 mod units;
 
+pub use elsewhere::ElsewhereConfig;
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;
 pub use form::{AdminAddress, SecretSource};

@@ -177,23 +177,34 @@ impl Plan {
         };
         drop(document);
         let plan = Self { target, settings, stages, routes };
-        plan.check_splits()?;
+        plan.check_alone()?;
         Ok(plan)
     }
 
-    /// Calls are divided between nodes; where there are no others, whoever wrote a split believes in a trial that does not take place.
-    fn check_splits(&self) -> Result<(), ConfigError> {
-        let is_alone = self.settings.quic.value.is_none() && self.settings.join.value.is_empty();
-        match self.stages.iter().find(|stage| is_alone && !stage.split.value.is_empty()) {
-            None => Ok(()),
-            Some(stage) => Err(ConfigError::Rejected {
-                place: self.place(&stage.split.source, format!("stage `{}`: {SPLIT}", stage.name.value)),
-                message: format!(
-                    "it has no effect on a node without others: neither {} (--{}) nor {} (--{}) is set",
-                    QUIC.name.key, QUIC.name.flag, JOIN.name.key, JOIN.name.flag
-                ),
-            }),
+    /// What needs other nodes is refused where there are none: nobody would ever run a stage elsewhere, and whoever wrote a split
+    /// believes in a trial that does not take place.
+    fn check_alone(&self) -> Result<(), ConfigError> {
+        if self.settings.quic.value.is_some() || !self.settings.join.value.is_empty() {
+            return Ok(());
         }
+        let neither = format!(
+            "neither {} (--{}) nor {} (--{}) is set",
+            QUIC.name.key, QUIC.name.flag, JOIN.name.key, JOIN.name.flag
+        );
+        for stage in &self.stages {
+            let name = &stage.name;
+            if stage.kind.is_elsewhere() {
+                let place = self.place(&name.source, format!("stage `{}`", name.value));
+                let message = format!("kind `elsewhere` is for a node that has others: {neither}");
+                return Err(ConfigError::Rejected { place, message });
+            }
+            if !stage.split.value.is_empty() {
+                let place = self.place(&stage.split.source, format!("stage `{}`: {SPLIT}", name.value));
+                let message = format!("it has no effect on a node without others: {neither}");
+                return Err(ConfigError::Rejected { place, message });
+            }
+        }
+        Ok(())
     }
 
     /// Where to point at in a message about something that came from `source`.

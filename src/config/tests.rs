@@ -498,3 +498,78 @@ fn a_picture_of_a_plan_has_the_steps_that_its_explanation_has() {
     let shown = plan.steps_of(&plan.routes[0]).to_string();
     assert_eq!(crate::build::sketch(&plan).diagram().to_string(), format!("/digits: {shown}\n"));
 }
+
+const GATEWAY: &str = r#"
+[[stage]]
+name = "digits"
+kind = "elsewhere"
+
+[[route]]
+path = "/digits"
+stages = "digits"
+"#;
+
+fn gateway(keys: &str) -> Result<Plan, String> {
+    let text = GATEWAY.replacen("\n\n[[route]]", &format!("\n{keys}\n[[route]]"), 1);
+    plan_with(&text, &[("join", "127.0.0.1:4433")], &[])
+}
+
+#[test]
+fn a_stage_elsewhere_has_a_field_and_a_split_and_nothing_that_is_set_where_it_runs() {
+    let plan = gateway("field = \"image\"\nsplit = { 1 = 9, 2 = 1 }").unwrap();
+    assert!(matches!(&plan.stages[0].kind, StageKind::Elsewhere(config) if config.field.as_deref() == Some("image")));
+    assert_eq!(plan.stages[0].split.value, [(1, 9), (2, 1)]);
+    let shown = Explanation(&plan).to_string();
+    let stage: Vec<&str> = shown.lines().skip_while(|line| *line != "stage digits (elsewhere)").take(4).collect();
+    let expected = ["  field  \"image\"           line 5", "  split  { 1 = 9, 2 = 1 }  line 6", ""];
+    assert_eq!(stage[1..], expected, "{shown}");
+    assert!(shown.contains("  stages          ↗digits  "), "{shown}");
+
+    let batches = "the nodes that run it form its batches: set it there";
+    let workers = "its workers are on the nodes that run it: set it there";
+    let queues = "its calls wait on the nodes that run it: set it there";
+    let cases = [
+        ("max_batch_size = 8", batches),
+        ("max_delay = \"1ms\"", batches),
+        ("cost = \"rows\"", batches),
+        ("max_cost = 8", batches),
+        ("replicas = 2", workers),
+        ("affinity = [0]", workers),
+        ("max_abandoned_threads = 1", workers),
+        ("queue = 8", queues),
+        ("ageing = \"1s\"", queues),
+        ("contract = \"pure\"", "the nodes that run it say whether it may be run again: set it there"),
+        ("revision = 1", "the nodes that run it say which one they run; `split` divides its calls between them"),
+        (
+            "timeout = \"1s\"",
+            "its code runs on other nodes: set it there, or the `timeout` of the route, which holds wherever its stages run",
+        ),
+    ];
+    for (written, why) in cases {
+        let key = written.split(' ').next().unwrap();
+        let expected = format!(
+            "dir/callboard.toml:5: stage `digits`: {key}: it has no effect on stages of kind `elsewhere`: {why}"
+        );
+        assert_eq!(gateway(written).unwrap_err(), expected);
+    }
+    let place = "dir/callboard.toml:5: stage `digits`";
+    let others = [
+        ("model = \"digits.onnx\"", "unknown key `model`; known: name, kind, field, split"),
+        ("fild = \"image\"", "unknown key `fild`; did you mean `field`?"),
+    ];
+    for (written, expected) in others {
+        assert_eq!(gateway(written).unwrap_err(), format!("{place}: {expected}"));
+    }
+    let empty = gateway("field = \"\"").unwrap_err();
+    assert!(empty.starts_with(&format!("{place}: field: expected the name of a field")), "{empty}");
+}
+
+#[test]
+fn a_stage_elsewhere_on_a_node_without_others_is_refused() {
+    let expected = "dir/callboard.toml:3: stage `digits`: kind `elsewhere` is for a node that has others: neither quic.listen \
+                    (--quic) nor quic.join (--join) is set";
+    assert_eq!(plan(GATEWAY).unwrap_err(), expected);
+    for flag in ["quic", "join"] {
+        plan_with(GATEWAY, &[(flag, "127.0.0.1:4433")], &[]).unwrap();
+    }
+}

@@ -10,6 +10,7 @@ mod call;
 mod check;
 mod cluster;
 mod digits;
+mod elsewhere;
 mod examples;
 mod graph;
 mod https;

@@ -323,10 +323,10 @@ impl RouteSpec {
         self.name.as_str()
     }
 
-    /// Its stages in order.
+    /// Its stages in order, wherever they run.
     #[must_use]
     pub fn stages(&self) -> Vec<StageName> {
-        self.graph.stages().into_iter().map(|spec| spec.name().clone()).collect()
+        self.graph.stage_names(|spec| spec.name())
     }
 }
 

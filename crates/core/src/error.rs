@@ -274,7 +274,8 @@ impl CallError {
         self.0.details.as_ref()
     }
 
-    /// For [`ErrorKind::Overloaded`]: when a retry may fit, from the measured drain rate.
+    /// When a retry may succeed: for [`ErrorKind::Overloaded`] from the measured drain rate, for [`ErrorKind::Unavailable`] when other
+    /// nodes are looked for again.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after

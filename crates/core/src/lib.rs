@@ -84,8 +84,9 @@ pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES,
 pub use id::{FlightId, RouteName, StageName};
 pub use metrics::{RouteStatistics, StageStatistics};
 pub use node::{
-    ActorDescription, AlreadyJoined, BlockingNode, CallDescription, Description, Drained, Health, Node, NodeHandle,
-    ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
+    ActorDescription, AlreadyJoined, BlockingNode, CallDescription, Description, Drained, ElsewhereHealth, Health,
+    Node, NodeHandle, ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth,
+    StagePart,
 };
 pub use pipeline::{
     Choice, Elsewhere, FromElsewhere, MemberError, Members, Pipeline, StageCall, StageLoad, StageOutputs, StageReply,

@@ -158,8 +158,14 @@ impl fmt::Display for Shown<'_> {
                 text(&stage["restarts"]),
             ]);
         }
+        for stage in items(&health["elsewhere"]) {
+            let state = if stage["ready"] == true { "elsewhere" } else { "unreachable" };
+            let mut row = std::array::from_fn(|_| "-".to_owned());
+            (row[0], row[1]) = (text(&stage["name"]), state.to_owned());
+            stages.row(row);
+        }
         write!(f, "{stages}")?;
-        for stage in items(&node["stages"]) {
+        for stage in items(&node["stages"]).iter().chain(items(&health["elsewhere"])) {
             if let Some(reason) = stage["reason"].as_str() {
                 write!(f, "\n{}: {reason}", text(&stage["name"]))?;
             }

@@ -67,6 +67,11 @@ impl Gateway {
         self.beyond.set(Arc::new(beyond)).is_ok()
     }
 
+    /// The other nodes, if this one has joined some.
+    pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
+        self.beyond.get()
+    }
+
     pub(crate) fn drain(&self) {
         self.ledger.lock().drain();
     }
@@ -143,7 +148,7 @@ impl Admission {
 
     /// The other nodes, where its stages may run as well.
     pub(crate) fn beyond(&self) -> Option<Arc<Beyond>> {
-        self.gateway.beyond.get().cloned()
+        self.gateway.beyond().cloned()
     }
 
     /// The number of this call on this node.

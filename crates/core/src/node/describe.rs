@@ -27,13 +27,15 @@ const LISTED_CALLS: usize = 16;
 pub struct Health {
     /// The process answers.
     pub live: bool,
-    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, no group of actors has given up,
-    /// and the node is not draining.
+    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, every stage that runs on other nodes
+    /// only is run by one that can be reached, no group of actors has given up, and the node is not draining.
     pub ready: bool,
     /// The node is about to end: it is not offered any more, or takes nothing new already.
     pub draining: bool,
     /// Each stage.
     pub stages: Vec<StageHealth>,
+    /// Each stage that runs on other nodes only.
+    pub elsewhere: Vec<ElsewhereHealth>,
     /// The actors whose group has given up.
     pub failed_actors: Vec<String>,
 }
@@ -49,6 +51,18 @@ pub struct StageHealth {
     /// Why, where there is something to say.
     pub reason: Option<String>,
     /// Whether it takes calls: ready or degraded, with a replica that is up.
+    pub ready: bool,
+}
+
+/// How it is about a stage that runs on other nodes only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ElsewhereHealth {
+    /// Which stage.
+    pub name: StageName,
+    /// Why it takes no calls, where it takes none.
+    pub reason: Option<String>,
+    /// Whether a node that runs it can be reached.
     pub ready: bool,
 }
 
@@ -218,9 +232,28 @@ impl Shared {
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
         let failed = |actor: &Arc<ActorStatus>| (actor.life().0 == ActorState::Failed).then(|| actor.name().to_owned());
         let failed_actors: Vec<String> = self.directory.statuses().iter().filter_map(failed).collect();
-        let well = failed_actors.is_empty() && stages.iter().all(|stage| stage.ready);
-        let ready = live && !draining && well;
-        Health { live, ready, draining, stages, failed_actors }
+        let elsewhere = self.elsewhere_health(&table);
+        let all_run = stages.iter().all(|stage| stage.ready) && elsewhere.iter().all(|stage| stage.ready);
+        let ready = live && !draining && failed_actors.is_empty() && all_run;
+        Health { live, ready, draining, stages, elsewhere, failed_actors }
+    }
+
+    /// Of the routes that take calls, each stage once.
+    fn elsewhere_health(&self, table: &Table) -> Vec<ElsewhereHealth> {
+        let beyond = self.gateway.beyond();
+        let mut told: Vec<ElsewhereHealth> = Vec::new();
+        for name in table.routes().iter().flat_map(|route| route.graph().elsewhere()) {
+            if !told.iter().any(|stage| stage.name == *name) {
+                let reason = match beyond {
+                    None => Some("this node has not joined others"),
+                    Some(beyond) if beyond.0.offers(name.as_str()) => None,
+                    Some(_) => Some("no node that runs it can be reached"),
+                };
+                let (ready, reason) = (reason.is_none(), reason.map(str::to_owned));
+                told.push(ElsewhereHealth { name: name.clone(), reason, ready });
+            }
+        }
+        told
     }
 
     pub(crate) fn describe(&self) -> Description {

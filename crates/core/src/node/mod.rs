@@ -24,8 +24,8 @@ use crate::worker::Watchdog;
 
 pub use blocking::BlockingNode;
 pub use describe::{
-    ActorDescription, CallDescription, Description, Health, ReplicaDescription, RestartDescription, RouteDescription,
-    StageDescription, StageHealth, StagePart,
+    ActorDescription, CallDescription, Description, ElsewhereHealth, Health, ReplicaDescription, RestartDescription,
+    RouteDescription, StageDescription, StageHealth, StagePart,
 };
 pub use handle::{AlreadyJoined, NodeHandle};
 pub(crate) use root::RootMessage;

@@ -74,18 +74,39 @@ impl<S> Graph<S> {
 
     /// The stages in the order in which they were written; a stage that is used twice comes twice.
     pub(crate) fn stages(&self) -> Vec<&S> {
-        let mut stages = Vec::new();
-        self.collect_stages(&mut stages);
-        stages
+        let steps = self.single_steps().into_iter();
+        steps.filter_map(|step| if let Self::Stage(stage) = step { Some(stage) } else { None }).collect()
     }
 
-    fn collect_stages<'a>(&'a self, stages: &mut Vec<&'a S>) {
+    /// The stages that run on other nodes only, in the same order.
+    pub(crate) fn elsewhere(&self) -> Vec<&StageName> {
+        let steps = self.single_steps().into_iter();
+        steps.filter_map(|step| if let Self::Elsewhere(name) = step { Some(name) } else { None }).collect()
+    }
+
+    /// The names of all stages, wherever they run, in the same order.
+    pub(crate) fn stage_names<'a>(&'a self, name: impl Fn(&'a S) -> &'a StageName) -> Vec<StageName> {
+        let named = |step: &'a Self| match step {
+            Self::Stage(stage) => Some(name(stage).clone()),
+            Self::Elsewhere(name) => Some(name.clone()),
+            _ => None,
+        };
+        self.single_steps().into_iter().filter_map(named).collect()
+    }
+
+    /// The steps that consist of no others.
+    fn single_steps(&self) -> Vec<&Self> {
+        let mut steps = Vec::new();
+        self.collect_single_steps(&mut steps);
+        steps
+    }
+
+    fn collect_single_steps<'a>(&'a self, steps: &mut Vec<&'a Self>) {
         match self {
-            Self::Stage(stage) => stages.push(stage),
-            Self::Map { .. } | Self::Ask { .. } | Self::Elsewhere(_) => {}
+            Self::Stage(_) | Self::Elsewhere(_) | Self::Map { .. } | Self::Ask { .. } => steps.push(self),
             Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
                 for part in parts {
-                    part.collect_stages(stages);
+                    part.collect_single_steps(steps);
                 }
             }
         }

@@ -217,10 +217,16 @@ impl Route {
         self.graph.stages().into_iter().map(held).fold(0, usize::saturating_add)
     }
 
-    /// Its stages in order.
+    /// Its stages in order, wherever they run.
     #[must_use]
     pub fn stages(&self) -> Vec<StageName> {
-        self.graph.stages().into_iter().map(|pool| pool.name().clone()).collect()
+        self.graph.stage_names(|pool| pool.name())
+    }
+
+    /// Those of them that run on other nodes only.
+    #[must_use]
+    pub fn stages_elsewhere(&self) -> Vec<StageName> {
+        self.graph.elsewhere().into_iter().cloned().collect()
     }
 }
 

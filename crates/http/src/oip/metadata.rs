@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use super::model::Model;
 use super::request::{MAX_ROWS, full_shape};
 use super::signature::{Field, Signature};
+use crate::pages::unreachable;
 
 /// What clients may use of the protocol beyond its core.
 const EXTENSIONS: [&str; 10] = [
@@ -104,7 +105,10 @@ pub(super) fn unready(health: &Health, route: &Route) -> Option<String> {
         return Some("the node is draining".to_owned());
     }
     let stages = route.stages();
-    let unready = health.stages.iter().find(|stage| !stage.ready && stages.contains(&stage.name))?;
+    let Some(unready) = health.stages.iter().find(|stage| !stage.ready && stages.contains(&stage.name)) else {
+        let elsewhere = route.stages_elsewhere();
+        return health.elsewhere.iter().filter(|stage| elsewhere.contains(&stage.name)).find_map(unreachable);
+    };
     let state = unready.state.as_str();
     Some(match &unready.reason {
         Some(reason) => format!("stage `{}` is {state}: {reason}", unready.name),

@@ -1,13 +1,14 @@
 //! `/livez` and `/readyz`, for orchestrators.
 //!
 //! Live: the process answers; a restart would not help. Ready: traffic may come. A node that drains is live and not ready, so
-//! that it is taken out of service and not killed. Not ready is a problem document (503) that names the stages and reasons.
+//! that it is taken out of service and not killed; so is one whose stages run on other nodes while it reaches none that runs them.
+//! Not ready is a problem document (503) that names the stages and reasons.
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use callboard_codec::Value;
-use callboard_core::{ErrorKind, Health, StageHealth};
+use callboard_core::{ElsewhereHealth, ErrorKind, Health, StageHealth};
 
 use super::Sources;
 use crate::error::ApiError;
@@ -28,7 +29,10 @@ pub(super) async fn ready(State(sources): State<Sources>) -> Response {
     }
     let reasons = match health.draining {
         true => "the node is draining".to_owned(),
-        false => health.stages.iter().filter_map(reason).collect::<Vec<_>>().join("; "),
+        false => {
+            let elsewhere = health.elsewhere.iter().filter_map(unreachable);
+            health.stages.iter().filter_map(reason).chain(elsewhere).collect::<Vec<_>>().join("; ")
+        }
     };
     unavailable(&health, reasons).into_response()
 }
@@ -45,4 +49,10 @@ fn reason(stage: &StageHealth) -> Option<String> {
         (_, Some(reason)) => Some(format!("stage `{name}` is {}: {reason}", state.as_str())),
         (_, None) => Some(format!("stage `{name}` is {}", state.as_str())),
     }
+}
+
+/// Why a stage that runs on other nodes only keeps the node from being ready, if it does.
+pub(crate) fn unreachable(stage: &ElsewhereHealth) -> Option<String> {
+    let ElsewhereHealth { name, reason, .. } = stage;
+    reason.as_ref().map(|reason| format!("stage `{name}` runs elsewhere: {reason}"))
 }

@@ -17,6 +17,7 @@ use axum::routing::get;
 use callboard_core::LocalClient;
 
 use self::document::DocumentCache;
+pub(crate) use self::health::unreachable;
 use crate::error::ApiError;
 use crate::metrics::EdgeMetrics;
 use crate::openapi::ApiInfo;

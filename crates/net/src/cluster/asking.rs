@@ -18,6 +18,10 @@ use super::weigh::{Weight, better_of_two, left_out, of_session};
 use crate::client::{Answer, ROOM_WAIT, Room, Talk, no_room, not_started, unreadable};
 use crate::convert;
 
+/// What callers are told to wait who found no node. Links that are lost are tried again after a tenth of it, and every five seconds in
+/// the end.
+const LOOKED_FOR_AGAIN: Duration = Duration::from_secs(1);
+
 /// What was told in the end, of how many stages, and by whom where that is recorded.
 struct Told {
     came: Came,
@@ -116,8 +120,26 @@ impl Inner {
                 break;
             }
         }
-        Err(last
-            .unwrap_or_else(|| not_started(format!("no node can be reached that runs the stage `{}`", call.stage()))))
+        Err(come_again(last.unwrap_or_else(|| self.nobody(&call, streams)), &call))
+    }
+
+    /// That there is nobody to ask: whoever reads it should know whether a node is missing, or its name is another one.
+    fn nobody(&self, call: &StageCall, streams: bool) -> CallError {
+        let stage = call.stage();
+        if !self.candidates(stage, Some(!streams), Instant::now()).is_empty() {
+            let form = if streams { "with one output" } else { "with a stream" };
+            return not_started(format!(
+                "the nodes that run the stage `{stage}` answer {form}, and it was called as if not"
+            ));
+        }
+        let linked = self.peers.load().iter().filter(|peer| peer.is_linked()).count();
+        not_started(match linked {
+            0 => format!("no node can be reached that runs the stage `{stage}`: none is linked"),
+            1 => format!("no node can be reached that runs the stage `{stage}`: the one that is linked does not"),
+            _ => format!(
+                "no node can be reached that runs the stage `{stage}`: none of the {linked} that are linked does"
+            ),
+        })
     }
 
     /// Asks one peer, and remembers how it did.
@@ -222,6 +244,17 @@ impl Inner {
         offered.extend(candidates.iter().map(|candidate| candidate.revision));
         split.draw(session.map(SessionKey::number), |revision| offered.contains(&revision))
     }
+}
+
+/// Nobody had the call: its first stage is where it stands, and a node that comes back is linked at the next try.
+fn come_again(error: CallError, call: &StageCall) -> CallError {
+    if error.kind() != ErrorKind::Unavailable || !error.is_retryable() {
+        return error;
+    }
+    let mut parts = error.into_parts();
+    parts.stage = parts.stage.or_else(|| call.stages.first().cloned());
+    parts.retry_after = parts.retry_after.or(Some(LOOKED_FOR_AGAIN));
+    parts.into()
 }
 
 /// How many of the call's stages this peer runs in one go, and whether all of those may be run again.

@@ -49,7 +49,37 @@ async fn without_a_node_that_runs_it_a_stage_is_unavailable_and_nothing_was_star
     let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("double")), &[]).await;
     let error = gateway.call(4).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false), "{error}");
-    assert!(error.message().contains("`double`"), "{error}");
+    assert!(error.message().contains("`double`") && error.message().ends_with("none is linked"), "{error}");
+    assert_eq!(error.stage(), Some("double"));
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "it may be there in a moment");
+}
+
+/// Whoever wrote another name than the worker has should not look for a lost connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() {
+    let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
+    let app = App::new().route("/run", Pipeline::<i64, i64>::elsewhere("duoble"));
+    let gateway = Member::start(app, &[&worker.edge]).await;
+    gateway.is_linked_to(1).await;
+    let error = gateway.call(4).await.unwrap_err();
+    assert!(error.message().ends_with("runs the stage `duoble`: the one that is linked does not"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_ready_while_each_stage_that_only_others_run_is_run_by_one_of_them() {
+    let app = || App::new().route("/run", Pipeline::<i64, i64>::elsewhere("double"));
+    let alone = app().start().await.unwrap();
+    assert_eq!(alone.health().elsewhere[0].reason.as_deref(), Some("this node has not joined others"));
+
+    let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
+    let gateway = Member::start(app(), &[&worker.edge]).await;
+    let health = || gateway.served.node.health();
+    until(|| health().ready).await;
+    assert!(health().elsewhere.iter().all(|stage| stage.ready && stage.reason.is_none()), "{:?}", health());
+    drop(worker);
+    until(|| !health().ready).await;
+    assert!(health().live, "it would not be better for a restart");
+    assert_eq!(health().elsewhere[0].reason.as_deref(), Some("no node that runs it can be reached"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

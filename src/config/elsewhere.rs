@@ -1,0 +1,65 @@
+//! Stages that only other nodes run: the keys of that kind, and which of the common ones would do nothing here.
+//!
+//! Nothing is loaded for such a stage and nothing waits for it on this node: its queue, batches and workers are those of the node that
+//! runs it, and are set there.
+
+use super::document::Section;
+use super::error::ConfigError;
+use super::setting::stage::{
+    AFFINITY, AGEING, CONTRACT, COST, MAX_ABANDONED_THREADS, MAX_BATCH_SIZE, MAX_COST, MAX_DELAY, QUEUE, REPLICAS,
+    REVISION, SPLIT, TIMEOUT,
+};
+
+/// The keys of kind `elsewhere`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ElsewhereConfig {
+    /// The field of the item under which a body goes that is a file, such as a picture: what its stage calls it on the node that runs
+    /// it. Without it such bodies are refused, as nothing is known of what the stage takes.
+    pub field: Option<String>,
+}
+
+const BATCHES: &str = "the nodes that run it form its batches: set it there";
+const WORKERS: &str = "its workers are on the nodes that run it: set it there";
+const QUEUES: &str = "its calls wait on the nodes that run it: set it there";
+
+/// Why each of the common keys does nothing, in the order of the documentation.
+const WITHOUT_EFFECT: [(&str, &str); 12] = [
+    (MAX_BATCH_SIZE, BATCHES),
+    (MAX_DELAY, BATCHES),
+    (REPLICAS, WORKERS),
+    (QUEUE, QUEUES),
+    (CONTRACT, "the nodes that run it say whether it may be run again: set it there"),
+    (AGEING, QUEUES),
+    (REVISION, "the nodes that run it say which one they run; `split` divides its calls between them"),
+    (
+        TIMEOUT,
+        "its code runs on other nodes: set it there, or the `timeout` of the route, which holds wherever its stages run",
+    ),
+    (MAX_ABANDONED_THREADS, WORKERS),
+    (AFFINITY, WORKERS),
+    (COST, BATCHES),
+    (MAX_COST, BATCHES),
+];
+
+const FIELD: &str = "field";
+const KNOWN: [&str; 4] = ["name", "kind", FIELD, SPLIT];
+
+/// Reads the keys of the kind, and refuses the first other one.
+pub(crate) fn read(section: &Section<'_>) -> Result<ElsewhereConfig, ConfigError> {
+    if let Some(key) = section.keys().into_iter().find(|key| !KNOWN.contains(key)) {
+        return Err(refused(section, key));
+    }
+    let field = section.get(FIELD).map(|entry| entry.text("the name of a field")).transpose()?;
+    Ok(ElsewhereConfig { field: field.map(|field| field.value) })
+}
+
+fn refused(section: &Section<'_>, key: &str) -> ConfigError {
+    let without_effect = WITHOUT_EFFECT.iter().find(|(common, _)| *common == key);
+    match without_effect.and_then(|(_, why)| Some((section.get(key)?.place(), why))) {
+        Some((place, why)) => {
+            ConfigError::Rejected { place, message: format!("it has no effect on stages of kind `elsewhere`: {why}") }
+        }
+        None => section.deny_unknown(&KNOWN).expect_err("a key that is not known"),
+    }
+}
