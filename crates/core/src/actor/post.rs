@@ -1,7 +1,6 @@
 //! The bounded way to one actor: the reference, the mail, and the answer's port.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use super::directory::ActorStatus;
 use crate::call::Flight;
 use crate::clock;
-use crate::containment::panic_message;
+use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
@@ -279,15 +278,13 @@ where
     Arc::new(move |payload, flight| {
         let (actor, message) = (actor.clone(), Arc::clone(&message));
         Box::pin(async move {
-            let input = payload.into_arc::<In>()?;
             let (port, answer) = Answer::pair(flight.deadline);
-            // User code in the caller's future: its panic is this call's error.
-            let made = catch_unwind(AssertUnwindSafe(|| message(&input, port)));
-            let made = made.map_err(|panic| {
-                let words = panic_message(panic.as_ref());
+            // User code in the caller's future, as are the reading and the end of the input: its panic is this call's error.
+            let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));
+            let made = made.map_err(|words| {
                 let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));
                 error.at_stage(&StageName::new(actor.name())).with_trace(words)
-            })?;
+            })??;
             let answer = actor.put(flight.deadline, made, answer).await;
             answer.map(Payload::new).map_err(|error| call_error(error, actor.name()))
         })

@@ -10,9 +10,11 @@ use callboard_core::{
     ActorError, ActorGroup, ActorSpec, ActorState, Answer, App, AskError, BackoffPolicy, Deadline, ErrorKind, Instant,
     Intensity, LocalClient, Mail, Node, Pipeline, Ref, RestartWhen, Stage, Strategy, TellError,
 };
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::Semaphore;
 
-use super::support::{PATIENCE, until};
+use super::support::{PATIENCE, hush, until};
 
 enum Say {
     Add(u64, Answer<u64>),
@@ -379,4 +381,25 @@ async fn an_actor_is_a_step_of_a_pipeline_and_calls_routes_itself() {
     assert_eq!(add_after_the_end(&actor, 0).await, Ok(1000));
     assert_eq!(client.call::<u64, u64>("/sum", 1).await.unwrap(), 1002);
     assert_eq!(state(&node, "tally"), Some(ActorState::Up));
+}
+
+/// Cannot be read without a panic.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+struct Unreadable;
+
+impl<'de> Deserialize<'de> for Unreadable {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("meant to panic")
+    }
+}
+
+#[tokio::test]
+async fn an_input_that_panics_when_an_actor_is_asked_with_it_is_its_callers_error() {
+    hush();
+    let spec = tally("tally", &Log::default());
+    let ask = Pipeline::ask("ask", spec.reference(), |_: &Unreadable, answer| Say::Add(1, answer));
+    let node = App::new().actor(spec).route("/ask", ask).start().await.unwrap();
+    let error = node.client().call::<Option<u64>, u64>("/ask", None).await.unwrap_err();
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::WorkerFailed, Some("tally")), "{error}");
+    assert_eq!(node.describe().in_flight, 0);
 }
