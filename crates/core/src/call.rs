@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::mix::mix;
 use crate::pipeline::Beyond;
 use crate::timeline::{Account, Phase, Recorder};
 
@@ -86,14 +87,6 @@ impl From<String> for SessionKey {
     fn from(name: String) -> Self {
         Self::new(&name)
     }
-}
-
-/// SplitMix64: unrelated numbers of related ones.
-pub(crate) fn mix(bits: u64) -> u64 {
-    let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 impl CallOptions {

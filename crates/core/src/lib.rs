@@ -52,6 +52,7 @@ mod failure;
 mod gateway;
 mod id;
 mod metrics;
+mod mix;
 mod node;
 mod pipeline;
 mod router;

@@ -7,8 +7,8 @@
 use std::num::NonZeroU32;
 
 use super::cost::Load;
-use crate::call::mix;
 use crate::deadline::Deadline;
+use crate::mix::mix;
 
 /// The order inside a class: deadline, then arrival.
 pub(super) type Key = (Deadline, u64);

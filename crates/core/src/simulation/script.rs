@@ -4,8 +4,9 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use crate::batcher::BatchPolicy;
-use crate::call::{Priority, mix};
+use crate::call::Priority;
 use crate::gateway::Limits;
+use crate::mix::mix;
 use crate::stage::Contract;
 use crate::supervisor::Intensity;
 

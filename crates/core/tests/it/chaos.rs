@@ -14,12 +14,9 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// The nature of a call is in its number, so that the same seed asks for the same things (SplitMix64).
+/// The nature of a call is in its number, so that the same seed asks for the same things.
 fn nature(n: u64) -> u64 {
-    let mut mixed = n.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (mixed ^ (mixed >> 31)) >> 16
+    fastrand::Rng::with_seed(n).u64(..)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
