@@ -13,7 +13,7 @@ use super::directory::{ActorState, Directory};
 use super::spec::{ActorContext, ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
 use crate::node::NodeHandle;
-use crate::supervisor::{Intensity, RestartWindow, Verdict};
+use crate::supervisor::{EarlyDeath, EarlyDeaths, Intensity, RestartWindow, Verdict};
 
 /// What an actor gets to end when its group stops or starts again; then it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -61,8 +61,8 @@ pub(crate) struct GroupState {
     refused: Option<(oneshot::Sender<Result<(), ActorError>>, ActorError)>,
     /// Actors whose death was ordered.
     expected: Vec<ActorId>,
-    /// Actors that died before their start was read: news of a death overtakes ordinary messages.
-    early_deaths: Vec<(ActorId, bool, String)>,
+    /// Actors that died before their start was read, and those that an actor spawned under the group by itself.
+    early_deaths: EarlyDeaths,
     stopping: bool,
 }
 
@@ -100,7 +100,7 @@ impl Actor for GroupActor {
             started: Some(started),
             refused: None,
             expected: Vec::new(),
-            early_deaths: Vec::new(),
+            early_deaths: EarlyDeaths::default(),
             stopping: false,
         };
         state.list(&myself);
@@ -246,7 +246,7 @@ impl GroupState {
         if let Some(waiting) = self.outdated.take() {
             // What it was started beside is gone. Whether it came up or not, its next start is the one that counts.
             if let Ok(actor) = &outcome
-                && self.take_early_death(actor.get_id()).is_none()
+                && self.early_deaths.take(actor.get_id()).is_none()
             {
                 self.expected.push(actor.get_id());
             }
@@ -258,7 +258,7 @@ impl GroupState {
                 let id = actor.get_id();
                 self.child(index).status.enter(ActorState::Up, clock::now(), None);
                 self.lives[index].actor = Some(actor);
-                if let Some((_, crashed, why)) = self.take_early_death(id) {
+                if let Some(EarlyDeath { crashed, why, .. }) = self.early_deaths.take(id) {
                     self.child_ended(myself, id, crashed, &why);
                 }
             }
@@ -271,11 +271,6 @@ impl GroupState {
         self.start_next(myself);
     }
 
-    fn take_early_death(&mut self, who: ActorId) -> Option<(ActorId, bool, String)> {
-        let early = self.early_deaths.iter().position(|(dead, ..)| *dead == who)?;
-        Some(self.early_deaths.swap_remove(early))
-    }
-
     fn child_ended(&mut self, myself: &ActorRef<GroupMessage>, who: ActorId, crashed: bool, why: &str) {
         if let Some(ordered) = self.expected.iter().position(|expected| *expected == who) {
             self.expected.swap_remove(ordered);
@@ -286,11 +281,7 @@ impl GroupState {
         }
         let is_it = |life: &Life| life.actor.as_ref().is_some_and(|actor| actor.get_id() == who);
         let Some(index) = self.lives.iter().position(is_it) else {
-            // Also the deaths of those that an actor spawned under the group by itself; bounded by forgetting.
-            if self.early_deaths.len() > self.lives.len() {
-                self.early_deaths.remove(0);
-            }
-            self.early_deaths.push((who, crashed, why.to_owned()));
+            self.early_deaths.keep(EarlyDeath { who, crashed, why: why.to_owned() }, self.lives.len() + 1);
             return;
         };
         self.lives[index].actor = None;

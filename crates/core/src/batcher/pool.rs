@@ -182,8 +182,13 @@ impl Pool {
         self.replicas.store(replicas, Ordering::Relaxed);
     }
 
+    /// Where the stage is in its life.
+    pub(crate) fn stage_state(&self) -> StageState {
+        self.lifecycle.lock().state()
+    }
+
     /// Where the stage is in its life, and why.
-    pub(crate) fn state(&self) -> (StageState, Option<String>) {
+    pub(crate) fn state_and_reason(&self) -> (StageState, Option<String>) {
         let lifecycle = self.lifecycle.lock();
         (lifecycle.state(), lifecycle.reason().map(str::to_owned))
     }
@@ -210,14 +215,14 @@ impl Pool {
 
     /// The workers are built and about to warm up. Says something only while the stage starts.
     pub(crate) fn begin_warm_up(&self) {
-        if self.state().0 == StageState::Starting {
+        if self.stage_state() == StageState::Starting {
             self.enter(StageState::WarmingUp, None);
         }
     }
 
     /// Whether the stage takes nothing new any more.
     pub(crate) fn is_ending(&self) -> bool {
-        matches!(self.state().0, StageState::Draining | StageState::Stopped | StageState::Failed)
+        matches!(self.stage_state(), StageState::Draining | StageState::Stopped | StageState::Failed)
     }
 
     /// Whether it answers one input with many outputs.
@@ -377,7 +382,7 @@ impl Pool {
 
     /// The second half of "stage `x` …".
     fn why_unavailable(&self) -> String {
-        match self.state() {
+        match self.state_and_reason() {
             (state, Some(reason)) => format!("is {state}: {reason}"),
             (state, None) => format!("is {state}"),
         }

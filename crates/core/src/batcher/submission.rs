@@ -70,12 +70,12 @@ impl Pool {
         let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
         // What is seldom is boxed: as a part of the caller's future it would be moved and kept with each call.
         if cost > self.policy().bounds().1 {
-            return Ok(Submitted::Seldom(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
+            return Ok(Submitted::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
         }
         let place = match self.places.take() {
             Some(place) => place,
             None if flight.patient => {
-                return Ok(Submitted::Seldom(Box::pin(async move {
+                return Ok(Submitted::Boxed(Box::pin(async move {
                     let (place, now) = self.await_place(flight).await?;
                     self.enqueue(None, place, payload, cost, flight, now)?.await
                 })));
@@ -268,7 +268,7 @@ impl Pool {
 
     /// The reply port was dropped unused: whoever held the entry is gone.
     pub(crate) fn lost(&self) -> CallError {
-        let kind = match self.state().0 {
+        let kind = match self.stage_state() {
             // A batch that was handed over and never begun, or a queue that died with its batcher.
             StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
             _ => ErrorKind::WorkerFailed,
@@ -285,7 +285,7 @@ pub(crate) enum Submitted<'a> {
     /// It is in the queue or beyond.
     Queued(Enqueued<'a>),
     /// It waits for a place, or runs in parts.
-    Seldom(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
+    Boxed(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
 }
 
 impl Future for Submitted<'_> {
@@ -294,7 +294,7 @@ impl Future for Submitted<'_> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
         match self.get_mut() {
             Self::Queued(entry) => Pin::new(entry).poll(context),
-            Self::Seldom(submission) => submission.as_mut().poll(context),
+            Self::Boxed(submission) => submission.as_mut().poll(context),
             Self::Refused(error) => Poll::Ready(Err(error.take().expect("a future is not polled after its end"))),
         }
     }

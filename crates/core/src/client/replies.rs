@@ -65,18 +65,12 @@ impl LocalClient {
         let flight = Self::flight_of(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admitted_at() + timeout);
         let way = Way::Route(Arc::clone(admission.route()));
-        self.talk(AdmittedCall::new(admission, flight), way, first_by, payload)
+        self.talk(OpenCall { call: AdmittedCall::new(admission, flight), _held: Vec::new() }, way, first_by, payload)
     }
 
     /// Runs a call along its way as its outputs are read.
-    pub(super) fn talk(
-        &self,
-        call: AdmittedCall,
-        way: Way,
-        first_by: Option<Instant>,
-        payload: Payload,
-    ) -> PayloadReplies {
-        let flight = Arc::clone(&call.flight);
+    pub(super) fn talk(&self, call: OpenCall, way: Way, first_by: Option<Instant>, payload: Payload) -> PayloadReplies {
+        let flight = Arc::clone(&call.call.flight);
         let call = Arc::new(Mutex::new(Some(call)));
         let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
         let talk = Talk { call, end, way, flight, first_by, phase: Phase::Begin(payload) };
@@ -149,7 +143,13 @@ impl fmt::Debug for PayloadReplies {
 }
 
 /// The call until it has its outcome, with its permits.
-type Open = Arc<Mutex<Option<AdmittedCall>>>;
+type Open = Arc<Mutex<Option<OpenCall>>>;
+
+/// A call whose outputs are read, and the routes beside its own that keep its stages: all of them go with its outcome.
+pub(super) struct OpenCall {
+    pub(super) call: AdmittedCall,
+    pub(super) _held: Vec<HeldRoute>,
+}
 
 /// Ends a call when its time is up, whether somebody reads it or not: a reader that does not come back keeps no permit.
 async fn end_at_deadline(call: Open, flight: Arc<Flight>) {
@@ -161,7 +161,7 @@ async fn end_at_deadline(call: Open, flight: Arc<Flight>) {
 /// Gives the call its outcome and its permits back, unless it has had one.
 fn close(call: &Open, outcome: &Result<Reply, CallError>) -> bool {
     let open = call.lock().take();
-    open.map(|mut call| call.close(outcome)).is_some()
+    open.map(|mut open| open.call.close(outcome)).is_some()
 }
 
 fn late(what: &str) -> CallError {
@@ -172,18 +172,14 @@ fn late(what: &str) -> CallError {
 pub(super) enum Way {
     Route(Arc<Route>),
     /// A stage that streams, and those behind it: what another node asked for.
-    Stages {
-        steps: Vec<Graph<Arc<Pool>>>,
-        /// The routes that keep them.
-        _held: Vec<HeldRoute>,
-    },
+    Stages(Vec<Graph<Arc<Pool>>>),
 }
 
 impl Way {
     fn steps(&self) -> &[Graph<Arc<Pool>>] {
         match self {
             Self::Route(route) => route.graph().steps(),
-            Self::Stages { steps, .. } => steps,
+            Self::Stages(steps) => steps,
         }
     }
 
@@ -191,7 +187,7 @@ impl Way {
     fn streams_at(&self) -> usize {
         match self {
             Self::Route(route) => route.streams_at().unwrap_or_else(|| self.steps().len()),
-            Self::Stages { .. } => 0,
+            Self::Stages(_) => 0,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use callboard_codec::Payload;
 
-use super::replies::Way;
+use super::replies::{OpenCall, Way};
 use super::{AdmittedCall, LocalClient, PayloadReplies};
 use crate::batcher::Pool;
 use crate::call::{CallOptions, Flight, Micros, Reply};
@@ -83,7 +83,7 @@ impl LocalClient {
         for route in self.routes() {
             for pool in route.graph().stages() {
                 let name = pool.name().as_str();
-                let open = pool.state().0.accepts_entries();
+                let open = pool.stage_state().accepts_entries();
                 if open && !offered.iter().any(|stage| stage.name == name) {
                     offered.push(OfferedStage {
                         name: name.to_owned(),
@@ -177,8 +177,8 @@ impl LocalClient {
         let flight = here_only(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admission.admitted_at() + timeout);
         let StageAdmission { admission, pools, _held } = admission;
-        let way = Way::Stages { steps: pools.into_iter().map(Graph::Stage).collect(), _held };
-        self.talk(AdmittedCall::of_peer(admission, flight), way, first_by, payload)
+        let way = Way::Stages(pools.into_iter().map(Graph::Stage).collect());
+        self.talk(OpenCall { call: AdmittedCall::of_peer(admission, flight), _held }, way, first_by, payload)
     }
 }
 

@@ -288,7 +288,7 @@ impl Shared {
                 &all().flat_map(|pool| pool.workers()).collect::<Vec<_>>(),
                 all().map(|pool| pool.replicas()).sum(),
             );
-            pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.state().0.is_ready()));
+            pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.stage_state().is_ready()));
         }
         self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
     }
@@ -328,7 +328,7 @@ fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
 }
 
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
-    let (state, reason) = stage.pool.state();
+    let (state, reason) = stage.pool.state_and_reason();
     let manned = !stage.pool.workers().is_empty();
     let reason = reason.or_else(|| (state.is_ready() && !manned).then(|| "no replica is up".to_owned()));
     StageHealth { name: stage.name().clone(), state, reason, ready: state.is_ready() && manned }

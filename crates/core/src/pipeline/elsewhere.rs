@@ -366,7 +366,7 @@ pub(crate) async fn stream_elsewhere(
 
 fn load_of(pool: &Pool) -> StageLoad {
     let capacity = pool.replicas().saturating_mul(pool.policy().max_batch_size.get());
-    let (open, revision) = (pool.state().0.accepts_entries(), pool.settings().revision());
+    let (open, revision) = (pool.stage_state().accepts_entries(), pool.settings().revision());
     StageLoad { open, queued: pool.queued(), capacity, revision }
 }
 

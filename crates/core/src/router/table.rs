@@ -17,7 +17,7 @@ use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::NodeMetrics;
 use crate::pipeline::Graph;
 use crate::stage::StageSpec;
-use crate::supervisor::DeploymentMessage;
+use crate::supervisor::{DeploymentMessage, StageState};
 
 /// One revision of a stage on this node.
 #[derive(Debug)]
@@ -38,6 +38,10 @@ impl DeployedStage {
 
     pub(crate) fn name(&self) -> &StageName {
         self.spec.name()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.pool.stage_state() == StageState::Failed
     }
 }
 
@@ -124,7 +128,20 @@ impl Table {
             specs.extend(self.serving.iter().filter(|stage| uses(route, stage)).map(|stage| &stage.spec));
         }
         check_stage_names(&specs)?;
-        Ok(wanted.into_iter().filter(|spec| self.deployed(spec).is_none()).collect())
+        let is_kept = |spec: &Arc<StageSpec>| specs[wanted.len()..].iter().any(|kept| Arc::ptr_eq(kept, spec));
+        let mut to_start = Vec::new();
+        for spec in &wanted {
+            match self.deployed(spec) {
+                // Another life of a stage that has failed, unless a route that stays would keep the dead one under its name.
+                Some(stage) if stage.has_failed() && is_kept(spec) => {
+                    let (stage, (_, reason)) = (spec.name().clone(), stage.pool.state_and_reason());
+                    return Err(ChangeError::Stage { stage, message: reason.unwrap_or_default() });
+                }
+                Some(stage) if !stage.has_failed() => {}
+                _ => to_start.push(Arc::clone(spec)),
+            }
+        }
+        Ok(to_start)
     }
 
     fn check_routes(&self, change: &Change) -> Result<(), ChangeError> {
@@ -271,9 +288,10 @@ impl Table {
         Arc::new(Route::new(index, revision, name, parts, graph, counted))
     }
 
-    /// The running stage of this recipe; one that is ending does not count.
+    /// The running stage of this recipe, rather than one that has failed; one that is ending does not count.
     fn deployed(&self, spec: &Arc<StageSpec>) -> Option<&Arc<DeployedStage>> {
-        self.serving.iter().chain(&self.starting).find(|stage| Arc::ptr_eq(&stage.spec, spec))
+        let lives = || self.serving.iter().chain(&self.starting).filter(|stage| Arc::ptr_eq(&stage.spec, spec));
+        lives().find(|stage| !stage.has_failed()).or_else(|| lives().next())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,10 +97,13 @@ impl<In, Out> StreamStage<In, Out> {
         &self.spec
     }
 
-    /// Replaces all knobs but the placement, which is the worker's.
+    /// Replaces all knobs but the placement, which is the worker's, and the batches of one of [`each`](Self::each).
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
-        let settings = settings.with_placement(self.settings().placement());
+        let mut settings = settings.with_placement(self.settings().placement());
+        if self.spec.is_async() {
+            settings = settings.with_max_batch_size(NonZeroUsize::MIN);
+        }
         let spec = StageSpec { settings, ..StageSpec::clone(&self.spec) };
         Self { spec: Arc::new(spec), types: PhantomData }
     }
@@ -114,9 +117,6 @@ impl<In, Out> StreamStage<In, Out> {
     /// [`each`](Self::each) has batches of one, so that no stream waits for the end of another.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
-        if self.spec.is_async() {
-            return self;
-        }
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 

@@ -7,16 +7,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 
+use super::early_deaths::{EarlyDeath, EarlyDeaths};
 use super::intensity::{Intensity, RestartWindow, Verdict};
 use super::lifecycle::StageState;
 use super::message::DeploymentMessage;
 use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
 use crate::clock;
-use crate::router::ChangeError;
+use crate::router::{ChangeError, MAX_REPLICAS};
 use crate::stage::StageSpec;
 use crate::worker::{Death, Replica, Watchdog, WorkerActor, WorkerArgs, WorkerSlot};
 
@@ -41,7 +42,7 @@ pub(crate) struct DeploymentState {
     /// Present until the first start is decided.
     started: Option<oneshot::Sender<Result<(), String>>>,
     /// Replicas that died before their `ReplicaUp` was read: news of a death overtakes ordinary messages.
-    early_deaths: Vec<(ActorId, String)>,
+    early_deaths: EarlyDeaths,
     scaling: Option<Scaling>,
     /// What asynchronous replicas left running when they died. It ends with the stage at the latest.
     left_running: Vec<JoinSet<()>>,
@@ -95,7 +96,7 @@ impl Actor for DeploymentActor {
             batcher,
             replicas: Vec::new(),
             started: Some(started),
-            early_deaths: Vec::new(),
+            early_deaths: EarlyDeaths::default(),
             scaling: None,
             left_running: Vec::new(),
             stopping: false,
@@ -161,7 +162,7 @@ impl Actor for DeploymentActor {
 impl Drop for DeploymentState {
     fn drop(&mut self) {
         // A killed or crashed actor never comes to `post_stop`; its stage must not look as if it took calls.
-        if self.pool.state().0.accepts_entries() {
+        if self.pool.stage_state().accepts_entries() {
             self.pool.enter(StageState::Failed, Some("its supervisor is gone".to_owned()));
         }
     }
@@ -227,12 +228,11 @@ impl DeploymentState {
         if expected {
             self.replicas[index].slot = Some(slot);
         }
-        if let Some(early) = self.early_deaths.iter().position(|(dead, _)| *dead == actor) {
-            let (_, why) = self.early_deaths.swap_remove(early);
-            if !self.pool.has_left(actor) {
-                self.replica_died(myself, index, &why);
-                return;
-            }
+        if let Some(EarlyDeath { why, .. }) = self.early_deaths.take(actor)
+            && !self.pool.has_left(actor)
+        {
+            self.replica_died(myself, index, &why);
+            return;
         }
         if self.replicas[..self.pool.replicas()].iter().all(ReplicaState::is_up) {
             self.pool.enter(StageState::Ready, None);
@@ -277,7 +277,10 @@ impl DeploymentState {
         }
         match self.replicas.iter().position(|replica| replica.is(who)) {
             Some(index) => self.replica_died(myself, index, why),
-            None => self.early_deaths.push((who.get_id(), why.to_owned())),
+            None => {
+                let death = EarlyDeath { who: who.get_id(), crashed: true, why: why.to_owned() };
+                self.early_deaths.keep(death, 2 * MAX_REPLICAS);
+            }
         }
     }
 
@@ -348,7 +351,11 @@ impl DeploymentState {
         turn: OwnedSemaphorePermit,
     ) {
         if self.stopping {
-            let _ = scaled.send(Err(ChangeError::Ending));
+            let refusal = match self.pool.state_and_reason() {
+                (StageState::Failed, Some(message)) => ChangeError::Stage { stage: self.pool.name().clone(), message },
+                _ => ChangeError::Ending,
+            };
+            let _ = scaled.send(Err(refusal));
             return;
         }
         let running = self.pool.replicas();

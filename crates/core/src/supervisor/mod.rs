@@ -17,6 +17,7 @@
 mod backoff;
 mod culprits;
 mod deployment;
+mod early_deaths;
 mod intensity;
 mod lifecycle;
 mod message;
@@ -28,6 +29,7 @@ pub use lifecycle::StageState;
 
 pub(crate) use culprits::CulpritShare;
 pub(crate) use deployment::{DeploymentActor, DeploymentArgs};
+pub(crate) use early_deaths::{EarlyDeath, EarlyDeaths};
 pub(crate) use intensity::{RestartWindow, Verdict};
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use message::DeploymentMessage;

@@ -115,6 +115,8 @@ pub enum RunEnd {
     Expired,
     /// Its caller left before user code began.
     Cancelled,
+    /// The deadline passed before user code, which gives its outputs one by one, had given the last of them.
+    Late,
     /// User code panicked with its batch.
     Panicked,
     /// User code did not come back within the stage's timeout.
@@ -139,6 +141,7 @@ impl RunEnd {
             Self::Refused => "refused",
             Self::Expired => "expired",
             Self::Cancelled => "cancelled",
+            Self::Late => "late",
             Self::Panicked => "panicked",
             Self::Hung => "hung",
             Self::WrongCount => "wrong_count",

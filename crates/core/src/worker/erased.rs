@@ -28,6 +28,8 @@ pub(crate) enum ItemOutcome {
     Failed(Failure),
     /// Its caller had gone, or its deadline passed, before its turn within the batch.
     NotRun,
+    /// Its deadline passed while it ran.
+    Late,
 }
 
 impl From<Result<Payload, Failure>> for ItemOutcome {

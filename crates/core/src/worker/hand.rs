@@ -91,6 +91,7 @@ impl Hand {
             match outcome {
                 ItemOutcome::Done(_) => entry.note_end(pool.name(), now, RunEnd::Done),
                 ItemOutcome::Failed(_) => entry.note_end(pool.name(), now, RunEnd::Failed),
+                ItemOutcome::Late => entry.note_end(pool.name(), now, RunEnd::Late),
                 // Says so itself.
                 ItemOutcome::NotRun => {}
             }
@@ -98,6 +99,10 @@ impl Hand {
                 ItemOutcome::Done(payload) => entry.reply.send(Ok(EntryReply::new(payload, timing))),
                 ItemOutcome::Failed(failure) => {
                     entry.reply.send(Err(CallError::from_failure(failure, pool.name()).after_start(true)));
+                }
+                ItemOutcome::Late => {
+                    entry
+                        .refuse(CallError::deadline_exceeded("before its last output was there").at_stage(pool.name()));
                 }
                 ItemOutcome::NotRun => pool.discard(entry, now, Place::Worker),
             }

@@ -308,7 +308,7 @@ where
                 let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
                 // A reader that does not read does not hold up the deadline.
                 let drained = timeout_at(deadline, drain((self.function)(input), &outputs)).await;
-                drained.unwrap_or(ItemOutcome::NotRun)
+                drained.unwrap_or(ItemOutcome::Late)
             });
             Ok(join_all(streaming).await)
         })

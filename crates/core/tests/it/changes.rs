@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{
-    App, Batch, Change, ChangeError, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node, Pipeline, Replica, RouteSpec,
-    Stage, StagePart, StageState, Worker,
+    App, BackoffPolicy, Batch, Change, ChangeError, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node, Pipeline,
+    Replica, RouteSpec, Stage, StagePart, StageState, Worker,
 };
 use tokio::task::JoinHandle;
 
-use super::support::{Gate, PATIENCE, gated, serve, until};
+use super::support::{Gate, PATIENCE, gated, hush, serve, until};
 
 /// Callers that never rest, and the answers they got.
 struct Load {
@@ -596,4 +596,50 @@ async fn a_hundred_loads_and_unloads_leave_nothing_behind() {
     assert_eq!(node.describe().stages.len(), 1);
     let description = node.describe();
     assert_eq!((description.admitted, description.outcomes), (100, 100));
+}
+
+/// A stage that fails for good while it is broken, and the switch that breaks it.
+fn breakable() -> (Stage<u64, u64>, Arc<AtomicBool>) {
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = Arc::clone(&broken);
+    let stage = Stage::each("model", move |n: &u64| {
+        assert!(!is_broken.load(Ordering::SeqCst), "meant to panic");
+        Ok(*n)
+    });
+    let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
+    let settings = stage.settings().clone().with_backoff(fast);
+    (stage.with_settings(settings), broken)
+}
+
+async fn fail(node: &Node, route: &str) {
+    hush();
+    let client = node.client();
+    while client.call::<u64, u64>(route, 1).await.is_err_and(|error| error.kind() == ErrorKind::WorkerFailed) {}
+    until("the stage has failed", || node.health().stages[0].state == StageState::Failed).await;
+}
+
+#[tokio::test]
+async fn a_change_brings_a_stage_back_that_has_failed() {
+    let (stage, broken) = breakable();
+    let node = serve(stage.clone()).await;
+    fail(&node, "/route").await;
+    broken.store(false, Ordering::SeqCst);
+    node.replace_route(RouteSpec::new("/route", stage)).await.unwrap().settled().await;
+    assert_eq!(node.client().call::<u64, u64>("/route", 5).await.unwrap(), 5);
+    let stages = node.describe().stages;
+    assert_eq!(stages.iter().map(|stage| stage.health.state).collect::<Vec<_>>(), [StageState::Ready]);
+    assert!(node.health().ready);
+}
+
+#[tokio::test]
+async fn a_stage_that_has_failed_says_why_it_is_neither_shared_nor_scaled() {
+    let (stage, _broken) = breakable();
+    let node = serve(stage.clone()).await;
+    fail(&node, "/route").await;
+    for error in [
+        node.add_route(RouteSpec::new("/other", stage)).await.unwrap_err(),
+        node.scale_stage("model", 2).await.unwrap_err(),
+    ] {
+        assert!(matches!(&error, ChangeError::Stage { message, .. } if message.contains("5 crashes")), "{error}");
+    }
 }

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{
-    App, Batch, CallOptions, ErrorKind, Failure, Instant, NotEmitted, Outputs, Pipeline, Stage, StreamPipeline,
-    StreamStage, StreamWorker,
+    App, Batch, BatchPolicy, CallOptions, ErrorKind, Failure, Instant, NotEmitted, Outputs, Pipeline, Stage,
+    StreamPipeline, StreamStage, StreamWorker,
 };
 use futures_util::{Stream, StreamExt, stream};
 
-use super::support::{Gate, hush, until};
+use super::support::{Gate, PATIENCE, hush, until};
 
 /// Counts up without end, and how far it was asked to.
 fn endless(made: &Arc<AtomicU64>) -> StreamStage<u64, u64> {
@@ -212,7 +212,7 @@ async fn a_worker_streams_for_a_whole_batch_and_each_item_ends_its_own_way() {
         StreamStage::worker("rounds", move |_| Ok(Rounds { batches: Arc::clone(&batches) })).max_batch_size(4)
     };
     let settings = stage.settings().clone();
-    let batching = callboard_core::BatchPolicy { max_delay: Duration::from_secs(20), ..settings.batching().clone() };
+    let batching = BatchPolicy { max_delay: Duration::from_secs(20), ..settings.batching().clone() };
     let stage = stage.with_settings(settings.with_batching(batching));
     let node = App::new().route_streaming("/rounds", stage).start().await.unwrap();
     let client = node.client();
@@ -258,14 +258,14 @@ fn endless_worker(gate: &Gate) -> StreamStage<bool, u64> {
     let gate = gate.clone();
     StreamStage::worker("endless", move |_| Ok(Endless { gate: gate.clone() }))
         .credit(1)
-        .timeout(Duration::from_millis(200))
+        .timeout(Duration::from_secs(1))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_does_not_read_fails_alone_and_is_no_hung_worker() {
     let node = App::new().route_streaming("/endless", endless_worker(&Gate::default())).start().await.unwrap();
     let client = node.client();
-    for _ in 0..8 {
+    for _ in 0..3 {
         let mut unread = client.replies::<bool, u64>("/endless", false).unwrap();
         assert_eq!(unread.next().await.unwrap().unwrap(), 0);
         until("the worker has given it up", || !node.describe().stages[0].replicas[0].busy).await;
@@ -350,4 +350,33 @@ async fn a_stage_may_have_all_the_time_there_is() {
     let node = App::new().route_streaming("/count", stage).start().await.unwrap();
     let replies = node.client().replies::<u64, u64>("/count", 3).unwrap();
     assert_eq!(all(replies).await, ((0..3).collect(), None));
+}
+
+#[test]
+fn a_function_that_streams_has_batches_of_one_whatever_its_settings_say() {
+    let batching = BatchPolicy { max_batch_size: 8.try_into().unwrap(), ..BatchPolicy::default() };
+    let many = first(1).settings().clone().with_batching(batching);
+    let size = |stage: StreamStage<u64, u64>| stage.settings().batching().max_batch_size.get();
+    assert_eq!(size(first(1).with_settings(many.clone())), 1);
+    assert_eq!(size(first(1).max_batch_size(8)), 1);
+    assert_eq!(size(StreamStage::worker("elsewhere", |_| Ok(Elsewhere)).with_settings(many)), 8);
+}
+
+#[tokio::test]
+async fn a_stream_for_a_peer_that_does_not_read_on_keeps_no_stage_beyond_the_deadline() {
+    let made = Arc::default();
+    let behind = Stage::each("behind", |n: &u64| Ok(*n));
+    let app = App::new().route_streaming("/endless", endless(&made)).route("/behind", behind);
+    let node = app.start().await.unwrap();
+    let client = node.client();
+    let admission = client.admit_stages(&["endless", "behind"], 0).unwrap();
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(200));
+    let mut replies = client.submit_stages_streaming(admission, callboard_codec::Payload::new(0u64), options);
+    assert!(replies.next().await.unwrap().is_ok());
+    for route in ["/endless", "/behind"] {
+        let removed = node.remove_route(route).await.unwrap();
+        tokio::time::timeout(PATIENCE, removed.settled()).await.expect("the reader keeps a stage");
+    }
+    assert!(node.describe().stages.is_empty());
+    drop(replies);
 }

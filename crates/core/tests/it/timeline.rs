@@ -192,3 +192,23 @@ async fn a_stream_with_many_outputs_counts_what_it_does_not_record() {
     let timeline = recorder.timeline(Instant::now());
     assert_eq!((timeline.visits.len(), timeline.omitted), (64, 101 - 64));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_late_tells_that_it_ran() {
+    let ticks = StreamStage::each("ticks", |n: Arc<u64>| {
+        stream::unfold(*n, |n| async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok(n), n + 1))
+        })
+    });
+    let node = App::new().route_streaming("/ticks", ticks).start().await.unwrap();
+    let recorder = Recorder::new(Instant::now());
+    let timeout = Duration::from_millis(2500);
+    let options = CallOptions::new().with_timeout(Instant::now(), timeout).with_recorder(recorder.clone());
+    let mut replies = node.client().replies_with::<u64, u64>("/ticks", 0, options).unwrap();
+    assert_eq!(replies.next().await.unwrap().unwrap(), 0);
+    until("its run has ended", || recorder.timeline(Instant::now()).visits[0].runs[0].end.is_some()).await;
+    assert_eq!(recorder.timeline(Instant::now()).visits[0].runs[0].end, Some(RunEnd::Late));
+    let never_ran = r#"callboard_stage_discarded_total{stage="ticks",place="worker",why="expired"} 1"#;
+    assert!(!node.metrics().contains(never_ran), "{}", node.metrics());
+}
