@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quinn::crypto::rustls::QuicClientConfig;
+
 use super::certificate::Member;
 use super::clock::Clock;
-use super::{Authority, Identity, IdentityError, Origin, Shown};
+use super::{ALPN, Authority, Identity, IdentityError, Origin, Shown, provider, unusable};
 
 impl Identity {
     /// A certificate of this authority for any time, never renewed.
@@ -26,6 +28,17 @@ impl Identity {
     /// One that trusts whom this one trusts, and shows another's certificate.
     pub(crate) fn showing(&self, shown: &Self) -> Self {
         self.like_this(shown, Origin::Development(PathBuf::new()), Clock::default())
+    }
+
+    /// For connections of somebody who knows whom to trust and shows nothing.
+    pub(crate) fn nameless_config(&self) -> Result<QuicClientConfig, IdentityError> {
+        let mut config = rustls::ClientConfig::builder_with_details(provider(), Arc::new(self.clock()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_root_certificates(Arc::clone(&self.0.authorities))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.try_into().map_err(|error: quinn::crypto::rustls::NoInitialCipherSuite| unusable(error))
     }
 
     /// The same on a machine whose clock is so far ahead.

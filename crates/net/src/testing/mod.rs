@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::endpoint::{BindError, Transport, Tuning};
 use crate::identity::{
-    Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, Role, Validity,
+    Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, NODE_NAME, Role, Validity,
     joining_config, request,
 };
 use crate::stream::{Incoming, Outgoing, ReadFault};
@@ -110,6 +110,20 @@ impl RawPeer {
     /// What became of the handshake, for people.
     pub async fn over(endpoint: &BareEndpoint, address: SocketAddr) -> Result<Self, String> {
         let connection = endpoint.connect(address).await?;
+        Ok(Self { connection, _transport: Arc::clone(&endpoint.0) })
+    }
+
+    /// Connects as those do who have a certificate, and shows none.
+    ///
+    /// # Errors
+    ///
+    /// What became of the handshake, for people.
+    pub async fn nameless(address: SocketAddr, trusted: &Identity) -> Result<Self, String> {
+        let endpoint = BareEndpoint::reaching(trusted).map_err(|error| error.to_string())?;
+        let config = trusted.nameless_config().map_err(|error| error.to_string())?;
+        let config = quinn::ClientConfig::new(Arc::new(config));
+        let connecting = endpoint.endpoint().connect_with(config, address, NODE_NAME);
+        let connection = connecting.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())?;
         Ok(Self { connection, _transport: Arc::clone(&endpoint.0) })
     }
 
@@ -322,7 +336,12 @@ impl RawJoiner {
         Self::with_request(address, token, self.request()).await
     }
 
-    async fn with_request(address: SocketAddr, token: &JoinToken, request: String) -> Self {
+    /// Connects as the holder of a token does, and wants this certified, whatever it is.
+    ///
+    /// # Panics
+    ///
+    /// When it is not let in.
+    pub async fn with_request(address: SocketAddr, token: &JoinToken, request: String) -> Self {
         let endpoint = Endpoint::client((std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
         Self::over(&endpoint, address, token, request).await.expect("whoever has a token may ask")
     }

@@ -140,11 +140,15 @@ async fn one_address_that_says_no_hello_keeps_nobody_else_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_not_said_hello_may_send_little_and_on_one_stream() {
     let mut config = patient();
-    config.hello_timeout = Duration::from_secs(1);
+    config.hello_timeout = Duration::from_secs(3);
     let served = Served::start_with(app(), config).await;
+    let client = served.client().await;
     let peer = connect(&served).await.unwrap();
-    let sent = tokio::time::timeout(LONG, peer.stuff()).await.expect("it is closed");
+    let stuffing = tokio::spawn(async move { peer.stuff().await });
+    assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    let sent = tokio::time::timeout(LONG, stuffing).await.expect("it is closed").unwrap();
     assert_eq!(sent, (1, 1), "streams and bytes");
+    assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod members;
 mod packs;
 mod processes;
 mod promises;
+mod refusals;
 mod renewals;
 mod routing;
 mod stage_streams;

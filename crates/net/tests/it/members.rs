@@ -125,10 +125,12 @@ async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
     lab.join(&token, "left").await.unwrap();
     let again = join(&token, &lab.url(), &lab.directory.join("other"), Some("left")).await.unwrap_err();
     assert_eq!(word(&again), "name_taken");
+    until(|| lab.counted("name_taken") == 1).await;
     for name in ["Left", "a.b", "authority"] {
         let error = join(&token, &lab.url(), &lab.directory.join("other"), Some(name)).await.unwrap_err();
         assert_eq!(word(&error), "bad_name", "{error}");
     }
+    until(|| lab.counted("bad_name") == 3).await;
     let unnamed = join(&token, &lab.url(), &lab.directory.join("unnamed"), None).await.unwrap();
     assert!(unnamed.name().starts_with("node-"), "{}", unnamed.name());
 
@@ -234,21 +236,23 @@ async fn what_is_no_wish_to_join_is_refused_and_nobody_else_notices() {
     let joiner = RawJoiner::connect(lab.edge.address(), &token).await;
     let refused = joiner.ask_in_bytes(vec![renewal]).await.unwrap();
     assert_eq!(refused, (FrameKind::Fail, "no_certificate".to_owned()));
+    until(|| lab.counted("no_certificate") == 1).await;
     lab.join(&token, "left").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_a_token_only_may_send_little_and_on_one_stream() {
-    let directory = common::directory("stuffed").parent().unwrap().to_owned();
-    let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
     let mut config = patient();
-    config.hello_timeout = Duration::from_secs(1);
-    let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
-    let edge = Edge::bind(common::loopback(), identity, config).unwrap();
-    let joiner = RawJoiner::connect(edge.address(), &authority.token(&TokenSpec::default()).unwrap()).await;
-    let sent = tokio::time::timeout(LONG, joiner.stuff()).await.expect("it is closed");
+    config.hello_timeout = Duration::from_secs(3);
+    let lab = Lab::start_with("stuffed", config).await;
+    let desk = builder(&lab.member(Role::Client, "desk").await).connect(&url(&lab.edge)).await.unwrap();
+    let joiner = RawJoiner::connect(lab.edge.address(), &lab.token(|_| {})).await;
+    let stuffing = tokio::spawn(async move { joiner.stuff().await });
+    assert_eq!(shout(&desk).await, "A");
+    let sent = tokio::time::timeout(LONG, stuffing).await.expect("it is closed").unwrap();
     assert_eq!(sent, (1, 1), "streams and bytes");
-    until(|| counted(&edge, "hello_timeout") == 1).await;
+    until(|| lab.counted("hello_timeout") == 1).await;
+    assert_eq!(shout(&desk).await, "A");
 }
 
 /// A client has its share of a node, all clients leave some to nodes, and who wants a certificate needs none of it.
@@ -332,10 +336,12 @@ async fn a_client_is_no_node_at_any_door() {
     let peer = RawPeer::connect(lab.edge.address(), &node).await.unwrap();
     let refused = peer.greet(&Hello { node: "right".to_owned(), ..hello(cluster) }).await.unwrap_err();
     assert_eq!(refused.1, "other_name");
+    until(|| lab.counted("other_name") == 1).await;
+    assert_eq!(shout(&builder(&client).connect(&lab.url().to_string()).await.unwrap()).await, "A");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_no_certificate_may_only_ask_for_one() {
+async fn who_shows_a_certificate_of_another_authority_is_refused_and_told_to_join() {
     let lab = Lab::start("bare").await;
     let other = Lab::start("bare-other").await;
     let stranger = other.member(Role::Client, "stranger").await;
@@ -351,11 +357,13 @@ async fn who_has_no_certificate_may_only_ask_for_one() {
     // One of this authority that means another cluster.
     let peer = RawPeer::connect(lab.edge.address(), &known).await.unwrap();
     assert_eq!(peer.greet(&hello("another")).await.unwrap_err().1, "other_cluster");
+    assert_eq!(shout(&builder(&known).connect(&url(&lab.edge)).await.unwrap()).await, "A");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_that_is_over_or_not_valid_yet_is_refused_as_what_it_is() {
     let lab = Lab::start("times").await;
+    let beside = builder(&lab.member(Role::Client, "beside").await).connect(&url(&lab.edge)).await.unwrap();
     let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
     let cases = [
         ("expired_certificate", now - 2 * hour, now - hour, "join again"),
@@ -375,12 +383,14 @@ async fn a_certificate_that_is_over_or_not_valid_yet_is_refused_as_what_it_is() 
         let error = builder(&client).connect(&url(&edge)).await.unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
         until(|| counted(&edge, word) == 1).await;
+        assert_eq!(shout(&beside).await, "A");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_ends_when_its_certificate_does() {
     let lab = Lab::start("outlived").await;
+    let beside = builder(&lab.member(Role::Client, "beside").await).connect(&url(&lab.edge)).await.unwrap();
     let now = SystemTime::now();
     let brief =
         issued(&lab.authority, Role::Client, "desk", now - Duration::from_secs(60), now + Duration::from_secs(6));
@@ -390,6 +400,7 @@ async fn a_connection_ends_when_its_certificate_does() {
     assert_eq!(ended, (Some(ResetCode::Refused), "outlived_certificate".to_owned()));
     assert!(SystemTime::now() >= now + Duration::from_secs(5), "not before");
     until(|| lab.counted("outlived_certificate") == 1).await;
+    assert_eq!(shout(&beside).await, "A");
 }
 
 /// Its link is kept until there is another, and there never is.

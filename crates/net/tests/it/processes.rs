@@ -177,12 +177,15 @@ impl Worker {
     /// How long it takes to end, and with what.
     pub(crate) async fn ended(&mut self) -> (Duration, Option<i32>) {
         let since = Instant::now();
-        loop {
-            if let Some(status) = self.process.child.try_wait().unwrap() {
-                return (since.elapsed(), status.code());
+        let ending = async {
+            loop {
+                if let Some(status) = self.process.child.try_wait().unwrap() {
+                    return (since.elapsed(), status.code());
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        };
+        tokio::time::timeout(LONG, ending).await.expect("it ends")
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use callboard_net::testing::ahead;
 use callboard_net::{Edge, Identity, JoinError, Role, join};
 
-use crate::common::{self, patient, until};
+use crate::common::{self, LONG, patient, until};
 use crate::lab::{Lab, builder, serve, shout, total, url};
 
 /// Three quarters of a life ahead: each new certificate is due for renewal when it comes, and has a quarter to go.
@@ -22,11 +22,14 @@ async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notic
     // The member calls as well: its own connections end by its own clock.
     let called = builder(&ahead(&joined, life.mul_f64(0.75))).connect(&url(&lab.edge)).await.unwrap();
     let mut calls = 0;
-    while total(&edge, "certificate_renewals") < 2 {
-        assert_eq!((shout(&calling).await, shout(&called).await), ("A".to_owned(), "A".to_owned()));
-        calls += 1;
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let renewing = async {
+        while total(&edge, "certificate_renewals") < 2 {
+            assert_eq!((shout(&calling).await, shout(&called).await), ("A".to_owned(), "A".to_owned()));
+            calls += 1;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, renewing).await.expect("it is renewed now, and once more");
     assert!(calls > 10, "{calls}");
     // One at once, and then one for each twentieth of a life: of the two that renew here, at most.
     let most = 2 * (2 + begun.elapsed().as_secs() / (life.as_secs() / 20));

@@ -1,0 +1,146 @@
+//! Refusals at the door that take some trouble to come to: each has its word, is counted under it, and is nothing to who calls beside it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use callboard_codec::Value;
+use callboard_codec::wire::{Call, FrameKind, ResetCode, frame_head};
+use callboard_net::testing::{RawJoiner, RawPeer};
+use callboard_net::{Edge, Role};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use crate::common::{LONG, patient, until};
+use crate::lab::{Lab, builder, counted, hello, serve, shout, url};
+
+/// The node that gives certificates lets those in who have none, and every other one does not. Neither takes a call of theirs, with a hello
+/// before it or without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_no_certificate_may_only_ask_for_one() {
+    let lab = Lab::start("nameless").await;
+    let (other, _node) = serve(lab.member(Role::Node, "left").await).await;
+    let desk = lab.member(Role::Client, "desk").await;
+    let refusals = |edge: &Edge| counted(edge, "no_certificate");
+    for edge in [&lab.edge, &other] {
+        let client = builder(&desk).connect(&url(edge)).await.unwrap();
+        let (streams, let_in) = (streams_begun(edge), accepted(edge));
+        // Whose handshake is refused may take it for done until it hears of that.
+        if let Ok(peer) = RawPeer::nameless(edge.address(), &desk).await {
+            let greeted = tokio::time::timeout(LONG, peer.greet(&hello(lab.authority.cluster()))).await.unwrap();
+            let (_, said) = greeted.unwrap_err();
+            assert!(said == "no_certificate" || said.contains("certificate"), "{said}");
+        }
+        until(|| refusals(edge) == 1).await;
+        if let Ok(peer) = RawPeer::nameless(edge.address(), &desk).await {
+            let body = Value::from("a").to_envelope().unwrap().into_bytes();
+            let call = Call { route: "/shout".to_owned(), ..Call::default() };
+            let pieces = vec![frame_head(FrameKind::Call, 0, &call, body.len()).unwrap(), body];
+            let answered = tokio::time::timeout(LONG, peer.exchange(pieces)).await.unwrap();
+            assert!(answered.is_err(), "{answered:?}");
+        }
+        until(|| refusals(edge) == 2).await;
+        assert_eq!((streams_begun(edge), accepted(edge)), (streams, let_in), "nothing of theirs was looked at");
+        assert_eq!(edge.connections(), 1, "the honest one");
+        assert_eq!(shout(&client).await, "A");
+    }
+}
+
+/// Streams with calls that have come so far.
+fn streams_begun(edge: &Edge) -> u64 {
+    crate::lab::total(edge, "streams")
+}
+
+/// Connections whose hello was answered.
+fn accepted(edge: &Edge) -> u64 {
+    crate::lab::total(edge, "connections_accepted")
+}
+
+/// A client's name for a node, by the client itself, and what is no request for a certificate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wish_that_is_not_to_be_had_is_refused_and_counted_and_costs_no_use() {
+    let lab = Lab::start("wishes").await;
+    let (address, cluster) = (lab.edge.address(), lab.authority.cluster());
+    let (of_client, of_node) = (lab.token(|spec| spec.role = Role::Client), lab.token(|_| {}));
+    let desk = RawJoiner::connect(address, &of_client).await;
+    let joined = desk.ask(&desk.wish(cluster, &of_client, "desk"), &desk.request()).await.unwrap();
+    assert_eq!(joined.0, FrameKind::Certificate);
+    let as_node = desk.once_more(address, &of_node).await;
+    let refused = as_node.ask(&as_node.wish(cluster, &of_node, "desk"), &as_node.request()).await.unwrap();
+    assert_eq!(refused, (FrameKind::Fail, "other_role".to_owned()));
+    until(|| lab.counted("other_role") == 1).await;
+
+    for (number, request) in (1..).zip(["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n"]) {
+        let joiner = RawJoiner::with_request(address, &of_node, request.to_owned()).await;
+        let refused = joiner.ask(&joiner.wish(cluster, &of_node, "left"), request).await.unwrap();
+        assert_eq!(refused, (FrameKind::Fail, "bad_request".to_owned()), "{request:?}");
+        until(|| lab.counted("bad_request") == number).await;
+    }
+    let left = lab.join(&of_node, "left").await.unwrap();
+    assert_eq!(shout(&builder(&left).connect(&url(&lab.edge)).await.unwrap()).await, "A");
+}
+
+/// A file of which nothing comes until this is gone, and nonsense from then on.
+#[cfg(unix)]
+struct Stuck {
+    path: PathBuf,
+    pipe: PathBuf,
+}
+
+#[cfg(unix)]
+impl Stuck {
+    /// In the place of this file.
+    fn at(path: PathBuf) -> Self {
+        let pipe = path.with_file_name("stuck");
+        let made = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status().unwrap();
+        assert!(made.success(), "{pipe:?}");
+        // Whoever has it open reads what it was; nobody finds it half made.
+        fs::rename(&pipe, &path).unwrap();
+        Self { path, pipe }
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        let (path, pipe) = (&self.path, self.pipe.clone());
+        fs::rename(path, &pipe).and_then(|()| fs::write(path, "nonsense")).expect("the directory is there");
+        // Whoever opens it to write lets all go on who wait to read. On a thread of its own: where nobody reads, nobody is waited for.
+        std::thread::spawn(move || drop(fs::OpenOptions::new().write(true).open(pipe)));
+    }
+}
+
+/// As many as are looked into at once wait for a disk; one more is told to come again, and all of them when it is seen to be damaged.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on() {
+    const AT_ONCE: usize = 8;
+    let mut config = patient();
+    // Half of it is how long one waits for its turn.
+    config.hello_timeout = Duration::from_secs(12);
+    let lab = Lab::start_with("stuck", config).await;
+    let desk = builder(&lab.member(Role::Client, "desk").await).connect(&url(&lab.edge)).await.unwrap();
+    let (token, other) = (lab.token(|spec| spec.uses = 99), lab.token(|_| {}));
+    let mut joiners = Vec::new();
+    for _ in 0..=AT_ONCE {
+        joiners.push(RawJoiner::connect(lab.edge.address(), &token).await);
+    }
+    let stuck = Stuck::at(lab.directory.join("authority/tokens").join(token.id()));
+    let asking = joiners
+        .iter()
+        .map(|joiner| async { joiner.ask(&joiner.wish(lab.authority.cluster(), &token, ""), &joiner.request()).await });
+    let mut asking: FuturesUnordered<_> = asking.collect();
+    let first = tokio::time::timeout(LONG, asking.next()).await.unwrap().unwrap();
+    assert_eq!(first.unwrap_err(), (Some(ResetCode::Refused), "busy".to_owned()));
+    until(|| lab.counted("busy") == 1).await;
+    assert_eq!(shout(&desk).await, "A");
+
+    drop(stuck);
+    while let Some(answer) = tokio::time::timeout(LONG, asking.next()).await.unwrap() {
+        assert_eq!(answer.unwrap(), (FrameKind::Fail, "authority_failed".to_owned()));
+    }
+    until(|| lab.counted("authority_failed") == AT_ONCE as u64).await;
+    assert_eq!(shout(&desk).await, "A");
+    // Another token is as good as before.
+    assert_eq!(lab.join(&other, "left").await.unwrap().role(), Role::Node);
+}
