@@ -11,6 +11,7 @@ mod cancels;
 mod crashes;
 mod deadlines;
 mod flood;
+mod idle;
 mod overload;
 mod processes;
 mod slow;
