@@ -2,7 +2,8 @@
 //!
 //! * **Late:** a node that is not there yet is waited for, up to the start-up wait. Its names are looked up again before each try: a
 //!   host whose name is gone ends the wait at once, and one that has moved is looked for where it is now. A node that is there and
-//!   refuses ends it at once as well. A port that nobody has yet may be a node that is starting: it is waited for.
+//!   refuses ends it at once as well. A port that nobody has yet may be a node that is starting: it is waited for. Behind the wait, names
+//!   are looked up again whenever none of the addresses answers.
 //! * **Cancelled:** dropping the future ends all that it has begun.
 
 use std::net::SocketAddr;
@@ -13,12 +14,13 @@ use std::time::Duration;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
 use callboard_core::Instant;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 
 use super::address::QuicUrl;
 use super::error::ConnectError;
 use super::link::{Greeting, LinkFault};
-use super::links::Links;
+use super::links::{Links, LookUp};
 use super::{Client, FIRST_PAUSE, Inner, LONGEST_PAUSE};
 use crate::endpoint::{Transport, Tuning};
 use crate::identity::{Identity, IdentityError};
@@ -110,16 +112,17 @@ impl ClientBuilder {
     ///
     /// See [`ConnectError`].
     pub async fn connect(self, url: &str) -> Result<Client, ConnectError> {
-        let url = &QuicUrl::from_str(url)?;
+        let url = Arc::new(QuicUrl::from_str(url)?);
         let limit = self.start_up_wait.max(self.connect_timeout);
-        self.connect_to(|| url.resolve(limit)).await
+        let look_up = move || {
+            let url = Arc::clone(&url);
+            async move { url.resolve(limit).await }.boxed()
+        };
+        self.connect_to(Box::new(look_up)).await
     }
 
     /// Connects to the first that answers of the addresses that `look_up` gives, each time that it is asked.
-    async fn connect_to<L>(self, look_up: impl Fn() -> L) -> Result<Client, ConnectError>
-    where
-        L: Future<Output = Result<Vec<SocketAddr>, ConnectError>>,
-    {
+    async fn connect_to(self, look_up: LookUp) -> Result<Client, ConnectError> {
         let addresses = look_up().await?;
         let identity = match &self.identity {
             Some(identity) => identity.clone(),
@@ -132,21 +135,19 @@ impl ClientBuilder {
             }
         };
         let transport = Arc::new(Transport::reaching(identity, &self.tuning)?);
-        let links = self.first_links(transport, addresses, look_up).await?;
+        let links = self.first_links(transport, addresses, &look_up).await?;
+        links.find_again_by(look_up);
         let Self { attempts, credit, frames, decode, .. } = self;
         Ok(Client { inner: Arc::new(Inner { links, retries: Mutex::default(), attempts, credit, frames, decode }) })
     }
 
     /// Tries until somebody answers, or the wait is over, or it is of no use. Without a wait each address is tried to its end.
-    async fn first_links<L>(
+    async fn first_links(
         &self,
         transport: Arc<Transport>,
         mut addresses: Vec<SocketAddr>,
-        look_up: impl Fn() -> L,
-    ) -> Result<Links, ConnectError>
-    where
-        L: Future<Output = Result<Vec<SocketAddr>, ConnectError>>,
-    {
+        look_up: &LookUp,
+    ) -> Result<Links, ConnectError> {
         let wait = self.start_up_wait;
         let until = Instant::now() + wait;
         let links_to =
@@ -193,10 +194,10 @@ mod tests {
     use std::net::UdpSocket;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use callboard_core::{App, Caller, Stage};
+    use callboard_core::{App, Caller, Node, Stage};
 
     use super::*;
-    use crate::{Edge, NetConfig};
+    use crate::{Edge, NetConfig, Trouble};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -211,37 +212,65 @@ mod tests {
         identity
     }
 
+    /// One address after the other, as often as it is asked, and how often that was; then the name is gone.
+    fn found_at<const N: usize>(addresses: [SocketAddr; N]) -> (Arc<AtomicUsize>, LookUp) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counting = Arc::clone(&asked);
+        let look_up = move || {
+            let found = addresses.get(counting.fetch_add(1, Ordering::SeqCst)).copied();
+            let gone = || {
+                let source = io::Error::other("Name or service not known");
+                ConnectError::Unresolved { host: "node:4433".to_owned(), source }
+            };
+            std::future::ready(found.map(|address| vec![address]).ok_or_else(gone)).boxed()
+        };
+        (asked, Box::new(look_up))
+    }
+
     fn patient(identity: Identity) -> ClientBuilder {
         ClientBuilder::new().identity(identity).start_up_wait(LONG).connect_timeout(LONG)
     }
 
     #[tokio::test]
     async fn a_host_whose_name_is_gone_is_waited_for_no_longer() {
-        let (asked, nobody) = (AtomicUsize::new(0), nobody());
-        let look_up = || async {
-            match asked.fetch_add(1, Ordering::SeqCst) {
-                0 | 1 => Ok(vec![nobody]),
-                _ => {
-                    let source = io::Error::other("Name or service not known");
-                    Err(ConnectError::Unresolved { host: "node:4433".to_owned(), source })
-                }
-            }
-        };
+        let (asked, look_up) = found_at([nobody(), nobody()]);
         let error = patient(identity("gone")).connect_to(look_up).await.unwrap_err();
         assert!(matches!(error, ConnectError::Unresolved { .. }), "{error:?}");
-        assert_eq!(asked.into_inner(), 3);
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
     }
 
-    #[tokio::test]
-    async fn a_host_that_moves_while_it_is_waited_for_is_found_where_it_is() {
-        let (identity, asked, nobody) = (identity("moved"), AtomicUsize::new(0), nobody());
+    async fn serve(identity: &Identity) -> (Edge, Node) {
         let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
         let node = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())));
         let node = node.start().await.unwrap();
         edge.open(node.client());
-        let look_up =
-            || async { Ok(vec![if asked.fetch_add(1, Ordering::SeqCst) == 0 { nobody } else { edge.address() }]) };
+        (edge, node)
+    }
+
+    #[tokio::test]
+    async fn a_host_that_moves_while_it_is_waited_for_is_found_where_it_is() {
+        let identity = identity("moves");
+        let (edge, _node) = serve(&identity).await;
+        let (_, look_up) = found_at([nobody(), edge.address()]);
         let client = patient(identity).connect_to(look_up).await.unwrap();
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    }
+
+    #[tokio::test]
+    async fn a_host_that_has_moved_since_it_was_called_is_found_where_it_is() {
+        let identity = identity("moved");
+        let (before, _node) = serve(&identity).await;
+        let (after, _other) = serve(&identity).await;
+        let (asked, look_up) = found_at([before.address(), before.address(), after.address()]);
+        let client = patient(identity).attempts(1).connect_to(look_up).await.unwrap();
+        assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+        before.shutdown(LONG).await;
+        // It has left, and its name does not know it yet.
+        let error = client.call::<_, String>("/shout", "a".to_owned()).await.unwrap_err();
+        assert_eq!((Trouble::of(&error), asked.load(Ordering::SeqCst)), (Trouble::NeverStarted, 2), "{error}");
+        for _ in 0..3 {
+            assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
     }
 }

@@ -187,22 +187,21 @@ impl Client {
 
     /// Makes a call until it was started, or it is of no use.
     async fn run(&self, mut prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
-        let now = Instant::now();
-        let options = &self.with_deadline(&prepared.call.route, options, now);
-        self.inner.retries.lock().called(now);
+        let mut time = Time::new(options, Instant::now());
+        self.inner.retries.lock().called(time.began);
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
-            let error = match within(options.deadline(), self.attempt(&mut prepared, options)).await {
+            let error = match self.attempt(&mut prepared, options, &mut time).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !error.is_retryable() || attempt >= self.inner.attempts || !self.may_come_again(&error) {
+            if !error.is_retryable() || attempt >= self.inner.attempts {
                 return Err(error);
             }
             // All at once would come again all at once.
             let jittered = pause.mul_f64(0.5 + fastrand::f64());
             let wait = error.retry_after().unwrap_or_default() + jittered;
-            if options.deadline().is_some_and(|deadline| deadline.is_expired(Instant::now() + wait)) {
+            if time.deadline.is_expired(Instant::now() + wait) || !self.may_come_again(&error) {
                 return Err(error);
             }
             tokio::time::sleep(wait).await;
@@ -211,27 +210,24 @@ impl Client {
         unreachable!("the last attempt returns")
     }
 
-    /// A node that is full is not made much fuller: retries have a budget. One that says to come back much later is its caller's
-    /// affair.
+    /// A node that is full is not made much fuller: retries have a budget, which is for those that are made. One that says to come back
+    /// much later is its caller's affair.
     fn may_come_again(&self, error: &CallError) -> bool {
         error.retry_after().unwrap_or_default() <= LONGEST_RETRY_AFTER
             && (error.kind() != ErrorKind::Overloaded || self.inner.retries.lock().take(Instant::now()))
     }
 
-    /// The options with the deadline that the node would give the call: a node that is stuck does not say that it has passed.
-    fn with_deadline(&self, route: &str, options: &CallOptions, now: Instant) -> CallOptions {
-        if options.deadline().is_some() {
-            return options.clone();
-        }
-        let timeout = self.inner.links.current().map_or(DEFAULT_TIMEOUT, |link| link.default_timeout(route));
-        options.clone().with_timeout(now, timeout)
-    }
-
-    async fn attempt(&self, prepared: &mut Prepared, options: &CallOptions) -> Result<Answer, CallError> {
-        let link = self.link().await?;
+    async fn attempt(
+        &self,
+        prepared: &mut Prepared,
+        options: &CallOptions,
+        time: &mut Time,
+    ) -> Result<Answer, CallError> {
+        let link = self.link_for(&prepared.call.route, time).await?;
         let limits = (&self.inner.frames, &self.inner.decode);
-        convert::put_options(&mut prepared.call, options, Instant::now());
-        let outcome = link.call(&prepared.call, &prepared.envelope, limits, Room::Wait).await;
+        convert::put_options(&mut prepared.call, &time.on(options), Instant::now());
+        let calling = link.call(&prepared.call, &prepared.envelope, limits, Room::Wait);
+        let outcome = within(time.deadline, calling).await;
         if outcome.as_ref().is_err_and(CallError::is_retryable) {
             self.inner.links.turn_away_from(&link);
         }
@@ -241,6 +237,18 @@ impl Client {
     #[cfg(feature = "testing")]
     pub(crate) fn links(&self) -> &Links {
         &self.inner.links
+    }
+
+    /// A link for a call of this route, whose time is known with it.
+    async fn link_for(&self, route: &str, time: &mut Time) -> Result<Arc<Link>, CallError> {
+        let link = match self.inner.links.current() {
+            Some(link) => link,
+            None => within(time.deadline, self.link()).await?,
+        };
+        if !time.is_own {
+            time.deadline = Deadline::after(time.began, link.default_timeout(route));
+        }
+        Ok(link)
     }
 
     async fn link(&self) -> Result<Arc<Link>, CallError> {
@@ -253,12 +261,31 @@ impl Client {
     }
 }
 
+/// A call's time: its caller's, or that which the node would give it, because a node that is stuck does not say that it has passed. Until
+/// there is a node, it is that of a route which says nothing.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    began: Instant,
+    deadline: Deadline,
+    /// Its caller has said it.
+    is_own: bool,
+}
+
+impl Time {
+    fn new(options: &CallOptions, began: Instant) -> Self {
+        let own = options.deadline();
+        let deadline = own.unwrap_or_else(|| Deadline::after(began, DEFAULT_TIMEOUT));
+        Self { began, deadline, is_own: own.is_some() }
+    }
+
+    /// The options with the deadline as it is known.
+    fn on(&self, options: &CallOptions) -> CallOptions {
+        options.clone().with_deadline(self.deadline)
+    }
+}
+
 /// Waits for an outcome no longer than the call may take.
-async fn within<T>(
-    deadline: Option<Deadline>,
-    call: impl Future<Output = Result<T, CallError>>,
-) -> Result<T, CallError> {
-    let Some(deadline) = deadline else { return call.await };
+async fn within<T>(deadline: Deadline, call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
     tokio::select! {
         biased;
         outcome = call => outcome,

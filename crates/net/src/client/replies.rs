@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use callboard_codec::Data;
@@ -14,7 +15,8 @@ use futures_util::{Stream, StreamExt, stream};
 
 use super::call::Talk;
 use super::fault::{not_started, unreadable};
-use super::{Client, Prepared, Returned, within};
+use super::link::Link;
+use super::{Client, Prepared, Returned, Time, within};
 use crate::convert;
 
 /// The outputs of one call, with their lengths. An error is the last of them. Made by [`Client::exchange_streaming`].
@@ -44,14 +46,17 @@ impl<Out> fmt::Debug for ReturnedStream<Out> {
 
 /// Begins when the first output is asked for; its time runs from now on.
 pub(super) fn read<Out: Data>(client: Client, prepared: Prepared, options: CallOptions) -> ReturnedStream<Out> {
-    let options = client.with_deadline(&prepared.call.route, &options, Instant::now());
-    let reading = Reading { client, options, phase: Phase::Begin(Box::new(prepared)) };
+    let time = Time::new(&options, Instant::now());
+    let reading = Reading { client, options, time, link: None, phase: Phase::Begin(Box::new(prepared)) };
     ReturnedStream(Box::pin(stream::unfold(reading, Reading::next::<Out>)))
 }
 
 struct Reading {
     client: Client,
     options: CallOptions,
+    time: Time,
+    /// Whom it was sent to, until there is an output.
+    link: Option<Arc<Link>>,
     phase: Phase,
 }
 
@@ -66,11 +71,25 @@ impl Reading {
         if matches!(self.phase, Phase::Over) {
             return None;
         }
-        let deadline = self.options.deadline();
-        match within(deadline, self.advance::<Out>()).await {
+        if let Phase::Begin(prepared) = &self.phase {
+            match self.client.link_for(&prepared.call.route, &mut self.time).await {
+                Ok(link) => self.link = Some(link),
+                Err(error) => {
+                    self.phase = Phase::Over;
+                    return Some((Err(error), self));
+                }
+            }
+        }
+        let told = within(self.time.deadline, self.advance::<Out>()).await;
+        let link = self.link.take();
+        match told {
             Ok(Some(returned)) => Some((Ok(returned), self)),
             Ok(None) => None,
             Err(error) => {
+                // Whoever makes it again finds another node, if there is one.
+                if let Some(link) = link.filter(|_| error.is_retryable()) {
+                    self.client.inner.links.turn_away_from(&link);
+                }
                 // Dropping the stream resets it.
                 self.phase = Phase::Over;
                 Some((Err(error), self))
@@ -79,8 +98,8 @@ impl Reading {
     }
 
     async fn advance<Out: Data>(&mut self) -> Result<Option<Returned<Out>>, CallError> {
-        if let Phase::Begin(prepared) = &self.phase {
-            let talk = self.begin(Prepared::clone(prepared)).await?;
+        if let (Phase::Begin(prepared), Some(link)) = (&self.phase, &self.link) {
+            let talk = self.begin(link, Prepared::clone(prepared)).await?;
             self.phase = Phase::Open { talk: Box::new(talk), read: 0 };
         }
         let credit = self.client.inner.credit;
@@ -108,12 +127,11 @@ impl Reading {
     }
 
     /// Sends the call. Not tried again here: a stream is seldom small, and its reader knows better.
-    async fn begin(&self, prepared: Prepared) -> Result<Talk, CallError> {
+    async fn begin(&self, link: &Arc<Link>, prepared: Prepared) -> Result<Talk, CallError> {
         let inner = &self.client.inner;
-        let link = self.client.link().await?;
-        let mut talk = Talk::open(&link, &inner.frames, &inner.decode).await?;
+        let mut talk = Talk::open(link, &inner.frames, &inner.decode).await?;
         let Prepared { mut call, envelope } = prepared;
-        convert::put_options(&mut call, &self.options, Instant::now());
+        convert::put_options(&mut call, &self.time.on(&self.options), Instant::now());
         call.credit = inner.credit;
         match talk.send(&call, envelope, false).await? {
             None => Ok(talk),

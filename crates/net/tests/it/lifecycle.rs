@@ -1,16 +1,19 @@
 //! Starts, restarts, drains and losses, as a client sees them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Stage, StreamStage};
+use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, Stage, StreamStage};
 use callboard_net::{ConnectError, Edge, Trouble};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use crate::common::{IDENTITY, LONG, Served, builder, loopback, patient, until};
+use crate::lab::total;
 
 fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
@@ -149,6 +152,13 @@ async fn a_node_that_comes_back_at_its_address_is_found_again() {
     let (client, address) = (served.client().await, served.edge.address());
     assert_eq!(shouts(&client).await.unwrap(), "A");
     served.edge.shutdown(LONG).await;
+    let edge = comes_back(address).await;
+    let node = app().start().await.unwrap();
+    edge.open(node.client());
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+}
+
+async fn comes_back(address: SocketAddr) -> Edge {
     let coming_back = async {
         loop {
             // The socket is closed with the last task of the old endpoint.
@@ -158,10 +168,114 @@ async fn a_node_that_comes_back_at_its_address_is_found_again() {
             }
         }
     };
-    let edge = tokio::time::timeout(LONG, coming_back).await.unwrap();
-    let node = app().start().await.unwrap();
+    tokio::time::timeout(LONG, coming_back).await.unwrap()
+}
+
+/// A second, where those that know of no route have half a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_find_no_connection_have_the_time_of_their_route() {
+    let stuck = || {
+        let never = StreamStage::each("never", |_: Arc<i64>| futures_util::stream::pending::<Result<i64, Failure>>());
+        let limits = Limits { default_timeout: Duration::from_secs(1), ..Limits::default() };
+        held_for_ever().1.route_streaming("/never", never).limits(limits)
+    };
+    let served = Served::start(stuck()).await;
+    let (one, other, address) = (served.client().await, served.client().await, served.edge.address());
+    served.edge.shutdown(LONG).await;
+    let edge = comes_back(address).await;
+    let node = stuck().start().await.unwrap();
     edge.open(node.client());
-    assert_eq!(shouts(&client).await.unwrap(), "A");
+    let calling = async {
+        let mut replies = other.replies::<i64, i64>("/never", 5).unwrap();
+        let (call, first) = tokio::join!(one.call::<i64, i64>("/held", 5), replies.next());
+        [call.unwrap_err(), first.unwrap().unwrap_err()]
+    };
+    let errors = tokio::time::timeout(Duration::from_secs(20), calling).await.expect("it is over long before");
+    assert!(errors.iter().all(|error| error.kind() == ErrorKind::DeadlineExceeded), "{errors:?}");
+}
+
+/// A node with room for one call, which it has in hand until it is let go.
+async fn full() -> (Arc<Semaphore>, Served, JoinHandle<Result<i64, CallError>>) {
+    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let held = Stage::each_async("held", {
+        let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+        move |n: Arc<i64>| {
+            let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+            async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                open.acquire().await.unwrap().forget();
+                Ok(*n)
+            }
+        }
+    });
+    let limits = Limits { max_in_flight: 1, ..Limits::default() };
+    let served = Served::start(counting().route("/held", held).limits(limits)).await;
+    let client = served.node.client();
+    let in_hand = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
+    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    (open, served, in_hand)
+}
+
+fn counting() -> App {
+    let count = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    app().route_streaming("/count", count)
+}
+
+/// Nobody knows yet that the second address is of no use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
+    let (open, first, in_hand) = full().await;
+    let silent = std::net::UdpSocket::bind(loopback()).unwrap();
+    let url = format!("{},{}", first.url(), silent.local_addr().unwrap());
+    let client = builder().attempts(1).connect(&url).await.unwrap();
+    assert_eq!(shouts(&client).await.unwrap_err().kind(), ErrorKind::Overloaded);
+    open.add_permits(1);
+    assert_eq!(in_hand.await.unwrap().unwrap(), 5);
+    // A handshake with it has far more time than that.
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(10));
+    assert_eq!(client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap(), "A");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_streams_that_are_refused_find_another_node_when_they_are_made_again() {
+    let (_open, first, _in_hand) = full().await;
+    let second = Served::start(counting()).await;
+    let both = format!("{},{}", first.url(), second.edge.address());
+    let clients = [builder().attempts(1).connect(&both).await.unwrap(), builder().connect(&both).await.unwrap()];
+    let streaming = async {
+        loop {
+            let mut replies = clients[0].replies::<i64, i64>("/count", 1).unwrap();
+            match replies.next().await.unwrap() {
+                Ok(output) => break output,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}"),
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(20), streaming).await.expect("there is room"), 0);
+    let calling = async {
+        loop {
+            match shouts(&clients[1]).await {
+                Ok(loud) => break loud,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}"),
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(20), calling).await.expect("there is room"), "A");
+}
+
+/// Any pause is longer than their time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_it() {
+    let (_open, served, _in_hand) = full().await;
+    let client = served.client().await;
+    for _ in 0..400 {
+        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(5));
+        client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap_err();
+    }
+    let refused = || total(&served.edge, r#"calls_refused_total{kind="overloaded"}"#);
+    let before = refused();
+    assert_eq!(shouts(&client).await.unwrap_err().kind(), ErrorKind::Overloaded);
+    assert_eq!(refused() - before, 3);
 }
 
 /// One of two nodes is restarted while there are calls at every moment, and a stream of outputs larger than any congestion window.
