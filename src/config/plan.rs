@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use callboard_http::client::Origin;
 use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
+use callboard_net::NodeAddress;
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
@@ -108,7 +109,7 @@ pub struct Settings {
     /// Whether clients may load and unload models.
     pub model_control: Sourced<bool>,
     /// Other nodes.
-    pub join: Sourced<Vec<SocketAddr>>,
+    pub join: Sourced<Vec<NodeAddress>>,
     /// The directory with the identity for QUIC; that of this user on this machine if `None`.
     pub cluster: Sourced<Option<PathBuf>>,
     /// Where the admin listener is.

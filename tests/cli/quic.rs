@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use crate::support::{Server, callboard, directory, directory_with, failure};
+use crate::support::{Server, callboard, directory, directory_with, failure, run};
 
 /// A server of the digits with a QUIC port, and where that is.
 pub(crate) fn serve(state: &Path) -> (Server, String) {
@@ -152,6 +152,51 @@ fn a_node_that_joins_another_is_known_to_it() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     first.signal("TERM");
     assert_eq!(first.wait(), Some(0), "{:?}", first.said);
+}
+
+/// By its name, behind which there may be an address that cannot be reached from here.
+#[test]
+fn the_status_of_a_node_shows_the_others() {
+    let state = directory();
+    let start = |words: &[&str]| {
+        let own = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let mut command = callboard(own.iter().chain(words));
+        command.env("XDG_STATE_HOME", &state);
+        Server::start(command)
+    };
+    let mut first = start(&["--quic", "127.0.0.1:0"]);
+    let address = first.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+    let name = address.replace("127.0.0.1", "localhost");
+    let mut second = start(&["--join", &name, "--log", "callboard_net=info"]);
+    let admin = second.wait_for("admin on ");
+    second.wait_for("linked");
+    let status = |words: &[&str]| {
+        let output = run(&[&["status", &admin], words].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = status(&[]);
+    let row = text.lines().find(|line| line.starts_with(&address)).unwrap_or_else(|| panic!("no {address} in {text}"));
+    assert!(row.ends_with("digits, labels") && !row.contains("away"), "{text}");
+    let told: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    let peer = &told["node"]["peers"][0];
+    assert_eq!((peer["address"].as_str(), peer["node"].as_str()), (Some(address.as_str()), Some("")));
+    assert!(peer["linked_for"]["nanos"].is_u64() && peer["stages"].as_array().unwrap().len() >= 2, "{peer}");
+
+    first.signal("KILL");
+    second.wait_for("link lost");
+    let text = status(&[]);
+    assert!(text.lines().any(|line| line.starts_with(&address) && line.contains("away")), "{text}");
+}
+
+#[test]
+fn nodes_are_named_as_hosts_with_ports_and_not_too_many() {
+    let many = vec!["node.example:4433"; 65].join(",");
+    for wrong in ["node.example", "node.example:0", "http://node.example:1", "a node:1", &many] {
+        let (said, code) = failure(callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--join", wrong]));
+        assert_eq!(code, 2, "{wrong}: {said}");
+        assert!(said.contains("expected nodes as HOST:PORT") && said.contains("at most 64"), "{said}");
+    }
 }
 
 /// A stage of which the two nodes run different revisions, told by its labels.

@@ -48,8 +48,11 @@ mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use client::{Client, ClientBuilder, ConnectError, Prepared, QuicUrl, Returned, ReturnedStream, Trouble};
-pub use cluster::{Cluster, ClusterView, SingleNode, Static, View};
+pub use client::{
+    Client, ClientBuilder, ConnectError, NodeAddress, NotANodeAddress, Prepared, QuicUrl, Returned, ReturnedStream,
+    Trouble,
+};
+pub use cluster::{Cluster, ClusterView, MAX_PEERS, SingleNode, Static, TooManyPeers, View};
 pub use edge::{Edge, NetConfig};
 pub use endpoint::{BindError, Tuning, TuningError};
 pub use identity::{

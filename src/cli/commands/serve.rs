@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
-use callboard_net::{Cluster, Edge, NetConfig, Static};
+use callboard_net::{Cluster, Edge, Identity, NetConfig, NodeAddress, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -47,7 +47,7 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
     // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
     // process should hear that it lives.
     let listener = bind(http_address(&plan)).await?;
-    let quic = open_quic(&plan, &config)?;
+    let quic = open_quic(&plan, &config).await?;
     let admin = AdminSocket::bind(&plan).await?;
     let traces = otlp_config(&plan, &info)?;
     let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
@@ -101,13 +101,16 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
 }
 
 /// The QUIC port, under the identity that is named, else of this user on this machine; where only peers are named, any free one.
-fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
-    let peers = &plan.settings.join.value;
-    let any = || (!peers.is_empty()).then(|| any_port(peers));
-    let Some(address) = plan.settings.quic.value.or_else(any) else { return Ok(None) };
+async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
+    let listen = plan.settings.quic.value;
+    if listen.is_none() && plan.settings.join.value.is_empty() {
+        return Ok(None);
+    }
     let failed = |error: &dyn std::error::Error| CliError::because("could not serve QUIC", error);
     let identity = identity(file_of(plan, &plan.settings.cluster).as_deref())?;
+    let peers = addresses_of(&plan.settings.join.value).await;
     peers.iter().try_for_each(|peer| identity.check_address(*peer)).map_err(|error| failed(&error))?;
+    let address = listen.unwrap_or_else(|| any_port(&identity, &peers));
     // What a body may be does not depend on the door.
     let mut config = NetConfig::default();
     config.node = identity.name();
@@ -119,9 +122,22 @@ fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
     Edge::bind(address, identity, config).map(Some).map_err(|error| failed(&error))
 }
 
+/// Where the nodes are that were named, as far as that is known now: one that has no address yet may get one.
+async fn addresses_of(peers: &[NodeAddress]) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    for peer in peers {
+        addresses.extend(peer.resolve(LOOK_UP_TIMEOUT).await.unwrap_or_default());
+    }
+    addresses
+}
+
+/// A name server that is there answers sooner.
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Reaches those peers, and no more of the world than needed.
-fn any_port(peers: &[SocketAddr]) -> SocketAddr {
-    let is_local = peers.iter().all(|peer| peer.ip().is_loopback());
+fn any_port(identity: &Identity, peers: &[SocketAddr]) -> SocketAddr {
+    let are_all_local = !peers.is_empty() && peers.iter().all(|peer| peer.ip().is_loopback());
+    let is_local = are_all_local || identity.is_for_loopback_only();
     if is_local { ANY_LOOPBACK_PORT } else { SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0) }
 }
 
@@ -136,7 +152,8 @@ fn http_address(plan: &Plan) -> SocketAddr {
 
 /// Lets stages run on the other nodes: those that are named, and those that name this one. Their calls are divided as the plan has it.
 fn join(quic: &Edge, server: &Server, plan: &Plan) -> Result<(), CliError> {
-    let view = Static::new(plan.settings.join.value.iter().copied());
+    let view = Static::look_up(plan.settings.join.value.iter().cloned());
+    let view = view.map_err(|error| CliError::because("could not join", &error))?;
     let cluster = Cluster::start(quic, Arc::new(view));
     for stage in plan.stages.iter().filter(|stage| !stage.split.value.is_empty()) {
         cluster.split(&stage.name.value, stage.split.value.iter().copied());

@@ -165,6 +165,21 @@ impl fmt::Display for Shown<'_> {
             stages.row(row);
         }
         write!(f, "{stages}")?;
+        if !items(&node["peers"]).is_empty() {
+            let mut peers = Table::new(["peer", "node", "linked for", "stages"]);
+            for peer in items(&node["peers"]) {
+                let linked_for = &peer["linked_for"];
+                let linked_for = if linked_for.is_null() { "away".to_owned() } else { shown_span(span(linked_for)) };
+                let stages: Vec<String> = items(&peer["stages"]).iter().map(text).collect();
+                peers.row([
+                    text(&peer["address"]),
+                    or_dash(text(&peer["node"])),
+                    linked_for,
+                    or_dash(stages.join(", ")),
+                ]);
+            }
+            write!(f, "\n{peers}")?;
+        }
         for stage in items(&node["stages"]).iter().chain(items(&health["elsewhere"])) {
             if let Some(reason) = stage["reason"].as_str() {
                 write!(f, "\n{}: {reason}", text(&stage["name"]))?;
@@ -184,6 +199,10 @@ fn text(value: &Value) -> String {
         Value::Null => "-".to_owned(),
         other => other.to_string(),
     }
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
 }
 
 /// As serde writes a `Duration`.
@@ -250,6 +269,11 @@ mod tests {
                     "batches": 4, "mean_batch_size": 2.25, "batch_estimate": { "secs": 0, "nanos": 1_500_000 },
                     "restarts": 7, "replicas": [{ "busy": true }, { "busy": false }],
                 }],
+                "peers": [
+                    { "address": "10.0.0.2:4433", "node": "second", "linked_for": { "secs": 61, "nanos": 0 },
+                      "stages": ["decode", "digits"] },
+                    { "address": "10.0.0.3:4433", "node": "", "linked_for": null, "stages": [] },
+                ],
             },
         });
         let expected = "\
@@ -261,6 +285,10 @@ route    revision  pipeline
 
 stage   state   replicas  busy  queue  batches  mean size  batch takes  restarts
 digits  failed  2         1     2/64   4        2.2        1.5 ms       7
+
+peer           node    linked for  stages
+10.0.0.2:4433  second  1 min       decode, digits
+10.0.0.3:4433  -       away        -
 
 digits: no such file";
         assert_eq!(Shown(&status).to_string(), expected);

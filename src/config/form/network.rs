@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use callboard_http::client::Origin;
 use callboard_http::{Cors, Hosts};
+use callboard_net::{MAX_PEERS, NodeAddress};
 use toml::de::DeValue;
 
 use super::{AUTO, Form, NONE, Raw};
@@ -97,31 +98,37 @@ impl Form for AdminListen {
     }
 }
 
-/// Addresses of other nodes, with commas between them, or `none`; in the file a list as well.
+/// Other nodes, by address or by name, with commas between them, or `none`; in the file a list as well.
 #[derive(Clone, Debug)]
 pub(crate) struct Peers;
 
 impl Form for Peers {
-    type Value = Vec<SocketAddr>;
+    type Value = Vec<NodeAddress>;
 
-    fn read(&self, raw: Raw<'_>) -> Option<Vec<SocketAddr>> {
-        if let Raw::Toml(DeValue::Array(items)) = raw {
-            return items.iter().map(|item| Listen.read(Raw::Toml(item.get_ref()))).collect();
-        }
-        match raw.text()? {
-            NONE => Some(Vec::new()),
-            text => text.split(',').map(|address| Listen.read(Raw::Text(address.trim()))).collect(),
-        }
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<NodeAddress>> {
+        let peers: Vec<NodeAddress> = match raw {
+            Raw::Toml(DeValue::Array(items)) => {
+                items.iter().map(|item| Raw::Toml(item.get_ref()).text()?.parse().ok()).collect::<Option<_>>()?
+            }
+            raw => match raw.text()? {
+                NONE => Vec::new(),
+                text => text.split(',').map(|peer| peer.trim().parse().ok()).collect::<Option<_>>()?,
+            },
+        };
+        (peers.len() <= MAX_PEERS).then_some(peers)
     }
 
     fn expected(&self) -> String {
-        format!("addresses such as \"127.0.0.1:4433\", with commas between them, or \"{NONE}\"")
+        format!(
+            "nodes as HOST:PORT, such as \"127.0.0.1:4433\" or \"node.example:4433\", at most {MAX_PEERS} with commas between \
+             them, or \"{NONE}\""
+        )
     }
 
-    fn show(&self, value: &Vec<SocketAddr>) -> String {
+    fn show(&self, value: &Vec<NodeAddress>) -> String {
         match value.as_slice() {
             [] => NONE.to_owned(),
-            addresses => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+            peers => peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
         }
     }
 }

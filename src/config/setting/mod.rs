@@ -116,7 +116,7 @@ pub(crate) static JOIN: Setting<Peers> = Setting {
         key: "quic.join",
         flag: "join",
         env: "CALLBOARD_JOIN",
-        placeholder: "ADDR[,ADDR…]",
+        placeholder: "HOST:PORT[,HOST:PORT…]",
         help: "Peer nodes that may run stages for this node",
         default: "none",
     },

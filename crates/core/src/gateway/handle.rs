@@ -13,7 +13,7 @@ use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::{FlightId, RouteIndex};
 use crate::metrics::{SharedMetrics, TurnedAway};
-use crate::pipeline::Beyond;
+use crate::pipeline::{Beyond, PeerDescription};
 use crate::router::{HeldRoute, Route};
 
 /// HTTP's word for an input that is larger than can be taken.
@@ -70,6 +70,11 @@ impl Gateway {
     /// The other nodes, if this one has joined some.
     pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
         self.beyond.get()
+    }
+
+    /// The other nodes, as this one knows them.
+    pub(crate) fn peers(&self) -> Vec<PeerDescription> {
+        self.beyond.get().map(|beyond| beyond.0.peers()).unwrap_or_default()
     }
 
     pub(crate) fn drain(&self) {

@@ -14,6 +14,7 @@ use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
 use crate::id::{FlightId, RouteName, StageName};
 use crate::metrics::{ReplicaState, StageMetrics};
+use crate::pipeline::PeerDescription;
 use crate::router::{DeployedStage, Route, Table};
 use crate::supervisor::StageState;
 use crate::worker::WorkerSlot;
@@ -91,6 +92,8 @@ pub struct Description {
     pub stages: Vec<StageDescription>,
     /// The actors of the node's users, in the order in which they were declared.
     pub actors: Vec<ActorDescription>,
+    /// The other nodes that its stages may run on.
+    pub peers: Vec<PeerDescription>,
 }
 
 /// One call in flight.
@@ -271,6 +274,7 @@ impl Shared {
             routes: describe_routes(&table),
             stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
             actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
+            peers: self.gateway.peers(),
         }
     }
 

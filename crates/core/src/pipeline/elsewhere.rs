@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
+use serde::Serialize;
 
 use super::run::check_time;
 use super::{Graph, Pipeline, StreamPipeline};
@@ -47,6 +48,11 @@ pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
     /// Whether a node that runs this stage can be reached.
     fn offers(&self, stage: &str) -> bool;
 
+    /// The other nodes, for whoever looks. Those that are none, or do not say, are left out.
+    fn peers(&self) -> Vec<PeerDescription> {
+        Vec::new()
+    }
+
     /// Runs the first of the call's stages on another node, and as many of those behind it as that node runs as well.
     ///
     /// Its error [is retryable](CallError::is_retryable) exactly when no node has started the call: then it may still be run here.
@@ -56,6 +62,35 @@ pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
     /// As [`run`](Self::run), where the first stage answers with a stream: ready when its first output is there, or its end. Until then
     /// the same holds for the error, and after that every error is the last item. Dropping the outputs cancels the call.
     fn stream(&self, call: StageCall) -> FromElsewhere<StageOutputs>;
+}
+
+/// Another node, as this one knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PeerDescription {
+    /// Where it is looked for.
+    pub address: String,
+    /// What it calls itself; empty for a node without a name, and while there is no link.
+    pub node: String,
+    /// How long calls could go there without a break. `None`: they cannot.
+    pub linked_for: Option<Duration>,
+    /// The stages that it runs for others.
+    pub stages: Vec<String>,
+}
+
+impl PeerDescription {
+    /// A node that is looked for at this address, without a link.
+    #[must_use]
+    pub fn away(address: impl Into<String>) -> Self {
+        Self { address: address.into(), node: String::new(), linked_for: None, stages: Vec::new() }
+    }
+
+    /// The same, linked: what it calls itself, for how long, and the stages that it runs.
+    #[must_use]
+    pub fn linked(mut self, node: impl Into<String>, linked_for: Duration, stages: Vec<String>) -> Self {
+        (self.node, self.linked_for, self.stages) = (node.into(), Some(linked_for), stages);
+        self
+    }
 }
 
 /// Where a call of a stage goes.

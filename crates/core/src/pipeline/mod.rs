@@ -35,7 +35,9 @@ use crate::actor::{Answer, Ref, ask_step};
 use crate::failure::Failure;
 use crate::stage::{Stage, StageSpec};
 
-pub use elsewhere::{Choice, Elsewhere, FromElsewhere, StageCall, StageLoad, StageOutputs, StageReply};
+pub use elsewhere::{
+    Choice, Elsewhere, FromElsewhere, PeerDescription, StageCall, StageLoad, StageOutputs, StageReply,
+};
 pub use ensemble::{MemberError, Members};
 pub use stream::StreamPipeline;
 

@@ -65,7 +65,8 @@ impl Ours {
             .route("/local", Stage::each("local", |value: &Value| Ok(value.clone())).max_batch_size(32));
         let gateway = app.start().await.unwrap();
         gateway_edge.open(gateway.client());
-        let cluster = Cluster::start(&gateway_edge, Arc::new(Static::new([worker_edge.address()])));
+        let cluster =
+            Cluster::start(&gateway_edge, Arc::new(Static::try_new([worker_edge.address()]).expect("few peers")));
         gateway.handle().join(cluster.clone()).unwrap();
         while !(cluster.offers("echo") && cluster.offers("held")) {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,19 +1,79 @@
-//! Where nodes are: `quic://host:port`, or several of them behind one scheme, `quic://a:4433,b:4433`.
+//! Where nodes are: `host:port`; as a client writes it `quic://host:port`, or several of them behind one scheme, `quic://a:4433,b:4433`.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
+use std::{fmt, io};
 
 use super::error::ConnectError;
 
 /// More than this is a list that somebody generated wrongly.
 const MAX_HOSTS: usize = 64;
 
+/// As much as a name may have (RFC 1035, 2.3.4), and each part of it between dots.
+const MAX_NAME_BYTES: usize = 253;
+const MAX_LABEL_BYTES: usize = 63;
+
+/// Where a node is, or several: `10.0.0.1:4433`, `[::1]:4433`, or a name with a port, behind which there may be many addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeAddress(String);
+
+/// Why a text is no address of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotANodeAddress(&'static str);
+
+impl NodeAddress {
+    /// The address, where it is no name.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.0.parse().ok()
+    }
+
+    /// The addresses behind it now, as the system has them.
+    ///
+    /// # Errors
+    ///
+    /// When there are none, or they are not found within `limit`.
+    pub async fn resolve(&self, limit: Duration) -> io::Result<Vec<SocketAddr>> {
+        let found = tokio::time::timeout(limit, tokio::net::lookup_host(self.0.as_str())).await??;
+        let found: Vec<SocketAddr> = found.collect();
+        if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+    }
+}
+
+impl FromStr for NodeAddress {
+    type Err = NotANodeAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotANodeAddress> {
+        let (host, port) = text.rsplit_once(':').ok_or(NotANodeAddress("expected a port behind each host"))?;
+        if !matches!(port.parse::<u16>(), Ok(1..)) || port.starts_with('+') {
+            return Err(NotANodeAddress("expected hosts as HOST:PORT, with ports from 1 to 65535"));
+        }
+        if !is_name(host) && text.parse::<SocketAddr>().is_err() {
+            return Err(NotANodeAddress("expected a name, an IPv4 address or [an IPv6 address] before each port"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Whether the resolver of the system may know something of that name. Underscores are in names of containers.
+fn is_name(text: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+    let is_label = |label: &str| !label.is_empty() && label.len() <= MAX_LABEL_BYTES && label.chars().all(is_letter);
+    text.len() <= MAX_NAME_BYTES && text.strip_suffix('.').unwrap_or(text).split('.').all(is_label)
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// One or more nodes, any of which may answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuicUrl {
-    hosts: Vec<String>,
+    hosts: Vec<NodeAddress>,
 }
 
 impl QuicUrl {
@@ -27,10 +87,9 @@ impl QuicUrl {
         let mut addresses = Vec::new();
         let mut last = None;
         for host in &self.hosts {
-            match tokio::time::timeout(limit, tokio::net::lookup_host(host.as_str())).await {
-                Ok(Ok(found)) => addresses.extend(found),
-                Ok(Err(error)) => last = Some((host.clone(), error)),
-                Err(late) => last = Some((host.clone(), late.into())),
+            match host.resolve(limit).await {
+                Ok(found) => addresses.extend(found),
+                Err(error) => last = Some((host.to_string(), error)),
             }
         }
         match (addresses.is_empty(), last) {
@@ -51,23 +110,18 @@ impl FromStr for QuicUrl {
         if rest.contains('/') {
             return Err(wrong("expected quic://HOST:PORT and nothing behind it; a route is named apart"));
         }
-        let hosts: Vec<String> = rest.split(',').map(|host| host.trim().to_owned()).collect();
-        if hosts.len() > MAX_HOSTS {
+        if rest.split(',').count() > MAX_HOSTS {
             return Err(wrong("expected at most 64 hosts"));
         }
-        for host in &hosts {
-            let (name, port) = host.rsplit_once(':').ok_or_else(|| wrong("expected a port behind each host"))?;
-            if name.is_empty() || !matches!(port.parse::<u16>(), Ok(1..)) {
-                return Err(wrong("expected hosts as HOST:PORT, with ports from 1 to 65535"));
-            }
-        }
-        Ok(Self { hosts })
+        let hosts = rest.split(',').map(|host| host.trim().parse().map_err(|NotANodeAddress(reason)| wrong(reason)));
+        Ok(Self { hosts: hosts.collect::<Result<_, _>>()? })
     }
 }
 
 impl fmt::Display for QuicUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "quic://{}", self.hosts.join(","))
+        let hosts: Vec<&str> = self.hosts.iter().map(|host| host.0.as_str()).collect();
+        write!(f, "quic://{}", hosts.join(","))
     }
 }
 
@@ -90,6 +144,21 @@ mod tests {
         {
             let error = wrong.parse::<QuicUrl>().unwrap_err().to_string();
             assert!(error.contains("expected"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_at_an_address_or_behind_a_name() {
+        for (text, is_address) in
+            [("127.0.0.1:4433", true), ("[::1]:4433", true), ("node.example:1", false), ("a_b-c.svc.:65535", false)]
+        {
+            let address: NodeAddress = text.parse().unwrap();
+            assert_eq!((address.to_string().as_str(), address.address().is_some()), (text, is_address));
+        }
+        let long = format!("{}:1", "a".repeat(64));
+        for wrong in ["", ":1", "a", "a:", "a:0", "a:+1", "a b:1", "a..b:1", "-\n:1", "::1:1", "[::1:1", "a/b:1", &long]
+        {
+            assert!(wrong.parse::<NodeAddress>().is_err(), "{wrong}");
         }
     }
 }

@@ -136,6 +136,11 @@ impl Link {
         self.offers.load().list.iter().any(|offer| offer.stage && offer.name == stage)
     }
 
+    /// The stages that the node runs for others.
+    pub(crate) fn offered_stages(&self) -> Vec<String> {
+        self.offers.load().list.iter().filter(|offer| offer.stage).map(|offer| offer.name.clone()).collect()
+    }
+
     /// What the node says of this stage, if it runs it.
     pub(crate) fn offer_of_stage(&self, stage: &str) -> Option<Offer> {
         self.offers.load().list.iter().find(|offer| offer.stage && offer.name == stage).cloned()

@@ -29,7 +29,7 @@ use callboard_core::{
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 
-pub use self::address::QuicUrl;
+pub use self::address::{NodeAddress, NotANodeAddress, QuicUrl};
 pub use self::builder::ClientBuilder;
 pub(crate) use self::call::{Answer, Talk};
 pub(crate) use self::error::{CONNECTION_LOST, NO_ROOM};

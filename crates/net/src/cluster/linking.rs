@@ -55,7 +55,7 @@ impl Peer {
                         (pause, was_told) = (FIRST_PAUSE, false);
                         tracing::info!(peer = %address, node = %quoted(&link.welcome().node), "linked");
                         let connection = link.connection().clone();
-                        self.link.store(Some(Arc::clone(&link)));
+                        self.set_link(Some(Arc::clone(&link)), Instant::now());
                         linked.get_or_insert_with(|| with.asking.linked());
                         let taken = seat.insert(taken);
                         let ended = tokio::select! {
@@ -65,12 +65,12 @@ impl Peer {
                             // It is used until the next one is there, and ends when its last call does.
                             () = link.retired() => continue,
                         };
-                        self.link.store(None);
+                        self.set_link(None, Instant::now());
                         (linked, seat, missing_since) = (None, None, Instant::now());
                         tracing::info!(peer = %address, "link lost: {ended}");
                     }
                     Err(unwanted) => {
-                        self.link.store(None);
+                        self.set_link(None, Instant::now());
                         if linked.take().is_some() {
                             (seat, missing_since) = (None, Instant::now());
                         }
@@ -93,7 +93,7 @@ impl Peer {
                     }
                     // The one that was to be replaced may have ended in the meantime.
                     if linked.is_some() && !self.is_linked() {
-                        self.link.store(None);
+                        self.set_link(None, Instant::now());
                         (linked, seat, missing_since) = (None, None, Instant::now());
                     }
                     if linked.is_none() {

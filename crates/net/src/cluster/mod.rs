@@ -27,7 +27,8 @@ use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
 use callboard_core::{
-    Choice, Elsewhere, FromElsewhere, Instant, SessionKey, StageCall, StageLoad, StageOutputs, StageReply,
+    Choice, Elsewhere, FromElsewhere, Instant, PeerDescription, SessionKey, StageCall, StageLoad, StageOutputs,
+    StageReply,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -39,7 +40,7 @@ pub(crate) use self::metrics::Asking;
 use self::peer::Peer;
 pub(crate) use self::retries::Retries;
 use self::split::Split;
-pub use self::view::{ClusterView, SingleNode, Static, View};
+pub use self::view::{ClusterView, MAX_PEERS, SingleNode, Static, TooManyPeers, View};
 use self::weigh::leaves;
 use crate::edge::Edge;
 
@@ -135,7 +136,7 @@ async fn follow(inner: Weak<Inner>, linking: Linking, mut views: watch::Receiver
         {
             let Some(inner) = inner.upgrade() else { return };
             links.retain(|address, _| view.peers.contains(address));
-            for address in view.peers.iter().filter(|address| **address != inner.own) {
+            for address in view.peers.iter().filter(|address| may_be_linked(inner.own, **address)) {
                 links.entry(*address).or_insert_with(|| {
                     let peer = Arc::new(Peer::new(*address));
                     let keeping = Arc::clone(&peer).keep_linked(linking.clone());
@@ -152,6 +153,11 @@ async fn follow(inner: Weak<Inner>, linking: Linking, mut views: watch::Receiver
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Whether there is somebody else that can be reached from here: a socket of IPv4 reaches no address of IPv6, of which a name may have some.
+fn may_be_linked(own: SocketAddr, peer: SocketAddr) -> bool {
+    peer != own && (peer.is_ipv4() || own.is_ipv6())
 }
 
 /// Ends with its handle.
@@ -187,6 +193,10 @@ impl Elsewhere for Cluster {
 
     fn offers(&self, stage: &str) -> bool {
         self.inner.peers.load().iter().any(|peer| peer.offers(stage))
+    }
+
+    fn peers(&self) -> Vec<PeerDescription> {
+        self.inner.peers.load().iter().filter_map(|peer| peer.describe(Instant::now())).collect()
     }
 
     fn run(&self, call: StageCall) -> FromElsewhere<StageReply> {

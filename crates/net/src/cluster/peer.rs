@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
-use callboard_core::Instant;
+use callboard_core::{Instant, PeerDescription};
 use parking_lot::Mutex;
 
 use super::standing::Standing;
@@ -18,7 +18,9 @@ use crate::client::Link;
 pub(super) struct Peer {
     address: SocketAddr,
     key: u64,
-    pub(super) link: ArcSwapOption<Link>,
+    link: ArcSwapOption<Link>,
+    /// Since when there is one without a break.
+    linked_since: Mutex<Option<Instant>>,
     /// It is this node, by an address that it does not know for its own.
     pub(super) is_ourselves: AtomicBool,
     /// Of each stage that this node calls.
@@ -52,7 +54,7 @@ impl Peer {
     pub(super) fn new(address: SocketAddr) -> Self {
         let key = (u64::from(address.port()) << 32) ^ address_bits(address);
         let (link, is_ourselves) = (ArcSwapOption::empty(), AtomicBool::new(false));
-        Self { address, key, link, is_ourselves, stages: Mutex::default() }
+        Self { address, key, link, linked_since: Mutex::default(), is_ourselves, stages: Mutex::default() }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -88,6 +90,25 @@ impl Peer {
 
     pub(super) fn is_linked(&self) -> bool {
         self.link.load().as_ref().is_some_and(|link| link.is_usable())
+    }
+
+    /// Calls go on this link from now on, or on none.
+    pub(super) fn set_link(&self, link: Option<Arc<Link>>, now: Instant) {
+        let mut since = self.linked_since.lock();
+        *since = link.as_ref().map(|_| since.unwrap_or(now));
+        self.link.store(link);
+    }
+
+    /// What is known of it. `None` for this node itself.
+    pub(super) fn describe(&self, now: Instant) -> Option<PeerDescription> {
+        if self.is_ourselves.load(Ordering::Acquire) {
+            return None;
+        }
+        let away = PeerDescription::away(self.address.to_string());
+        let linked = self.link.load_full().filter(|link| link.is_usable());
+        let (Some(link), Some(since)) = (linked, *self.linked_since.lock()) else { return Some(away) };
+        let linked_for = now.saturating_duration_since(since);
+        Some(away.linked(link.welcome().node.clone(), linked_for, link.offered_stages()))
     }
 
     /// A call goes there; it is counted until the guard is dropped.

@@ -93,8 +93,11 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
                 }
             };
             let is_ourselves = serving.is_ourselves(&hello.node, hello.generation);
-            if let (Some(address), Some(view), false) = (address, serving.view.get(), is_ourselves) {
-                view.introduce(&member.name, address);
+            if let (Some(address), Some(view), false) = (address, serving.view.get(), is_ourselves)
+                && !view.introduce(&member.name, address)
+            {
+                serving.metrics.peers_not_taken.inc();
+                serving.notices.tell_of_full_view(address, Instant::now());
             }
             drop(place);
             tokio::select! {

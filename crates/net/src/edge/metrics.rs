@@ -29,6 +29,8 @@ pub(super) struct EdgeMetrics {
     pub(super) retried: Counter,
     /// Of the peers that the node itself asks.
     pub(super) asking: Asking,
+    /// Peers for which the view had no place.
+    pub(super) peers_not_taken: Counter,
     pub(super) joined: Counter,
     pub(super) renewed: Counter,
     identity: Identity,
@@ -58,6 +60,7 @@ impl EdgeMetrics {
             calls_cancelled: Counter::default(),
             retried: Counter::default(),
             asking: Asking::default(),
+            peers_not_taken: Counter::default(),
             joined: Counter::default(),
             renewed: Counter::default(),
             identity,
@@ -81,6 +84,8 @@ impl EdgeMetrics {
         let retried = metrics.retried.clone();
         registry.register("connections_retried", "Callers that were first asked to prove their address", retried);
         metrics.asking.register(registry);
+        let not_taken = metrics.peers_not_taken.clone();
+        registry.register("peers_not_taken", "Nodes that came by and are not called, for want of a place", not_taken);
         registry.register("members_joined", "Certificates given for tokens", metrics.joined.clone());
         registry.register("members_renewed", "Certificates given in the place of others", metrics.renewed.clone());
         registry.register_collector(Box::new(OwnCertificate(metrics.identity.clone())));

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::open::STALE;
+use crate::cluster::MAX_PEERS;
 use crate::identity::Denial;
 use crate::refusal::{advice, with_sources};
 
@@ -65,6 +66,13 @@ impl Notices {
             // Two live nodes under one identity, of which one is of no use: somebody has to see to it.
             Some(more) if *word == STALE => tracing::warn!(%peer, reason = word, more, "refused a node: {why}"),
             Some(more) => tracing::info!(%peer, reason = word, more, "refused a connection: {why}"),
+        }
+    }
+
+    /// Writes a line for a peer that is answered and not called, if it is time for one.
+    pub(super) fn tell_of_full_view(&self, peer: SocketAddr, now: Instant) {
+        if let Some(more) = self.turn("view_full", now) {
+            tracing::warn!(%peer, more, "a node came by that is not called: {MAX_PEERS} others are known, and no more are taken");
         }
     }
 

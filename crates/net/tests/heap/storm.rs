@@ -92,7 +92,7 @@ impl Storm {
         let storm = Pipeline::<Vec<Value>, Vec<Value>>::elsewhere("fickle");
         let app = App::new().route("/storm", storm).route("/held", held.concurrency(STREAMS));
         let gateway = Served::start_with(app.limits(Limits::default()), config.clone()).await;
-        let cluster = Cluster::start(&gateway.edge, Arc::new(Static::new([worker.edge.address()])));
+        let cluster = Cluster::start(&gateway.edge, Arc::new(Static::try_new([worker.edge.address()]).unwrap()));
         gateway.node.handle().join(cluster.clone()).unwrap();
         until(|| cluster.linked() == 1).await;
         let client = builder().tuning(config.tuning).connect(&gateway.url()).await.unwrap();

@@ -87,7 +87,7 @@ pub(crate) struct Member {
 impl Member {
     pub(crate) async fn start(app: App, peers: &[&Edge]) -> Self {
         let served = Served::start(app).await;
-        let view = Static::new(peers.iter().map(|edge| edge.address()));
+        let view = Static::try_new(peers.iter().map(|edge| edge.address())).unwrap();
         let cluster = Cluster::start(&served.edge, Arc::new(view));
         served.node.handle().join(cluster.clone()).unwrap();
         Self { served, cluster }

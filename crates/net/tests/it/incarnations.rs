@@ -83,7 +83,7 @@ async fn gateway(identity: &Identity, peers: Vec<SocketAddr>) -> (Edge, Node, Cl
     let node = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout")).start().await.unwrap();
     edge.open(node.client());
     let own = SocketAddr::from(([127, 0, 0, 1], edge.address().port()));
-    let cluster = Cluster::start(&edge, Arc::new(Static::new(peers.into_iter().chain([own]))));
+    let cluster = Cluster::start(&edge, Arc::new(Static::try_new(peers.into_iter().chain([own])).unwrap()));
     node.handle().join(cluster.clone()).unwrap();
     (edge, node, cluster)
 }
@@ -125,7 +125,7 @@ async fn a_node_whose_identity_was_copied_counts_that_it_is_refused() {
     let (older, _node) = start(&copied).await;
     let (younger, _other) = start(&copied).await;
     let _links = [(&older, &younger), (&younger, &older)]
-        .map(|(edge, peer)| Cluster::start(edge, Arc::new(Static::new([peer.address()]))));
+        .map(|(edge, peer)| Cluster::start(edge, Arc::new(Static::try_new([peer.address()]).unwrap())));
     until(|| total(&older, "peers_namesakes") > 0 && total(&younger, "peers_namesakes") > 0).await;
     assert!(counted(&younger, "stale_generation") > 0);
 }
@@ -149,7 +149,7 @@ async fn nodes_without_names_that_begin_together_are_not_taken_for_one() {
     let edges: Vec<Edge> = (0..8).map(|_| Edge::bind(loopback(), IDENTITY.clone(), patient()).unwrap()).collect();
     let node = app().start().await.unwrap();
     edges.iter().for_each(|edge| edge.open(node.client()));
-    let view = Arc::new(Static::new(edges.iter().map(Edge::address)));
+    let view = Arc::new(Static::try_new(edges.iter().map(Edge::address)).unwrap());
     let clusters: Vec<Cluster> = edges.iter().map(|edge| Cluster::start(edge, Arc::clone(&view) as _)).collect();
     until(|| clusters.iter().all(|cluster| cluster.linked() == 7)).await;
 }

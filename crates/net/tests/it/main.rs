@@ -13,6 +13,7 @@ mod ledger;
 mod lifecycle;
 mod limits;
 mod members;
+mod names;
 mod packs;
 mod processes;
 mod promises;

@@ -411,7 +411,7 @@ async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
     let brief = issued(&lab.authority, Role::Node, "left", now - Duration::from_secs(60), now + Duration::from_secs(6));
     let (edge, _node) = serve(brief).await;
     let gate_edge = Edge::bind(common::loopback(), lab.member(Role::Node, "gate").await, patient()).unwrap();
-    let cluster = Cluster::start(&gate_edge, Arc::new(Static::new([edge.address()])));
+    let cluster = Cluster::start(&gate_edge, Arc::new(Static::try_new([edge.address()]).unwrap()));
     let counted = |peers| gate_edge.metrics().contains(&format!("callboard_net_peers_linked {peers}\n"));
     until(|| cluster.linked() == 1 && counted(1)).await;
     until(|| cluster.linked() == 0 && counted(0)).await;
@@ -438,7 +438,7 @@ async fn members_are_renewed_and_no_call_notices() {
     let elsewhere = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout"));
     let gate_node = elsewhere.start().await.unwrap();
     gate_edge.open(gate_node.client());
-    let cluster = Cluster::start(&gate_edge, Arc::new(Static::new([edge.address()])));
+    let cluster = Cluster::start(&gate_edge, Arc::new(Static::try_new([edge.address()]).unwrap()));
     gate_node.handle().join(cluster.clone()).unwrap();
     until(|| cluster.offers("shout")).await;
     let gate_client = gate_node.client();

@@ -206,7 +206,10 @@ impl Gateway {
         let edge = Edge::bind(common::loopback(), identity, common::patient()).unwrap();
         let node = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work")).start().await.unwrap();
         edge.open(node.client());
-        let cluster = Cluster::start(&edge, Arc::new(Static::new(workers.iter().map(|worker| worker.process.address))));
+        let cluster = Cluster::start(
+            &edge,
+            Arc::new(Static::try_new(workers.iter().map(|worker| worker.process.address)).unwrap()),
+        );
         node.handle().join(cluster.clone()).unwrap();
         let gateway = Self { node, cluster, _edge: edge };
         until(|| gateway.cluster.linked() == workers.len()).await;

@@ -45,7 +45,10 @@ impl Sea {
         let app = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work"));
         let node = app.start().await.unwrap();
         edge.open(node.client());
-        let cluster = Cluster::start(&edge, Arc::new(Static::new(workers.iter().map(|worker| worker.edge.address()))));
+        let cluster = Cluster::start(
+            &edge,
+            Arc::new(Static::try_new(workers.iter().map(|worker| worker.edge.address())).unwrap()),
+        );
         node.handle().join(cluster.clone()).unwrap();
         let sea = Self { gateway: Served { node, edge }, cluster, workers, faults, book };
         until(|| sea.cluster.linked() == 2).await;

@@ -1,0 +1,53 @@
+//! Nodes that are known by names, nodes for which there is no place, and how others are told of.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use callboard_codec::wire::Hello;
+use callboard_core::{App, Elsewhere, Pipeline};
+use callboard_net::testing::RawPeer;
+use callboard_net::{Cluster, NodeAddress, Static};
+
+use crate::common::{IDENTITY, Served, until};
+use crate::lab::{app, hello, total};
+
+fn named(text: String) -> NodeAddress {
+    text.parse().unwrap()
+}
+
+/// Of the addresses behind it, those that cannot be reached are no harm.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
+    let worker = Served::start(app()).await;
+    let gateway = Served::start(App::new().route("/run", Pipeline::<String, String>::elsewhere("shout"))).await;
+    let port = worker.edge.address().port();
+    let view = Static::look_up([named(format!("localhost:{port}")), named("nowhere.invalid:4433".to_owned())]).unwrap();
+    let cluster = Cluster::start(&gateway.edge, Arc::new(view));
+    gateway.node.handle().join(cluster.clone()).unwrap();
+    until(|| cluster.offers("shout")).await;
+    let client = gateway.node.client();
+    assert_eq!(client.call::<_, String>("/run", "a".to_owned()).await.unwrap(), "A");
+
+    let peers = gateway.node.describe().peers;
+    let told: Vec<_> = peers.iter().map(|peer| (peer.address.clone(), peer.linked_for.is_some())).collect();
+    assert_eq!(told, [(worker.edge.address().to_string(), true)]);
+    assert_eq!(peers[0].stages, ["shout"]);
+    let linked_for = peers[0].linked_for;
+    until(|| gateway.node.describe().peers[0].linked_for > linked_for).await;
+
+    drop(worker);
+    until(|| gateway.node.describe().peers[0].linked_for.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_comes_by_where_there_is_no_place_is_answered_and_counted() {
+    let gateway = Served::start(app()).await;
+    // Never sent to: the development identity is for this machine only.
+    let far = (1..=64).map(|host| SocketAddr::from(([192, 0, 2, host], 4433)));
+    let _cluster = Cluster::start(&gateway.edge, Arc::new(Static::try_new(far).unwrap()));
+    let peer = RawPeer::connect(gateway.edge.address(), &IDENTITY).await.unwrap();
+    let hello = Hello { address: "127.0.0.1:9".to_owned(), ..hello("") };
+    peer.greet(&hello).await.unwrap();
+    until(|| total(&gateway.edge, "peers_not_taken") == 1).await;
+    assert!(!gateway.client().await.streams("/shout").await.unwrap());
+}
