@@ -11,7 +11,6 @@ use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 
 use super::bench::BenchArgs;
 use super::commands::call::CallArgs;
-use super::commands::call_quic::QuicCallArgs;
 use super::commands::cluster::ClusterArgs;
 use super::commands::status::StatusArgs;
 use crate::config::{Flags, SETTINGS, SettingName};
@@ -49,8 +48,6 @@ pub(crate) enum Verb {
     Status(Box<StatusArgs>),
     /// Send one request to a server.
     Call(Box<CallArgs>),
-    /// Send one request to a node over QUIC.
-    CallQuic(Box<QuicCallArgs>),
     /// Make a cluster, let members in, or join one.
     Cluster(Box<ClusterArgs>),
 }
@@ -93,21 +90,13 @@ pub(crate) enum Program {
 ///
 /// What clap has to say, which includes the answers to `--help` and `--version`.
 pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::Error> {
-    let args: Vec<OsString> = args.into_iter().collect();
-    let mut command = command(program);
-    // A call by QUIC has words of its own: there are no headers, methods and media types.
-    let by_quic = QuicCallArgs::are_meant(&args);
-    if by_quic {
-        command = command.mut_subcommand("call", |_| QuicCallArgs::command());
-    }
-    let matches = command.try_get_matches_from(args)?;
+    let matches = command(program).try_get_matches_from(args)?;
     let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
     let explain = matches.try_get_one::<Form>("explain").ok().flatten();
     let verb = match (name, explain) {
         (_, Some(form)) => Verb::Explain(*form),
         ("check", None) => Verb::Check,
         ("bench", None) => Verb::Bench(Box::new(BenchArgs::of(matches)?)),
-        ("call", None) if by_quic => Verb::CallQuic(Box::new(QuicCallArgs::of(matches))),
         ("call", None) => Verb::Call(Box::new(CallArgs::of(matches)?)),
         ("examples", None) => {
             let typed = matches.get_one::<String>("lang").expect("clap requires a language");

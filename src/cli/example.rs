@@ -44,7 +44,9 @@ pub(crate) fn welcome(
         }
     }
     if plan.stages.iter().enumerate().any(|(index, stage)| stage.kind.is_elsewhere() && plan.uses(index)) {
-        text.push_str("\n  ↗ runs on other nodes only; /readyz says whether one can be reached for each");
+        text.push_str(
+            "\n  ↗ marks a stage that only other nodes run; /readyz says whether one that does can be reached",
+        );
     }
     for stage in plan.unused_stages() {
         let _ = write!(text, "\n  stage {} is used by no route and was not started", stage.name.value);

@@ -7,7 +7,7 @@ use callboard_core::App;
 use callboard_http::ApiInfo;
 
 use super::args::{self, LowArgs, Program, Verb};
-use super::commands::{bench, call, call_quic, check, cluster, examples, explain, openapi, serve, status};
+use super::commands::{bench, call, check, cluster, examples, explain, openapi, serve, status};
 use super::error::CliError;
 use super::logging::Log;
 use super::repository::Reread;
@@ -66,7 +66,6 @@ fn carry_out(
     match low.verb {
         Verb::Bench(args) => return bench::run(&args),
         Verb::Call(args) => return call::run(&args),
-        Verb::CallQuic(args) => return call_quic::run(&args),
         Verb::Status(args) => return status::run(&args),
         Verb::Cluster(args) => return cluster::run(&args),
         Verb::Serve | Verb::Check | Verb::OpenApi { .. } | Verb::Examples(_) | Verb::Explain(_) => {}
@@ -92,9 +91,7 @@ fn carry_out(
         Verb::Check => check::run(Service::new(plan, app)?),
         Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
         Verb::Examples(language) => examples::run(Service::new(plan, app)?, language),
-        Verb::Explain(_) | Verb::Bench(_) | Verb::Call(_) | Verb::CallQuic(_) | Verb::Status(_) | Verb::Cluster(_) => {
-            Ok(())
-        }
+        Verb::Explain(_) | Verb::Bench(_) | Verb::Call(_) | Verb::Status(_) | Verb::Cluster(_) => Ok(()),
     }
 }
 

@@ -17,8 +17,6 @@ use crate::config::parse_duration;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BenchArgs {
     pub(crate) place: Place,
-    /// Whose identity is shown over QUIC, if not this user's.
-    pub(crate) cluster: Option<PathBuf>,
     pub(crate) request: RequestArgs,
     /// The second target.
     pub(crate) versus: Option<Place>,
@@ -45,9 +43,7 @@ impl BenchArgs {
             Command::new("bench").about("Put load on a route, and report latencies, rates and errors").after_help(HELP);
         let url = Arg::new("url").value_name("URL").required(true).value_parser(place);
         let command = command.arg(url.help("The server, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
-        let cluster = Arg::new("cluster").long("cluster").value_name("DIR").value_parser(value_parser!(PathBuf));
-        let cluster = cluster.help("Identity to call with over QUIC [default: this user's development identity]");
-        RequestArgs::declare(command).arg(cluster).args(load_args()).args(report_args())
+        RequestArgs::declare(command).args(load_args()).args(report_args())
     }
 
     /// From what clap found.
@@ -63,8 +59,7 @@ impl BenchArgs {
         };
         let args = Self {
             place,
-            cluster: matches.get_one::<PathBuf>("cluster").cloned(),
-            request: RequestArgs::of(matches)?,
+            request: RequestArgs::of(matches),
             versus,
             rounds: one::<u16>(matches, "rounds").into(),
             json: one::<String>(matches, "format") == "json",
@@ -79,21 +74,18 @@ impl BenchArgs {
             duration: one(matches, "duration"),
             warm_up: one(matches, "warm-up"),
         };
+        args.request.check(&args.places(), &[])?;
         args.consistent().map_err(|problem| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, problem))?;
         Ok(args)
     }
 
+    fn places(&self) -> Vec<&Place> {
+        std::iter::once(&self.place).chain(&self.versus).collect()
+    }
+
     fn consistent(&self) -> Result<(), String> {
-        let mut places = std::iter::once(&self.place).chain(&self.versus);
-        if self.cluster.is_some() && !places.clone().any(Place::is_quic) {
-            return Err("--cluster: an identity is shown over QUIC only".to_owned());
-        }
-        if places.clone().all(Place::is_quic)
-            && let Some(word) = self.request.word_of_http()
-        {
-            return Err(format!("{word}: there is no HTTP between here and {}", self.place));
-        }
-        if self.streams > 1 && self.request.protocol == Protocol::Http1 && !places.all(Place::is_quic) {
+        let speaks_http = self.places().iter().any(|place| !place.is_quic());
+        if self.streams > 1 && self.request.protocol == Protocol::Http1 && speaks_http {
             return Err("--streams needs --http2: HTTP/1.1 has one request at a time".to_owned());
         }
         if let Some(assertion) =

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use callboard_codec::Format;
-use callboard_http::client::{Call, Origin, Protocol};
+use callboard_http::client::{Call, Protocol};
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::arguments;
 use super::form::FormPart;
 use super::payload::{Payload, Source};
-use super::place::check_scheme;
+use super::place::Place;
 use super::tensor::TensorSpec;
 use super::trust;
 use crate::cli::error::CliError;
@@ -25,6 +26,8 @@ pub(crate) struct RequestArgs {
     pub(crate) timeout: Duration,
     /// Whose certificates are believed over https.
     pub(crate) ca_file: Option<PathBuf>,
+    /// Whose identity is shown over QUIC, if not this user's.
+    pub(crate) cluster: Option<PathBuf>,
     method: Option<String>,
     headers: Vec<(String, String)>,
 }
@@ -72,67 +75,91 @@ impl RequestArgs {
                     .default_value("0")
                     .value_parser(value_parser!(u64))
                     .help("Seed of the generated tensor"),
-                Arg::new("content-type")
-                    .long("content-type")
-                    .value_name("TYPE")
-                    .help("Media type to send instead of the obvious one"),
-                Arg::new("header")
-                    .short('H')
-                    .long("header")
-                    .value_name("NAME: VALUE")
-                    .action(ArgAction::Append)
-                    .value_parser(header)
-                    .help("Add this header; may be repeated"),
-                Arg::new("method")
-                    .long("method")
-                    .value_name("METHOD")
-                    .help("HTTP method [default: POST if there is something to send, else GET]"),
-                Arg::new("http2")
-                    .long("http2")
-                    .action(ArgAction::SetTrue)
-                    .help("Use HTTP/2: over https by ALPN, else with prior knowledge"),
-                Arg::new("timeout")
-                    .long("timeout")
-                    .value_name("DURATION")
-                    .default_value("30s")
-                    .value_parser(duration)
-                    .help("How long one request may take"),
-                trust::arg(),
+                timeout("30s", "How long one request may take"),
             ])
+            .args(
+                [
+                    Arg::new("content-type")
+                        .long("content-type")
+                        .value_name("TYPE")
+                        .help("Media type to send instead of the obvious one"),
+                    header("Add this header; may be repeated"),
+                    Arg::new("method")
+                        .long("method")
+                        .value_name("METHOD")
+                        .help("HTTP method [default: POST if there is something to send, else GET]"),
+                    Arg::new("http2")
+                        .long("http2")
+                        .action(ArgAction::SetTrue)
+                        .help("Use HTTP/2: over https by ALPN, else with prior knowledge"),
+                    trust::arg(),
+                ]
+                .map(|word| word.help_heading(OVER_HTTP)),
+            )
+            .arg(
+                Arg::new("cluster")
+                    .long("cluster")
+                    .value_name("DIR")
+                    .value_parser(value_parser!(PathBuf))
+                    .help(
+                        "Identity to call with: the directory of a member [default: this user's development identity]",
+                    )
+                    .help_heading(OVER_QUIC),
+            )
             .group(clap::ArgGroup::new("source").args(["json", "file", "form", "arg", "random-tensor"]))
     }
 
     /// From what clap found.
-    ///
-    /// # Errors
-    ///
-    /// A route that is none.
-    pub(crate) fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let (route, source) = (one::<String>(matches, "route"), source(matches));
-        if !route.starts_with('/') && !matches!(source, Source::Arguments(_)) {
-            let problem = format!("a route begins with `/`, as in `/{route}`; a function's name comes with --arg");
-            return Err(clap::Error::raw(clap::error::ErrorKind::ValueValidation, problem));
-        }
-        Ok(Self {
-            route,
-            source,
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        Self {
+            route: one(matches, "route"),
+            source: source(matches),
             protocol: if matches.get_flag("http2") { Protocol::Http2 } else { Protocol::Http1 },
             timeout: one(matches, "timeout"),
             ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
+            cluster: matches.get_one::<PathBuf>("cluster").cloned(),
             method: matches.get_one::<String>("method").cloned(),
             headers: headers(matches),
-        })
+        }
     }
 
-    /// A word that is about HTTP and nothing else, if there is one.
-    pub(crate) fn word_of_http(&self) -> Option<&'static str> {
-        let words = [
+    /// That all of it means something to these servers: there are headers over HTTP alone, identities over QUIC alone, and functions that
+    /// are called by name with nothing else. `also` are further words about HTTP, with whether they are there.
+    ///
+    /// # Errors
+    ///
+    /// The first word that means nothing to any of them, and a route that is none.
+    pub(crate) fn check(&self, places: &[&Place], also: &[(bool, &'static str)]) -> Result<(), clap::Error> {
+        let is_quic = places.iter().all(|place| place.is_quic());
+        let is_function = matches!(self.source, Source::Arguments(_)) || is_quic && self.source == Source::Nothing;
+        let problem = |kind, problem| Err(clap::Error::raw(kind, problem));
+        if !self.route.starts_with('/') && !is_function {
+            let route = &self.route;
+            let words = format!("a route begins with `/`, as in `/{route}`; a function's name comes with --arg");
+            return problem(ErrorKind::ValueValidation, words);
+        }
+        if self.cluster.is_some() && !places.iter().any(|place| place.is_quic()) {
+            return problem(ErrorKind::ArgumentConflict, "--cluster: an identity is shown over QUIC only".to_owned());
+        }
+        let of_http = self.words_of_http();
+        let word = of_http.iter().chain(also).find_map(|(is_there, word)| is_there.then_some(word));
+        match (word, places) {
+            (Some(word), [place, ..]) if is_quic => {
+                let words = format!("{word}: there is no HTTP between here and {place}");
+                problem(ErrorKind::ArgumentConflict, words)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The words that are about HTTP and nothing else, with whether they are there.
+    fn words_of_http(&self) -> [(bool, &'static str); 4] {
+        [
             (self.protocol == Protocol::Http2, "--http2"),
             (self.method.is_some(), "--method"),
             (!self.headers.is_empty(), "--header and --content-type"),
             (self.ca_file.is_some(), "--ca-file"),
-        ];
-        words.into_iter().find_map(|(is_there, word)| is_there.then_some(word))
+        ]
     }
 
     /// The call with this body.
@@ -188,6 +215,7 @@ fn source(matches: &ArgMatches) -> Source {
     }
 }
 
+/// All that came as `--header`, and `--content-type`.
 fn headers(matches: &ArgMatches) -> Vec<(String, String)> {
     let typed = matches.get_many::<(String, String)>("header").into_iter().flatten().cloned();
     let content_type = matches.get_one::<String>("content-type");
@@ -208,10 +236,20 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 const MIN: Duration = Duration::from_millis(1);
 const MAX: Duration = Duration::from_secs(3600);
 
-/// Where `call` goes over HTTP; that it goes over QUIC as well is seen before.
-pub(crate) fn origin(text: &str) -> Result<Origin, String> {
-    check_scheme(text, &["http", "https", "quic"])?;
-    text.parse::<Origin>().map_err(|error| error.to_string())
+/// What is for HTTP alone, and what for QUIC.
+pub(crate) const OVER_HTTP: &str = "Over HTTP";
+const OVER_QUIC: &str = "Over QUIC";
+
+/// `--timeout DURATION`, of every command that waits for an answer.
+pub(crate) fn timeout(default: &'static str, help: &'static str) -> Arg {
+    let timeout = Arg::new("timeout").long("timeout").value_name("DURATION");
+    timeout.default_value(default).value_parser(duration).help(help)
+}
+
+/// `--header 'NAME: VALUE'`, of every command that speaks HTTP.
+pub(crate) fn header(help: &'static str) -> Arg {
+    let header = Arg::new("header").short('H').long("header").value_name("NAME: VALUE");
+    header.action(ArgAction::Append).value_parser(name_and_value).help(help)
 }
 
 /// Sent as it is typed; that it is JSON at all is seen here, where the mistake was made.
@@ -226,7 +264,7 @@ fn format(text: &str) -> Result<Format, String> {
     found.ok_or_else(|| format!("`{text}` is no format of one tensor; known: {}", known.map(Format::name).join(", ")))
 }
 
-pub(crate) fn header(text: &str) -> Result<(String, String), String> {
+fn name_and_value(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or_else(|| format!("expected `name: value`, found `{text}`"))?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }

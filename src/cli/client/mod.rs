@@ -10,5 +10,4 @@ pub(crate) mod trust;
 pub(crate) mod value;
 
 pub(crate) use args::RequestArgs;
-pub(crate) use form::FormPart;
 pub(crate) use place::Place;

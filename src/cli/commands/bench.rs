@@ -87,7 +87,7 @@ impl Target {
                     1 => "one value sent".to_owned(),
                     several => format!("{several} values sent in turns"),
                 };
-                let aim = Aim::quic(url, identity(args.cluster.as_deref())?, &request.route, calls);
+                let aim = Aim::quic(url, identity(args.request.cluster.as_deref())?, &request.route, calls);
                 let url = format!("{url}/{}", request.route.trim_start_matches('/'));
                 Ok((Self { aim, named: Named { method: "CALL".to_owned(), url, protocol: "QUIC" } }, words))
             }

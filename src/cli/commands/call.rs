@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use callboard_http::client::{Answer, Connection, Origin};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::super::client::args::{one, origin};
-use super::super::client::{RequestArgs, trust};
+use super::super::client::args::{OVER_HTTP, one};
+use super::super::client::{Place, RequestArgs, trust};
 use super::super::error::{CliError, chain};
 use super::super::output;
-use super::block_on;
+use super::{block_on, call_quic};
 
 /// Of an answer that is no success, what is read.
 const MAX_PROBLEM_BYTES: usize = 1 << 20;
@@ -23,8 +23,8 @@ const MAX_PROBLEM_BYTES: usize = 1 << 20;
 /// What to send, and what to do with the reply.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallArgs {
-    origin: Origin,
-    request: RequestArgs,
+    place: Place,
+    pub(super) request: RequestArgs,
     accept: Option<String>,
     include: bool,
     output: Option<PathBuf>,
@@ -34,25 +34,31 @@ impl CallArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
         let command = Command::new("call").about("Send one request to a route, and print the reply").after_help(
-            "The options for QUIC differ: callboard call quic://HOST:PORT --help\n\
+            "Over QUIC the reply is printed as JSON, a line for each output.\n\
                  Exit codes: 0 success; 1 no answer, or only a part of it; 2 the command line is wrong;\n\
-                 3, 4, 5 the answer has a status of 3xx, 4xx, 5xx.",
+                 3, 4, 5 the answer has a status of 3xx, 4xx, 5xx; over QUIC 4 the call was wrong,\n\
+                 5 the function or the node failed.",
         );
-        let url = Arg::new("url").value_name("URL").required(true).value_parser(origin);
-        let command = command.arg(url.help("The server, such as http://127.0.0.1:8000 or quic://127.0.0.1:4433"));
-        RequestArgs::declare(command).args([
-            Arg::new("accept").long("accept").value_name("TYPE").help("Media type of the reply"),
-            Arg::new("include")
-                .short('i')
-                .long("include")
-                .action(ArgAction::SetTrue)
-                .help("Also print the status and headers of the answer, to stderr"),
+        let url = Arg::new("url").value_name("URL").required(true).value_parser(|text: &str| text.parse::<Place>());
+        let url = url.help("The server, such as http://127.0.0.1:8000, or quic://127.0.0.1:4433 (several with commas)");
+        RequestArgs::declare(command.arg(url)).args([
             Arg::new("output")
                 .short('o')
                 .long("output")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
                 .help("Write the reply to this file instead of stdout"),
+            Arg::new("accept")
+                .long("accept")
+                .value_name("TYPE")
+                .help("Media type of the reply")
+                .help_heading(OVER_HTTP),
+            Arg::new("include")
+                .short('i')
+                .long("include")
+                .action(ArgAction::SetTrue)
+                .help("Also print the status and headers of the answer, to stderr")
+                .help_heading(OVER_HTTP),
         ])
     }
 
@@ -60,32 +66,58 @@ impl CallArgs {
     ///
     /// # Errors
     ///
-    /// As of [`RequestArgs::of`].
+    /// As of [`RequestArgs::check`].
     pub(crate) fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self {
-            origin: one(matches, "url"),
-            request: RequestArgs::of(matches)?,
+        let args = Self {
+            place: one(matches, "url"),
+            request: RequestArgs::of(matches),
             accept: matches.get_one::<String>("accept").cloned(),
             include: matches.get_flag("include"),
             output: matches.get_one::<PathBuf>("output").cloned(),
+        };
+        let of_http = [(args.accept.is_some(), "--accept"), (args.include, "--include")];
+        args.request.check(&[&args.place], &of_http)?;
+        Ok(args)
+    }
+
+    /// Where the reply goes.
+    pub(super) fn open_output(&self) -> Result<Box<dyn Write>, CliError> {
+        Ok(match &self.output {
+            None => Box::new(io::stdout()),
+            Some(path) => {
+                Box::new(File::create(path).map_err(|error| {
+                    CliError::because(format_args!("could not write to {}", path.display()), &error)
+                })?)
+            }
         })
     }
 }
 
+/// More than one body was named for one request.
+pub(super) fn too_many(count: usize) -> CliError {
+    CliError::Usage(format!("one request has one body; --file came {count} times"))
+}
+
 /// Sends it; prints what comes.
 pub(crate) fn run(args: &CallArgs) -> Result<(), CliError> {
+    match &args.place {
+        Place::Http(origin) => over_http(args, origin),
+        Place::Quic(url) => call_quic::run(args, url),
+    }
+}
+
+fn over_http(args: &CallArgs, origin: &Origin) -> Result<(), CliError> {
     let (calls, _) = args.request.calls()?;
-    let [mut call] = <[_; 1]>::try_from(calls)
-        .map_err(|calls| CliError::Usage(format!("one request has one body; --file came {} times", calls.len())))?;
+    let [mut call] = <[_; 1]>::try_from(calls).map_err(|calls| too_many(calls.len()))?;
     call.headers.extend(args.accept.iter().map(|accept| ("accept".to_owned(), accept.clone())));
-    let request = call.prepare(&args.origin, args.request.protocol);
+    let request = call.prepare(origin, args.request.protocol);
     let request = request.map_err(|error| CliError::Usage(chain(&error)))?;
-    let trust = trust::read(args.request.ca_file.as_deref(), [&args.origin])?;
-    let what = args.origin.url_of(&call.route);
+    let trust = trust::read(args.request.ca_file.as_deref(), [origin])?;
+    let what = origin.url_of(&call.route);
     let failed = |error| CliError::because(&what, &error);
     block_on(async {
         let exchange = async {
-            let opened = Connection::open_trusting(&args.origin, args.request.protocol, trust.as_ref()).await;
+            let opened = Connection::open_trusting(origin, args.request.protocol, trust.as_ref()).await;
             let mut connection = opened.map_err(failed)?;
             let answer = connection.send(&request).await.map_err(failed)?;
             if args.include {
@@ -113,7 +145,7 @@ async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), Cl
     if to_stdout && io::stdout().is_terminal() && !is_text(&media_type) {
         return Err(CliError::Failed(format!("the reply is {media_type}, which is no text; --output FILE keeps it")));
     }
-    let mut place = open(args)?;
+    let mut place = args.open_output()?;
     let mut last = None;
     while let Some(chunk) = answer.chunk().await.map_err(|error| CliError::because(what, &error))? {
         last = chunk.last().copied().or(last);
@@ -126,16 +158,6 @@ async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), Cl
         output::piece(&mut place, b"\n")?;
     }
     Ok(())
-}
-
-fn open(args: &CallArgs) -> Result<Box<dyn Write>, CliError> {
-    Ok(match &args.output {
-        None => Box::new(io::stdout()),
-        Some(path) => Box::new(
-            File::create(path)
-                .map_err(|error| CliError::because(format_args!("could not write to {}", path.display()), &error))?,
-        ),
-    })
 }
 
 fn is_text(media_type: &str) -> bool {
@@ -187,6 +209,42 @@ mod tests {
     #[test]
     fn the_grammar_holds_together() {
         CallArgs::command().debug_assert();
+    }
+
+    fn parse(line: &str) -> Result<CallArgs, String> {
+        let matches = CallArgs::command().try_get_matches_from(line.split(' '));
+        matches.and_then(|matches| CallArgs::of(&matches)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn one_help_tells_what_is_for_http_and_what_for_quic() {
+        let help = CallArgs::command().render_long_help().to_string();
+        let (of_all, rest) = help.split_once("Over HTTP:").unwrap();
+        let (of_http, of_quic) = rest.split_once("Over QUIC:").unwrap();
+        for (part, word) in
+            [(of_all, "--timeout"), (of_all, "--output"), (of_http, "--include"), (of_quic, "--cluster")]
+        {
+            assert!(part.contains(word), "{word}: {help}");
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_to_the_server_is_refused_with_its_reason() {
+        for (line, part) in [
+            ("call quic://h:1 /f --http2", "--http2: there is no HTTP between here and quic://h:1"),
+            ("call quic://h:1 /f --include", "--include: there is no HTTP"),
+            ("call quic://h:1 /f --accept text/plain", "--accept: there is no HTTP"),
+            ("call http://h:1 /f --cluster d", "--cluster: an identity is shown over QUIC only"),
+            ("call http://h:1 f", "a route begins with `/`"),
+            ("call quic://h:1 f --json 1", "a route begins with `/`"),
+            ("call ftp://h:1 /f", "http, https and quic are spoken here"),
+            ("call quic://h /f", "expected a port"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+        let functions = ["call quic://h:1 f", "call quic://h:1 f --arg 1", "call http://h:1 f --arg u=quic://a"];
+        assert!(functions.into_iter().all(|line| parse(line).is_ok()), "a function is called by its name");
     }
 
     #[test]

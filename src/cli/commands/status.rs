@@ -9,7 +9,7 @@ use callboard_http::client::{Call, Connection, Origin, Protocol};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use super::super::client::args::{duration, header, one};
+use super::super::client::args::{header, one, timeout};
 use super::super::client::trust;
 use super::super::error::{CliError, chain};
 use super::super::output;
@@ -38,19 +38,8 @@ impl StatusArgs {
                 .value_parser(admin)
                 .help("The node's admin listener, over HTTP"),
             Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the full status as JSON"),
-            Arg::new("header")
-                .short('H')
-                .long("header")
-                .value_name("NAME: VALUE")
-                .action(ArgAction::Append)
-                .value_parser(header)
-                .help("Add this header, such as an API key; may be repeated"),
-            Arg::new("timeout")
-                .long("timeout")
-                .value_name("DURATION")
-                .default_value("10s")
-                .value_parser(duration)
-                .help("How long to wait for the answer"),
+            header("Add this header, such as an API key; may be repeated"),
+            timeout("10s", "How long to wait for the answer"),
             trust::arg(),
         ])
     }
