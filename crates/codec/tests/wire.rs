@@ -5,8 +5,8 @@ use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
-    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Join, Load,
-    LooseFrame, MAX_STAGES, Offer, PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
+    Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, FrameRun, Goaway, Hello, Join,
+    Load, LooseFrame, MAX_STAGES, Offer, PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use proptest::prelude::*;
@@ -194,10 +194,45 @@ fn a_call_is_written_as_the_transcript_has_it() {
     changed.change_header(FrameKind::Call, |call: &mut Call| call.millis_left = 500).expect("it is a call's");
     let wrong = changed.change_header(FrameKind::Call, |_: &mut Vec<u8>| ());
     assert!(matches!(wrong, Err(WireError::Header { .. })), "{wrong:?}");
-    assert_eq!(changed.with_entry(0), written);
-    let placed = loose.with_entry(0x0102);
+    let (mut run, mut placed) = (Vec::new(), Vec::new());
+    changed.append_to(&mut run, 0);
+    assert_eq!(run, written);
+    loose.append_to(&mut placed, 0x0102);
     assert_eq!(placed[6..8], [0x02, 0x01]);
     assert_eq!((&placed[..6], &placed[8..]), (&written[..6], &written[8..]));
+}
+
+#[test]
+fn a_flag_that_is_added_is_as_if_it_had_been_there() {
+    let body = Value::from("hello").to_envelope().expect("has one").into_bytes();
+    let call = Call { route: "/shout".to_owned(), millis_left: 500, ..Call::default() };
+    let frame = |call: &Call| LooseFrame::new(FrameKind::Call, call, std::slice::from_ref(&body)).expect("fits");
+    let (mut added, mut there) = (frame(&call), Vec::new());
+    added.add_flag("last");
+    frame(&Call { last: true, ..call }).append_to(&mut there, 0);
+    let mut run = there.clone();
+    added.append_to(&mut run, 0);
+    assert_eq!(run, there.repeat(2));
+}
+
+#[test]
+fn a_run_of_frames_is_the_frames_one_behind_the_other_in_few_pieces() {
+    let done = |load| Done { load: Load { in_flight: load, queued: 0 }, ..Done::default() };
+    let (small, large) = (Bytes::from(vec![1; 100]), Bytes::from(vec![2; 8 << 10]));
+    let (mut run, mut alone) = (FrameRun::default(), Vec::new());
+    for (entry, body) in [&small, &small, &large, &small].into_iter().enumerate() {
+        let header = done(entry as u32);
+        run.push(FrameKind::Done, entry as u16, &header, std::slice::from_ref(body)).expect("fits");
+        alone.extend_from_slice(&frame_head(FrameKind::Done, entry as u16, &header, body.len()).expect("fits"));
+        alone.extend_from_slice(body);
+    }
+    let too_long = Fail { message: "x".repeat(100_000), ..Fail::default() };
+    run.push(FrameKind::Fail, 9, &too_long, &[]).expect_err("no reader takes it");
+    assert_eq!(run.bytes(), alone.len());
+    let pieces = run.into_pieces();
+    assert_eq!(pieces.concat(), alone);
+    assert_eq!(pieces.len(), 3, "what is large stays where it is");
+    assert_eq!(pieces[1].as_ptr(), large.as_ptr());
 }
 
 /// Each lie, the byte that tells it, and how it is refused.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::envelope::layout::{Layout, PRELUDE_BYTES, SEGMENT_ALIGNMENT};
-use crate::envelope::{Envelope, INLINE_BELOW};
+use crate::envelope::{Envelope, INLINE_BELOW, Parts};
 use crate::error::EncodeError;
 use crate::msgpack;
 use crate::value::{Value, handover};
@@ -34,12 +34,13 @@ pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeEr
 fn assemble(mut tree: Vec<u8>, segments: Vec<Vec<Bytes>>) -> Result<Envelope, EncodeError> {
     let tree_len = u32::try_from(tree.len() - PRELUDE_BYTES)
         .map_err(|_| EncodeError::new("", "a tree longer than the 32-bit length of an envelope"))?;
+    if segments.is_empty() {
+        let len = tree.len();
+        tree[..PRELUDE_BYTES].copy_from_slice(&Layout::prelude(tree_len, 0, len));
+        return Ok(Envelope { parts: Parts::One(tree.into()), len });
+    }
     let lengths: Vec<usize> = segments.iter().map(|pieces| pieces.iter().map(Bytes::len).sum()).collect();
     let (mut head, len) = Layout::write(tree_len, &lengths);
-    if segments.is_empty() {
-        tree[..PRELUDE_BYTES].copy_from_slice(&head);
-        return Ok(Envelope { parts: vec![tree.into()], len });
-    }
     head.extend_from_slice(&tree[PRELUDE_BYTES..]);
     let mut end = head.len().next_multiple_of(SEGMENT_ALIGNMENT);
     head.resize(end, 0);
@@ -53,5 +54,5 @@ fn assemble(mut tree: Vec<u8>, segments: Vec<Vec<Bytes>>) -> Result<Envelope, En
         end = start + length;
     }
     // No segment is empty, so none ends in padding that nothing follows.
-    Ok(Envelope { parts, len })
+    Ok(Envelope { parts: Parts::Many(parts), len })
 }

@@ -103,14 +103,21 @@ impl Layout {
         let head = PRELUDE_BYTES + segments.len() * LENGTH_BYTES + tree as usize;
         let total = segments.iter().fold(head, |end, length| end.next_multiple_of(SEGMENT_ALIGNMENT) + length);
         let mut out = Vec::with_capacity(head.next_multiple_of(SEGMENT_ALIGNMENT));
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, 0, 0, 0]);
-        out.extend_from_slice(&tree.to_le_bytes());
         let count = u32::try_from(segments.len()).expect("fewer segments than bytes of a tree");
-        out.extend_from_slice(&count.to_le_bytes());
-        out.extend_from_slice(&(total as u64).to_le_bytes());
+        out.extend_from_slice(&Self::prelude(tree, count, total));
         segments.iter().for_each(|length| out.extend_from_slice(&(*length as u64).to_le_bytes()));
         (out, total)
+    }
+
+    /// The fixed part alone.
+    pub(super) fn prelude(tree: u32, segments: u32, total: usize) -> [u8; PRELUDE_BYTES] {
+        let mut out = [0; PRELUDE_BYTES];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = VERSION;
+        out[8..12].copy_from_slice(&tree.to_le_bytes());
+        out[12..16].copy_from_slice(&segments.to_le_bytes());
+        out[16..].copy_from_slice(&(total as u64).to_le_bytes());
+        out
     }
 }
 

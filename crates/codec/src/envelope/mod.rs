@@ -64,8 +64,15 @@ pub(crate) const INLINE_BELOW: usize = 1024;
 /// A value as it is sent: pieces to be written one behind the other. Cloning shares them.
 #[derive(Debug, Clone)]
 pub struct Envelope {
-    parts: Vec<Bytes>,
+    parts: Parts,
     len: usize,
+}
+
+/// Small envelopes, which are most, are one piece.
+#[derive(Debug, Clone)]
+enum Parts {
+    One(Bytes),
+    Many(Vec<Bytes>),
 }
 
 #[expect(clippy::len_without_is_empty, reason = "no envelope is empty")]
@@ -73,13 +80,19 @@ impl Envelope {
     /// The pieces; all but the first, and the zeros between, share the memory of the value.
     #[must_use]
     pub fn parts(&self) -> &[Bytes] {
-        &self.parts
+        match &self.parts {
+            Parts::One(part) => std::slice::from_ref(part),
+            Parts::Many(parts) => parts,
+        }
     }
 
     /// The pieces, to be sent.
     #[must_use]
     pub fn into_parts(self) -> Vec<Bytes> {
-        self.parts
+        match self.parts {
+            Parts::One(part) => vec![part],
+            Parts::Many(parts) => parts,
+        }
     }
 
     /// Bytes of all pieces together.
@@ -91,9 +104,9 @@ impl Envelope {
     /// All pieces in one buffer: copies the segments once, unless there are none.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
-        match <[Bytes; 1]>::try_from(self.parts) {
-            Ok([only]) => only,
-            Err(parts) => {
+        match self.parts {
+            Parts::One(only) => only,
+            Parts::Many(parts) => {
                 let mut all = Vec::with_capacity(self.len);
                 parts.iter().for_each(|part| all.extend_from_slice(part));
                 all.into()

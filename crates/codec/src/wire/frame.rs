@@ -175,8 +175,7 @@ impl LooseFrame {
     where
         H: Serialize + DeserializeOwned + Default,
     {
-        let length = self.bytes[HEADER_BYTES_AT..HEADER_BYTES_AT + 4].try_into().map_or(0, u32::from_le_bytes) as usize;
-        let body_at = PRELUDE_BYTES + length;
+        let body_at = PRELUDE_BYTES + self.header_bytes();
         let (header, body) = (Bytes::copy_from_slice(&self.bytes[PRELUDE_BYTES..body_at]), &self.bytes[body_at..]);
         let mut header: H = FrameHead { kind, entry: 0, body_bytes: body.len(), header }.header()?;
         change(&mut header);
@@ -186,13 +185,94 @@ impl LooseFrame {
         Ok(())
     }
 
-    /// The frame in its place.
-    #[must_use]
-    pub fn with_entry(mut self, entry: u16) -> Bytes {
-        self.bytes[ENTRY_AT..ENTRY_AT + 2].copy_from_slice(&entry.to_le_bytes());
-        self.bytes.into()
+    /// Puts it in its place behind those that are there.
+    pub fn append_to(&self, out: &mut Vec<u8>, entry: u16) {
+        let start = out.len();
+        out.extend_from_slice(&self.bytes);
+        out[start + ENTRY_AT..start + ENTRY_AT + 2].copy_from_slice(&entry.to_le_bytes());
+    }
+
+    /// Says in the header that this is so, without reading it. Nothing changes where there are too many fields for that.
+    pub fn add_flag(&mut self, field: &str) {
+        let header_bytes = self.header_bytes();
+        let (fields, name) = (self.bytes.get(PRELUDE_BYTES).copied(), u8::try_from(field.len()).unwrap_or(u8::MAX));
+        // Both counts stand in the low bits of one byte.
+        let Some(fields @ 0x80..0x8f) = fields else { return };
+        if name > 31 {
+            return;
+        }
+        let added: Vec<u8> = std::iter::once(0xa0 | name).chain(field.bytes()).chain([0xc3]).collect();
+        self.bytes[PRELUDE_BYTES] = fields + 1;
+        let length = (header_bytes + added.len()) as u32;
+        self.bytes[HEADER_BYTES_AT..HEADER_BYTES_AT + 4].copy_from_slice(&length.to_le_bytes());
+        let body_at = PRELUDE_BYTES + header_bytes;
+        self.bytes.splice(body_at..body_at, added);
+    }
+
+    fn header_bytes(&self) -> usize {
+        self.bytes[HEADER_BYTES_AT..HEADER_BYTES_AT + 4].try_into().map_or(0, u32::from_le_bytes) as usize
     }
 }
+
+/// Frames that go together: what is small is copied into one piece, what is large stays where it is.
+#[derive(Debug, Default)]
+pub struct FrameRun {
+    pieces: Vec<Bytes>,
+    /// The piece that is being filled.
+    open: Vec<u8>,
+    bytes: usize,
+}
+
+impl FrameRun {
+    /// Appends a frame.
+    ///
+    /// # Errors
+    ///
+    /// As [`frame_head`]. Then nothing was appended.
+    pub fn push<H: Serialize>(
+        &mut self,
+        kind: FrameKind,
+        entry: u16,
+        header: &H,
+        body: &[Bytes],
+    ) -> Result<(), WireError> {
+        let (body_bytes, before) = (body.iter().map(Bytes::len).sum(), self.open.len());
+        let written = append(&mut self.open, kind, entry, header, body_bytes);
+        written.inspect_err(|_| self.open.truncate(before))?;
+        self.bytes += self.open.len() - before + body_bytes;
+        for piece in body {
+            if piece.len() < COPIED_BELOW {
+                self.open.extend_from_slice(piece);
+            } else {
+                self.close();
+                self.pieces.push(piece.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of all frames together.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The frames, to be sent.
+    #[must_use]
+    pub fn into_pieces(mut self) -> Vec<Bytes> {
+        self.close();
+        self.pieces
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.pieces.push(std::mem::take(&mut self.open).into());
+        }
+    }
+}
+
+/// Copying less than this costs less than a piece of its own does, at both ends.
+const COPIED_BELOW: usize = 4 << 10;
 
 /// Where an entry's number stands in a prelude.
 const ENTRY_AT: usize = 6;
@@ -212,13 +292,27 @@ fn written<H: Serialize>(
     room: usize,
 ) -> Result<Vec<u8>, WireError> {
     let mut head = Vec::with_capacity(PRELUDE_BYTES + USUAL_HEADER_BYTES + room);
-    put_prelude(&mut head, kind, entry, body_bytes);
-    msgpack::append(&mut head, header).map_err(|source| WireError::Encode { kind: kind.as_str(), source })?;
-    let (bytes, max) = (head.len() - PRELUDE_BYTES, FrameLimits::default().max_header_bytes);
+    append(&mut head, kind, entry, header, body_bytes)?;
+    Ok(head)
+}
+
+/// A head behind what is there. After an error, part of it.
+fn append<H: Serialize>(
+    out: &mut Vec<u8>,
+    kind: FrameKind,
+    entry: u16,
+    header: &H,
+    body_bytes: usize,
+) -> Result<(), WireError> {
+    let start = out.len();
+    put_prelude(out, kind, entry, body_bytes);
+    msgpack::append(out, header).map_err(|source| WireError::Encode { kind: kind.as_str(), source })?;
+    let (bytes, max) = (out.len() - start - PRELUDE_BYTES, FrameLimits::default().max_header_bytes);
     match u32::try_from(bytes) {
         Ok(length) if bytes <= max => {
-            head[HEADER_BYTES_AT..HEADER_BYTES_AT + 4].copy_from_slice(&length.to_le_bytes());
-            Ok(head)
+            let at = start + HEADER_BYTES_AT;
+            out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+            Ok(())
         }
         _ => Err(WireError::HeaderTooLarge { bytes: bytes as u64, max }),
     }

@@ -46,7 +46,7 @@ mod reader;
 
 pub use code::ResetCode;
 pub use error::WireError;
-pub use frame::{FrameHead, FrameKind, LooseFrame, PRELUDE_BYTES, VERSION, frame_head};
+pub use frame::{FrameHead, FrameKind, FrameRun, LooseFrame, PRELUDE_BYTES, VERSION, frame_head};
 pub use header::{
     Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, MAX_STAGES, Offer, Times, Welcome,
     cancel as cancel_frame,

@@ -14,7 +14,9 @@ mod links;
 mod pack;
 mod packer;
 mod replies;
+mod sending;
 mod slot;
+mod waking;
 mod way;
 
 use std::sync::Arc;

@@ -10,11 +10,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, FramePart, LooseFrame, ResetCode, cancel_frame};
+use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, FramePart, LooseFrame, ResetCode};
 use callboard_core::CallError;
 
 use super::fault::{not_started, read_fault, refused, unknown, unreadable};
+use super::sending::Sending;
 use super::slot::{Bell, Carried, Received};
+use super::waking::Party;
 use crate::convert;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 
@@ -39,11 +41,8 @@ pub(super) struct Pack {
     open: usize,
     /// Callers whose outcomes are there, and who do not know it yet.
     unwoken: Vec<Waker>,
-    /// A frame for each call, then those that give calls up.
-    frames: Vec<Bytes>,
-    /// How many of them were handed over, and whether the next one was begun.
-    handed: usize,
-    is_begun: bool,
+    party: Party,
+    sending: Sending,
     receiving: Receiving,
 }
 
@@ -61,7 +60,7 @@ enum Receiving {
 
 impl Pack {
     /// A pack of at most so many calls.
-    pub(super) fn new((send, receive): (quinn::SendStream, quinn::RecvStream), calls: usize) -> Self {
+    pub(super) fn new((send, receive): (quinn::SendStream, quinn::RecvStream), calls: usize, party: Party) -> Self {
         Self {
             outgoing: Outgoing::new(send),
             incoming: Incoming::new(receive, ANY_BODY),
@@ -70,18 +69,16 @@ impl Pack {
             max_body_bytes: Vec::with_capacity(calls),
             open: 0,
             unwoken: Vec::with_capacity(calls),
-            frames: Vec::with_capacity(calls),
-            handed: 0,
-            is_begun: false,
+            party,
+            sending: Sending::default(),
             receiving: Receiving::Nothing,
         }
     }
 
     /// Takes a call along, unless it was given up.
-    pub(super) fn take(&mut self, frame: LooseFrame, call: Carried, max_body_bytes: usize) {
+    pub(super) fn take(&mut self, frame: &LooseFrame, call: Carried, max_body_bytes: usize) {
         if call.board(&self.bell) {
-            // Within the bounds of a pack.
-            self.frames.push(frame.with_entry(self.calls.len() as u16));
+            self.sending.push(frame);
             self.calls.push(Some(call));
             self.max_body_bytes.push(max_body_bytes);
             self.open += 1;
@@ -100,18 +97,10 @@ impl Pack {
         while self.open > 0 {
             tokio::select! {
                 biased;
-                written = self.outgoing.write_some(&mut self.frames[self.handed..]),
-                    if writes && self.handed < self.frames.len() =>
-                {
-                    match written {
-                        Ok((_, frames)) => {
-                            self.handed += frames;
-                            self.is_begun = self.handed < self.frames.len();
-                        }
-                        // The reading half says why.
-                        Err(_) => writes = false,
-                    }
-                    if is_single && !self.is_begun && writes {
+                written = self.sending.write_some(&mut self.outgoing), if writes && !self.sending.is_over() => {
+                    // The reading half says why.
+                    writes = written.is_ok();
+                    if is_single && writes && self.sending.is_over() {
                         self.outgoing.finish();
                         writes = false;
                     }
@@ -128,13 +117,16 @@ impl Pack {
                         Ok(None) => Err(ReadFault::Ended),
                         Err(fault) => Err(fault),
                     };
+                    if !self.unwoken.is_empty() {
+                        self.party.wake(&mut self.unwoken).await;
+                    }
                     if let Err(fault) = taken {
                         return self.lost(&fault);
                     }
                 }
             }
         }
-        if matches!(self.receiving, Receiving::Nothing) && self.handed == self.frames.len() {
+        if matches!(self.receiving, Receiving::Nothing) && self.sending.is_over() {
             self.outgoing.finish();
             let ended = async { while let Ok(Some(_)) = self.incoming.next_part().await {} };
             let _ = tokio::time::timeout(LAST_WORD, ended).await;
@@ -148,12 +140,7 @@ impl Pack {
                 continue;
             }
             self.close(entry);
-            if entry > self.handed || (entry == self.handed && !self.is_begun) {
-                // Nothing of it has left: it never does.
-                self.frames[entry] = Bytes::new();
-            } else if self.calls.len() > 1 {
-                self.frames.push(cancel_frame(entry as u16));
-            }
+            self.sending.give_up(entry);
         }
     }
 
@@ -171,8 +158,6 @@ impl Pack {
         {
             received = part.map_err(ReadFault::from).and_then(|part| self.receive(part));
         }
-        // In one go: they are awake before the first of them makes its next call.
-        self.unwoken.drain(..).for_each(Waker::wake);
         received
     }
 
@@ -235,7 +220,7 @@ impl Pack {
     fn lost(&mut self, fault: &ReadFault) {
         let is_single = self.calls.len() == 1;
         for entry in 0..self.calls.len() {
-            let was_sent = entry < self.handed;
+            let was_sent = self.sending.was_sent(entry);
             if let Some(call) = self.close(entry) {
                 call.end(Err(fate(fault, was_sent, is_single)));
             }

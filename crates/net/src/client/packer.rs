@@ -7,28 +7,31 @@
 //!
 //! * **No room:** while the node takes no other stream, calls gather, and go in fuller packs; a caller that would rather ask another node
 //!   is told that its call was not started.
-//! * **Full:** callers wait at the end of the queue, within their deadlines, and those that would rather ask another node do.
+//! * **Full:** callers wait for a place, within their deadlines, and those that would rather ask another node do. No place is kept for
+//!   anybody: those who are polled would wait behind those who are not.
 //! * **Cancelled:** a call that is given up while it waits is never sent. **Late:** one that has waited says how much less time it has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use callboard_codec::wire::{Call, FrameKind, LooseFrame};
+use callboard_codec::wire::{Call, FrameKind, FrameLimits, LooseFrame};
 use callboard_core::{CallError, Instant};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::fault::{no_room, not_started};
 use super::pack::Pack;
 use super::slot::{Carried, Received, slot};
+use super::waking::{Waking, let_others_go};
 use crate::convert;
 use crate::endpoint::{Turn, begin_here};
+use crate::stream::{Incoming, Outgoing};
 
 /// Frames of at most so many bytes share a stream. Measured: beyond it nothing is gained.
 pub(super) const MAX_PACKED_BYTES: usize = 16 << 10;
@@ -37,7 +40,7 @@ pub(super) const MAX_PACKED_BYTES: usize = 16 << 10;
 const MAX_PACK_ENTRIES: usize = 32;
 const MAX_PACK_BYTES: usize = 64 << 10;
 
-/// Calls that wait for one node. What is beyond waits at the end of the queue.
+/// Calls that wait for one node.
 const MAX_WAITING: usize = 1024;
 
 /// From so many other calls under way on, calls gather before they are sent. Fewer gain nothing by it, and go sooner.
@@ -80,6 +83,8 @@ struct Door {
     is_closed: AtomicBool,
     /// Rung for the task.
     bell: Notify,
+    /// Rung for callers that wait for a place in the queue.
+    places: Notify,
     /// Calls without an outcome.
     under_way: AtomicUsize,
 }
@@ -102,6 +107,7 @@ impl Packer {
             connection: connection.clone(),
             home: runtime.clone(),
             streams,
+            waking: Arc::default(),
             arriving,
             waiting: VecDeque::new(),
             spare: None,
@@ -130,9 +136,7 @@ impl Packer {
         if is_impatient && self.waiting() > MAX_WAITING {
             return Err(no_room(NO_ROOM));
         }
-        if self.queue.send(entry).await.is_err() {
-            return Err(not_started("the link is closed".to_owned()));
-        }
+        self.put(entry).await?;
         let others = self.door.under_way.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay(&self.door);
         if others < COMPANY {
@@ -147,11 +151,26 @@ impl Packer {
         ticket.await
     }
 
+    /// Leaves a call in the queue as soon as there is a place.
+    async fn put(&self, mut entry: Entry) -> Result<(), CallError> {
+        loop {
+            // Heard from here on, also before it is first polled.
+            let place = self.door.places.notified();
+            match self.queue.try_send(entry) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Closed(_)) => return Err(not_started("the link is closed".to_owned())),
+                Err(TrySendError::Full(back)) => entry = back,
+            }
+            place.await;
+        }
+    }
+
     /// Sends what is there, here if nobody else is at it.
     fn send(&self) {
         // What is written is sent behind the lock.
         let _turn = Turn::begin();
         let sent = self.packing.try_lock().is_some_and(|mut packing| packing.send());
+        self.door.places.notify_waiters();
         if !sent {
             self.door.bell.notify_one();
         }
@@ -170,20 +189,6 @@ impl Drop for Packer {
     }
 }
 
-/// Lets those go first who are ready on this thread.
-async fn let_others_go() {
-    let mut has_waited = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        // At the end of the queue, where another thread may take it; tokio's own way keeps it until this one has nothing else to do.
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 /// The other end of the queue.
 #[derive(Debug)]
 struct Packing {
@@ -191,10 +196,11 @@ struct Packing {
     /// Where answers are read.
     home: Handle,
     streams: Arc<()>,
+    waking: Arc<Waking>,
     arriving: mpsc::Receiver<Entry>,
     /// Those that were looked at and have no stream yet.
     waiting: VecDeque<Entry>,
-    /// A stream that was opened and has no calls yet.
+    /// A stream that was waited for, until the next look at the queue.
     spare: Option<(SendStream, RecvStream)>,
     /// The task waits until the node has room for a stream.
     awaits_room: bool,
@@ -202,13 +208,18 @@ struct Packing {
 
 /// Sends what callers could not send themselves, for want of a stream or because somebody else was at it.
 async fn send_when_rung(packing: Arc<Mutex<Packing>>, door: Arc<Door>, connection: Connection) {
-    let Closing(packing) = &Closing(packing);
+    let Closing { packing, door } = &Closing { packing, door };
     loop {
         door.bell.notified().await;
         if door.is_closed.load(Ordering::Acquire) {
             return;
         }
-        while !packing.lock().send_or_await_room() {
+        loop {
+            let is_sent = packing.lock().send_or_await_room();
+            door.places.notify_waiters();
+            if is_sent {
+                break;
+            }
             let room = room(packing, &connection).await;
             let mut packing = packing.lock();
             packing.awaits_room = false;
@@ -221,13 +232,17 @@ async fn send_when_rung(packing: Arc<Mutex<Packing>>, door: Arc<Door>, connectio
 }
 
 /// The end of the task, by the link's or the thread's: nothing is sent any more.
-struct Closing(Arc<Mutex<Packing>>);
+struct Closing {
+    packing: Arc<Mutex<Packing>>,
+    door: Arc<Door>,
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        let mut packing = self.0.lock();
+        let mut packing = self.packing.lock();
         packing.arriving.close();
         packing.refuse(&not_started("the link is closed".to_owned()), |_| true);
+        self.door.places.notify_waiters();
     }
 }
 
@@ -244,6 +259,11 @@ async fn room(packing: &Mutex<Packing>, connection: &Connection) -> Result<(Send
             }
         }
     }
+}
+
+/// Takes back a stream that nobody needs. The node would wait for its first call, and take what comes on it later for late.
+fn give_back((send, receive): (SendStream, RecvStream)) {
+    drop((Outgoing::new(send), Incoming::new(receive, FrameLimits::default())));
 }
 
 fn no_stream(error: &ConnectionError) -> CallError {
@@ -265,7 +285,12 @@ impl Packing {
             return true;
         }
         loop {
-            let Some(first) = self.next() else { return true };
+            let Some(first) = self.next() else {
+                if let Some(stream) = self.spare.take() {
+                    give_back(stream);
+                }
+                return true;
+            };
             self.waiting.push_front(first);
             match self.spare.take().map(Ok).or_else(|| self.connection.open_bi().now_or_never()) {
                 Some(Ok(stream)) => self.fill(stream),
@@ -289,25 +314,21 @@ impl Packing {
             entries.push(entry);
         }
         if entries.is_empty() {
-            self.spare = Some(stream);
-            return;
+            return give_back(stream);
         }
-        let (mut pack, now) = (Pack::new(stream, entries.len()), Instant::now());
-        let (count, mut place) = (entries.len(), 0);
-        for Entry { mut frame, call, max_body_bytes, since, .. } in entries {
-            place += 1;
+        let (mut pack, now, count) =
+            (Pack::new(stream, entries.len(), self.waking.join()), Instant::now(), entries.len());
+        for (place, Entry { mut frame, call, max_body_bytes, since, .. }) in entries.into_iter().enumerate() {
             let passed = now.saturating_duration_since(since);
-            let (has_waited, is_last) = (passed >= ROOM_WAIT, place == count && count > 1);
-            if has_waited || is_last {
-                // As it was, it is no more than late, and its stream is ended a round trip later.
-                let _ = frame.change_header(FrameKind::Call, |call: &mut Call| {
-                    if has_waited {
-                        convert::shorten(call, passed);
-                    }
-                    call.last = is_last;
-                });
+            if passed >= ROOM_WAIT {
+                // As it was, it is no more than late.
+                let _ = frame.change_header(FrameKind::Call, |call: &mut Call| convert::shorten(call, passed));
             }
-            pack.take(frame, call, max_body_bytes);
+            if count > 1 && place + 1 == count {
+                // Else its stream is ended a round trip later.
+                frame.add_flag("last");
+            }
+            pack.take(&frame, call, max_body_bytes);
         }
         let open = Arc::clone(&self.streams);
         begin_here(&self.home, async move {
@@ -328,17 +349,18 @@ impl Packing {
 
     fn refuse(&mut self, error: &CallError, which: impl Fn(&Entry) -> bool) {
         let mut kept = VecDeque::new();
-        while let Some(entry) = self.next() {
+        // No more than there are, and than the queue has room for: it fills again meanwhile.
+        for _ in 0..self.waiting.len() + self.arriving.len() {
+            if kept.len() >= MAX_WAITING {
+                break;
+            }
+            let Some(entry) = self.next() else { break };
             match which(&entry) {
                 true => entry.call.end(Err(error.clone())),
-                // As many as the queue has room for at most: it fills again while they wait here.
-                false if kept.len() < MAX_WAITING => kept.push_back(entry),
-                false => {
-                    kept.push_back(entry);
-                    break;
-                }
+                false => kept.push_back(entry),
             }
         }
+        kept.append(&mut self.waiting);
         self.waiting = kept;
     }
 }

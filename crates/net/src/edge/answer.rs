@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use callboard_codec::Envelope;
-use callboard_codec::wire::{Done, FrameKind, Item, Load, WireError, frame_head};
+use callboard_codec::wire::{Done, FrameKind, FrameRun, Item, Load, WireError};
 use callboard_core::{CallError, ErrorKind, Instant, StageReply, Timing};
 
 use super::NetConfig;
@@ -49,49 +49,36 @@ pub(super) async fn answered(ran: Result<StageReply, CallError>) -> Result<Answe
 }
 
 /// Appends the frame of an outcome.
-pub(super) fn put_outcome(pieces: &mut Vec<Bytes>, entry: u16, outcome: Result<Answered, CallError>, load: Load) {
+pub(super) fn put_outcome(frames: &mut FrameRun, entry: u16, outcome: Result<Answered, CallError>, load: Load) {
     let put = match outcome {
         Ok(Answered { envelope, timing, stages }) => {
             let stages = u32::try_from(stages).unwrap_or(u32::MAX);
             let done = Done { stages, times: convert::times(timing), load };
-            put_frame(pieces, FrameKind::Done, entry, &done, envelope.into_parts())
+            frames.push(FrameKind::Done, entry, &done, envelope.parts())
         }
-        Err(error) => put_error(pieces, entry, error, load),
+        Err(error) => put_error(frames, entry, error, load),
     };
     // Only an error whose texts do not fit into a header at all comes here.
     if put.is_err() {
         let error = CallError::new(ErrorKind::Internal, "the outcome could not be written");
-        let _ = put_error(pieces, entry, error, load);
+        let _ = put_error(frames, entry, error, load);
     }
 }
 
 /// Appends the frame of one output of a stream.
-pub(super) fn put_item(pieces: &mut Vec<Bytes>, entry: u16, envelope: Envelope) -> Result<(), CallError> {
-    put_frame(pieces, FrameKind::Item, entry, &Item {}, envelope.into_parts())
+pub(super) fn put_item(frames: &mut FrameRun, entry: u16, envelope: &Envelope) -> Result<(), CallError> {
+    frames
+        .push(FrameKind::Item, entry, &Item {}, envelope.parts())
         .map_err(|error| CallError::new(ErrorKind::Internal, error.to_string()))
 }
 
 /// Appends the frame that ends a stream of outputs.
-pub(super) fn put_end(pieces: &mut Vec<Bytes>, entry: u16, load: Load) {
+pub(super) fn put_end(frames: &mut FrameRun, entry: u16, load: Load) {
     let done = Done { load, ..Done::default() };
-    let _ = put_frame(pieces, FrameKind::Done, entry, &done, Vec::new());
+    let _ = frames.push(FrameKind::Done, entry, &done, &[]);
 }
 
-fn put_error(pieces: &mut Vec<Bytes>, entry: u16, error: CallError, load: Load) -> Result<(), WireError> {
+fn put_error(frames: &mut FrameRun, entry: u16, error: CallError, load: Load) -> Result<(), WireError> {
     let (fail, details) = convert::fail(error, load);
-    let details = details.map(Envelope::into_parts).unwrap_or_default();
-    put_frame(pieces, FrameKind::Fail, entry, &fail, details)
-}
-
-fn put_frame<H: serde::Serialize>(
-    pieces: &mut Vec<Bytes>,
-    kind: FrameKind,
-    entry: u16,
-    header: &H,
-    body: Vec<Bytes>,
-) -> Result<(), WireError> {
-    let bytes = body.iter().map(Bytes::len).sum();
-    pieces.push(frame_head(kind, entry, header, bytes)?);
-    pieces.extend(body);
-    Ok(())
+    frames.push(FrameKind::Fail, entry, &fail, details.as_ref().map(Envelope::parts).unwrap_or_default())
 }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use callboard_codec::Payload;
-use callboard_codec::wire::{Credit, FrameKind, FramePart};
+use callboard_codec::wire::{Credit, FrameKind, FramePart, FrameRun};
 use callboard_core::{CallError, Deadline, ErrorKind, PayloadReplies};
 use futures_util::StreamExt;
 
@@ -43,7 +43,7 @@ pub(super) async fn answer(
     tokio::pin!(stopped);
     let mut ended = false;
     loop {
-        let mut pieces = Vec::new();
+        let mut frames = FrameRun::default();
         let over = tokio::select! {
             biased;
             part = incoming.next_part(), if !ended => {
@@ -70,31 +70,31 @@ pub(super) async fn answer(
                 Some(Ok(payload)) => {
                     credit -= 1;
                     let encoded = contained::encode(payload).await;
-                    match encoded.and_then(|envelope| put_item(&mut pieces, entry, envelope)) {
+                    match encoded.and_then(|envelope| put_item(&mut frames, entry, &envelope)) {
                         Ok(()) => false,
                         Err(error) => {
-                            put_outcome(&mut pieces, entry, Err(error), load(serving));
+                            put_outcome(&mut frames, entry, Err(error), load(serving));
                             true
                         }
                     }
                 }
                 Some(Err(error)) => {
-                    put_outcome(&mut pieces, entry, Err(error), load(serving));
+                    put_outcome(&mut frames, entry, Err(error), load(serving));
                     true
                 }
                 None => {
-                    put_end(&mut pieces, entry, load(serving));
+                    put_end(&mut frames, entry, load(serving));
                     true
                 }
             },
             // Without credit nothing is asked of the call, so it cannot say that its time is up.
             () = tokio::time::sleep_until(due.instant()) => {
                 let error = CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the stream was read");
-                put_outcome(&mut pieces, entry, Err(error), load(serving));
+                put_outcome(&mut frames, entry, Err(error), load(serving));
                 true
             }
         };
-        write(&serving.config, outgoing, &mut pieces).await?;
+        write(&serving.config, outgoing, &mut frames.into_pieces()).await?;
         if over {
             outgoing.finish();
             return Ok(());

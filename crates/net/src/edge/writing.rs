@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use callboard_codec::wire::Load;
+use callboard_codec::wire::{FrameRun, Load};
 use callboard_core::Instant;
 
 use super::NetConfig;
@@ -59,16 +59,15 @@ impl Writing {
 
     /// Begins with those that wait, in one go as far as they are small.
     pub(super) fn begin(&mut self, config: &NetConfig, load: Load) {
-        let mut bytes = 0;
-        while bytes < LARGE_BYTES
+        let mut frames = FrameRun::default();
+        while frames.bytes() < LARGE_BYTES
             && let Some(Answer { entry, outcome, queued }) = self.ready.pop_front()
         {
             let load = Load { queued: u32::try_from(queued).unwrap_or(u32::MAX), ..load };
-            let before = self.pieces.len();
-            put_outcome(&mut self.pieces, entry, outcome, load);
-            bytes += self.pieces[before..].iter().map(Bytes::len).sum::<usize>();
+            put_outcome(&mut frames, entry, outcome, load);
             self.outcomes += 1;
         }
+        self.pieces = frames.into_pieces();
         self.pace = pace(config);
     }
 

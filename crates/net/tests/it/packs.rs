@@ -119,6 +119,57 @@ async fn a_caller_that_stands_still_holds_up_nobody_else() {
     served.comes_to_rest().await;
 }
 
+/// As the one above, with more of them than the queue has places: none is kept for who is not polled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_stand_still_at_a_full_queue_hold_up_nobody_else() {
+    let (gate, app) = Gate::new();
+    let served = Served::start_with(app, narrow()).await;
+    let client = served.client().await;
+    let first = gate.occupied(&client).await;
+    let mut still: Vec<_> = (0..4_000).map(|_| Box::pin(client.call::<_, String>("/shout", "still".to_owned()))).collect();
+    // Each in a turn of its own: a task has a budget.
+    for call in &mut still {
+        tokio::task::unconstrained(std::future::poll_fn(|context| {
+            assert!(call.as_mut().poll(context).is_pending());
+            std::task::Poll::Ready(())
+        }))
+        .await;
+    }
+    gate.open.add_permits(1);
+    first.await.unwrap().unwrap();
+    assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    drop(still);
+    served.comes_to_rest().await;
+}
+
+/// The node waits for the first call on every stream below one that it has heard of, and gives up what stays silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_whose_caller_has_left_is_given_back() {
+    let (gate, app) = Gate::new();
+    let mut config = patient();
+    config.tuning.max_streams = 2;
+    config.head_timeout = Duration::from_millis(50);
+    let served = Served::start_with(app, config).await;
+    let client = served.client().await;
+    let first = gate.occupied(&client).await;
+    let held = client.clone();
+    let second = tokio::spawn(async move { held.call::<_, i64>("/held", 1).await });
+    until(|| gate.begun.load(Ordering::SeqCst) == 2).await;
+    let left = shout(&client, "left");
+    waits(&client, 1).await;
+    left.abort();
+    assert!(left.await.unwrap_err().is_cancelled());
+    gate.open.add_permits(2);
+    (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
+    served.comes_to_rest().await;
+    // On a stream of its own, above the one that was opened for who has left.
+    let long = "a".repeat(100_000);
+    assert_eq!(client.call::<_, String>("/shout", long.clone()).await.unwrap(), long.to_uppercase());
+    served.comes_to_rest().await;
+    assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    assert!(!served.edge.metrics().contains("reason=\"silent\""), "{}", served.edge.metrics());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_does_not_wait_for_company_or_for_those_before_it() {
     let (gate, app) = Gate::new();
