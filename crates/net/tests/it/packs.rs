@@ -126,7 +126,8 @@ async fn callers_that_stand_still_at_a_full_queue_hold_up_nobody_else() {
     let served = Served::start_with(app, narrow()).await;
     let client = served.client().await;
     let first = gate.occupied(&client).await;
-    let mut still: Vec<_> = (0..4_000).map(|_| Box::pin(client.call::<_, String>("/shout", "still".to_owned()))).collect();
+    let mut still: Vec<_> =
+        (0..4_000).map(|_| Box::pin(client.call::<_, String>("/shout", "still".to_owned()))).collect();
     // Each in a turn of its own: a task has a budget.
     for call in &mut still {
         tokio::task::unconstrained(std::future::poll_fn(|context| {
