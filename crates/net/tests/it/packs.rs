@@ -161,7 +161,8 @@ async fn a_stream_whose_caller_has_left_is_given_back() {
     left.abort();
     assert!(left.await.unwrap_err().is_cancelled());
     gate.open.add_permits(2);
-    (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
     served.comes_to_rest().await;
     // On a stream of its own, above the one that was opened for who has left.
     let long = "a".repeat(100_000);
