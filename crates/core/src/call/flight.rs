@@ -1,0 +1,116 @@
+//! The flight: what stands for one admitted call wherever it is worked on.
+//!
+//! * **Late, cancelled:** whoever gives a call up says so here, and everybody who is about to begin something for it looks here first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::options::Priority;
+use super::session::SessionKey;
+use super::timing::Timing;
+use crate::clock::Instant;
+use crate::deadline::Deadline;
+use crate::pipeline::Beyond;
+use crate::timeline::{Account, Phase, Recorder};
+
+/// One admitted call, shared by its caller and by every entry that works for it.
+///
+/// What changes is whether somebody still waits, and why not.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) deadline: Deadline,
+    pub(crate) priority: Priority,
+    pub(crate) session: Option<SessionKey>,
+    /// Waits for a place in a full queue instead of being refused.
+    pub(crate) patient: bool,
+    abandoned: AtomicBool,
+    /// It was given up because its time was up, not because its caller had gone.
+    late: AtomicBool,
+    /// The other nodes, where its stages may run as well.
+    pub(crate) beyond: Option<Arc<Beyond>>,
+    /// What its record is written with, where somebody wants one.
+    pub(crate) recorder: Option<Recorder>,
+    account: Account,
+    /// The call of which this is one branch.
+    parent: Option<Arc<Self>>,
+}
+
+impl Flight {
+    pub(crate) fn new(deadline: Deadline, priority: Priority) -> Self {
+        let (abandoned, late) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self {
+            deadline,
+            priority,
+            session: None,
+            patient: false,
+            abandoned,
+            late,
+            beyond: None,
+            recorder: None,
+            account: Account::new(),
+            parent: None,
+        }
+    }
+
+    /// A call whose caller bounds how many of them there are, so that none needs to be refused for want of room.
+    pub(crate) fn patient(deadline: Deadline, priority: Priority) -> Self {
+        Self { patient: true, ..Self::new(deadline, priority) }
+    }
+
+    /// The same call as one of a session.
+    #[must_use]
+    pub(crate) fn of_session(self, session: Option<SessionKey>) -> Self {
+        Self { session, ..self }
+    }
+
+    /// A part of a call that can be given up without the rest.
+    pub(crate) fn branch_of(parent: &Arc<Self>) -> Self {
+        let (patient, own) = (parent.patient, Self::new(parent.deadline, parent.priority));
+        Self {
+            patient,
+            session: parent.session,
+            beyond: parent.beyond.clone(),
+            recorder: parent.recorder.clone(),
+            parent: Some(Arc::clone(parent)),
+            ..own
+        }
+    }
+
+    /// Books what it did until now, and what it does from now on. The call has one account, whichever branch moves.
+    pub(crate) fn enter(&self, phase: Phase, now: Instant) {
+        match &self.parent {
+            Some(parent) => parent.enter(phase, now),
+            None => self.account.enter(phase, self.deadline, now),
+        }
+    }
+
+    /// Where its time went, for an error that has no outcome to tell it.
+    pub(crate) fn spent(&self, now: Instant) -> Timing {
+        self.account.spent(self.deadline, now)
+    }
+
+    /// Nobody waits any more. Work that has not begun must not begin.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    /// Its time is up before its deadline, by the word of its caller.
+    pub(crate) fn expire(&self) {
+        self.late.store(true, Ordering::Release);
+        self.abandon();
+    }
+
+    /// Whether it ended for want of time, rather than because its caller went away.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.late.load(Ordering::Acquire) || self.deadline.is_expired(now)
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire) || self.parent.as_ref().is_some_and(|parent| parent.is_abandoned())
+    }
+
+    /// Whether user code may still start for this call.
+    pub(crate) fn is_wanted(&self, now: Instant) -> bool {
+        !self.is_abandoned() && !self.deadline.is_expired(now)
+    }
+}

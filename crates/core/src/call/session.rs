@@ -1,0 +1,52 @@
+//! What calls of one session have in common, and which replica that leads to: the same on every node and in every run.
+
+use std::num::NonZeroU64;
+
+use crate::mix::mix;
+
+/// What calls of one session have in common, so that they reach the same replica.
+///
+/// Two keys that are equal as text are equal on every node. Only a hash is kept: nothing of the text is ever shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionKey(NonZeroU64);
+
+impl SessionKey {
+    /// The key of this name: a user, a conversation, a document.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        // FNV-1a, and a finisher because it mixes its last bytes little.
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self(NonZeroU64::new(mix(hash)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The key that another node knows by this number; none for 0.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// What crosses the wire instead of the name.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+
+    /// How well this session and a replica agree: the highest wins.
+    pub(crate) fn affinity(self, replica: usize) -> u64 {
+        mix(self.0.get() ^ mix(replica as u64))
+    }
+}
+
+impl From<&str> for SessionKey {
+    fn from(name: &str) -> Self {
+        Self::new(name)
+    }
+}
+
+impl From<String> for SessionKey {
+    fn from(name: String) -> Self {
+        Self::new(&name)
+    }
+}
