@@ -47,7 +47,7 @@ pub enum BuildError {
         source: io::Error,
     },
     /// An example is no JSON. Only routes that take raw bodies have examples in other formats.
-    #[error("{place}: the example {} is no value", path.display())]
+    #[error("{place}: the example {} is not a value", path.display())]
     BadExample {
         /// The route.
         place: Place,

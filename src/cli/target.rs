@@ -44,7 +44,7 @@ fn read(path: PathBuf) -> Result<String, ConfigError> {
     let metadata = fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
     // Of a pipe or device nobody knows whether anything ever comes.
     if !metadata.is_file() {
-        return Err(problem(&path, "this is no regular file"));
+        return Err(problem(&path, "not a regular file"));
     }
     let length = metadata.len();
     if length > MAX_FILE_BYTES {

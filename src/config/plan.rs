@@ -314,7 +314,7 @@ impl Settings {
         if !is_secure && self.otlp_ca_file.value.is_some() {
             return Err(ConfigError::NotHere {
                 what: described(&OTLP_CA_FILE, &self.otlp_ca_file),
-                why: "certificates are shown over https, and traces.endpoint is none such",
+                why: "certificates are shown over https only, and traces.endpoint is not https",
             });
         }
         Ok(())

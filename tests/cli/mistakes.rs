@@ -148,7 +148,7 @@ fn a_pipe_is_no_file_to_wait_for() {
     let pipe = directory().join("pipe.toml");
     let made = std::process::Command::new("sh").args(["-c", &format!("mkfifo '{}'", pipe.display())]).status().unwrap();
     assert!(made.success());
-    let expected = format!("callboard: {}: this is no regular file", pipe.display());
+    let expected = format!("callboard: {}: not a regular file", pipe.display());
     assert_eq!(failure(callboard(["serve".as_ref(), pipe.as_os_str()])), (expected, 2));
 }
 
@@ -176,7 +176,7 @@ fn a_split_of_calls_on_a_node_without_others_is_refused() {
 fn an_argument_that_begins_as_json_and_is_none_is_refused() {
     for url in ["http://127.0.0.1:1", "quic://127.0.0.1:1"] {
         let (line, code) = failure(callboard(["call", url, "f", "--arg", "x={\"a\": 1"]));
-        assert!(line.starts_with("callboard: --arg: `{\"a\": 1` begins as JSON, and this is no JSON: "), "{line}");
+        assert!(line.starts_with("callboard: --arg: `{\"a\": 1` begins as JSON, but is not valid JSON: "), "{line}");
         assert_eq!(code, 2, "{line}");
     }
 }
@@ -185,5 +185,5 @@ fn an_argument_that_begins_as_json_and_is_none_is_refused() {
 fn the_authorities_of_a_collector_are_a_file_that_ends() {
     let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "off"];
     let words = words.iter().chain(&["--otlp-endpoint", "https://127.0.0.1:1", "--otlp-ca-file", "/dev/zero"]);
-    assert_eq!(failure(callboard(words)), ("callboard: /dev/zero: this is no regular file".to_owned(), 1));
+    assert_eq!(failure(callboard(words)), ("callboard: /dev/zero: not a regular file".to_owned(), 1));
 }

@@ -58,7 +58,7 @@ fn a_bad_json_field_is_named_with_its_byte() {
     assert_eq!(told("[]").0, Mismatch);
     let nan = "NaN and Infinity are not JSON: send null or a string at $.sizes[0] (byte 11)";
     assert_eq!(told(r#"{"sizes": [NaN]}"#), (Malformed, nan.to_owned()));
-    let marked = "a byte order mark is no JSON: send UTF-8 without one (byte 0)";
+    let marked = "a byte order mark is not JSON: send UTF-8 without one (byte 0)";
     assert_eq!(told("\u{feff}{}"), (Malformed, marked.to_owned()));
     assert_eq!(told(r#"{"name": "Ada", "sizes": []} x"#).0, Malformed);
     assert_eq!(told(r#"{"name": "Ada", "sizes": [1"#).0, Malformed);

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 pub(crate) fn read_bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     // Of a pipe or device nobody knows whether anything ever comes.
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut content = Vec::new();
     File::open(path)?.take(most_bytes + 1).read_to_end(&mut content)?;

@@ -266,7 +266,7 @@ mod tests {
             ("bench a /x --rate 0", "requests per second from"),
             ("bench a /x --plot picture.png", "ends in .svg or .html"),
             ("bench a x", "a route begins with `/`"),
-            ("bench a /x --json {", "this is no JSON"),
+            ("bench a /x --json {", "not valid JSON"),
             ("bench a /x --json {} --file y", "cannot be used with"),
             ("bench a /x -d 0s", "from 1ms to 1h"),
             ("bench ftp://a /x", "http, https and quic are spoken here"),

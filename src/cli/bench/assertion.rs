@@ -73,10 +73,10 @@ impl FromStr for Assertion {
             (.., Some(bound)) => (Relation::Less, bound),
             _ => (Relation::More, &rest[1..]),
         };
-        let figure = Figure::of(name).ok_or_else(|| format!("`{name}` is no figure; expected {FIGURES}"))?;
+        let figure = Figure::of(name).ok_or_else(|| format!("`{name}` is not a figure; expected {FIGURES}"))?;
         let bound = figure
             .bound(bound.trim())
-            .ok_or_else(|| format!("`{}` is no bound for `{name}`; expected {}", bound.trim(), figure.expected()))?;
+            .ok_or_else(|| format!("`{}` is not a bound for `{name}`; expected {}", bound.trim(), figure.expected()))?;
         Ok(Self { text: text.trim().to_owned(), figure, relation, bound })
     }
 }
@@ -247,10 +247,10 @@ mod tests {
         for (text, part) in [
             ("p99", "such as `p99<20ms`"),
             ("p99=20ms", "such as `p99<20ms`"),
-            ("p101<1ms", "`p101` is no figure"),
-            ("p<1ms", "`p` is no figure"),
-            ("pinf<1ms", "`pinf` is no figure"),
-            ("latency<1ms", "`latency` is no figure"),
+            ("p101<1ms", "`p101` is not a figure"),
+            ("p<1ms", "`p` is not a figure"),
+            ("pinf<1ms", "`pinf` is not a figure"),
+            ("latency<1ms", "`latency` is not a figure"),
             ("p99<20", "a time in `us`, `ms` or `s`"),
             ("p99<ms", "a time in"),
             ("errors<1", "a percentage"),

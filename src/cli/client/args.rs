@@ -254,14 +254,15 @@ pub(crate) fn header(help: &'static str) -> Arg {
 
 /// Sent as it is typed; that it is JSON at all is seen here, where the mistake was made.
 fn json(text: &str) -> Result<String, String> {
-    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| format!("this is no JSON: {error}"))?;
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| format!("not valid JSON: {error}"))?;
     Ok(text.to_owned())
 }
 
 fn format(text: &str) -> Result<Format, String> {
     let known = [Format::Json, Format::Msgpack, Format::Envelope, Format::Npy];
     let found = known.into_iter().find(|format| format.name() == text);
-    found.ok_or_else(|| format!("`{text}` is no format of one tensor; known: {}", known.map(Format::name).join(", ")))
+    found
+        .ok_or_else(|| format!("`{text}` is not a format of one tensor; known: {}", known.map(Format::name).join(", ")))
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {

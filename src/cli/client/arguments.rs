@@ -34,7 +34,7 @@ pub(crate) fn call(texts: &[String]) -> Result<FunctionCall, CliError> {
 fn value(text: &str) -> Result<Value, CliError> {
     match value::json(text) {
         Err(error) if text.starts_with(['{', '[', '"']) => Err(CliError::Usage(format!(
-            "--arg: `{text}` begins as JSON, and {error}; a text that begins so is written as JSON, in quotes"
+            "--arg: `{text}` begins as JSON, but is {error}; write such a text as a JSON string"
         ))),
         other => Ok(other.unwrap_or_else(|_| Value::from(text))),
     }
@@ -83,7 +83,7 @@ mod tests {
     fn what_begins_as_json_and_is_none_is_no_text() {
         for text in ["{\"a\":1", "x=[1, 2", "x=\"quoted"] {
             let error = call(&[text.to_owned()]).unwrap_err().to_string();
-            assert!(error.contains("begins as JSON, and this is no JSON: "), "{error}");
+            assert!(error.contains("begins as JSON, but is not valid JSON: "), "{error}");
         }
     }
 }

@@ -26,9 +26,10 @@ impl FromStr for TensorSpec {
         })?;
         let dtype = DType::all().find(|known| known.name() == dtype).ok_or_else(|| {
             let known: Vec<&str> = DType::all().map(DType::name).collect();
-            format!("`{dtype}` is no element type; known: {}", known.join(", "))
+            format!("`{dtype}` is not an element type; known: {}", known.join(", "))
         })?;
-        let axis = |length: &str| length.parse::<usize>().map_err(|_| format!("`{length}` is no length of an axis"));
+        let axis =
+            |length: &str| length.parse::<usize>().map_err(|_| format!("`{length}` is not the length of an axis"));
         let shape: Vec<usize> = shape.split('x').map(axis).collect::<Result<_, _>>()?;
         let bytes = shape.iter().try_fold(dtype.size_bytes(), |bytes, length| bytes.checked_mul(*length));
         if bytes.is_none_or(|bytes| bytes > MAX_BYTES) {
@@ -102,9 +103,9 @@ mod tests {
     fn mistakes_are_told_with_what_was_expected() {
         for (text, part) in [
             ("f32", "such as `f32:1x3x224x224`"),
-            ("float:1", "`float` is no element type; known: bool"),
-            ("f32:1xx2", "`` is no length"),
-            ("f32:-1", "`-1` is no length"),
+            ("float:1", "`float` is not an element type; known: bool"),
+            ("f32:1xx2", "`` is not the length"),
+            ("f32:-1", "`-1` is not the length"),
             ("u8:2000000000", "more than 1073741824 bytes"),
             ("f64:9999999999999x9999999999999", "more than"),
         ] {

@@ -48,7 +48,7 @@ pub(crate) fn authorities(path: &Path) -> Result<Trust, String> {
 /// Of a pipe or device nobody knows whether anything ever comes, or ends.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("this is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut content = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)?;

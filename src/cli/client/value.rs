@@ -36,7 +36,7 @@ impl Source {
 /// The value of this JSON.
 pub(crate) fn json(text: &str) -> Result<Value, CliError> {
     let decoded = Value::decode(Format::Json, &text.to_owned().into(), &DecodeLimits::default());
-    decoded.map_err(|error| CliError::Usage(format!("this is no JSON: {error}")))
+    decoded.map_err(|error| CliError::Usage(format!("not valid JSON: {error}")))
 }
 
 /// The value in this file; its bytes, where its extension says no format.
@@ -46,7 +46,7 @@ pub(crate) fn file(path: &Path) -> Result<Value, CliError> {
         return Ok(Value::Bytes(bytes.into()));
     };
     let decoded = Value::decode(format, &bytes.into(), &DecodeLimits::default());
-    decoded.map_err(|error| CliError::Usage(format!("{} is no {format}: {error}", path.display())))
+    decoded.map_err(|error| CliError::Usage(format!("{} is not valid {format}: {error}", path.display())))
 }
 
 /// A map with these texts, and the bytes of these files.

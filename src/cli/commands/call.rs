@@ -143,7 +143,7 @@ async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), Cl
     let media_type = answer.header("content-type").unwrap_or_default().to_owned();
     let to_stdout = args.output.is_none();
     if to_stdout && io::stdout().is_terminal() && !is_text(&media_type) {
-        return Err(CliError::Failed(format!("the reply is {media_type}, which is no text; --output FILE keeps it")));
+        return Err(CliError::Failed(format!("the reply is {media_type}, which is not text; --output FILE saves it")));
     }
     let mut place = args.open_output()?;
     let mut last = None;

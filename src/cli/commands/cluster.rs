@@ -244,7 +244,7 @@ fn read_token(Given(word): &Given) -> Result<JoinToken, CliError> {
     if word == "-" {
         text.clear();
         let read = std::io::stdin().take(1024).read_to_string(&mut text);
-        read.map_err(|error| CliError::because("could not read the token", &error))?;
+        read.map_err(|error| CliError::because("cannot read the token", &error))?;
     }
     text.parse().map_err(|error| CliError::Usage(format!("{error}")))
 }

@@ -22,7 +22,7 @@ pub(super) fn frame(value: &Value) -> Result<DataFrame, DecodeError> {
         Value::DataFrame(frame) => Ok(frame.clone()),
         Value::Series(series) => Ok(series.as_frame().clone()),
         Value::Map(columns) => of_columns(columns),
-        other => Err(DecodeError::mismatch(format!("{} is no data frame: send a map of columns", other.kind()))),
+        other => Err(DecodeError::mismatch(format!("{} is not a data frame: send a map of columns", other.kind()))),
     }
 }
 
@@ -64,7 +64,7 @@ fn column(cells: &Value) -> Result<ArrayRef, DecodeError> {
             let batch = series.as_frame().to_batch().map_err(|error| DecodeError::mismatch(error.to_string()))?;
             Ok(Arc::clone(batch.column(0)))
         }
-        other => Err(DecodeError::mismatch(format!("{} is no column", other.kind()))),
+        other => Err(DecodeError::mismatch(format!("{} is not a column", other.kind()))),
     }
 }
 
@@ -158,6 +158,6 @@ fn of_tensor(tensor: &Tensor) -> Result<ArrayRef, DecodeError> {
         DType::F16 => primitive!(types::Float16Type),
         DType::F32 => primitive!(types::Float32Type),
         DType::F64 => primitive!(types::Float64Type),
-        other => return Err(DecodeError::mismatch(format!("{other} is no type of a column"))),
+        other => return Err(DecodeError::mismatch(format!("{other} is not a column type"))),
     })
 }

@@ -116,7 +116,7 @@ fn columns_that_do_not_fit_are_named() {
     };
     assert_eq!(error(r#"{"a": [1, "x"]}"#), "str does not fit the cells before at $.a[1]");
     assert_eq!(error(r#"{"a": [1], "b": [1, 2]}"#), "a column of 2 cells where others have 1 at $.b");
-    assert_eq!(error("[1]"), "list is no data frame: send a map of columns");
+    assert_eq!(error("[1]"), "list is not a data frame: send a map of columns");
 }
 
 #[test]

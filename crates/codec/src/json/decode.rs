@@ -43,7 +43,7 @@ impl Decoder<'_> {
             Some(b'n') => self.word("null", Value::Null),
             Some(b'N' | b'I') => Err(self.malformed("NaN and Infinity are not JSON: send null or a string")),
             Some(_) if self.at == 0 && self.text.starts_with('\u{feff}') => {
-                Err(self.malformed("a byte order mark is no JSON: send UTF-8 without one"))
+                Err(self.malformed("a byte order mark is not JSON: send UTF-8 without one"))
             }
             Some(_) => Err(self.malformed("expected a value")),
             None => Err(self.malformed("the input ends where a value is expected")),

@@ -182,7 +182,7 @@ impl<'a> Decoder<'a> {
         let start = self.at;
         match self.head()? {
             Head::Text(len) => self.text(len),
-            _ => Err(DecodeError::unsupported("a map key that is no text").at_offset(start)),
+            _ => Err(DecodeError::unsupported("a map key that is not a string").at_offset(start)),
         }
     }
 

@@ -122,9 +122,7 @@ impl Grammar<'_> {
                 "fortran_order" => fortran_order.replace(self.bool()?).is_some(),
                 "shape" => shape.replace(self.shape()?).is_some(),
                 _ => {
-                    return Err(
-                        DecodeError::malformed("a key that is none of descr, fortran_order, shape").at_offset(at)
-                    );
+                    return Err(DecodeError::malformed("a key other than descr, fortran_order, shape").at_offset(at));
                 }
             };
             if twice {

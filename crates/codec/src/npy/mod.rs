@@ -124,7 +124,7 @@ impl<'a> FortranOrder<'a> {
 fn utf8(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     if std::str::from_utf8(&bytes[..end]).is_err() {
-        return Err(DecodeError::unsupported("a byte string that is no UTF-8 text"));
+        return Err(DecodeError::unsupported("a byte string that is not UTF-8"));
     }
     out.extend_from_slice(&bytes[..end]);
     Ok(())
@@ -135,7 +135,7 @@ fn utf32(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let end = chars.iter().rposition(|char| *char != [0; 4]).map_or(0, |last| last + 1);
     for char in &chars[..end] {
         let char = char::from_u32(u32::from_le_bytes(*char));
-        let char = char.ok_or_else(|| DecodeError::malformed("a code point that is no character"))?;
+        let char = char.ok_or_else(|| DecodeError::malformed("a code point that is not a character"))?;
         out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
     }
     Ok(())

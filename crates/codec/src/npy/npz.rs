@@ -154,7 +154,7 @@ impl Member {
         let beyond = || malformed("a zip record beyond the input", at);
         let name = bytes.get(name_at..extra_at).ok_or_else(beyond)?;
         let extra = bytes.get(extra_at..extra_at + fields.len(30)).ok_or_else(beyond)?;
-        let name = std::str::from_utf8(name).map_err(|_| malformed("a name that is no UTF-8", name_at))?;
+        let name = std::str::from_utf8(name).map_err(|_| malformed("a name that is not UTF-8", name_at))?;
         let name = name.strip_suffix(".npy").unwrap_or(name).to_owned();
         if fields.u16(8) & 1 != 0 {
             return Err(DecodeError::unsupported("an encrypted member").in_key(&name).at_offset(at));

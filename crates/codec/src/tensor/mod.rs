@@ -134,7 +134,7 @@ pub enum TensorError {
     },
     /// An array of texts whose buffer is not what it says: an end out of order or inside a character, or bytes that are not
     /// UTF-8.
-    #[error("element {index} of an array of texts is no text")]
+    #[error("element {index} of an array of texts is not a string")]
     NotText {
         /// The first such element, in row-major order; the number of elements when bytes are left over behind the last.
         index: usize,

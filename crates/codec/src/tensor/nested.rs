@@ -30,7 +30,7 @@ impl Tensor {
     /// assert_eq!(Tensor::from_value(&value, Some(DType::F32))?.shape(), [2, 2]);
     ///
     /// let error = Tensor::from_value(&value, Some(DType::U8)).unwrap_err();
-    /// assert_eq!(error.to_string(), "400 is no u8 at $[1][1]");
+    /// assert_eq!(error.to_string(), "400 does not fit u8 at $[1][1]");
     /// # Ok::<(), callboard_codec::DecodeError>(())
     /// ```
     ///
@@ -68,7 +68,7 @@ fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
         (Value::Bytes(_) | Value::Str(_), _, _) => {
             Err(DecodeError::mismatch("a tensor of raw data needs dtype and shape"))
         }
-        (Value::Map(_), _, _) => Err(DecodeError::mismatch("a map is no tensor data")),
+        (Value::Map(_), _, _) => Err(DecodeError::mismatch("a map is not tensor data")),
         _ => Tensor::from_value(data, named.or(wanted)),
     };
     let tensor = tensor.map_err(|error| error.in_key("data"))?;
@@ -85,12 +85,12 @@ fn from_base64(text: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, Deco
 }
 
 fn dtype_of(value: &Value) -> Result<DType, DecodeError> {
-    let name = value.as_str().ok_or_else(|| DecodeError::mismatch(format!("{} is no dtype", value.kind())))?;
+    let name = value.as_str().ok_or_else(|| DecodeError::mismatch(format!("{} is not a dtype", value.kind())))?;
     name.parse().map_err(|error| refused(&error))
 }
 
 fn shape_of(value: &Value) -> Result<Vec<usize>, DecodeError> {
-    let axes = value.as_list().ok_or_else(|| DecodeError::mismatch(format!("{} is no shape", value.kind())))?;
+    let axes = value.as_list().ok_or_else(|| DecodeError::mismatch(format!("{} is not a shape", value.kind())))?;
     let axis = |value: &Value| value.as_u64().and_then(|axis| usize::try_from(axis).ok());
     let checked = |(index, value)| axis(value).ok_or_else(|| DecodeError::mismatch("not a length").in_index(index));
     axes.iter().enumerate().map(checked).collect()
@@ -191,7 +191,8 @@ pub(crate) fn texts(value: &Value) -> Result<(Vec<usize>, Vec<&str>), DecodeErro
 fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut Vec<&'v str>) -> Result<(), DecodeError> {
     match (shape.split_first(), value.as_list()) {
         (None, None) => {
-            let text = value.as_str().ok_or_else(|| DecodeError::mismatch(format!("{} is no text", value.kind())))?;
+            let text =
+                value.as_str().ok_or_else(|| DecodeError::mismatch(format!("{} is not a string", value.kind())))?;
             texts.push(text);
             Ok(())
         }
@@ -225,7 +226,7 @@ fn not_an_element<T: Element>(value: &Value) -> DecodeError {
         Value::Float(number) => number.to_string(),
         other => other.kind().to_owned(),
     };
-    DecodeError::mismatch(format!("{shown} is no {}", T::DTYPE))
+    DecodeError::mismatch(format!("{shown} does not fit {}", T::DTYPE))
 }
 
 /// The narrowest of bool, i64, u64 and f64 that holds every leaf.
@@ -251,7 +252,7 @@ fn infer_leaf(value: &Value) -> Result<DType, DecodeError> {
         Value::UInt(_) => Ok(DType::U64),
         Value::Float(_) => Ok(DType::F64),
         Value::Scalar(scalar) => Ok(scalar.dtype()),
-        other => Err(DecodeError::mismatch(format!("{} is no number", other.kind()))),
+        other => Err(DecodeError::mismatch(format!("{} is not a number", other.kind()))),
     }
 }
 

@@ -154,7 +154,7 @@ fn ragged_and_foreign_elements_are_named() {
     assert_eq!(message(vec![row(2), row(3)]), "a row of 3 where others have 2 at $[1]");
     assert_eq!(message(vec![row(2), 1.into()]), "int where others have a row of 2 at $[1]");
     assert_eq!(message(vec![1.into(), row(2)]), "a list where others have a number at $[1]");
-    assert_eq!(message(vec![row(1), vec!["x".into()].into()]), "str is no number at $[1][0]");
+    assert_eq!(message(vec![row(1), vec!["x".into()].into()]), "str is not a number at $[1][0]");
 }
 
 #[test]

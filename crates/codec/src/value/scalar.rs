@@ -193,7 +193,7 @@ impl<'de> Deserialize<'de> for Scalar {
             Value::Int(x) => Ok(x.into()),
             Value::UInt(x) => Ok(x.into()),
             Value::Float(x) => Ok(x.into()),
-            other => Err(de::Error::custom(format_args!("{} is no number", other.kind()))),
+            other => Err(de::Error::custom(format_args!("{} is not a number", other.kind()))),
         }
     }
 }

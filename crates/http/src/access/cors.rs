@@ -129,7 +129,7 @@ pub enum CorsError {
     #[error("no origin is listed")]
     None,
     /// Write it as browsers do: scheme, host in small letters, port if any, and no path. `*` stands alone.
-    #[error("`{origin}` is no origin such as `https://app.example.org`")]
+    #[error("`{origin}` is not an origin such as `https://app.example.org`")]
     BadOrigin {
         /// As it was written.
         origin: String,

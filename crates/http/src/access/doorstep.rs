@@ -91,7 +91,7 @@ fn is_name(name: &str) -> bool {
 
 /// What is written is no name of a host.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("`{name}` is no name such as `models.example.org`")]
+#[error("`{name}` is not a host name such as `models.example.org`")]
 pub struct HostsError {
     /// As it was written.
     name: String,

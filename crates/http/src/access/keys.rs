@@ -244,7 +244,7 @@ pub enum ApiKeysError {
         line: usize,
     },
     /// Correct the path, or the rights of the file.
-    #[error("{} cannot be read: {reason}", file.display())]
+    #[error("cannot read {}: {reason}", file.display())]
     Read {
         /// The file.
         file: PathBuf,

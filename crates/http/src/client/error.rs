@@ -7,7 +7,7 @@ use std::io;
 #[non_exhaustive]
 pub enum OriginError {
     /// It cannot be read as a URL.
-    #[error("`{url}` is no URL such as http://127.0.0.1:8000: {problem}")]
+    #[error("`{url}` is not a URL such as http://127.0.0.1:8000: {problem}")]
     Unreadable {
         /// What was given.
         url: String,
@@ -29,7 +29,7 @@ pub enum OriginError {
 #[non_exhaustive]
 pub enum TrustError {
     /// It begins as PEM does, and is none.
-    #[error("this is no PEM")]
+    #[error("not a PEM file")]
     Unreadable,
     /// There is no certificate in it, or none that could be an authority's.
     #[error("there is no certificate of an authority in it")]

@@ -85,7 +85,7 @@ impl FromStr for Origin {
         }
         let port = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         if !port.is_empty() && authority.port_u16().is_none() {
-            return Err(unreadable("its port is no number up to 65535"));
+            return Err(unreadable("its port is not a number up to 65535"));
         }
         if uri.query().is_some() {
             return Err(unreadable("a query belongs to the route"));

@@ -58,7 +58,7 @@ impl Elements {
             return Err(E::custom(format_args!("more than {} elements", self.most)));
         }
         self.count += 1;
-        let wrong = || E::custom(format_args!("{element} is no {}", self.datatype.name()));
+        let wrong = || E::custom(format_args!("{element} does not fit {}", self.datatype.name()));
         let Datatype::Number(dtype) = self.datatype else {
             let Element::Text(text) = element else { return Err(wrong()) };
             push_element(&mut self.packed, text.as_bytes());
@@ -196,7 +196,7 @@ fn write_texts(name: &str, array: &Array, json: &mut Vec<u8>) -> Result<(), Refu
             json.push(b',');
         }
         let text = std::str::from_utf8(&element).map_err(|_| {
-            Refusal::new(format!("element {index} of output '{name}' is no text: ask for it with 'binary_data'"))
+            Refusal::new(format!("element {index} of output '{name}' is not a string: ask for it with 'binary_data'"))
         })?;
         write_json(json, text);
     }
@@ -283,14 +283,14 @@ mod tests {
     #[test]
     fn numbers_out_of_range_and_of_another_kind_are_named() {
         for (dtype, json, named) in [
-            (DType::U8, "[256]", "256 is no UINT8"),
-            (DType::U8, "[-1]", "-1 is no UINT8"),
-            (DType::I32, "[1.0]", "1 is no INT32"),
-            (DType::F32, "[1e300]", "is no FP32"),
-            (DType::F16, "[1e6]", "is no FP16"),
-            (DType::F32, "[true]", "true is no FP32"),
-            (DType::F32, "[\"1\"]", "a text is no FP32"),
-            (DType::Bool, "[1]", "1 is no BOOL"),
+            (DType::U8, "[256]", "256 does not fit UINT8"),
+            (DType::U8, "[-1]", "-1 does not fit UINT8"),
+            (DType::I32, "[1.0]", "1 does not fit INT32"),
+            (DType::F32, "[1e300]", "does not fit FP32"),
+            (DType::F16, "[1e6]", "does not fit FP16"),
+            (DType::F32, "[true]", "true does not fit FP32"),
+            (DType::F32, "[\"1\"]", "a text does not fit FP32"),
+            (DType::Bool, "[1]", "1 does not fit BOOL"),
             (DType::F32, "[null]", "null"),
             (DType::F32, "[{}]", "map"),
         ] {

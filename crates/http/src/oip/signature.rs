@@ -173,7 +173,7 @@ impl Signature {
 /// A value that is not what its route said it would be.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OutputError {
-    #[error("output `{name}` is no array of {datatype}: {reason}")]
+    #[error("output `{name}` is not an array of {datatype}: {reason}")]
     Mismatch { name: String, datatype: &'static str, reason: String },
     #[error("output `{name}` cannot be written as JSON")]
     Document { name: String, source: EncodeError },

@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
             match properties.and_then(|properties| properties.get(name)) {
                 Some(property) => found.extend(self.of(property, value, &step(path, name), depth + 1)),
                 None if schema["additionalProperties"] == Schema::Bool(false) => {
-                    found.push(misfit(&step(path, name), "is no field of this type"));
+                    found.push(misfit(&step(path, name), "is not a field of this type"));
                 }
                 None if schema["additionalProperties"].is_object() => {
                     found.extend(self.of(&schema["additionalProperties"], value, &step(path, name), depth + 1));
@@ -427,7 +427,7 @@ mod tests {
             told,
             [
                 ("$.items".to_owned(), "is missing".to_owned()),
-                ("$.colour".to_owned(), "is no field of this type".to_owned()),
+                ("$.colour".to_owned(), "is not a field of this type".to_owned()),
             ]
         );
         assert_eq!(paths(&self::told(json!([]))), ["$"]);

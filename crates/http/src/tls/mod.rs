@@ -60,7 +60,7 @@ impl TlsConfig {
 #[non_exhaustive]
 pub enum TlsError {
     /// The file is not there, may not be read, or is too long for what it should be.
-    #[error("{} cannot be read", path.display())]
+    #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,

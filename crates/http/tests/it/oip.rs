@@ -98,7 +98,7 @@ async fn lengths_that_lie_are_refused_and_cost_nothing() {
         (input(json!({})), 0, "binary_data_size"),
         (input(json!({ "data": [1] })), 0, "expecting 2"),
         (input(json!({ "data": [1, 2, 3] })), 0, "more than 2"),
-        (input(json!({ "data": [1, "2"] })), 0, "a text is no FP32"),
+        (input(json!({ "data": [1, "2"] })), 0, "a text does not fit FP32"),
         (input(json!({ "data": [1, 2], "datatype": "FP64" })), 0, "'FP64'"),
         (input(json!({ "data": [1, 2], "datatype": "WORDS" })), 0, "'WORDS'"),
         (input(json!({ "data": [1, 2], "name": "y" })), 0, "'y'"),

@@ -188,7 +188,7 @@ async fn a_pair_that_does_not_belong_together_is_refused_at_start() {
     let config = config(|c| c.tls = Some(missing));
     let refused = serve_router(bind().await, hello(), config, std::future::pending()).await.unwrap_err();
     let cause = std::error::Error::source(&refused).unwrap().to_string();
-    assert_eq!(cause, "/nowhere/certificate.pem cannot be read");
+    assert_eq!(cause, "cannot read /nowhere/certificate.pem");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use crate::identity::IdentityError;
 #[non_exhaustive]
 pub enum ConnectError {
     /// What was given is no address of nodes.
-    #[error("`{url}` is no address: {reason}")]
+    #[error("`{url}` is not an address: {reason}")]
     Url {
         /// What was given.
         url: String,

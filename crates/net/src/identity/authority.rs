@@ -104,9 +104,9 @@ pub(crate) enum Denial {
     UsedUpToken,
     #[error("the proof is not of this connection: it was recorded, passed on or damaged; join with the token itself")]
     ReplayedToken,
-    #[error("this is no request for a certificate: {0}")]
+    #[error("not a certificate request: {0}")]
     Request(String),
-    #[error("{0} is no name: expected up to 40 of a-z, 0-9 and -")]
+    #[error("{0} is not a name: expected up to 40 of a-z, 0-9 and -")]
     Name(String),
     #[error("there is a member `{0}`: take another name, or remove that one first (`callboard cluster remove`)")]
     NameTaken(String),

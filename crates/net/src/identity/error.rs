@@ -23,7 +23,7 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// A file could not be read or written.
-    #[error("could not use {}", path.display())]
+    #[error("cannot read or write {}", path.display())]
     File {
         /// Which one.
         path: PathBuf,
@@ -113,7 +113,7 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// A name of a cluster that is none.
-    #[error("`{name}` is no name: expected up to 40 of a-z, 0-9 and -")]
+    #[error("`{name}` is not a name: expected up to 40 of a-z, 0-9 and -")]
     Name {
         /// What was given.
         name: String,

@@ -40,7 +40,7 @@ pub struct JoinToken {
 
 /// A text that is no token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no token: expected cbt1-… as `callboard cluster token` prints it, in one piece")]
+#[error("not a token: expected cbt1-… as `callboard cluster token` prints it, in one piece")]
 pub struct NotAToken;
 
 impl JoinToken {

@@ -39,8 +39,8 @@ async fn a_directory_that_is_no_good_costs_no_use_of_a_token() {
     std::fs::set_permissions(of("damaged/identity.pem"), PermissionsExt::from_mode(0o600)).unwrap();
     let wrong: [(PathBuf, &str); 5] = [
         (of("open"), "others may use it"),
-        (of("file"), "could not use"),
-        (of("file/below"), "could not use"),
+        (of("file"), "cannot read or write"),
+        (of("file/below"), "cannot read or write"),
         (of("link/"), "is there already"),
         (of("damaged"), "is damaged"),
     ];

@@ -90,7 +90,7 @@ fn take(value: Value) -> Result<Tensor, EngineError> {
         Value::Int32Tensor(tensor) => own(tensor),
         Value::Int8Tensor(tensor) => own(tensor),
         Value::UInt8Tensor(tensor) => own(tensor),
-        other => Err(EngineError::new(NAME, format_args!("gave a {}, which is no tensor", other.dtype()))),
+        other => Err(EngineError::new(NAME, format_args!("gave a {}, which is not a tensor", other.dtype()))),
     }
 }
 
