@@ -65,8 +65,8 @@
 //!
 //! # Over a network
 //!
-//! A [`Client`] calls a node at `quic://host:port`, or the first that answers of `quic://a:1,b:2`. It and the [`LocalClient`] are
-//! [`Caller`]s: what is written for any caller does not care where the functions are, and its tests need no sockets.
+//! A [`Client`] calls a node at `quic://host:port`, or the first that answers of `quic://a:1,b:2`. It and the
+//! [`LocalClient`] are [`Caller`]s: code that is written for any caller works with both, and its tests need no sockets.
 //!
 #![cfg_attr(feature = "net", doc = "```")]
 #![cfg_attr(not(feature = "net"), doc = "```ignore")]
@@ -117,7 +117,7 @@ mod server;
 
 pub use callboard_core::*;
 
-/// A handle on nodes somewhere else.
+/// A handle on nodes over a network.
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
 

@@ -1,4 +1,4 @@
-//! The dozen names that every program with Callboard imports.
+//! The names that most programs with Callboard import.
 
 pub use std::time::Duration;
 

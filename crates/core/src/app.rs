@@ -1,4 +1,4 @@
-//! What is to be served: routes over pipelines, and the node's bounds. A plan; nothing runs before [`App::start`].
+//! What to serve: routes over pipelines, and the node's bounds. Nothing runs before [`App::start`].
 
 use std::any::TypeId;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::pipeline::{Graph, Pipeline, StreamPipeline};
 use crate::router::{ChangeError, RouteLimits, RouteParts};
 use crate::stage::StageSpec;
 
-/// Routes and limits, on their way to a [`Node`].
+/// Routes and limits to serve; [`start`](Self::start) makes it a [`Node`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -43,7 +43,7 @@ pub struct App {
 }
 
 impl App {
-    /// Nothing to serve yet, default limits.
+    /// An app without routes, with the default limits.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,7 +66,7 @@ impl App {
         self.mount(RouteSpec::streaming(name, pipeline))
     }
 
-    /// Serves a pipeline over [`Value`]s whose input and output are described by hand.
+    /// Serves a pipeline over [`Value`]s, with types that are described by hand.
     pub fn route_described(
         self,
         name: &str,
@@ -77,7 +77,7 @@ impl App {
         self.mount(RouteSpec::described(name, pipeline, input, output))
     }
 
-    /// Serves a route with all that can be said of it.
+    /// Serves a route with its own settings; see [`RouteSpec`].
     pub fn mount(mut self, route: RouteSpec) -> Self {
         self.routes.push(route);
         self
@@ -148,18 +148,18 @@ impl App {
         self
     }
 
-    /// The node's bounds as they stand.
+    /// The current bounds of the node.
     #[must_use]
     pub fn node_limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The routes, in order.
+    /// The routes, in the order of their declaration.
     pub fn routes(&self) -> &[RouteSpec] {
         &self.routes
     }
 
-    /// What it would serve, to be read or drawn.
+    /// A picture of the routes, to be printed or drawn.
     #[must_use]
     pub fn diagram(&self) -> Diagram {
         Diagram::of(&self.routes)
@@ -169,7 +169,7 @@ impl App {
     ///
     /// # Errors
     ///
-    /// A plan that contradicts itself, or the message of the first worker that could not be built. Nothing keeps running
+    /// A contradiction in the app, or the message of the first worker that could not be built. Nothing keeps running
     /// then.
     ///
     /// # Panics
@@ -282,32 +282,32 @@ impl RouteSpec {
         self
     }
 
-    /// The most calls in flight on this route; one more is refused with `Overloaded`, before its body is read. Default: only
-    /// the node's [`Limits`] hold. Set it where one route could take all of the node's permits from the others. 0 counts as 1.
+    /// The most calls in flight on this route; one more is refused with `Overloaded` before its body is read. Default:
+    /// only the node's [`Limits`]. Set it if one route could take all of the node's permits. 0 counts as 1.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.parts.limits.max_in_flight = Some(NonZeroUsize::new(calls).unwrap_or(NonZeroUsize::MIN));
         self
     }
 
-    /// How long a call may take when its caller did not say. Default: [`Limits::default_timeout`].
+    /// The deadline of calls that set none. Default: [`Limits::default_timeout`].
     pub fn default_timeout(mut self, timeout: Duration) -> Self {
         self.parts.limits.timeout = Some(timeout);
         self
     }
 
-    /// The class in which a call waits when its caller did not say. Default [`Priority::Normal`].
+    /// The priority of calls that set none. Default [`Priority::Normal`].
     pub fn default_priority(mut self, priority: Priority) -> Self {
         self.parts.limits.priority = priority;
         self
     }
 
-    /// An input that works, for the documentation and for checks.
+    /// A working input, for the documentation and for checks.
     pub fn example(mut self, example: Value) -> Self {
         self.parts.examples.push(example);
         self
     }
 
-    /// A typed input that works.
+    /// A working input as a Rust value.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What may become of a call that did not succeed: one small vocabulary for every door.
+//! The errors of calls: one small vocabulary for every edge.
 //!
 //! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share. Core only names the kinds; each edge
 //! has one `match` that translates them.
@@ -13,7 +13,7 @@ use crate::call::Timing;
 use crate::failure::Failure;
 use crate::id::StageName;
 
-/// The class of a failed call.
+/// The kind of error of a failed call.
 ///
 /// Litmus tests between look-alikes:
 ///
@@ -30,26 +30,26 @@ use crate::id::StageName;
 pub enum ErrorKind {
     /// The request itself is wrong; sending it again will not help. Names the field and what was expected.
     InvalidInput,
-    /// The caller did not say who it is.
+    /// The caller did not authenticate itself.
     Unauthenticated,
     /// The caller is known and may not do this.
     PermissionDenied,
     /// No such route, stage or function.
     NotFound,
-    /// A bound was reached, or what waits before the call leaves it too little time: retry after
+    /// A bound was reached, or calls that wait before this one leave it too little time: retry after
     /// [`CallError::retry_after`]. Nothing was started.
     Overloaded,
-    /// The caller went away. Nobody reads this answer; it is for logs and metrics.
+    /// The caller left. Nobody reads this answer; it is for logs and metrics.
     Cancelled,
     /// User code returned or raised an error. Never retried, not counted against the worker.
     Failed,
-    /// The worker died, or broke its contract (a wrong number of results). Carries its last words.
+    /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
     WorkerFailed,
     /// A defect of this framework.
     Internal,
-    /// Not ready, draining, or the stage has given up. Another node, or a later time, may help.
+    /// The node is not ready or drains, or the stage has failed. Try another node, or later.
     Unavailable,
-    /// The deadline passed before the outcome was there, or leaves too little time for it even with nothing before it.
+    /// The deadline passed before there was an outcome, or leaves too little time even with nothing before the call.
     DeadlineExceeded,
 }
 
@@ -95,9 +95,9 @@ impl ErrorKind {
 
     /// Whether the same request may succeed if it is sent again unchanged.
     ///
-    /// `Overloaded` and `Unavailable` say that the stage which answers so has started nothing; whether an earlier one has is
-    /// told by [`CallError::was_started`]. `WorkerFailed` says nothing about side effects, so it
-    /// is retryable only for callers who know that the stage is idempotent, and not marked here.
+    /// With `Overloaded` and `Unavailable` the answering stage has started nothing; [`CallError::was_started`] tells
+    /// whether an earlier one has. `WorkerFailed` says nothing about side effects: it is retryable only for callers who
+    /// know that the stage is idempotent, and so it is not marked here.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Overloaded | Self::Unavailable)
@@ -116,7 +116,7 @@ impl fmt::Display for ErrorKind {
 #[derive(Clone)]
 pub struct CallError(Box<ErrorParts>);
 
-/// All that an error says, for doors that carry it elsewhere and make it again there.
+/// The parts of an error, for edges that send it elsewhere and rebuild it there.
 #[derive(Clone, Debug)]
 pub struct ErrorParts {
     /// See [`CallError::kind`].
@@ -244,7 +244,7 @@ impl CallError {
         self
     }
 
-    /// The class of the error.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -281,36 +281,36 @@ impl CallError {
         self.0.retry_after
     }
 
-    /// The worker's last words: a panic's message and place, or another process's traceback.
+    /// The last message of the worker: a panic's message and place, or another process's traceback.
     #[must_use]
     pub fn remote_trace(&self) -> Option<&str> {
         self.0.remote_trace.as_deref()
     }
 
-    /// The stage in which it happened, if it got that far.
+    /// The stage in which it happened, if the call got that far.
     #[must_use]
     pub fn stage(&self) -> Option<&str> {
         self.0.stage.as_ref().map(StageName::as_str)
     }
 
-    /// Whether user code may have run for the call before it ended so. A pipeline's second stage that is full says
-    /// `Overloaded`, too, but what its first stage did is done. Always so for the kinds that user code, or the loss of it, may be the
-    /// reason of: `Failed`, `WorkerFailed`, `DeadlineExceeded` and `Internal`.
+    /// Whether user code may have run for the call. If the second stage of a pipeline is full, the error is
+    /// `Overloaded` as well, but the first stage has run. Always true for the kinds that user code, or the loss of it,
+    /// may cause: `Failed`, `WorkerFailed`, `DeadlineExceeded` and `Internal`.
     #[must_use]
     pub fn was_started(&self) -> bool {
         use ErrorKind::{DeadlineExceeded, Failed, Internal, WorkerFailed};
         self.0.started || matches!(self.0.kind, Failed | WorkerFailed | DeadlineExceeded | Internal)
     }
 
-    /// Where the call's time went until it ended so, if it was let in: summed over its stages, with the part of the last one that
-    /// had passed.
+    /// Where the call's time went, if it was admitted: summed over its stages, including the elapsed part of the last
+    /// one.
     #[must_use]
     pub fn timing(&self) -> Option<Timing> {
         self.0.timing
     }
 
-    /// Whether the same request may succeed if it is sent again unchanged, and nothing is done twice by that: the kind
-    /// [is retryable](ErrorKind::is_retryable) and nothing [was started](Self::was_started).
+    /// Whether the same request may succeed if it is sent again unchanged, without doing anything twice: the kind [is
+    /// retryable](ErrorKind::is_retryable) and nothing [was started](Self::was_started).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.kind.is_retryable() && !self.0.started

@@ -1,7 +1,7 @@
 //! The core of Callboard: stages, pipelines, batching, supervision. No sockets.
 //!
-//! A **stage** is a recipe for workers; a **pipeline** puts stages in a row; an [`App`] serves pipelines under names;
-//! a [`Node`] is the app running. A call takes the shortest way:
+//! A **stage** is a recipe for workers; a **pipeline** connects stages; an [`App`] serves pipelines under names; a
+//! [`Node`] is a running app. A call takes the shortest path:
 //!
 //! ```text
 //!  LocalClient ── permit ──► Gateway      counts calls and bytes, knows what is in flight

@@ -1,4 +1,4 @@
-//! The edge's limits: every one bounds something that a client decides, and says what a client could do without it.
+//! The edge's limits: each bounds something that a client decides, and says what a client could do without it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::access_log::AccessLog;
 use crate::request::pace::PaceLimits;
 use crate::tls::TlsConfig;
 
-/// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it answers.
+/// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it counters.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,39 +29,41 @@ use crate::tls::TlsConfig;
 pub struct HttpConfig {
     /// Connections served at once. Default 10,000.
     ///
-    /// *Threat*: a client that opens connections until memory or file descriptors are gone. A connection at work costs 24 KiB
-    /// beside its request, an idle one of HTTP/1 about 3 KiB, and each a descriptor, so raise the process's descriptor limit with
-    /// it. At the limit nobody is dropped: new clients wait in the kernel's backlog. Pairs with [`header_read_timeout`](Self::header_read_timeout), which frees the
-    /// places of silent clients, and [`write_progress_timeout`](Self::write_progress_timeout), which frees those of deaf
-    /// ones.
+    /// *Threat*: a client that opens connections until memory or file descriptors are gone. A busy connection costs 24
+    /// KiB beside its request, an idle HTTP/1 connection about 3 KiB, and each a descriptor, so raise the process's
+    /// descriptor limit with it. At the limit no connection is dropped: new clients wait in the kernel's backlog. Pairs
+    /// with [`header_read_timeout`](Self::header_read_timeout), which drops silent clients, and
+    /// [`write_progress_timeout`](Self::write_progress_timeout), which drops those that do not read.
     pub max_connections: usize,
 
-    /// Connections served at once for one address: an IPv4 address, or an IPv6 network of 64 bits. Default 1,000.
+    /// Connections served at once for one address: an IPv4 address, or an IPv6 /64 network. Default 1,000.
     ///
-    /// *Threat*: one client that takes all of [`max_connections`](Self::max_connections). Beyond it new connections of this
-    /// address are closed at once. Behind a proxy all clients come from the proxy's address: set it to `max_connections` there.
+    /// *Threat*: one client that takes all of [`max_connections`](Self::max_connections). Further connections from this
+    /// address are closed at once. Behind a proxy all clients come from the proxy's address: set it to
+    /// `max_connections` there.
     pub max_connections_per_address: usize,
 
     /// TLS on the listener. Default none.
     ///
-    /// *Threat*: whoever is on the way reads and changes what is sent, keys included. Leave it out only on loopback and
-    /// behind a proxy that speaks TLS.
+    /// *Threat*: anyone on the network path can read and change the traffic, keys included. Leave it out only on
+    /// loopback and behind a proxy that speaks TLS.
     pub tls: Option<TlsConfig>,
 
-    /// From accept until the client's first bytes tell which version of HTTP it speaks. Default 10 s.
+    /// The longest time from accept until the client's first bytes tell its version of HTTP. Default 10 s.
     ///
-    /// *Threat*: clients that connect and say nothing, or the HTTP/2 preface a byte at a time. Cut without an answer. Raise it
-    /// only for clients that open connections ahead of need.
+    /// *Threat*: clients that connect and say nothing, or the HTTP/2 preface a byte at a time. Cut without an answer.
+    /// Raise it only for clients that open connections in advance.
     pub first_byte_timeout: Duration,
 
-    /// From the start of waiting for a request until the end of its headers, on HTTP/1. Default 30 s.
+    /// The longest time, on HTTP/1, from waiting for a request until the end of its headers. Default 30 s.
     ///
-    /// *Threat*: slowloris, headers sent at ten bytes a second. The wait between two requests of a kept-alive connection
-    /// counts, so this is also the longest time a connection may be idle. Cut without an answer. On HTTP/2 it is the interval of
-    /// pings, and a client that does not answer one within [`first_byte_timeout`](Self::first_byte_timeout) is cut; one that
-    /// answers them but has no answer in hand is told to go (GOAWAY) after one to two such times. So is one that holds answers
-    /// back, by a window of nothing say: that reads less than [`min_bytes_per_second`](Self::min_bytes_per_second) of each that has
-    /// waited for it the whole time.
+    /// *Threat*: slowloris, headers sent at ten bytes a second. The wait between two requests of a kept-alive
+    /// connection counts, so this is also the longest time a connection may be idle. Cut without an answer. On HTTP/2
+    /// it is the interval of pings, and a client that does not answer one within
+    /// [`first_byte_timeout`](Self::first_byte_timeout) is cut. A client that answers pings but has no request running
+    /// is sent away (GOAWAY) after one to two intervals. So is a client that holds answers back, such as by an empty
+    /// window: one that reads less than [`min_bytes_per_second`](Self::min_bytes_per_second) of every answer that waits
+    /// for it.
     pub header_read_timeout: Duration,
 
     /// Request line and headers together, in bytes. Default 64 KiB, answered with 431.
@@ -70,139 +72,140 @@ pub struct HttpConfig {
     /// there may be 100, however short.
     pub max_header_bytes: usize,
 
-    /// A request body, in bytes, also of what a compressed one unpacks to. Default 64 MiB, answered with 413: by the Content-Length alone where there is one, else at the
-    /// chunk that exceeds it.
+    /// The largest request body in bytes, compressed and decompressed. Default 64 MiB, answered with 413: by its
+    /// Content-Length if it has one, else at the chunk that exceeds the limit.
     ///
-    /// *Threat*: memory. The node's own byte budget holds for all bodies together; this keeps one client from taking it all.
+    /// *Threat*: memory. The node's own byte budget bounds all bodies together; this keeps one client from taking all
+    /// of it.
     pub max_body_bytes: u64,
 
-    /// The same for single routes, by their names; larger or smaller. Default none.
+    /// The same for single routes, by name; larger or smaller. Default none.
     ///
-    /// *Threat*: as above, where one route takes pictures and another a line of text. A larger one has to fit into the
-    /// node's `max_in_flight_bytes`, or it could never be let in.
+    /// *Threat*: as above, if one route takes pictures and another a line of text. A larger body has to fit into the
+    /// node's `max_in_flight_bytes`, or it could never be admitted.
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
 
-    /// The keys that let requests in. Default none: everybody may call. Answered with 401.
+    /// The accepted API keys. Default none: everybody may call. Answered with 401.
     ///
-    /// *Threat*: strangers. Only hashes are kept, and what is shown is compared to the end. Health (`/livez`, `/readyz`,
-    /// `/v2/health`), `/`, `/docs` and `/openapi.json` answer without a key. Without [`tls`](Self::tls), whoever is on the
-    /// way reads the keys.
+    /// *Threat*: strangers. Only hashes are kept, and keys are compared in constant time. Health (`/livez`, `/readyz`,
+    /// `/v2/health`), `/`, `/docs` and `/openapi.json` answer without a key. Without [`tls`](Self::tls) the keys can be
+    /// read on the network path.
     pub api_keys: Option<ApiKeys>,
 
-    /// How often [keys of a file](ApiKeys::read) are looked at for a change. Default 10 s.
+    /// How often a [file of keys](ApiKeys::read) is checked for changes. Default 10 s.
     ///
-    /// *Threat*: a key that was taken back and still lets requests in.
+    /// *Threat*: a revoked key that is still accepted.
     pub api_keys_reload_interval: Duration,
 
-    /// How often each key may be used that has no limit of its own. Default no limit. Answered with 429 and `retry-after`.
+    /// The rate limit of keys that set none of their own. Default no limit. Answered with 429 and `retry-after`.
     ///
-    /// *Threat*: one client that takes what all share. The node's own permits protect the node; this protects the others. Calls
-    /// are counted: each of a stream of calls, which wait for their turn as long as a call may, and each item of a request
-    /// under `/v2`.
+    /// *Threat*: one client that takes the capacity of all. The node's own permits protect the node; this protects the
+    /// other clients. Every call counts: each call of a stream, which waits for its turn as long as a call may take,
+    /// and each item of a request under `/v2`.
     pub rate_limit: Option<RateLimit>,
 
     /// The web pages that may read answers. Default none but our own.
     ///
-    /// *Threat*: a page somewhere that reads from a service which only its visitor can reach. `*` opens it to every page. It is the
-    /// answer that is withheld from other pages, not the call: a form or a text needs no permission to be sent. On loopback other
-    /// pages may not call either (403), see [`hosts`](Self::hosts); beyond it calls that change something need
-    /// [`api_keys`](Self::api_keys).
+    /// *Threat*: a foreign page that reads from a service which only its visitor can reach. `*` allows every page.
+    /// Other pages cannot read answers, but they can call: browsers send forms and plain text without asking. On
+    /// loopback other pages may not call either (403), see [`hosts`](Self::hosts); beyond it calls that change
+    /// something need [`api_keys`](Self::api_keys).
     pub cors: Option<Cors>,
 
-    /// The names by which a listener on loopback may be called, beside its address, `localhost` and names without a dot. Default
-    /// none; others are answered 403. Has no meaning beyond loopback.
+    /// The host names that a listener on loopback accepts, besides its address, `localhost` and names without a dot.
+    /// Default none; others are answered 403. No effect beyond loopback.
     ///
-    /// *Threat*: a web page whose own name is made to lead to this machine (DNS rebinding) is taken for one of ours by its
-    /// visitor's browser, and calls and reads what only its visitor can reach. List the names that a proxy on this machine passes
-    /// on, or let it set `host` to the address. Pages of our own are told by that name, too: where the proxy sets another, list the
-    /// page under [`cors`](Self::cors).
+    /// *Threat*: a web page that points its own name at this machine (DNS rebinding) counts as our page in its
+    /// visitor's browser, and can call and read what only the visitor can reach. List the names that a proxy on this
+    /// machine passes on, or let it set `host` to the address. Our own pages are recognised by that name as well: if
+    /// the proxy sets another, list the page under [`cors`](Self::cors).
     pub hosts: Hosts,
 
-    /// The time in which a client has to move on within a request body: [`min_bytes_per_second`](Self::min_bytes_per_second)
-    /// is measured over it. Default 10 s, answered with 408.
+    /// The time over which [`min_bytes_per_second`](Self::min_bytes_per_second) of a request body is measured. Default
+    /// 10 s, answered with 408.
     ///
-    /// *Threat*: a client that announces a body and does not send it, or sends a byte now and then. Raise it for clients
-    /// that pause within a body; what they hold meanwhile are the permits of what they have sent.
+    /// *Threat*: a client that announces a body and does not send it, or sends a byte now and then. Raise it for
+    /// clients that pause within a body; meanwhile they hold permits for what they have sent.
     pub body_progress_timeout: Duration,
 
-    /// The longest that the reading of a body may take, whatever deadline its request asks for. Default 60 s, answered with
-    /// 408.
+    /// The longest time for a body to arrive, whatever deadline its request asks for. Default 60 s, answered with 408.
     ///
-    /// *Threat*: permits for the node's bytes are taken as a body arrives, so whoever sends most of a body and then the
-    /// rest as slowly as is allowed holds them for that long. Raise it where honest clients send
+    /// *Threat*: permits for the node's bytes are taken as a body arrives, so a client that sends most of a body
+    /// quickly and the rest slowly holds them for that long. Raise it where honest clients send
     /// [`max_body_bytes`](Self::max_body_bytes) over lines of less than 10 Mbit/s, and let them ask for more time by
     /// `x-request-timeout-ms`: their deadline ends the reading, too (504).
     pub body_timeout: Duration,
 
-    /// What a client has to send of a body, and to take of an answer, in bytes per second; measured over
-    /// [`body_progress_timeout`](Self::body_progress_timeout) and [`write_progress_timeout`](Self::write_progress_timeout).
-    /// Default 1,024; 0 accepts any progress at all.
+    /// The least rate at which a client has to send a body and read an answer, in bytes per second; measured over
+    /// [`body_progress_timeout`](Self::body_progress_timeout) and
+    /// [`write_progress_timeout`](Self::write_progress_timeout). Default 1,024; 0 accepts any progress.
     ///
     /// *Threat*: a client that keeps thousands of requests open with a few bytes a minute. Lower it for links that are
     /// slower than an old modem.
     pub min_bytes_per_second: u64,
 
-    /// The time in which a client has to go on reading while there are bytes for it:
-    /// [`min_bytes_per_second`](Self::min_bytes_per_second) is measured over it. Default 30 s; then the connection is cut.
+    /// The time over which [`min_bytes_per_second`](Self::min_bytes_per_second) of an answer is measured, while there
+    /// are bytes to read. Default 30 s; then the connection is cut.
     ///
-    /// *Threat*: a client that asks for much and reads nothing holds its place in [`max_connections`](Self::max_connections)
-    /// and the answers in memory. Raise it for clients that pause within an answer.
+    /// *Threat*: a client that requests much and reads nothing holds its place in
+    /// [`max_connections`](Self::max_connections) and the answers in memory. Raise it for clients that pause within an
+    /// answer.
     pub write_progress_timeout: Duration,
 
-    /// The longest silence of an event stream: then a comment is sent, which clients pass over. Default 15 s.
+    /// The longest silence of an event stream before a comment is sent, which clients skip. Default 15 s.
     ///
     /// *Threat*: proxies and clients that take silence for a dead connection. A stream also waits no longer than this for its
     /// first item before it answers 200. Lower it below the idle timeout of the proxies in front.
     pub stream_heartbeat: Duration,
 
-    /// Replies of at least so many bytes are compressed where their client asks for it by `accept-encoding`. Default 1 KiB;
-    /// `usize::MAX` compresses none.
+    /// The smallest reply in bytes that is compressed, if its client asks for it by `accept-encoding`. Default 1 KiB;
+    /// `usize::MAX` disables compression.
     ///
-    /// *Cost*: about 10 ms of a core for each megabyte of JSON. Numbers in other forms, and streams (some 300 KiB of memory
-    /// each, a mebibyte with zstd), are compressed only for clients that put a coding above `identity`. *Threat*: a client
-    /// that asks for it to keep cores busy; turn it off where clients are near or proxies compress.
+    /// *Cost*: about 10 ms of a core for each megabyte of JSON. Numbers in other forms, and streams (some 300 KiB of
+    /// memory each, a mebibyte with zstd), are compressed only for clients that put a coding above `identity`.
+    /// *Threat*: a client that asks for it to keep cores busy; turn it off if clients are near or proxies compress.
     pub compress_from_bytes: usize,
 
-    /// What a decoder may be talked into: depth, elements, lengths. See [`DecodeLimits`]; answered with 400.
+    /// Limits of decoders: depth, elements, lengths. See [`DecodeLimits`]; answered with 400.
     ///
-    /// *Threat*: a small body that becomes a large or deep value. How long a body may be is decided by
-    /// [`max_body_bytes`](Self::max_body_bytes) alone; `max_bytes` in here is not looked at.
+    /// *Threat*: a small body that becomes a large or deep value. Only [`max_body_bytes`](Self::max_body_bytes) limits
+    /// the length of a body; `max_bytes` in here is ignored.
     pub decode: DecodeLimits,
 
     /// HTTP/2 requests in flight on one connection. Default 256; more wait at the client.
     ///
-    /// *Threat*: one connection that takes the share of hundreds. Pairs with [`max_connections`](Self::max_connections): the
-    /// product bounds the requests that the edge holds.
+    /// *Threat*: one connection that takes the capacity of hundreds. Pairs with
+    /// [`max_connections`](Self::max_connections): the product bounds the requests that the edge holds.
     pub max_concurrent_streams: u32,
 
-    /// HTTP/2 requests that one connection may take back (reset) beyond the number of those whose answers it took. Default
-    /// 1,000; then the connection is cut.
+    /// How many more HTTP/2 requests one connection may cancel (reset) than it let finish. Default 1,000; then the
+    /// connection is cut.
     ///
-    /// *Threat*: "rapid reset": a client that begins requests and cancels each with the next frame makes us work for the
-    /// price of a few bytes, and never has more than one in flight. Raise it for clients that send every request twice and
-    /// cancel the slower one.
+    /// *Threat*: "rapid reset": a client that begins requests and cancels each with the next frame causes work for the
+    /// price of a few bytes, and never has more than one in flight. Raise it for clients that send every request twice
+    /// and cancel the slower one.
     pub max_cancelled_streams: u32,
 
-    /// One line of the log per request, as an event of `tracing` or lent to a sink. Default off; the command line turns it on.
+    /// One log line per request, as an event of `tracing` or through a sink. Default off; the command line turns it on.
     ///
-    /// *Cost*: what its sink or subscriber does with it. *Threat*: paths are told as clients send them, up to 200 characters;
-    /// headers, queries and bodies are not.
+    /// *Cost*: what its sink or subscriber does with it. *Threat*: paths are logged as clients send them, up to 200
+    /// characters; headers, queries and bodies are not logged.
     pub access_log: AccessLog,
 
-    /// Whether a request may ask for its timeline: stages, batches and how large they were, replicas, times. Default on.
+    /// Whether requests may ask for their timeline: stages, batches with their sizes, replicas, times. Default on.
     ///
-    /// *Threat*: a client learns how a route is built and how busy others keep it, which is less than `/metrics` tells; turn both
-    /// away from strangers. *Cost*: of those that ask, an allocation for each stage and up to 3 KiB of header.
+    /// *Threat*: a client learns how a route is built and how busy it is, which is less than `/metrics` shows; hide
+    /// both from strangers. *Cost*: for requests that ask, an allocation for each stage and up to 3 KiB of header.
     pub explain_requests: bool,
 
-    /// Whether clients may load and unload models ([`Repository`](crate::Repository)) at this door. Default off; the admin listener
-    /// always lets its callers.
+    /// Whether clients may load and unload models ([`Repository`](crate::Repository)) at this edge. Default off; the
+    /// admin listener always allows it.
     ///
     /// *Threat*: whoever may call a route could close it to all others.
     pub model_control: bool,
 
-    /// How long a closed connection is read after its last answer, so that a client which still sends a refused body sees the
-    /// answer and not a reset. Default 1 s.
+    /// How long a closed connection is read after its last answer, so that a client that still sends a refused body
+    /// sees the answer instead of a reset. Default 1 s.
     ///
     /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its side.
     pub close_linger: Duration,
@@ -213,7 +216,7 @@ pub struct HttpConfig {
     /// fail the request that is on its way. Zero closes at once.
     pub shutdown_linger: Duration,
 
-    /// How long requests in hand may take after shutdown began; then their connections are cut. Default 30 s.
+    /// How long running requests may take after shutdown began; then their connections are cut. Default 30 s.
     ///
     /// Should not be shorter than the drain time of the node behind it.
     pub shutdown_grace: Duration,

@@ -1,8 +1,8 @@
 //! The QUIC edge of Callboard, and the client that calls it.
 //!
-//! A node serves its routes on a UDP port ([`Edge`]); a [`Client`] calls them with the same methods, errors and cancellation as in
-//! process (both are a [`Caller`](callboard_core::Caller)). Both ends show certificates of the same authority ([`Identity`]); on one
-//! machine, one user needs no ceremony for that.
+//! A node serves its routes on a UDP port ([`Edge`]); a [`Client`] calls them with the same methods, errors and
+//! cancellation as in process (both are a [`Caller`](callboard_core::Caller)). Both ends show certificates of the same
+//! authority ([`Identity`]); for one user on one machine it is made on first use.
 //!
 //! ```text
 //!  Client ── hello, welcome ──►  Edge           certificates, cluster, version: refused before anything is read
@@ -32,8 +32,8 @@
 //! # }
 //! ```
 //!
-//! The frames are those of [`callboard_codec::wire`]; `docs/wire.md` draws them. QUIC runs on a thread of its own, so that workers which
-//! take all cores do not make a node look dead.
+//! The frames are those of [`callboard_codec::wire`]; `docs/wire.md` draws them. QUIC runs on a thread of its own, so
+//! that a node still answers when workers take all cores.
 
 mod client;
 mod cluster;

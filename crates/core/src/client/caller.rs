@@ -1,4 +1,4 @@
-//! What every client can do, in this process or over a network: so that a program does not care which one it was given.
+//! What every client can do, in this process or over a network, so that a program can work with either.
 
 use callboard_codec::{Data, Map, Payload, Value};
 use futures_util::future::lazy;
@@ -11,11 +11,11 @@ use crate::error::CallError;
 /// Calls that [`Caller::stream`] makes at once: enough to hide a network, few enough for the smallest queue that anybody serves with.
 const LOOK_AHEAD: usize = 64;
 
-/// Calls by route, by function name, as a stream of outputs and as an ordered stream of calls. [`LocalClient`] is the one that needs no
-/// socket; what is written for any caller is tested with that one.
+/// Calls by route and by function name, with one output or a stream of them, one by one or as an ordered stream of
+/// calls. [`LocalClient`] needs no socket: use it to test code that is written for any caller.
 ///
-/// Every method returns without having waited for anything; what is returned does the work. Dropping it cancels the call, wherever
-/// it runs.
+/// Every method returns at once, with a future or stream that does the work. Dropping it cancels the call, wherever it
+/// runs.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -33,10 +33,10 @@ const LOOK_AHEAD: usize = 64;
 /// # }
 /// ```
 pub trait Caller: Clone + Send + Sync + 'static {
-    /// A call whose input is ready: encoded, where it is to leave this process. Cloning shares it.
+    /// A call whose input is ready: encoded if it leaves this process. Clones share it.
     type Prepared: Clone + Send + Sync + 'static;
 
-    /// Calls a route with a deadline, priority or session of its own.
+    /// Calls a route with options: a deadline, a priority, a session.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What is clear at once. All else is an item.
+    /// Errors that are known at once. All others are items.
     fn replies_with<In: Data, Out: Data + Clone>(
         &self,
         route: &str,
@@ -72,7 +72,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError>;
 
-    /// Makes a call's input ready, so that the next one is while the outcome of this one is waited for.
+    /// Prepares the input of a call, such as the next one while a caller waits for the outcome of this one.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -94,7 +94,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When the type's own `Serialize` fails, where there is something to encode.
+    /// If the input has to be encoded and the type's own `Serialize` fails.
     fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Self::Prepared, CallError>;
 
     /// Makes a call that was [prepared](Self::prepare).
@@ -138,13 +138,14 @@ pub trait Caller: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What is clear at once. All else is an item.
+    /// Errors that are known at once. All others are items.
     fn replies<In: Data, Out: Data + Clone>(&self, route: &str, input: In) -> Result<Replies<Out>, CallError> {
         self.replies_with(route, input, CallOptions::new())
     }
 
-    /// Calls a route with each of `inputs`, 64 at most at once, and gives the outcomes in the order of the inputs, errors in their
-    /// places. Inputs may be endless: no more are taken than are called. Who stops reading stops the rest.
+    /// Calls a route with each of `inputs`, at most 64 at a time, and yields the outcomes in the order of the inputs,
+    /// errors in their places. Inputs may be endless: they are taken as they are called. Dropping the stream stops the
+    /// rest.
     fn stream<I, Out>(
         &self,
         route: &str,
@@ -157,7 +158,8 @@ pub trait Caller: Clone + Send + Sync + 'static {
         self.in_order(route, stream::iter(inputs), LOOK_AHEAD)
     }
 
-    /// As [`stream`](Self::stream), with inputs that come in their own time, at most `look_ahead` at once; 0 counts as 1.
+    /// As [`stream`](Self::stream), with inputs from an asynchronous stream, at most `look_ahead` at a time; 0 counts
+    /// as 1.
     fn in_order<S, Out>(
         &self,
         route: &str,
@@ -177,7 +179,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     }
 }
 
-/// A call within this process, ready to be made. Nothing is encoded, and no permit is held.
+/// A prepared call within this process. Nothing is encoded, and no permit is held.
 #[derive(Clone, Debug)]
 pub struct LocalPrepared {
     route: String,

@@ -1,4 +1,4 @@
-//! The door for callers in this process, and the one that edges use: admit, submit, wait.
+//! The client for callers in this process, which edges use as well: admit, submit, wait.
 
 mod blocking;
 mod caller;
@@ -35,8 +35,8 @@ use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
 
-/// A handle on a node's routes, within the node's process. Cloning it is cheap; it does not keep the node alive. It is a [`Caller`], as
-/// is the client of a node somewhere else.
+/// A handle on a node's routes within the node's process. Cloning is cheap; it does not keep the node alive. It is a
+/// [`Caller`], like the client over a network.
 #[derive(Clone, Debug)]
 pub struct LocalClient {
     shared: Arc<Shared>,
@@ -64,7 +64,7 @@ impl LocalClient {
         self.call_with(route, input, CallOptions::new())
     }
 
-    /// Calls a route with a deadline or priority of its own.
+    /// Calls a route with options, such as a deadline or a priority.
     ///
     /// # Errors
     ///
@@ -92,13 +92,13 @@ impl LocalClient {
         self.shared.router.routes()
     }
 
-    /// Takes the permits for a call before its `bytes` are read. The admission holds them until it is dropped, and with
-    /// them its route and the stages behind it. Where the route was replaced since it was looked up, the admission is for
-    /// its newest revision.
+    /// Takes the permits for a call before its `bytes` are read. The admission holds them, its route and the stages of
+    /// that until it is dropped. If the route was replaced since it was looked up, the admission is for its newest
+    /// revision.
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's permits are out, `Unavailable` when it drains, `NotFound` when the route was removed.
+    /// `Overloaded` if the node has no permits left, `Unavailable` if it drains, `NotFound` if the route was removed.
     pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
         let held = match Arc::clone(route).hold() {
             Some(held) => held,
@@ -107,7 +107,7 @@ impl LocalClient {
         self.shared.gateway.admit(held, bytes)
     }
 
-    /// For bytes that are read before there is a call for them.
+    /// Permits for bytes that are read before there is a call for them.
     #[must_use]
     pub fn held_bytes(&self) -> HeldBytes {
         HeldBytes::none_of(&self.shared.gateway)
@@ -175,7 +175,7 @@ impl LocalClient {
         flight
     }
 
-    /// Whether the node lives, is ready, and how each stage does.
+    /// Whether the node is alive and ready, and the state of each stage.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health()

@@ -1,4 +1,4 @@
-//! Pipelines: stages put together, checked by their types, kept as data.
+//! Pipelines: connected stages, checked by their types, kept as data.
 //!
 //! ```
 //! use callboard_core::{Pipeline, Stage};
@@ -45,14 +45,14 @@ pub(crate) use elsewhere::{Beyond, StreamPlace, place_stream, stream_elsewhere};
 pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
 
-/// Stages put together, from `In` to `Out`.
+/// Connected stages, from `In` to `Out`.
 pub struct Pipeline<In, Out> {
     graph: Graph<Arc<StageSpec>>,
     types: PhantomData<fn(In) -> Out>,
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// Gives what it takes: the empty branch of a switch, or the original beside an ensemble's other members.
+    /// Returns its input: the empty branch of a switch, or the original beside an ensemble's other members.
     #[must_use]
     pub fn pass_through() -> Self {
         Self::of(Graph::Sequence(Vec::new()))
@@ -88,10 +88,10 @@ impl<In: Data> Pipeline<In, In> {
 }
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
-    /// An actor as a step: each item becomes a message that `message` makes, with the deadline of its call, and the answer
-    /// is the step's output. The actor's mailbox is the queue: a full one is `Overloaded`. An actor that is being started
-    /// again is waited for until the deadline; one that crashes with the item is `WorkerFailed`, and the item is not sent
-    /// again. See [`App::actor`](crate::App::actor) for an example.
+    /// An actor as a step: each item becomes a message that `message` makes, with the deadline of its call, and the
+    /// answer is the step's output. The actor's mailbox is the queue: a full one is `Overloaded`. A call waits for an
+    /// actor that is being restarted until its deadline; if the actor crashes with the item, the call is `WorkerFailed`
+    /// and the item is not sent again. See [`App::actor`](crate::App::actor) for an example.
     #[must_use]
     pub fn ask<M, F>(name: &str, actor: Ref<M>, message: F) -> Self
     where
@@ -101,7 +101,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         Self::of(Graph::Ask { name: name.into(), ask: ask_step(actor, message) })
     }
 
-    /// Continues with `next`, which takes what this pipeline gives.
+    /// Continues with `next`, which takes the output of this pipeline.
     #[must_use]
     pub fn then<Next: Data>(self, next: impl Into<Pipeline<Out, Next>>) -> Pipeline<In, Next> {
         Pipeline::of(self.graph.then(next.into().graph))
@@ -120,8 +120,8 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         Pipeline::of(self.graph.then(Graph::Map { name: name.into(), function }))
     }
 
-    /// Names the branches of a switch, or the members of an ensemble, in what people read: the plan and its pictures. Without
-    /// it they are numbers there. No effect on other pipelines.
+    /// Names the branches of a switch, or the members of an ensemble, in plans and pictures, where they are otherwise
+    /// numbers. No effect on other pipelines.
     #[must_use]
     pub fn labelled(self, labels: impl IntoIterator<Item = String>) -> Self {
         Self::of(self.graph.labelled(labels.into_iter().collect()))

@@ -118,7 +118,7 @@ pub struct Stage<In, Out> {
 }
 
 impl<In: Data, Out: Data> Stage<In, Out> {
-    /// A closure over one item. Runs as a task on the runtime: for code well under a millisecond.
+    /// A closure over one item. Runs as a task on the runtime: for code that takes well under a millisecond.
     pub fn each<F>(name: impl Into<StageName>, function: F) -> Self
     where
         F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static,
@@ -148,8 +148,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     }
 
     /// An asynchronous closure over one item: for code that mostly waits. Runs on the runtime, up to
-    /// [`concurrency`](Self::concurrency) batches at once, the items of a batch side by side. A call whose caller has gone is
-    /// dropped where it stands.
+    /// [`concurrency`](Self::concurrency) batches at once, the items of a batch concurrently. A call whose caller has
+    /// left is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -201,11 +201,12 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         Self::from_spec(StageSpec { name, settings, sizing: Sizing::default(), factory, streams: false })
     }
 
-    /// Says what an input costs, in a unit that time and memory go with: rows, tokens, bytes. Without it every input costs 1.
+    /// Defines what an input costs, in a unit that time and memory depend on: rows, tokens, bytes. Without it every
+    /// input costs 1.
     ///
-    /// A batch then costs the sum of its entries; [`max_cost`](Self::max_cost) bounds it, and the stage's measured speed is told
-    /// per unit of cost. The function runs once per input, in its caller's own future before the input queues, so it should
-    /// only count. A panic in it fails that input alone.
+    /// A batch then costs the sum of its entries; [`max_cost`](Self::max_cost) bounds it, and the stage's speed is
+    /// measured per unit of cost. The function runs once per input, in its caller's own future before the input queues,
+    /// so it should only count. A panic in it fails that input alone.
     ///
     /// ```
     /// use callboard_core::{Batch, Stage};
@@ -221,12 +222,13 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         self.change_sizing(|sizing| sizing.with_cost(cost))
     }
 
-    /// Says how an input that costs more than [`max_cost`](Self::max_cost) is taken apart, and how the outputs of its parts
-    /// become its output. Without it such an input is refused with `InvalidInput`.
+    /// Defines how an input that costs more than [`max_cost`](Self::max_cost) is split, and how the outputs of its
+    /// parts are joined. Without it such an input is refused with `InvalidInput`.
     ///
-    /// `split` is given the input and the largest cost of a part; `join` gets the outputs in the order of the parts. Both run
-    /// in the caller's own future. The parts run like calls of their own, several at once where there are replicas, but stay one
-    /// call: one permit, one outcome. The first part that fails fails it and cancels the others.
+    /// `split` is given the input and the largest cost of a part; `join` gets the outputs in the order of the parts.
+    /// Both run in the caller's own future. The parts run like calls of their own, several at once if there are
+    /// replicas, but remain one call: one permit, one outcome. The first part that fails fails the call and cancels the
+    /// other parts.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -258,11 +260,12 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         self.change_sizing(|sizing| sizing.with_splitting(split, join))
     }
 
-    /// Counts inputs in rows of their first axis, and splits between rows what has more than [`max_cost`](Self::max_cost) of
-    /// them: [`cost`](Self::cost) and [`splitting`](Self::splitting) for tensors, data frames, lists, and maps of these. An
+    /// Counts inputs in rows of their first axis, and splits inputs with more than [`max_cost`](Self::max_cost) rows:
+    /// [`cost`](Self::cost) and [`splitting`](Self::splitting) for tensors, data frames, lists, and maps of these. An
     /// input without rows costs 1.
     ///
-    /// The stage must treat rows one by one: its output for the whole is that for the parts, one after the other.
+    /// The stage must treat rows independently: its output for the whole is the concatenation of its outputs for the
+    /// parts.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -308,7 +311,7 @@ impl<In, Out> Stage<In, Out> {
         self.spec.name()
     }
 
-    /// The knobs as they stand.
+    /// The current settings.
     #[must_use]
     pub fn settings(&self) -> &StageSettings {
         self.spec.settings()
@@ -318,7 +321,7 @@ impl<In, Out> Stage<In, Out> {
         &self.spec
     }
 
-    /// Replaces all knobs.
+    /// Replaces all settings.
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
         // A clone of the stage keeps the knobs it had: a changed stage is another stage.
@@ -336,7 +339,7 @@ impl<In, Out> Stage<In, Out> {
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 
-    /// How long a batch that is not full may wait for more; see [`BatchPolicy::max_delay`].
+    /// How long a batch that is not full may wait for more entries; see [`BatchPolicy::max_delay`].
     #[must_use]
     pub fn max_delay(self, max_delay: Duration) -> Self {
         self.change(|settings| {
@@ -382,19 +385,20 @@ impl<In, Out> Stage<In, Out> {
         self.change(|settings| settings.with_queue(at_least_one(entries)))
     }
 
-    /// Says what may be done with a call whose worker did not survive it; see [`Contract`].
+    /// Declares what may be done with a call whose worker did not survive it; see [`Contract`].
     #[must_use]
     pub fn contract(self, contract: Contract) -> Self {
         self.change(|settings| settings.with_contract(contract))
     }
 
-    /// Says that a call has no effect but its result, so it may be run again when its worker dies; see [`Contract::Pure`].
+    /// Declares that a call has no effect but its result, so it may be run again when its worker dies; see
+    /// [`Contract::Pure`].
     #[must_use]
     pub fn pure(self) -> Self {
         self.contract(Contract::Pure)
     }
 
-    /// Says that running a call twice does no more than running it once; see [`Contract::Idempotent`].
+    /// Declares that running a call twice has the same effect as running it once; see [`Contract::Idempotent`].
     #[must_use]
     pub fn idempotent(self) -> Self {
         self.contract(Contract::Idempotent)
@@ -419,7 +423,7 @@ impl<In, Out> Stage<In, Out> {
         self.change(|settings| settings.with_affinity(cores))
     }
 
-    /// What each replica is told at its construction; see [`StageSettings::replica_settings`].
+    /// Settings that each replica gets at its construction; see [`StageSettings::replica_settings`].
     #[must_use]
     pub fn replica_settings(self, settings: impl Into<Vec<Map>>) -> Self {
         self.change(|stage| stage.with_replica_settings(settings))

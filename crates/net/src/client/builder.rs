@@ -62,32 +62,32 @@ impl ClientBuilder {
         }
     }
 
-    /// Shows this identity. Default: the development identity, which is good for this machine only.
+    /// The identity to show. Default: the development identity, which is for this machine only.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
         self
     }
 
-    /// Waits so long for a node that is not there yet. Default 10 s; zero tries each address once. A host without an address, also one
-    /// whose name is gone while it is waited for, and a node that refuses are not waited for.
+    /// How long to wait for a node that is not there yet. Default 10 s; zero tries each address once. A host name
+    /// without an address and a node that refuses end the wait.
     pub fn start_up_wait(mut self, wait: Duration) -> Self {
         self.start_up_wait = wait;
         self
     }
 
-    /// Gives up one handshake after so long. Default 2 s.
+    /// The longest time for one handshake. Default 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Makes a call at most so many times, as long as it was not started. Default 3, at least 1.
+    /// The most attempts for a call that was not started. Default 3, at least 1.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
         self
     }
 
-    /// Lets so many outputs of a stream be on their way at once. Default 16, at least 1. What is beyond waits at the worker.
+    /// The most unread outputs of a stream; beyond them the worker waits. Default 16, at least 1.
     pub fn credit(mut self, outputs: u32) -> Self {
         self.credit = outputs.max(1);
         self

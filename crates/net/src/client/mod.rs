@@ -1,8 +1,8 @@
 //! Calls to nodes over QUIC: the same calls as in process, with the same errors.
 //!
-//! A client holds one connection to one of its nodes, and makes a new one when it is gone. A call that was not started is made again, a
-//! few times, with pauses, within its deadline; one that may have run is not, whatever became of it. Dropping a call cancels it where it
-//! runs.
+//! A client holds one connection to one of its nodes, and makes a new one when that is lost. A call that was not
+//! started is retried a few times, with pauses, within its deadline; a call that may have run is never retried.
+//! Dropping a call cancels it where it runs.
 
 mod address;
 mod builder;
@@ -50,15 +50,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A call does not sleep for longer than this because a node says so.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// A handle on nodes somewhere else. Cloning it is cheap; the connection is closed with the last one.
+/// A handle on nodes over a network. Cloning is cheap; the connection is closed when the last clone is dropped.
 ///
-/// It is a [`Caller`], as is the client of a node in the same process: [`call`](Caller::call), [`send`](Caller::send),
+/// It is a [`Caller`], like the client within a process: [`call`](Caller::call), [`send`](Caller::send),
 /// [`stream`](Caller::stream), [`replies`](Caller::replies) and [`prepare`](Caller::prepare) are methods of that trait.
 ///
-/// * **Full:** a node that has no room is asked again after a pause, a few times, as long as the budget for retries lasts.
-/// * **Late:** every call has a deadline, its own or the route's on the node, and it holds on both sides.
-/// * **Cancelled:** dropping what a method gave cancels the call on the node.
-/// * **Lost:** a new connection is made with the next call. [`Trouble`] tells whether a call may have run.
+/// * **Full:** a node without room is asked again after a pause, a few times, as long as the retry budget lasts.
+/// * **Late:** every call has a deadline, its own or the route's, which holds on both sides.
+/// * **Cancelled:** dropping the returned future or stream cancels the call on the node.
+/// * **Lost:** the next call makes a new connection. [`Trouble`] tells whether a call may have run.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -74,20 +74,20 @@ struct Inner {
     decode: DecodeLimits,
 }
 
-/// An input that is encoded already, so that a caller can make the next one ready while it waits. Cloning shares it.
+/// An encoded input, so that a caller can prepare the next one while it waits. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     call: Call,
     envelope: Envelope,
 }
 
-/// An outcome with what the node says of it.
+/// An outcome with what the node reports about it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Returned<Out> {
     /// The output.
     pub output: Out,
-    /// Where the time went, on the node. Nothing for an output of a stream, of which it is not told.
+    /// Where the time went on the node; zero for outputs of a stream.
     pub timing: Timing,
     /// The length of the output as it came, in bytes.
     pub received_bytes: u64,
@@ -128,12 +128,12 @@ impl Client {
         Self::builder().connect(url).await
     }
 
-    /// A client with an identity, limits or patience of its own.
+    /// A client with its own identity, limits or timeouts.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::new()
     }
 
-    /// Makes a call that was [prepared](Caller::prepare), and tells what the node says of it beside the output.
+    /// Makes a [prepared](Caller::prepare) call, and returns the output with what the node reports about it.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Client {
         Ok(Returned { output, timing: convert::timing(done.times), received_bytes })
     }
 
-    /// Makes a call of a route that streams, and gives its outputs with their lengths. An error is the last item.
+    /// Calls a streaming route, and yields its outputs with their lengths. An error is the last item.
     ///
     /// # Cancellation
     ///
@@ -162,7 +162,7 @@ impl Client {
         replies::read(self.clone(), prepared, options)
     }
 
-    /// Whether this route answers with a stream, as the node says that the next call would go to.
+    /// Whether this route answers with a stream, according to the node that the next call would go to.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Client {
         Ok(self.link().await?.streams_route(route))
     }
 
-    /// The name of the node that it is connected to, and its build. `None` while there is no connection.
+    /// The name and build of the node that the client is connected to; it connects if it is not.
     ///
     /// # Errors
     ///
@@ -181,8 +181,9 @@ impl Client {
         Ok((link.welcome().node.clone(), link.welcome().build.clone()))
     }
 
-    /// Closes the connection, for all clones of this client, and waits until the node has been told: a quarter of a second at most.
-    /// Dropping the last of them says the same without waiting, which is too late where the process ends.
+    /// Closes the connection, for all clones of this client, and waits until the node has been told: a quarter of a
+    /// second at most. Dropping the last clone does the same without waiting, which may be too late at the end of a
+    /// process.
     pub async fn close(self) {
         self.inner.links.close().await;
     }

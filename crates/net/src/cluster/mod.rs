@@ -44,7 +44,7 @@ pub use self::view::{ClusterView, MAX_PEERS, SingleNode, Static, TooManyPeers, V
 use self::weigh::leaves;
 use crate::edge::Edge;
 
-/// The other nodes of a cluster, for the stages of this one's calls. Cloning shares them; the links end with the last one.
+/// The peers of a node, which may run the stages of its calls. Clones share the links, which end with the last clone.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     inner: Arc<Inner>,
@@ -63,7 +63,7 @@ struct Inner {
 }
 
 impl Cluster {
-    /// Links to the nodes of `view`, now and as it changes, and tells them where this node listens.
+    /// Connects to the nodes of `view`, now and as it changes, and tells them where this node listens.
     #[must_use]
     pub fn start(edge: &Edge, view: Arc<dyn ClusterView>) -> Self {
         let inner = Arc::new(Inner {
@@ -88,11 +88,11 @@ impl Cluster {
         Self { inner }
     }
 
-    /// Divides the calls of a stage between its [revisions](callboard_core::StageSettings::revision) by weight, from now on. No weights:
-    /// not any more, any revision is as good.
+    /// Divides the calls of a stage between its [revisions](callboard_core::StageSettings::revision) by weight, from
+    /// now on. Empty weights end the division.
     ///
-    /// The division is exact among the revisions on offer, this node's included; a session stays with one of them. Where nobody who runs
-    /// the drawn revision takes a call, another revision does: being answered goes first.
+    /// The division is exact among the revisions on offer, this node's included; a session keeps its revision. If no
+    /// node of the drawn revision takes a call, another revision does.
     pub fn split(&self, stage: &str, weights: impl IntoIterator<Item = (u64, u32)>) {
         let split = Arc::new(Split::new(weights, fastrand::u64(..u64::MAX / 2)));
         self.inner.splits.rcu(|splits| {
@@ -113,7 +113,7 @@ impl Cluster {
         each.fold((0, 0), |(waiting, streams), (w, s)| (waiting + w, streams + s))
     }
 
-    /// How many other nodes are linked now.
+    /// The number of connected peers.
     #[must_use]
     pub fn linked(&self) -> usize {
         self.inner.peers.load().iter().filter(|peer| peer.is_linked()).count()

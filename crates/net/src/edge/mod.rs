@@ -1,11 +1,11 @@
-//! The door for callers by QUIC: clients and peers.
+//! The QUIC edge: the door for clients and peers.
 //!
-//! What may be refused is refused as early as it can be told: a wrong certificate in the handshake, another cluster or version in
-//! the hello, a call that the node has no permit for before its body is read. A call that is refused was not started, and says so.
-//! Streams are answered on the node's runtime, connections kept alive on the endpoint's own thread.
+//! Everything is refused as early as possible: a wrong certificate in the handshake, another cluster or version in the
+//! hello, a call without a permit before its body is read. A refusal tells the caller that nothing was started. Streams
+//! are answered on the node's runtime, connections kept alive on the endpoint's own thread.
 //!
-//! When the node is full, calls are answered `overloaded`; when a peer has more streams open than it may, it waits on its own side;
-//! when a stream is reset, its calls are cancelled where they are.
+//! When the node is full, calls are answered `overloaded`; a peer at its limit of open streams waits on its own side;
+//! when a stream is reset, its calls are cancelled.
 
 mod answer;
 mod connection;
@@ -56,41 +56,41 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long the last packets of the end may take to leave.
 const LAST_PACKETS: Duration = Duration::from_millis(500);
 
-/// What the edge takes, and for how long it waits.
+/// Limits and timeouts of the QUIC edge.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NetConfig {
     /// The name under which the node is known to its peers. Default: empty, a node without a name.
     pub node: String,
-    /// Connections at once. Default 1,024. Threat: memory; an idle one takes some tens of KiB. What is beyond is refused behind the
-    /// hello; who joins or has its certificate renewed is none of them. Clients leave an eighth to nodes.
+    /// The most connections. Default 1,024. Threat: memory; an idle one takes some tens of KiB. Further ones are
+    /// refused after the hello. Joins and renewals do not count. Clients leave an eighth to nodes.
     pub max_connections: usize,
-    /// How many of them may be of one member of a cluster, by the name in its certificate. Default 256. Threat: one client that takes
-    /// all of them. Whoever runs many processes with one identity pairs it with `max_connections`.
+    /// The most connections of one member of a cluster, by the name in its certificate. Default 256. Threat: one client
+    /// that takes all of them. Raise it if many processes share one identity.
     pub max_connections_per_member: usize,
-    /// How long a handshake and the hello behind it may take. Default 5 s. Threat: connections that say nothing.
+    /// The longest time for a handshake and the hello after it. Default 5 s. Threat: connections that say nothing.
     pub hello_timeout: Duration,
-    /// How long a stream may be open without a call that is being received, run or answered. Default 10 s; then a stream that had no
-    /// call is reset, and one whose calls were answered is ended. Threat: streams that are opened and never written, or kept open with
-    /// nothing on them.
+    /// How long a stream may be open without a call on it. Default 10 s; then a stream that never had a call is reset,
+    /// and one whose calls were answered is ended. Threat: streams that are opened and not used.
     pub head_timeout: Duration,
-    /// The time in which a caller has to move on within a body: [`min_bytes_per_second`](Self::min_bytes_per_second) is measured over
-    /// it. Default 10 s; then the stream is reset. Threat: half a body, whose permits are everybody's. The call's own deadline holds
-    /// as well.
+    /// The time over which [`min_bytes_per_second`](Self::min_bytes_per_second) of a body is measured. Default 10 s;
+    /// then the stream is reset. Threat: bodies that stop half-way and hold permits. The call's own deadline applies as
+    /// well.
     pub body_progress_timeout: Duration,
-    /// The time in which a caller has to go on reading while there are bytes for it, measured in the same way. Default 30 s; then the
-    /// stream is reset. Threat: answers that nobody takes. A stream whose reader gives no credit has nothing to write, and waits until
+    /// The same for the reading of an answer, while there are bytes to read. Default 30 s; then the stream is reset.
+    /// Threat: answers that nobody reads. A stream whose reader gives no credit has nothing to write, and waits until
     /// its deadline.
     pub write_progress_timeout: Duration,
-    /// What a caller has to send of a body, and to take of an answer, in bytes per second. Default 1,024; 0 accepts any progress at all.
+    /// The least rate at which a caller has to send a body and read an answer, in bytes per second. Default 1,024; 0
+    /// accepts any progress.
     pub min_bytes_per_second: u64,
-    /// What frames may cost. Default: headers of 64 KiB, bodies of 64 MiB, whatever they are for.
+    /// Limits of frames. Default: headers of 64 KiB, bodies of 64 MiB, of any kind.
     pub frames: FrameLimits,
     /// Largest input of a route in bytes. Default: 64 MiB. Message: `the input has N bytes: /route takes M (max_body_bytes)`.
     pub max_body_bytes: u64,
-    /// Other limits for some routes, by their paths. Default: none. What `frames` allows bounds them all.
+    /// Limits for single routes, by their paths. Default: none. `frames` bounds them all.
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
-    /// What decoding a body may cost.
+    /// Limits of decoding a body.
     pub decode: DecodeLimits,
     /// How QUIC is tuned.
     pub tuning: Tuning,
@@ -127,7 +127,7 @@ impl NetConfig {
     }
 }
 
-/// A node's QUIC edge on its socket. Cloning shares it; when the last one is dropped, every connection is closed.
+/// A node's QUIC edge on its socket. Clones share it; when the last one is dropped, every connection is closed.
 #[derive(Clone, Debug)]
 pub struct Edge {
     serving: Arc<Serving>,
@@ -181,12 +181,12 @@ struct Serving {
 }
 
 impl Edge {
-    /// Takes the socket and answers on it: that the node is starting, until [`open`](Self::open) brings the node. Port 0 takes a
-    /// free one.
+    /// Binds the socket and answers that the node is starting, until [`open`](Self::open) provides the node. Port 0
+    /// takes a free port.
     ///
     /// # Errors
     ///
-    /// An address that cannot be bound, or at which the identity may not be used.
+    /// If the address cannot be bound, or the identity may not be used there.
     ///
     /// # Panics
     ///
@@ -228,7 +228,7 @@ impl Edge {
         self.serving.node.store(Some(Arc::new(node)));
     }
 
-    /// Has calls traced whose callers' trace is recorded. Takes one tracer; another one hears of nothing.
+    /// Traces calls whose callers record a trace. Only the first tracer is used.
     pub fn trace_with(&self, tracer: Arc<dyn CallTracer>) {
         let _ = self.serving.tracer.set(tracer);
     }
@@ -257,19 +257,19 @@ impl Edge {
         let _ = self.serving.view.set(view);
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Who is let in, for people.
+    /// Who is accepted, in words.
     #[must_use]
     pub fn audience(&self) -> String {
         self.serving.identity.audience()
     }
 
-    /// What it has counted, in the text format of OpenMetrics, without the end mark.
+    /// Its metrics, in the text format of OpenMetrics, without the end mark.
     #[must_use]
     pub fn metrics(&self) -> String {
         self.serving.metrics.encode()
@@ -287,7 +287,7 @@ impl Edge {
         self.serving.streams.load(Ordering::Acquire)
     }
 
-    /// Tells every caller to go elsewhere. What is in hand is finished; what comes all the same is refused as not started.
+    /// Tells every caller to go elsewhere. Admitted calls are finished; new ones are refused as not started.
     pub fn drain(&self) {
         if !self.serving.draining.swap(true, Ordering::AcqRel) {
             let connections: Vec<_> =

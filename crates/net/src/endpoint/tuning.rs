@@ -1,4 +1,4 @@
-//! The knobs of the transport, as measured.
+//! The settings of the transport, as measured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,29 +6,29 @@ use std::time::Duration;
 use quinn::congestion::CubicConfig;
 use quinn::{Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
-/// How QUIC is tuned. The defaults are for machines that are milliseconds apart.
+/// Settings of the QUIC transport. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tuning {
-    /// After how long a silence a connection is given up. Default 3 s. It is the only way in which a killed peer or a cut wire is
-    /// noticed, so it bounds how long a call can hang on one. Pairs with `keep_alive`: at least four of those.
+    /// How long a connection may be silent before it is given up. Default 3 s. Only this detects a killed peer or a cut
+    /// wire, so it bounds how long a call can hang. Should be at least four times `keep_alive`.
     pub idle_timeout: Duration,
-    /// How often an idle connection says that it lives. Default 0.5 s; costs two packets each time.
+    /// How often an idle connection sends a sign of life. Default 0.5 s; costs two packets each time.
     pub keep_alive: Duration,
-    /// How many bytes of one stream may be on their way unread. Default 8 MiB: 25 Gbit/s at a millisecond and a half.
+    /// The most unread bytes of one stream. Default 8 MiB: 25 Gbit/s at 1.5 ms.
     pub stream_window_bytes: u32,
-    /// The same over all streams of a connection that somebody else has opened. Default 32 MiB. Threat: memory; quinn's own default is
-    /// no limit. On a connection of our own each stream has its window to itself, because its number of streams is ours: a reader that
-    /// pauses must not hold up the others. Who has not said hello has 128 KiB and one stream.
+    /// The same over all streams of an incoming connection. Default 32 MiB. Threat: memory; quinn's own default is no
+    /// limit. On outgoing connections only the streams have windows, so that a reader that pauses does not hold up the
+    /// others. Before its hello a connection has 128 KiB and one stream.
     pub connection_window_bytes: u32,
-    /// How many streams a peer may have open towards us, each a call or a pack of up to 32. Default 256. What is beyond waits at the
-    /// caller, within its deadline.
+    /// The most open streams of a peer, each a call or a pack of up to 32. Default 256. Further calls wait at the
+    /// caller, within their deadlines.
     pub max_streams: u32,
-    /// How many connections may be under way that have not said hello. Default 1,024; what is beyond is refused. Threat: floods of first packets. From a
-    /// quarter of it on, callers must first prove that they are where they say, which costs them a round trip.
+    /// The most connections before their hello. Default 1,024; further ones are refused. Threat: floods of first
+    /// packets. From a quarter of it on, callers must first prove their address, which costs them a round trip.
     pub max_half_open: usize,
-    /// How many of them may come from one address that they have proven; of IPv6, from one /64. Default 128. Threat: one machine that
-    /// keeps everybody else out, renewals too. Behind one address for all callers, such as a NAT, set it to `max_half_open`.
+    /// The most of them from one proven address (IPv6: one /64). Default 128. Threat: one machine that keeps everybody
+    /// else out. If all callers share one address, such as a NAT, set it to `max_half_open`.
     pub max_half_open_per_address: usize,
     /// Bad weather, for tests. Default none.
     #[cfg(feature = "testing")]
