@@ -13,7 +13,7 @@ use crate::timeline::Recorder;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Somebody is looking at a screen.
+    /// For interactive calls.
     High,
     /// The default.
     #[default]
@@ -27,7 +27,7 @@ impl Priority {
     pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 }
 
-/// How a call is to be made. The default asks for nothing special.
+/// Options of a call. The default asks for nothing special.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     deadline: Option<Deadline>,
@@ -38,13 +38,13 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// No deadline and no priority of its own: those of the route, else of the node, apply.
+    /// No deadline and no priority: those of the route apply, else those of the node.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives up at `deadline`. Of several deadlines the smaller one wins.
+    /// Gives up at `deadline`. Of several deadlines the smallest wins.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Deadline) -> Self {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
@@ -57,15 +57,15 @@ impl CallOptions {
         self.with_deadline(Deadline::after(now, timeout))
     }
 
-    /// Of a streaming route: gives up when the first output is not there `timeout` after the call was let in, although its
-    /// deadline is further away.
+    /// For streaming routes: gives up if there is no output `timeout` after the call was admitted, even before its
+    /// deadline.
     #[must_use]
     pub fn with_first_item_timeout(mut self, timeout: Duration) -> Self {
         self.first_item_timeout = Some(timeout.min(MAX_TIMEOUT));
         self
     }
 
-    /// How long the first output may take, where that is asked for.
+    /// How long the first output may take, if set.
     #[must_use]
     pub fn first_item_timeout(&self) -> Option<Duration> {
         self.first_item_timeout
@@ -78,7 +78,7 @@ impl CallOptions {
         self
     }
 
-    /// When its caller gives up, where that is asked for.
+    /// The deadline, if set.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
         self.deadline
@@ -86,10 +86,10 @@ impl CallOptions {
 
     /// Belongs to this session: in every stage, calls with the same key reach the same replica while it lives.
     ///
-    /// For stages whose replicas remember something, such as a conversation's state. When a replica dies, its sessions move to
-    /// others, and back when it is up again; when replicas are added, they draw a part of the sessions. So a replica that does
-    /// not know a session must be able to begin it anew. A session's calls wait for its replica although others are free: only
-    /// use keys where that is worth it.
+    /// For stages whose replicas remember something, such as the state of a conversation. When a replica dies, its
+    /// sessions move to others, and back when it is up again; added replicas take over a part of the sessions. So a
+    /// replica must be able to begin a session that it does not know. A session's calls wait for their replica even if
+    /// others are free: use keys only where that is worth it.
     ///
     /// ```
     /// use callboard_core::CallOptions;
@@ -102,27 +102,27 @@ impl CallOptions {
         self
     }
 
-    /// Writes its record with this, for whoever wants to know where its time went; see [`Recorder`]. Costs an allocation for each
-    /// stage. Calls that go on to another node are recorded on this one only.
+    /// Records where the call's time goes; see [`Recorder`]. Costs an allocation for each stage. A call that continues
+    /// on another node is recorded on this one only.
     #[must_use]
     pub fn with_recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);
         self
     }
 
-    /// What its record is written with.
+    /// The recorder, if set.
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
     }
 
-    /// The class that is asked for.
+    /// The priority, if set.
     #[must_use]
     pub fn priority(&self) -> Option<Priority> {
         self.priority
     }
 
-    /// The session that it belongs to.
+    /// The session, if set.
     #[must_use]
     pub fn session(&self) -> Option<SessionKey> {
         self.session

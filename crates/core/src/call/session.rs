@@ -4,9 +4,9 @@ use std::num::NonZeroU64;
 
 use crate::mix::mix;
 
-/// What calls of one session have in common, so that they reach the same replica.
+/// The key of a session, whose calls reach the same replica.
 ///
-/// Two keys that are equal as text are equal on every node. Only a hash is kept: nothing of the text is ever shown.
+/// Keys of equal texts are equal on every node. Only a hash is kept; the text is never shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey(NonZeroU64);
 
