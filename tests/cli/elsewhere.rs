@@ -88,6 +88,9 @@ fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does(
 
     gateway.signal("TERM");
     assert_eq!(gateway.wait(), Some(0), "{:?}", gateway.said);
+    let said = gateway.said.join("\n");
+    assert!(said.contains("POST /digits  ↗decode → ↗digits → ↗labels\n"), "{said}");
+    assert!(said.contains("  ↗ marks a stage that only other nodes run"), "{said}");
 }
 
 /// One that joins the gateway is found without being named.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::Tensor;
-use callboard_core::{App, CallOptions, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage};
+use callboard_core::{App, CallOptions, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamStage};
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
@@ -63,6 +63,17 @@ async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() 
     gateway.is_linked_to(1).await;
     let error = gateway.call(4).await.unwrap_err();
     assert!(error.message().ends_with("runs the stage `duoble`: the one that is linked does not"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_streams_is_no_stage_with_one_output() {
+    let counting = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let worker = Served::start(App::new().route_streaming("/count", counting)).await;
+    let app = App::new().route("/run", Pipeline::<i64, i64>::elsewhere("count"));
+    let gateway = Member::start(app, &[&worker.edge]).await;
+    gateway.sees("count").await;
+    let error = gateway.call(4).await.unwrap_err();
+    assert!(error.message().ends_with("`count` answer with a stream, and it was called as if not"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
