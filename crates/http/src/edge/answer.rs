@@ -1,0 +1,366 @@
+//! One request from its head to its answer: first where it goes, then what is done there, then what every answer has.
+//!
+//! Whatever happens inside, one answer leaves: a problem document for an error, a 500 for a panic, and always the request's id. What went
+//! wrong on our side is one line of the log with that id. A client that leaves first drops all of it, and is counted as such.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use axum::http::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
+use axum::http::{Request, Version};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_core::{Instant, Route};
+use hyper::body::Incoming;
+use prometheus_client::metrics::counter::Counter;
+use tower::{BoxError, Service};
+
+use super::unread::Unread;
+use super::{Edge, Inner, Serving};
+use crate::accept::{Origin, Respond};
+use crate::access::Caller;
+use crate::access_log::Line;
+use crate::catch_panic::catch_panic;
+use crate::error::ApiError;
+use crate::functions::{self, Way};
+use crate::infer::{self, Around};
+use crate::observed::{Marks, Observed};
+use crate::oip;
+use crate::pages;
+use crate::request_id::{NAMING, RequestId, X_REQUEST_ID};
+use crate::server_timing::{SERVER_TIMING, error_timing};
+
+/// What became of a request inside: an answer, an error, or a panic.
+type Outcome = Result<Result<Response, ApiError>, Box<dyn Any + Send>>;
+
+/// Where a request goes that is let in.
+#[derive(Clone, Copy, Debug)]
+enum Goes<'a> {
+    /// No further: there is no node yet.
+    Starting,
+    /// To a route, for one call.
+    Call(&'a Serving, &'a Arc<Route>, Way),
+    /// To a function, for one call after the other.
+    Calls(&'a Serving, &'a Arc<Route>),
+    /// To the models of the inference protocol.
+    Models(&'a Serving),
+    /// To a page of the edge's own.
+    Page(&'a Serving),
+}
+
+impl<'a> Goes<'a> {
+    fn of(
+        serving: Option<&'a Serving>,
+        route: Option<&'a Arc<Route>>,
+        way: Way,
+        is_oip: bool,
+        headers: &HeaderMap,
+    ) -> Self {
+        match (serving, route) {
+            (None, _) => Self::Starting,
+            (Some(serving), Some(route)) if way == Way::Function && functions::is_stream(headers) => {
+                Self::Calls(serving, route)
+            }
+            (Some(serving), Some(route)) => Self::Call(serving, route, way),
+            (Some(serving), None) if is_oip => Self::Models(serving),
+            (Some(serving), None) => Self::Page(serving),
+        }
+    }
+}
+
+/// What is known of a request when its answer is there.
+#[derive(Debug)]
+struct Answered<'a> {
+    begun: Instant,
+    version: Version,
+    id: &'a RequestId,
+    route: Option<&'a Route>,
+    /// Whether its client reads the inference protocol's errors.
+    is_oip: bool,
+    /// The page that may read the answer.
+    sharing: Option<HeaderValue>,
+    unread: Unread,
+    observed: Option<&'a Observed>,
+}
+
+impl Edge {
+    /// Answers one request, whatever it is.
+    ///
+    /// hyper moves this future with each request, so it is kept small: what is seldom is boxed.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels the call it made and counts the request as abandoned.
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice: the request is 264 bytes")]
+    fn answer<B>(
+        self,
+        mut request: Request<B>,
+        origin: Option<Origin>,
+    ) -> impl Future<Output = Response> + Send + 'static
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        async move {
+            let begun = Instant::now();
+            let inner = &*self.0;
+            let marks = Marks::of(request.headers());
+            let id = if NAMING { marks.id.and_then(RequestId::from_client) } else { None };
+            let id = id.unwrap_or_else(|| inner.ids.make());
+            let observed = Observed::new(&inner.config, inner.tracer.get(), begun, &id, &marks, &request);
+            let open = Open(Some(&inner.metrics.abandoned));
+            let version = request.version();
+            let sharing = inner.gate.as_ref().and_then(|gate| gate.sharing(&request));
+
+            let path = request.uri().path();
+            let is_oip = oip::owns(path);
+            let serving = inner.serving.get();
+            let (route, way) = serving.map_or((None, Way::Route), |serving| serving.find(path));
+            if let (Some(observed), Some(route)) = (&observed, &route) {
+                observed.goes_to(route);
+            }
+            let log = &inner.config.access_log;
+            let mut line = Line::begin(log, begun, &id, &request, origin, route.as_deref(), observed.as_deref());
+            let mut caller = None;
+            // What is left of the body, said before the request is given away, or else when it has been read.
+            let (outcome, unread): (Outcome, _) =
+                if let Some(early) = inner.early(&request, origin, &mut caller, line.as_mut()) {
+                    (Ok(early), Unread::of(request.body()))
+                } else {
+                    let around = |serving| inner.around(serving, &id, observed.as_deref(), caller.as_ref());
+                    match Goes::of(serving, route.as_ref(), way, is_oip, request.headers()) {
+                        Goes::Starting => {
+                            let answer = pages::while_starting(request.uri().path(), request.headers(), &inner.metrics);
+                            (Ok(answer), Unread::of(request.body()))
+                        }
+                        Goes::Call(serving, route, way) => {
+                            let outcome = {
+                                let call = pin!(infer::call(around(serving), route, way, &mut request));
+                                catch_panic(call).await
+                            };
+                            (outcome, Unread::of(request.body()))
+                        }
+                        Goes::Calls(serving, route) => {
+                            let unread = Unread::of(request.body());
+                            (Ok(functions::stream::answer(around(serving), route, request.map(Body::new))), unread)
+                        }
+                        Goes::Models(serving) => {
+                            let repository = inner.repository.get().map(|repository| &**repository);
+                            let outcome = {
+                                let answer = oip::answer(around(serving), &serving.models, repository, &mut request);
+                                // Boxed, because this future is moved with each request, whosever it is.
+                                catch_panic(Box::pin(answer).as_mut()).await
+                            };
+                            (outcome, Unread::of(request.body()))
+                        }
+                        Goes::Page(serving) => {
+                            let unread = Unread::of(request.body());
+                            (catch_panic(pin!(serving.page(request.map(Body::new), origin))).await, unread)
+                        }
+                    }
+                };
+            open.answered();
+            let (id, route, observed) = (&id, route.as_deref(), observed.as_deref());
+            let answered = Answered { begun, version, id, route, is_oip, sharing, unread, observed };
+            inner.finish(answered, line.as_mut(), outcome)
+        }
+    }
+}
+
+impl Serving {
+    /// The route that a path leads to: as itself, or as a function.
+    fn find(&self, path: &str) -> (Option<Arc<Route>>, Way) {
+        match self.route(path) {
+            Some(route) => (Some(route), Way::Route),
+            None => (functions::name_of(path).and_then(|name| self.route(&name)), Way::Function),
+        }
+    }
+
+    /// The user's route at this path. One that was added later and takes a path of the edge's own does not hide the page.
+    fn route(&self, path: &str) -> Option<Arc<Route>> {
+        self.client.route(path).filter(|route| !pages::is_reserved(route.name()))
+    }
+
+    /// Boxed for [`Edge::answer`]'s sake.
+    fn page(
+        &self,
+        mut request: Request<Body>,
+        origin: Option<Origin>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>> {
+        if let Some(origin) = origin {
+            request.extensions_mut().insert(origin);
+        }
+        let page = self.pages.clone().call(request);
+        Box::pin(async {
+            let Ok(mut response) = page.await;
+            match response.extensions_mut().remove::<ApiError>() {
+                Some(error) => Err(error),
+                None => Ok(response),
+            }
+        })
+    }
+}
+
+impl Inner {
+    /// The answer to a request that goes no further than its head.
+    fn early<B>(
+        &self,
+        request: &Request<B>,
+        origin: Option<Origin>,
+        caller: &mut Option<Caller>,
+        line: Option<&mut Line<'_>>,
+    ) -> Option<Result<Response, ApiError>> {
+        if request.extensions().get::<NoHost>().is_some() {
+            return Some(Err(ApiError::no_host()));
+        }
+        if origin.is_some_and(|origin| origin.is_local)
+            && let Err(error) = self.doorstep.admit(request)
+        {
+            return Some(Err(error));
+        }
+        let gate = self.gate.as_ref()?;
+        if let Some(permission) = gate.preflight(request) {
+            return Some(Ok(permission));
+        }
+        match gate.admit(request) {
+            Ok(found) => {
+                if let (Some(line), Some(found)) = (line, &found) {
+                    line.came_from(found);
+                }
+                *caller = found;
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn around<'a>(
+        &'a self,
+        serving: &'a Serving,
+        id: &'a RequestId,
+        observed: Option<&'a Observed>,
+        caller: Option<&'a Caller>,
+    ) -> Around<'a> {
+        Around {
+            client: &serving.client,
+            config: &self.config,
+            metrics: &self.metrics,
+            id,
+            recorder: observed.and_then(Observed::recorder),
+            is_explained: observed.is_some_and(Observed::explains),
+            span: observed.and_then(Observed::span),
+            caller,
+        }
+    }
+
+    /// The answer with what every answer has: its place in the metrics and in the log, and the headers that say whose it is.
+    fn finish(&self, answered: Answered<'_>, line: Option<&mut Line<'_>>, outcome: Outcome) -> Response {
+        let Answered { begun, version, id, route, is_oip, sharing, unread, observed } = answered;
+        let timing = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err()?.timing());
+        let mut response = self.rendered(outcome, id, route.map(Route::name), is_oip);
+        self.metrics.responded(response.status());
+        let is_error = response.status().is_client_error() || response.status().is_server_error();
+        let headers = response.headers_mut();
+        if let Some(gate) = &self.gate {
+            gate.mark(sharing, headers);
+        }
+        if is_error {
+            headers.insert(SERVER_TIMING, error_timing(timing.as_ref(), begun.elapsed()));
+            if unread.ends_the_connection(version) {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+        }
+        if let Some(line) = line {
+            line.end(&response);
+        }
+        if let Some(observed) = observed {
+            observed.answered(&mut response);
+        }
+        if NAMING {
+            response.headers_mut().insert(X_REQUEST_ID, id.to_header());
+        }
+        response
+    }
+
+    /// What became of a request, in the words that its client reads; what its owner should know is told in the log.
+    fn rendered(&self, outcome: Outcome, id: &RequestId, route: Option<&str>, is_oip: bool) -> Response {
+        let error = match outcome {
+            Ok(Ok(response)) => {
+                tracing::debug!(request_id = id.as_str(), status = response.status().as_u16(), "answered");
+                return response;
+            }
+            Ok(Err(error)) => {
+                error.tell(id.as_str(), route);
+                error
+            }
+            Err(_told_by_the_panic_hook) => {
+                self.metrics.panics.inc();
+                tracing::error!(request_id = id.as_str(), route, "a request panicked in the http edge");
+                ApiError::panicked()
+            }
+        };
+        if is_oip { error.into_protocol_answer() } else { error.into_answer(id.as_str()) }
+    }
+}
+
+/// HTTP/1.1 without a Host, or with two, is no request (RFC 9112 §3.2).
+fn has_one_host<B>(request: &Request<B>) -> bool {
+    request.version() != Version::HTTP_11 || request.headers().get_all(HOST).iter().count() == 1
+}
+
+/// Marks a request of a socket that should have named its host; one that was made in process need not.
+#[derive(Clone, Copy, Debug)]
+struct NoHost;
+
+impl Respond for Edge {
+    fn respond(
+        self,
+        mut request: Request<Incoming>,
+        origin: Origin,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        if !has_one_host(&request) {
+            request.extensions_mut().insert(NoHost);
+        }
+        self.answer(request, Some(origin))
+    }
+}
+
+impl<B> Service<Request<B>> for Edge
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let edge = self.clone();
+        Box::pin(async { Ok(edge.answer(request, None).await) })
+    }
+}
+
+/// A request without an answer yet, and where it is counted when it is dropped as such: its client has left.
+struct Open<'a>(Option<&'a Counter>);
+
+impl Open<'_> {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if let Some(abandoned) = self.0 {
+            abandoned.inc();
+        }
+    }
+}

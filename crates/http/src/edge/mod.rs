@@ -1,0 +1,166 @@
+//! The edge as one service: user routes first, then the fixed pages, and around both what every answer has.
+//!
+//! User routes are looked up in the node's own table, which may change while serving, and answered without a second router;
+//! everything else is an axum router of fixed pages. `answer.rs` is the way of one request through it.
+//!
+//! An edge may answer before its node is there: then `/livez` says yes, `/readyz` no, and everything else 503.
+
+mod answer;
+mod unread;
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use callboard_core::{CallTracer, LocalClient};
+
+use crate::accept::AcceptMetrics;
+use crate::access::{Doorstep, Gate};
+use crate::config::HttpConfig;
+use crate::metrics::EdgeMetrics;
+use crate::oip;
+use crate::openapi::ApiInfo;
+use crate::pages;
+use crate::repository::Repository;
+use crate::request_id::RequestIds;
+use crate::server::ServeError;
+use crate::spans::{OtherDoor, SampleRatio, SpanSink, Tracer};
+use crate::tls::Tls;
+
+/// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
+/// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`.
+#[derive(Clone, Debug)]
+pub struct Edge(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: HttpConfig,
+    info: Arc<ApiInfo>,
+    ids: RequestIds,
+    metrics: Arc<EdgeMetrics>,
+    tls: Option<Tls>,
+    /// Not there where everybody may ask.
+    gate: Option<Gate>,
+    /// Before it, on a listener that only this machine can reach.
+    doorstep: Doorstep,
+    /// Not there while the node is starting.
+    serving: OnceLock<Serving>,
+    /// Not there where nobody wants spans.
+    tracer: OnceLock<Arc<Tracer>>,
+    /// Where routes come from that are loaded while serving, if anywhere.
+    repository: OnceLock<Arc<dyn Repository>>,
+}
+
+/// A node, once it is there.
+#[derive(Debug)]
+struct Serving {
+    client: LocalClient,
+    pages: Router,
+    models: oip::Models,
+}
+
+impl Edge {
+    /// The edge of the node behind `client`.
+    ///
+    /// # Errors
+    ///
+    /// A limit that cannot work, a certificate that cannot be used, or a route that takes a path of the edge's own.
+    pub fn try_new(client: LocalClient, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+        let edge = Self::starting(config, info)?;
+        edge.open(client)?;
+        Ok(edge)
+    }
+
+    /// An edge whose node is still starting: it answers `/livez` with 200, `/readyz` and everything else with 503, so that
+    /// orchestrators neither kill a node that loads a large model nor send it traffic. [`open`](Self::open) ends that.
+    ///
+    /// # Errors
+    ///
+    /// A limit that cannot work, or a certificate that cannot be used.
+    pub fn starting(mut config: HttpConfig, mut info: ApiInfo) -> Result<Self, ServeError> {
+        config.validate()?;
+        config.decode.max_bytes = usize::try_from(config.largest_body_bytes()).unwrap_or(usize::MAX);
+        info.needs_key |= config.api_keys.is_some();
+        let (gate, doorstep) = (Gate::new(&config), Doorstep::new(&config));
+        let tls = config.tls.clone().map(Tls::load).transpose()?;
+        let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
+        let (info, serving) = (Arc::new(info), OnceLock::new());
+        let (tracer, repository) = (OnceLock::new(), OnceLock::new());
+        let inner = Inner { config, info, ids, metrics, tls, gate, doorstep, serving, tracer, repository };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The node is there: from now on its routes are served.
+    ///
+    /// # Errors
+    ///
+    /// A route that takes a path of the edge's own, or a node that is there already.
+    pub fn open(&self, client: LocalClient) -> Result<(), ServeError> {
+        if let Some(route) = client.routes().iter().find(|route| pages::is_reserved(route.name())) {
+            return Err(ServeError::ReservedRoute { route: route.name().to_owned() });
+        }
+        let pages = pages::router(client.clone(), Arc::clone(&self.0.metrics), Arc::clone(&self.0.info));
+        self.0
+            .serving
+            .set(Serving { client, pages, models: oip::Models::default() })
+            .map_err(|_| ServeError::AlreadyOpen)
+    }
+
+    /// Shows what another door of the same node has counted on `/metrics`, in the text format of OpenMetrics without the end mark.
+    /// Takes one; another one is not shown.
+    pub fn show_metrics_of(&self, door: impl Fn() -> String + Send + Sync + 'static) {
+        self.0.metrics.show_beside(door);
+    }
+
+    /// Gives `sink` the spans of the requests that are sampled: those whose callers' `traceparent` says so, and of those without one
+    /// this part. Takes one sink; another one gets nothing.
+    pub fn give_spans_to(&self, sink: Arc<dyn SpanSink>, ratio: SampleRatio) {
+        let _ = self.0.tracer.set(Arc::new(Tracer::new(ratio, sink)));
+    }
+
+    /// Gives another door of the same node a part in it: the spans of its calls go to the same sink, where their callers' trace is
+    /// recorded. `None` where there is no sink.
+    #[must_use]
+    pub fn call_tracer(&self) -> Option<Arc<dyn CallTracer>> {
+        let tracer = self.0.tracer.get()?;
+        Some(Arc::new(OtherDoor(Arc::clone(tracer))))
+    }
+
+    /// Sends the spans of sampled requests to an OpenTelemetry collector, from the current runtime; see
+    /// [`give_spans_to`](Self::give_spans_to).
+    #[cfg(feature = "otlp")]
+    pub fn export_spans(&self, config: &crate::OtlpConfig) -> crate::SpanExporter {
+        let (exporter, sink) = crate::SpanExporter::start(config, self.0.metrics.spans.clone());
+        self.give_spans_to(sink, config.ratio);
+        exporter
+    }
+
+    /// Loads routes from here, and lists those that could be. Takes one; another one is not looked at.
+    pub fn load_from(&self, repository: Arc<dyn Repository>) {
+        let _ = self.0.repository.set(repository);
+    }
+
+    pub(crate) fn repository(&self) -> Option<Arc<dyn Repository>> {
+        self.0.repository.get().cloned()
+    }
+
+    pub(crate) fn config(&self) -> &HttpConfig {
+        &self.0.config
+    }
+
+    pub(crate) fn metrics(&self) -> Arc<EdgeMetrics> {
+        Arc::clone(&self.0.metrics)
+    }
+
+    pub(crate) fn tls(&self) -> Option<Tls> {
+        self.0.tls.clone()
+    }
+
+    /// Reads again what is in files and changes while serving, beside [`tls`](Self::tls).
+    pub(crate) fn keep_fresh(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.0.gate.as_ref()?.keep_fresh()
+    }
+
+    pub(crate) fn accept_metrics(&self) -> AcceptMetrics {
+        self.0.metrics.accept.clone()
+    }
+}
