@@ -6,14 +6,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::HttpBody;
 use axum::http::header::HeaderValue;
 use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Map, Payload, Value};
 use callboard_core::{CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
-use tower::BoxError;
 
 use crate::access::Caller;
 use crate::config::HttpConfig;
@@ -21,7 +19,7 @@ use crate::convert;
 use crate::error::ApiError;
 use crate::functions::{self, Way};
 use crate::metrics::EdgeMetrics;
-use crate::request::body::{self, BodyLimits, Incoming};
+use crate::request::body::{self, BodyLimits, Incoming, RequestBody};
 use crate::request::head::Head;
 use crate::request::media::BodyForm;
 use crate::request::multipart;
@@ -49,16 +47,12 @@ pub(crate) struct Around<'a> {
 }
 
 /// Answers one request to a user's route.
-pub(crate) async fn call<B>(
+pub(crate) async fn call<B: RequestBody>(
     around: Around<'_>,
     route: &Arc<Route>,
     way: Way,
     request: &mut Request<B>,
-) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+) -> Result<Response, ApiError> {
     let Around { client, config, .. } = around;
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed(request.method(), "POST"));
@@ -155,16 +149,12 @@ impl Around<'_> {
     }
 }
 
-async fn read_payload<B>(
+async fn read_payload<B: RequestBody>(
     route: &Arc<Route>,
     form: BodyForm<'_>,
     body: Incoming<'_, B>,
     config: &HttpConfig,
-) -> Result<Payload, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+) -> Result<Payload, ApiError> {
     let value = match form {
         BodyForm::Encoded(format) => {
             return convert::decode(route, format, body.collect().await?, &config.decode).await;
@@ -178,16 +168,12 @@ where
     convert::from_value(route, value).await
 }
 
-async fn read_arguments<B>(
+async fn read_arguments<B: RequestBody>(
     route: &Arc<Route>,
     form: BodyForm<'_>,
     body: Incoming<'_, B>,
     config: &HttpConfig,
-) -> Result<Payload, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+) -> Result<Payload, ApiError> {
     match form {
         BodyForm::Encoded(format) => convert::decode_call(route, format, body.collect().await?, &config.decode).await,
         BodyForm::Multipart(boundary) => functions::from_form(route, read_form(route, boundary, body, config).await?),
@@ -196,16 +182,12 @@ where
 }
 
 /// The fields of a form, as the schema of `route` has them.
-async fn read_form<B>(
+async fn read_form<B: RequestBody>(
     route: &Arc<Route>,
     boundary: String,
     body: Incoming<'_, B>,
     config: &HttpConfig,
-) -> Result<Map, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+) -> Result<Map, ApiError> {
     let form = multipart::read(body, boundary, &config.decode).await?;
     convert::fit(route, form).await
 }

@@ -31,6 +31,7 @@ use crate::infer::{self, Around};
 use crate::observed::{Marks, Observed};
 use crate::oip;
 use crate::pages;
+use crate::request::body::RequestBody;
 use crate::request_id::{NAMING, RequestId, X_REQUEST_ID};
 use crate::server_timing::{SERVER_TIMING, error_timing};
 
@@ -96,15 +97,11 @@ impl Edge {
     ///
     /// Dropping the future cancels the call it made and counts the request as abandoned.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice: the request is 264 bytes")]
-    fn answer<B>(
+    fn answer<B: RequestBody + 'static>(
         self,
         mut request: Request<B>,
         origin: Option<Origin>,
-    ) -> impl Future<Output = Response> + Send + 'static
-    where
-        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BoxError>,
-    {
+    ) -> impl Future<Output = Response> + Send + 'static {
         async move {
             let begun = Instant::now();
             let inner = &*self.0;

@@ -10,7 +10,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::{Body, HttpBody};
+use axum::body::Body;
 use axum::http::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::response::Response;
@@ -20,7 +20,6 @@ use callboard_core::{Admission, CallOptions, PayloadReplies};
 use futures_util::{StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
-use tower::BoxError;
 
 use super::error::Refusal;
 use super::infer::{Asked, read_body};
@@ -31,6 +30,7 @@ use crate::catch_panic::caught;
 use crate::convert::{self, decode_part};
 use crate::error::ApiError;
 use crate::infer::Around;
+use crate::request::body::RequestBody;
 use crate::request_id::RequestId;
 use crate::respond::stream::{HEARTBEAT, Heartbeat, Leaving, one_line};
 use crate::server_timing::{SERVER_TIMING, first, total};
@@ -45,11 +45,7 @@ struct Prepared {
 }
 
 /// Answers `POST …/generate`.
-pub(super) async fn generate<B>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+pub(super) async fn generate<B: RequestBody>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Response, ApiError> {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
     let begun = admission.admitted_at();
     let mut replies = asked.around.client.submit_streaming(admission, payload, options);
@@ -73,11 +69,10 @@ fn several(model: &Model, how_many: &str) -> Refusal {
 }
 
 /// Answers `POST …/generate_stream`.
-pub(super) async fn generate_stream<B>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+pub(super) async fn generate_stream<B: RequestBody>(
+    asked: Asked<'_>,
+    request: &mut Request<B>,
+) -> Result<Response, ApiError> {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
     let Around { client, config, metrics, id: request_id, span, .. } = asked.around;
     let begun = admission.admitted_at();
@@ -163,11 +158,7 @@ fn event(json: &[u8]) -> Bytes {
     [b"data: ", &*one_line(json), b"\n\n"].concat().into()
 }
 
-async fn prepare<B>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Prepared, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+async fn prepare<B: RequestBody>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Prepared, ApiError> {
     let body = read_body(asked, Form::Json, request).await?;
     let value = decode_part(Format::Json, body.bytes, &asked.around.config.decode).await?;
     let Value::Map(map) = value else {

@@ -6,14 +6,12 @@
 
 use std::sync::Arc;
 
-use axum::body::HttpBody;
 use axum::http::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Payload, Value};
 use callboard_core::{Admission, CallOptions, ErrorKind, Route, Timing};
 use futures_util::future::try_join_all;
-use tower::BoxError;
 
 use super::array::Array;
 use super::error::Refusal;
@@ -23,7 +21,7 @@ use super::response::Written;
 use crate::convert::{LARGE_BYTES, off_thread, sized};
 use crate::error::ApiError;
 use crate::infer::Around;
-use crate::request::body::{self, BodyLimits, Incoming};
+use crate::request::body::{self, BodyLimits, Incoming, RequestBody};
 use crate::request::head::Head;
 use crate::respond::Packing;
 use crate::server_timing::{SERVER_TIMING, server_timing};
@@ -37,11 +35,7 @@ pub(super) struct Asked<'a> {
 }
 
 /// Answers `POST …/infer`.
-pub(super) async fn infer<B>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+pub(super) async fn infer<B: RequestBody>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Response, ApiError> {
     if asked.route.streams() {
         return Err(Refusal::new(format!(
             "model '{}' answers with a stream: ask it by 'generate_stream'",
@@ -83,11 +77,11 @@ pub(super) struct ReadBody {
 }
 
 /// Lets a request in and reads its body.
-pub(super) async fn read_body<B>(asked: Asked<'_>, form: Form, request: &mut Request<B>) -> Result<ReadBody, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+pub(super) async fn read_body<B: RequestBody>(
+    asked: Asked<'_>,
+    form: Form,
+    request: &mut Request<B>,
+) -> Result<ReadBody, ApiError> {
     let Around { client, config, .. } = asked.around;
     let head = Head::read(request.headers())?;
     let packing = Packing::new(head.accept_encoding.as_deref(), config);

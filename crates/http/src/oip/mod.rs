@@ -38,13 +38,11 @@ mod signature;
 mod statistics;
 
 use axum::Json;
-use axum::body::HttpBody;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use callboard_core::{ErrorKind, LocalClient};
 use serde_json::json;
-use tower::BoxError;
 
 use self::infer::Asked;
 use self::path::{Action, Endpoint, OfRepository};
@@ -53,6 +51,7 @@ use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::repository::Repository;
+use crate::request::body::RequestBody;
 use crate::request::head::Head;
 use crate::request::short::short_body;
 
@@ -64,16 +63,12 @@ const READS: &str = "GET, HEAD";
 const ACTS: &str = "POST";
 
 /// Answers one request to a path that the protocol [`owns`].
-pub(crate) async fn answer<B>(
+pub(crate) async fn answer<B: RequestBody>(
     around: Around<'_>,
     models: &Models,
     repository: Option<&dyn Repository>,
     request: &mut Request<B>,
-) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+) -> Result<Response, ApiError> {
     let Around { client, config, .. } = around;
     let endpoint = Endpoint::parse(request.uri().path());
     check_method(request.method(), &endpoint)?;
@@ -106,16 +101,12 @@ where
 }
 
 /// Answers what the admin listener has of the protocol: the repository, to whoever was let in there.
-pub(crate) async fn answer_repository<B>(
+pub(crate) async fn answer_repository<B: RequestBody>(
     repository: Option<&dyn Repository>,
     client: &LocalClient,
     config: &HttpConfig,
     request: &mut Request<B>,
-) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+) -> Result<Response, ApiError> {
     let endpoint = Endpoint::parse(request.uri().path());
     check_method(request.method(), &endpoint)?;
     let Endpoint::Repository(what) = endpoint else { return Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")) };
@@ -134,11 +125,11 @@ struct Shelf<'a> {
 }
 
 /// Answers one request to the repository. Who may not change it is told so before the body is read.
-async fn of_repository<B>(shelf: Shelf<'_>, what: OfRepository, request: &mut Request<B>) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+async fn of_repository<B: RequestBody>(
+    shelf: Shelf<'_>,
+    what: OfRepository,
+    request: &mut Request<B>,
+) -> Result<Response, ApiError> {
     let Shelf { client, models, repository, may_change, config } = shelf;
     match what {
         OfRepository::Index => {
@@ -154,11 +145,7 @@ where
 }
 
 /// A body of a few words, as it is.
-async fn words<B>(request: &mut Request<B>, config: &HttpConfig) -> Result<Bytes, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+async fn words<B: RequestBody>(request: &mut Request<B>, config: &HttpConfig) -> Result<Bytes, ApiError> {
     if Head::read(request.headers())?.coding.is_some() {
         return Err(ApiError::unsupported_encoding());
     }
@@ -166,11 +153,7 @@ where
 }
 
 /// Answers one request to a model.
-async fn ask<B>(asked: Asked<'_>, action: Action, request: &mut Request<B>) -> Result<Response, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin,
-    B::Error: Into<BoxError>,
-{
+async fn ask<B: RequestBody>(asked: Asked<'_>, action: Action, request: &mut Request<B>) -> Result<Response, ApiError> {
     let Asked { around: Around { client, .. }, route, model } = asked;
     match action {
         Action::Metadata => Ok(Json(metadata::model(model)).into_response()),

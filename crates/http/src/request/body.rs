@@ -48,6 +48,11 @@ pub(crate) struct BodyLimits {
     pub(crate) pace: PaceLimits,
 }
 
+/// What a request's body is here, whoever sends it.
+pub(crate) trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
+
+impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for B {}
+
 /// A body on its way in.
 pub(crate) struct Incoming<'a, B> {
     body: B,
@@ -64,11 +69,7 @@ pub(crate) struct Incoming<'a, B> {
     patience: Patience,
 }
 
-impl<'a, B> Incoming<'a, B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+impl<'a, B: RequestBody> Incoming<'a, B> {
     /// A body whose request was let in by [`admit`] with the same length.
     pub(crate) fn new(body: B, announced: Option<u64>, admission: &'a Admission, limits: BodyLimits) -> Self {
         let granted = announced.unwrap_or(0).min(FIRST_BYTES);

@@ -10,15 +10,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::body::HttpBody;
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use futures_util::{Stream, stream};
 use multer::{Field, Multipart};
 use tokio::task::yield_now;
-use tower::BoxError;
 
-use super::body::Incoming;
+use super::body::{Incoming, RequestBody};
 use crate::convert;
 use crate::error::ApiError;
 
@@ -52,11 +50,11 @@ impl Form {
 }
 
 /// Reads all parts.
-pub(crate) async fn read<B>(body: Incoming<'_, B>, boundary: String, limits: &DecodeLimits) -> Result<Form, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Unpin + Send,
-    B::Error: Into<BoxError>,
-{
+pub(crate) async fn read<B: RequestBody>(
+    body: Incoming<'_, B>,
+    boundary: String,
+    limits: &DecodeLimits,
+) -> Result<Form, ApiError> {
     let search = Arc::new(Search::default());
     let mut parts = Multipart::new(pieces(body, Arc::clone(&search)), boundary);
     let mut fields: Vec<(String, Vec<Value>)> = Vec::new();
@@ -108,11 +106,10 @@ impl Search {
 }
 
 /// The body in small pieces with a pause behind each: multer takes whatever is there before it looks at any of it.
-fn pieces<B>(body: Incoming<'_, B>, search: Arc<Search>) -> impl Stream<Item = Result<Bytes, Broken>> + Send
-where
-    B: HttpBody<Data = Bytes> + Unpin + Send,
-    B::Error: Into<BoxError>,
-{
+fn pieces<B: RequestBody>(
+    body: Incoming<'_, B>,
+    search: Arc<Search>,
+) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
     let begun = (body, Bytes::new(), false);
     stream::try_unfold(begun, move |(mut body, mut chunk, is_later)| {
         let search = Arc::clone(&search);

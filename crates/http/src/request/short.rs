@@ -4,23 +4,18 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
-use axum::body::HttpBody;
 use axum::http::Request;
 use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
-use tower::BoxError;
 
+use super::body::RequestBody;
 use crate::error::ApiError;
 
 /// A few words, and what somebody may have put around them.
 const MAX_BODY_BYTES: u64 = 64 * 1024;
 
 /// The whole body, which has this much time.
-pub(crate) async fn short_body<B>(request: &mut Request<B>, limit: Duration) -> Result<Bytes, ApiError>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+pub(crate) async fn short_body<B: RequestBody>(request: &mut Request<B>, limit: Duration) -> Result<Bytes, ApiError> {
     let reading = async {
         let mut whole = BytesMut::new();
         while let Some(frame) = poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await {
