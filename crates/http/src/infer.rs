@@ -13,7 +13,7 @@ use bytes::Bytes;
 use callboard_codec::{Map, Payload, Value};
 use callboard_core::{CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
 
-use crate::access::Caller;
+use crate::access::KeyHolder;
 use crate::config::HttpConfig;
 use crate::convert;
 use crate::error::ApiError;
@@ -43,7 +43,7 @@ pub(crate) struct Around<'a> {
     /// Where it is sampled.
     pub(crate) span: Option<&'a Arc<RequestSpan>>,
     /// Whoever asks, where that has to be shown.
-    pub(crate) caller: Option<&'a Caller>,
+    pub(crate) holder: Option<&'a KeyHolder>,
 }
 
 /// Answers one request to a user's route.

@@ -42,10 +42,10 @@ impl Keyring {
     }
 
     /// Whose key this is.
-    pub(super) fn find(&self, key: &[u8]) -> Option<Caller> {
+    pub(super) fn find(&self, key: &[u8]) -> Option<KeyHolder> {
         let ring = self.0.current.load();
         let index = ring.keys.find(key)?;
-        Some(Caller { ring: Arc::clone(&ring), index })
+        Some(KeyHolder { ring: Arc::clone(&ring), index })
     }
 
     /// Looks at the file for ever, and takes what is new; ends at once where there is none. To be dropped with the listener.
@@ -87,14 +87,14 @@ impl Ring {
     }
 }
 
-/// Whoever showed a key.
+/// Whose key was shown.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct KeyHolder {
     ring: Arc<Ring>,
     index: usize,
 }
 
-impl Caller {
+impl KeyHolder {
     /// For the access log; the key itself is not known here.
     pub(crate) fn name(&self) -> &str {
         self.ring.keys.name(self.index)

@@ -21,7 +21,7 @@ use crate::config::HttpConfig;
 use crate::error::ApiError;
 
 pub(crate) use self::doorstep::{Doorstep, is_named_locally};
-pub(crate) use self::keyring::{Caller, OverLimit};
+pub(crate) use self::keyring::{KeyHolder, OverLimit};
 
 pub use self::cors::{Cors, CorsError};
 pub use self::doorstep::{Hosts, HostsError};
@@ -56,15 +56,15 @@ impl Gate {
     }
 
     /// Whose request this is, or why it goes no further.
-    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<Caller>, ApiError> {
+    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<KeyHolder>, ApiError> {
         let Some(keys) = &self.keys else { return Ok(None) };
         if is_open(request.uri().path()) {
             return Ok(None);
         }
         let shown = key_of(request.headers());
-        let caller = shown.and_then(|key| keys.find(key)).ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
-        caller.take(1).map_err(|over| over.error)?;
-        Ok(Some(caller))
+        let holder = shown.and_then(|key| keys.find(key)).ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
+        holder.take(1).map_err(|over| over.error)?;
+        Ok(Some(holder))
     }
 
     /// The answer to a browser that asks whether it may ask.

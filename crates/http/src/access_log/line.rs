@@ -13,7 +13,7 @@ use callboard_core::{Instant, Route};
 
 use super::{AccessLog, AccessRecord};
 use crate::accept::Origin;
-use crate::access::Caller;
+use crate::access::KeyHolder;
 use crate::ascii::Ascii;
 use crate::observed::{Observed, shortened};
 use crate::request_id::RequestId;
@@ -35,7 +35,7 @@ pub(crate) struct Line<'a> {
     request_bytes: Option<u64>,
     route: Option<&'a Route>,
     observed: Option<&'a Observed>,
-    caller: Option<Caller>,
+    holder: Option<KeyHolder>,
     is_written: bool,
 }
 
@@ -60,14 +60,14 @@ impl<'a> Line<'a> {
             request_bytes: request.body().size_hint().exact(),
             route,
             observed,
-            caller: None,
+            holder: None,
             is_written: false,
         })
     }
 
     /// Whoever showed a key.
-    pub(crate) fn came_from(&mut self, caller: &Caller) {
-        self.caller = Some(caller.clone());
+    pub(crate) fn came_from(&mut self, holder: &KeyHolder) {
+        self.holder = Some(holder.clone());
     }
 
     /// Writes it.
@@ -88,7 +88,7 @@ impl<'a> Line<'a> {
             request_bytes: self.request_bytes,
             bytes,
             client: self.client,
-            key: self.caller.as_ref().map(Caller::name),
+            key: self.holder.as_ref().map(KeyHolder::name),
             request_id: self.id.as_str(),
             trace_id: trace_id.as_ref().map(Ascii::as_str),
         };

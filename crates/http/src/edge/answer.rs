@@ -22,7 +22,7 @@ use tower::{BoxError, Service};
 use super::unread::Unread;
 use super::{Edge, Inner, Serving};
 use crate::accept::{Origin, Respond};
-use crate::access::Caller;
+use crate::access::KeyHolder;
 use crate::access_log::Line;
 use crate::catch_panic::catch_panic;
 use crate::error::ApiError;
@@ -122,13 +122,13 @@ impl Edge {
             }
             let log = &inner.config.access_log;
             let mut line = Line::begin(log, begun, &id, &request, origin, route.as_deref(), observed.as_deref());
-            let mut caller = None;
+            let mut holder = None;
             // What is left of the body, said before the request is given away, or else when it has been read.
             let (outcome, unread): (Outcome, _) =
-                if let Some(early) = inner.early(&request, origin, &mut caller, line.as_mut()) {
+                if let Some(early) = inner.early(&request, origin, &mut holder, line.as_mut()) {
                     (Ok(early), Unread::of(request.body()))
                 } else {
-                    let around = |serving| inner.around(serving, &id, observed.as_deref(), caller.as_ref());
+                    let around = |serving| inner.around(serving, &id, observed.as_deref(), holder.as_ref());
                     match Goes::of(serving, route.as_ref(), way, is_oip, request.headers()) {
                         Goes::Starting => {
                             let answer = pages::while_starting(request.uri().path(), request.headers(), &inner.metrics);
@@ -208,7 +208,7 @@ impl Inner {
         &self,
         request: &Request<B>,
         origin: Option<Origin>,
-        caller: &mut Option<Caller>,
+        holder: &mut Option<KeyHolder>,
         line: Option<&mut Line<'_>>,
     ) -> Option<Result<Response, ApiError>> {
         if request.extensions().get::<NoHost>().is_some() {
@@ -228,7 +228,7 @@ impl Inner {
                 if let (Some(line), Some(found)) = (line, &found) {
                     line.came_from(found);
                 }
-                *caller = found;
+                *holder = found;
                 None
             }
             Err(error) => Some(Err(error)),
@@ -240,7 +240,7 @@ impl Inner {
         serving: &'a Serving,
         id: &'a RequestId,
         observed: Option<&'a Observed>,
-        caller: Option<&'a Caller>,
+        holder: Option<&'a KeyHolder>,
     ) -> Around<'a> {
         Around {
             client: &serving.client,
@@ -250,7 +250,7 @@ impl Inner {
             recorder: observed.and_then(Observed::recorder),
             is_explained: observed.is_some_and(Observed::explains),
             span: observed.and_then(Observed::span),
-            caller,
+            holder,
         }
     }
 

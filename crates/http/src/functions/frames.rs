@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout_at};
 
-use crate::access::{Caller, OverLimit};
+use crate::access::{KeyHolder, OverLimit};
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::gather::Gathering;
@@ -59,7 +59,7 @@ pub(super) struct Frames {
     /// How long a frame may wait for room, or for its turn.
     timeout: Duration,
     /// Whoever asks, where that is limited.
-    caller: Option<Caller>,
+    holder: Option<KeyHolder>,
     /// The first call is counted with the request.
     is_counted: bool,
     pace: PaceLimits,
@@ -74,7 +74,7 @@ impl Frames {
         timeout: Option<Duration>,
         shared: Arc<Shared>,
     ) -> Self {
-        let Around { client, config, caller, .. } = around;
+        let Around { client, config, holder, .. } = around;
         let pace = config.pace(Deadline::after(Instant::now(), MAX_TIMEOUT));
         let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
         let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(DEFAULT_TIMEOUT);
@@ -85,7 +85,7 @@ impl Frames {
             max_bytes,
             idle,
             timeout,
-            caller: caller.cloned(),
+            holder: holder.cloned(),
             is_counted: true,
             pace,
             shared,
@@ -131,12 +131,12 @@ impl Frames {
         self.exactly(length, &mut pace, &mut room).await.map(Some)
     }
 
-    /// Waits until the caller's limit lets one more call through, as long as a call may.
+    /// Waits until the key's limit lets one more call through, as long as a call may.
     async fn count(&mut self) -> Result<(), ApiError> {
         let is_counted = std::mem::replace(&mut self.is_counted, false);
-        let Some(caller) = self.caller.as_ref().filter(|_| !is_counted) else { return Ok(()) };
+        let Some(holder) = self.holder.as_ref().filter(|_| !is_counted) else { return Ok(()) };
         let end = Instant::now() + self.timeout;
-        while let Err(OverLimit { wait, error }) = caller.take(1) {
+        while let Err(OverLimit { wait, error }) = holder.take(1) {
             match wait.map(|wait| Instant::now() + wait).filter(|turn| *turn <= end) {
                 Some(turn) => sleep_until(turn).await,
                 None => return Err(error),

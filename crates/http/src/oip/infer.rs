@@ -47,8 +47,8 @@ pub(super) async fn infer<B: RequestBody>(asked: Asked<'_>, request: &mut Reques
     let ReadBody { bytes, admission, options, packing } = read_body(asked, form, request).await?;
     let InferRequest { id, parameters, inputs, outputs: wanted, rows } = parse(asked, form, bytes).await?;
     // One was counted with the request.
-    if let Some(caller) = asked.around.caller {
-        caller.take(rows.saturating_sub(1)).map_err(|over| over.error)?;
+    if let Some(holder) = asked.around.holder {
+        holder.take(rows.saturating_sub(1)).map_err(|over| over.error)?;
     }
     let options = parameters.apply(options, &admission);
 
