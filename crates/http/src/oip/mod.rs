@@ -96,7 +96,7 @@ pub(crate) async fn answer<B: RequestBody>(
             let asked = Asked { around, route: &route, model: &model };
             ask(asked, action, request).await.map_err(|error| error.about(route.name()))
         }
-        Endpoint::Unknown => Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")),
+        Endpoint::Unknown => Err(unknown_path()),
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn answer_repository<B: RequestBody>(
 ) -> Result<Response, ApiError> {
     let endpoint = Endpoint::parse(request.uri().path());
     check_method(request.method(), &endpoint)?;
-    let Endpoint::Repository(what) = endpoint else { return Err(ApiError::of_kind(ErrorKind::NotFound, "Not Found")) };
+    let Endpoint::Repository(what) = endpoint else { return Err(unknown_path()) };
     let shelf = Shelf { client, models: &Models::default(), repository, may_change: true, config };
     of_repository(shelf, what, request).await
 }
@@ -185,6 +185,10 @@ fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
         _ => method == Method::GET || method == Method::HEAD || is_health && method == Method::OPTIONS,
     };
     if is_allowed { Ok(()) } else { Err(ApiError::method_not_allowed(method, allowed)) }
+}
+
+fn unknown_path() -> ApiError {
+    ApiError::of_kind(ErrorKind::NotFound, "there is no such path under /v2")
 }
 
 fn unready(reason: String) -> ApiError {

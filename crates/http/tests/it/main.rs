@@ -1,7 +1,6 @@
 //! The edge on real loopback sockets, with clients that behave and clients that do not.
 
-// clippy allows it in test functions by itself, but not in what they share.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "clippy allows it in test functions by itself, but not in what they share")]
 
 mod accept;
 mod access;
