@@ -7,8 +7,14 @@
 //! The work is bounded whatever the input: so many places of value and schema are looked at, long texts and names being several,
 //! and so many misfits told.
 
+#[cfg(test)]
+mod tests;
+mod words;
+
 use callboard_codec::{DecodeError, Map, Value};
 use serde_json::Value as Schema;
+
+use self::words::{in_words, kind_of, none_of, step};
 
 /// A body with this many mistakes is of another type; nobody reads on.
 const MAX_FIELDS: usize = 32;
@@ -271,31 +277,6 @@ fn is_of_type(value: &Value, name: &str) -> bool {
     }
 }
 
-fn in_words(name: &str) -> &str {
-    match name {
-        "boolean" => "true or false",
-        "integer" => "a whole number",
-        "number" => "a number",
-        "string" => "a text",
-        "array" => "a list",
-        "object" => "a map",
-        other => other,
-    }
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a bool",
-        Value::Int(_) | Value::UInt(_) => "a whole number",
-        Value::Float(_) => "a number",
-        Value::Str(_) => "a text",
-        Value::List(_) | Value::Tuple(_) => "a list",
-        Value::Map(_) => "a map",
-        _ => "something else",
-    }
-}
-
 fn is_equal(word: &Schema, value: &Value) -> bool {
     match (word, value) {
         (Schema::Null, Value::Null) => true,
@@ -308,183 +289,6 @@ fn is_equal(word: &Schema, value: &Value) -> bool {
     }
 }
 
-fn none_of<'a>(words: impl IntoIterator<Item = &'a Schema>) -> String {
-    let words: Vec<String> = words.into_iter().take(MAX_WORDS).map(Schema::to_string).collect();
-    format!("must be {}", words.join(" or "))
-}
-
-/// Words of an enumeration that are told.
-const MAX_WORDS: usize = 16;
-
 fn misfit(path: &str, message: impl Into<String>) -> Misfit {
     Misfit { path: path.to_owned(), message: message.into() }
-}
-
-/// As the paths of [`DecodeError`]: `.name`, or `["what ever"]`, and no more of a key than says which it is.
-fn step(path: &str, key: &str) -> String {
-    let is_plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-    let shown: String = key.chars().take(MAX_KEY_CHARS).collect();
-    let more = if shown.len() < key.len() { "…" } else { "" };
-    if is_plain { format!("{path}.{shown}{more}") } else { format!("{path}[{:?}]", format!("{shown}{more}")) }
-}
-
-const MAX_KEY_CHARS: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    use callboard_codec::{DataType, DecodeLimits, Format};
-    use schemars::JsonSchema;
-    use serde::{Deserialize, Serialize};
-    use serde_json::json;
-
-    use super::*;
-
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(deny_unknown_fields)]
-    struct Order {
-        name: String,
-        count: u8,
-        #[serde(default)]
-        note: Option<String>,
-        items: Vec<Item>,
-        kind: Kind,
-        size: (f64, f64),
-    }
-
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    struct Item {
-        id: u32,
-        action: Action,
-    }
-
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(rename_all = "snake_case")]
-    enum Kind {
-        Small,
-        Large,
-    }
-
-    #[derive(Serialize, Deserialize, JsonSchema)]
-    #[serde(tag = "do", rename_all = "snake_case")]
-    enum Action {
-        Add { amount: f64 },
-        Drop { force: bool },
-    }
-
-    fn told(body: serde_json::Value) -> Vec<(String, String)> {
-        let (order, limits) = (DataType::of::<Order>(), DecodeLimits::default());
-        let bytes = body.to_string().into();
-        let error = order.decode(Format::Json, &bytes, &limits).unwrap_err();
-        let value = Value::decode(Format::Json, &bytes, &limits).unwrap();
-        misfits(order.schema(), &value, &error).into_iter().map(|misfit| (misfit.path, misfit.message)).collect()
-    }
-
-    fn good() -> serde_json::Value {
-        json!({
-            "name": "a", "count": 1, "note": null, "kind": "small", "size": [1, 2.5],
-            "items": [{ "id": 1, "action": { "do": "add", "amount": 1.5 } }, { "id": 2, "action": { "do": "drop", "force": true } }],
-        })
-    }
-
-    /// The good one with changes at these places.
-    fn with(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
-        let mut body = good();
-        for (place, value) in changes {
-            *body.pointer_mut(place).unwrap() = value.clone();
-        }
-        body
-    }
-
-    fn paths(told: &[(String, String)]) -> Vec<&str> {
-        told.iter().map(|(path, _)| path.as_str()).collect()
-    }
-
-    #[test]
-    fn every_field_that_does_not_fit_is_told_with_its_path() {
-        let told = told(with(&[
-            ("/name", json!(7)),
-            ("/count", json!(300)),
-            ("/note", json!([])),
-            ("/kind", json!("huge")),
-            ("/size", json!([1])),
-            ("/items/0/id", json!(-1)),
-            ("/items/1/action/force", json!("yes")),
-        ]));
-        let expected = ["$.name", "$.count", "$.note", "$.kind", "$.size", "$.items[0].id", "$.items[1].action.force"];
-        assert_eq!(paths(&told), expected);
-        assert_eq!(told[0].1, "must be a text and is a whole number");
-        assert_eq!(told[1].1, "must be at most 255");
-        assert_eq!(told[3].1, r#"must be "small" or "large""#);
-        assert_eq!(told[4].1, "has 1 items and must have at least 2");
-        assert_eq!(told[5].1, "must be at least 0");
-        assert_eq!(told[6].1, "must be true or false and is a text");
-    }
-
-    #[test]
-    fn missing_and_unknown_fields_are_told() {
-        let told = told(json!({ "name": "a", "count": 1, "kind": "small", "size": [1, 2], "colour": "red" }));
-        assert_eq!(
-            told,
-            [
-                ("$.items".to_owned(), "is missing".to_owned()),
-                ("$.colour".to_owned(), "is not a field of this type".to_owned()),
-            ]
-        );
-        assert_eq!(paths(&self::told(json!([]))), ["$"]);
-    }
-
-    #[test]
-    fn an_alternative_that_is_none_of_them_is_told_once() {
-        let told = told(with(&[("/items/0/action", json!({ "do": "dance" })), ("/count", json!("1"))]));
-        assert_eq!(paths(&told), ["$.count", "$.items[0].action.do"], "{told:?}");
-        assert_eq!(told[1].1, r#"must be "add" or "drop""#);
-    }
-
-    #[test]
-    fn what_only_serde_knows_is_told_first() {
-        #[derive(Serialize, Deserialize, JsonSchema)]
-        #[serde(try_from = "u8")]
-        struct Even(u8);
-        impl TryFrom<u8> for Even {
-            type Error = String;
-            fn try_from(number: u8) -> Result<Self, String> {
-                if number.is_multiple_of(2) { Ok(Self(number)) } else { Err("must be even".to_owned()) }
-            }
-        }
-        let (even, limits) = (DataType::of::<Even>(), DecodeLimits::default());
-        let error = even.decode(Format::Json, &"7".into(), &limits).unwrap_err();
-        let told = misfits(even.schema(), &Value::Int(7), &error);
-        assert_eq!((told.len(), told[0].path.as_str(), told[0].message.as_str()), (1, "$", "must be even"));
-    }
-
-    #[test]
-    fn a_hostile_value_is_looked_at_for_so_long_and_told_so_much() {
-        let many = json!(vec![json!({ "id": "x" }); 50_000]);
-        let told = told(with(&[("/items", many), ("/name", json!(1))]));
-        assert_eq!(told.len(), MAX_FIELDS);
-        let schema = json!({ "$defs": { "A": { "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }], "type": "string" } }, "$ref": "#/$defs/A" });
-        assert_eq!(steps(&schema, &Value::Null), MAX_STEPS, "it comes back when it has none left");
-    }
-
-    #[test]
-    fn what_is_large_and_looked_at_again_and_again_takes_its_steps_each_time() {
-        let twice = json!({ "anyOf": [
-            { "required": ["x"], "properties": { "a": { "$ref": "#/$defs/A" } } },
-            { "required": ["y"], "properties": { "a": { "$ref": "#/$defs/A" } } },
-        ] });
-        let schema = json!({ "$defs": { "A": twice }, "$ref": "#/$defs/A" });
-        let nested = |inner: Value| (0..6).fold(inner, |inner, _| Map::from_iter([("a", inner)]).into());
-        let plain = steps(&schema, &nested(Map::new().into()));
-        let many: Map = (0..1000).map(|n| (format!("unknown {n}"), Value::Null)).collect();
-        let (many, long) = (steps(&schema, &nested(many.into())), steps(&schema, &nested(" ".repeat(100_000).into())));
-        assert!(plain < 2_000, "{plain}");
-        assert!(many > 10 * plain && long > 10 * plain, "{many} and {long} beside {plain}");
-    }
-
-    /// The steps that are taken to look at this.
-    fn steps(schema: &Schema, value: &Value) -> usize {
-        let mut walk = Walk { root: schema, steps: MAX_STEPS };
-        walk.of(schema, value, "$", 0);
-        MAX_STEPS - walk.steps
-    }
 }
