@@ -40,7 +40,7 @@ fn traceparent(span: SpanId) -> String {
 
 /// The caller's place in a trace, where it has one that is recorded. What cannot be read is no trace: its tracing may be broken without its
 /// calls being so.
-pub(crate) fn caller(call: &Call) -> Option<SpanId> {
+pub(crate) fn trace_parent(call: &Call) -> Option<SpanId> {
     let is_hex = |text: &&str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let mut parts = call.traceparent.split('-');
     let mut part = |length: usize| parts.next().filter(|part| part.len() == length).filter(is_hex);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_place_in_a_trace_is_read_as_it_is_written_and_nothing_else_is_one() {
-        let read = |traceparent: &str| caller(&Call { traceparent: traceparent.to_owned(), ..Call::default() });
+        let read = |traceparent: &str| trace_parent(&Call { traceparent: traceparent.to_owned(), ..Call::default() });
         let span = SpanId { trace: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, span: 0xf0_67aa_0ba9_02b7 };
         assert_eq!(traceparent(span), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
         assert_eq!(read(&traceparent(span)), Some(span));

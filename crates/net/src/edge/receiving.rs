@@ -148,11 +148,11 @@ impl<'a> Reception<'a> {
 
     /// With a record, where the caller's trace is recorded and somebody takes part in it.
     fn traced(&self, options: CallOptions, call: &Call, target: &Target, now: Instant) -> CallOptions {
-        let tracing = convert::caller(call).zip(self.serving.tracer.get());
-        let Some((caller, tracer)) = tracing else { return options };
+        let tracing = convert::trace_parent(call).zip(self.serving.tracer.get());
+        let Some((parent, tracer)) = tracing else { return options };
         let recorder = match target {
-            Target::Route { admission, .. } => tracer.trace(caller, admission.route().name(), now),
-            Target::Stages(_) => tracer.trace(caller, &call.stages.join(" → "), now),
+            Target::Route { admission, .. } => tracer.trace(parent, admission.route().name(), now),
+            Target::Stages(_) => tracer.trace(parent, &call.stages.join(" → "), now),
         };
         options.with_recorder(recorder)
     }
