@@ -44,64 +44,78 @@ pub(super) async fn answer(
     let mut ended = false;
     loop {
         let mut frames = FrameRun::default();
-        let over = tokio::select! {
+        let is_over = tokio::select! {
             biased;
             part = incoming.next_part(), if !ended => {
-                match part {
-                    Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Credit && head.entry == entry => {
-                        let more: Credit = head.header()?;
-                        credit = credit.saturating_add(more.items);
-                    }
-                    Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Cancel => {
-                        // Another one is over, or never was.
-                        if head.entry == entry {
-                            return Err(Fault::Left);
-                        }
-                    }
-                    Ok(Some(_)) => return Err(StreamRefusal::UnexpectedKind.into()),
-                    Ok(None) => ended = true,
-                    Err(ReadFault::Wire(error)) => return Err(error.into()),
-                    Err(ReadFault::Ended | ReadFault::Reset(_) | ReadFault::Lost(_)) => return Err(Fault::Left),
+                match hear(entry, part)? {
+                    Heard::Nothing => {}
+                    Heard::Credit(items) => credit = credit.saturating_add(items),
+                    Heard::End => ended = true,
                 }
                 continue;
             }
             _ = &mut stopped => return Err(Fault::Left),
-            item = replies.next(), if credit > 0 => match item {
-                Some(Ok(payload)) => {
-                    credit -= 1;
-                    let encoded = contained::encode(payload).await;
-                    match encoded.and_then(|envelope| put_item(&mut frames, entry, &envelope)) {
-                        Ok(()) => false,
-                        Err(error) => {
-                            put_outcome(&mut frames, entry, Err(error), load(serving));
-                            true
-                        }
-                    }
-                }
-                Some(Err(error)) => {
-                    put_outcome(&mut frames, entry, Err(error), load(serving));
-                    true
-                }
-                None => {
-                    put_end(&mut frames, entry, load(serving));
-                    true
-                }
-            },
+            item = replies.next(), if credit > 0 => {
+                credit -= 1;
+                put(serving, &mut frames, entry, item).await
+            }
             // Without credit nothing is asked of the call, so it cannot say that its time is up.
             () = tokio::time::sleep_until(due.instant()) => {
                 let error = CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the stream was read");
-                put_outcome(&mut frames, entry, Err(error), load(serving));
-                true
+                put(serving, &mut frames, entry, Some(Err(error))).await
             }
         };
         write(&serving.config, outgoing, &mut frames.into_pieces()).await?;
-        if over {
+        if is_over {
             outgoing.finish();
             return Ok(());
         }
         // Before the next output is encoded.
         send_now();
     }
+}
+
+/// What the caller has said.
+enum Heard {
+    /// Nothing that matters here.
+    Nothing,
+    /// It has room for so many more outputs.
+    Credit(u32),
+    /// It says no more.
+    End,
+}
+
+fn hear(entry: u16, part: Result<Option<FramePart>, ReadFault>) -> Result<Heard, Fault> {
+    match part {
+        Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Credit && head.entry == entry => {
+            let more: Credit = head.header()?;
+            Ok(Heard::Credit(more.items))
+        }
+        Ok(Some(FramePart::Head(head))) if head.kind == FrameKind::Cancel => match head.entry == entry {
+            true => Err(Fault::Left),
+            // Another one is over, or never was.
+            false => Ok(Heard::Nothing),
+        },
+        Ok(Some(_)) => Err(StreamRefusal::UnexpectedKind.into()),
+        Ok(None) => Ok(Heard::End),
+        Err(ReadFault::Wire(error)) => Err(error.into()),
+        Err(ReadFault::Ended | ReadFault::Reset(_) | ReadFault::Lost(_)) => Err(Fault::Left),
+    }
+}
+
+/// Appends the frame of the next output, of the end, or of an error; says whether nothing comes behind it.
+async fn put(serving: &Serving, frames: &mut FrameRun, entry: u16, item: Option<Result<Payload, CallError>>) -> bool {
+    let put = match item {
+        None => {
+            put_end(frames, entry, load(serving));
+            return true;
+        }
+        Some(Ok(payload)) => contained::encode(payload).await.and_then(|envelope| put_item(frames, entry, &envelope)),
+        Some(Err(error)) => Err(error),
+    };
+    let Err(error) = put else { return false };
+    put_outcome(frames, entry, Err(error), load(serving));
+    true
 }
 
 /// The outputs, as soon as there are any.
