@@ -245,7 +245,7 @@ impl Authority {
             role: spec.role.to_string(),
             uses: spec.uses,
             expires: seconds(now + spec.expires_in),
-            life: spec.certificate_life.as_secs(),
+            certificate_life: spec.certificate_life.as_secs(),
             public_key: token.public_key(),
             revoked: false,
         };
@@ -319,11 +319,22 @@ impl Authority {
 
     /// Lets somebody join, or says why not. The answer is its certificate and the authority's, in PEM.
     pub(crate) fn admit(&self, joining: &Joining<'_>, now: SystemTime) -> Result<String, Denial> {
-        let register = &self.0.register;
+        let token = self.check_token(joining, now)?;
+        let request = read_request(joining.request)?;
+        let joined_with = hex(digest::digest(&digest::SHA256, request.public_key.der_bytes()).as_ref());
+        let name = name_of(joining, &token, &joined_with)?;
+        let role = role(&token.role, &self.0.register.token_path(joining.token))?;
+        let id = self.claim(joining, &token, &name, joined_with, now)?;
+        let validity = Validity::from_now(now, Duration::from_secs(token.certificate_life));
+        self.sign(request, &Member { role, name, id, validity })
+    }
+
+    /// The token that is shown: one of this cluster that its holder knows, and that may be used now.
+    fn check_token(&self, joining: &Joining<'_>, now: SystemTime) -> Result<Token, Denial> {
         if joining.cluster != self.0.cluster {
             return Err(Denial::OtherCluster);
         }
-        let token = register.token(joining.token)?.ok_or(Denial::UnknownToken)?;
+        let token = self.0.register.token(joining.token)?.ok_or(Denial::UnknownToken)?;
         if !is_proven(&token.public_key, joining.proof, joining.exported, joining.name, joining.request) {
             return Err(Denial::ReplayedToken);
         }
@@ -333,34 +344,28 @@ impl Authority {
         if is_over(&token, now) {
             return Err(Denial::ExpiredToken);
         }
-        let request = read_request(joining.request)?;
-        let joined_with = hex(digest::digest(&digest::SHA256, request.public_key.der_bytes()).as_ref());
-        // A name of its own for everybody, by the key: who asks again is called the same.
-        let name = if joining.name.is_empty() {
-            format!("{}-{}", token.role, &joined_with[..12])
-        } else {
-            joining.name.to_owned()
-        };
-        if !is_label(&name) || name == OWN_NAME {
-            return Err(Denial::Name(quoted(&name)));
-        }
-        let role = role(&token.role, &register.token_path(joining.token))?;
-        let entry = Entry {
-            id: format!("{:016x}", fastrand::u64(..)),
-            role: token.role.clone(),
-            joined_with: joined_with.clone(),
-            joined: seconds(now),
-            token: joining.token.to_owned(),
-        };
-        let known = register.member(&name)?;
+        Ok(token)
+    }
+
+    /// Takes the name, and a use of the token for it: whoever had it with the same key has it again. Gives the member's id.
+    fn claim(
+        &self,
+        joining: &Joining<'_>,
+        token: &Token,
+        name: &str,
+        joined_with: String,
+        now: SystemTime,
+    ) -> Result<String, Denial> {
+        let register = &self.0.register;
+        let known = register.member(name)?;
         if known.as_ref().is_some_and(|known| known.joined_with != joined_with) {
-            return Err(Denial::NameTaken(name));
+            return Err(Denial::NameTaken(name.to_owned()));
         }
         // A certificate says what the list says.
         if known.as_ref().is_some_and(|known| known.role != token.role) {
-            return Err(Denial::OtherRole(name));
+            return Err(Denial::OtherRole(name.to_owned()));
         }
-        if !register.claim_use(joining.token, &token, &joined_with, &name)? {
+        if !register.claim_use(joining.token, token, &joined_with, name)? {
             return Err(Denial::UsedUpToken);
         }
         // It may have been taken back while one was taken; or it was over, and swept away with the uses that others have had.
@@ -369,14 +374,21 @@ impl Authority {
             Some(_) => {}
             None => return Err(Denial::ExpiredToken),
         }
-        let id = match known {
-            // No answer came to it before.
-            Some(known) => known.id,
-            None if register.claim_name(&name, &entry)? => entry.id,
-            None => return Err(Denial::NameTaken(name)),
+        // No answer came to it before.
+        if let Some(known) = known {
+            return Ok(known.id);
+        }
+        let entry = Entry {
+            id: format!("{:016x}", fastrand::u64(..)),
+            role: token.role.clone(),
+            joined_with,
+            joined: seconds(now),
+            token: joining.token.to_owned(),
         };
-        let validity = Validity::from_now(now, Duration::from_secs(token.life));
-        self.sign(request, &Member { role, name, id, validity })
+        match register.claim_name(name, &entry)? {
+            true => Ok(entry.id),
+            false => Err(Denial::NameTaken(name.to_owned())),
+        }
     }
 
     /// Gives a member a certificate in the place of the one that it has shown, for the same name, role and time.
@@ -406,6 +418,18 @@ impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority").field("cluster", &self.0.cluster).finish_non_exhaustive()
     }
+}
+
+/// What somebody is called who joins: as it says, or by its key, so that everybody has a name of its own and who asks again has the same.
+fn name_of(joining: &Joining<'_>, token: &Token, joined_with: &str) -> Result<String, Denial> {
+    let name = match joining.name {
+        "" => format!("{}-{}", token.role, &joined_with[..12]),
+        name => name.to_owned(),
+    };
+    if !is_label(&name) || name == OWN_NAME {
+        return Err(Denial::Name(quoted(&name)));
+    }
+    Ok(name)
 }
 
 /// Its signature is checked: who asks has the key.

@@ -34,7 +34,8 @@ pub(super) struct Token {
     /// When it ends, in seconds since 1970.
     pub(super) expires: u64,
     /// How long its certificates hold, in seconds.
-    pub(super) life: u64,
+    #[serde(rename = "life")]
+    pub(super) certificate_life: u64,
     /// What its proofs are checked with: nobody can join with it.
     pub(super) public_key: String,
     /// It was taken back. The record stays until it is over, so that its holder is told what has become of it.
@@ -262,7 +263,14 @@ mod tests {
     }
 
     fn token(uses: u32, expires: u64) -> Token {
-        Token { role: "node".to_owned(), uses, expires, life: 60, public_key: "00".to_owned(), revoked: false }
+        Token {
+            role: "node".to_owned(),
+            uses,
+            expires,
+            certificate_life: 60,
+            public_key: "00".to_owned(),
+            revoked: false,
+        }
     }
 
     const ID: &str = "0123456789abcdef";
