@@ -21,6 +21,7 @@
 
 mod hop_parts {
     pub(crate) mod bare;
+    pub(crate) mod frames;
     pub(crate) mod ours;
     pub(crate) mod tonic_echo;
     pub(crate) mod way;

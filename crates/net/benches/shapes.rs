@@ -6,25 +6,27 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 
+mod hop_parts {
+    pub(crate) mod frames;
+}
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use hdrhistogram::Histogram;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use tokio::sync::{mpsc, oneshot};
+
+use self::hop_parts::frames::{BATCH, Job, call_on_stream, drive_frames, push_frame, read_frames};
 
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(700);
 const WARM_UP: Duration = Duration::from_millis(200);
 const PACK_BYTES: usize = 64 * 1024;
-const PACK_ENTRIES: usize = 32;
 /// Nothing takes longer than a minute.
 const LONGEST_MICROS: u64 = 60_000_000;
-/// Nothing in this benchmark is larger.
-const MAX_BYTES: usize = 2 << 20;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Stream,
@@ -125,8 +127,6 @@ async fn run(ways: &[Way], payload: &Bytes, callers: usize, time: Duration) -> H
     all
 }
 
-type Job = (Bytes, oneshot::Sender<usize>);
-
 /// One connection, and what its shape keeps beside it.
 #[derive(Clone)]
 struct Way {
@@ -146,7 +146,7 @@ impl Way {
             Shape::Lane => {
                 let (sender, jobs) = mpsc::channel(1024);
                 let (send, receive) = connection.open_bi().await.unwrap();
-                tokio::spawn(drive_lane(send, receive, jobs));
+                tokio::spawn(drive_frames(send, receive, jobs));
                 Some(sender)
             }
         };
@@ -155,23 +155,12 @@ impl Way {
 
     async fn call(&self, payload: Bytes) -> usize {
         let Some(jobs) = &self.jobs else {
-            let (mut send, mut receive) = self.connection.open_bi().await.unwrap();
-            let head = Bytes::from(header(0, payload.len()));
-            send.write_all_chunks(&mut [head, payload]).await.unwrap();
-            send.finish().unwrap();
-            return receive.read_to_end(MAX_BYTES).await.unwrap().len() - 8;
+            return call_on_stream(&self.connection, payload).await;
         };
         let (reply, answer) = oneshot::channel();
         jobs.send((payload, reply)).await.unwrap();
         answer.await.unwrap()
     }
-}
-
-fn header(id: u32, bytes: usize) -> Vec<u8> {
-    let mut head = Vec::with_capacity(8);
-    head.put_u32(id);
-    head.put_u32(bytes as u32);
-    head
 }
 
 /// Takes what is ready in one turn, up to a pack's bounds, and gives it a stream.
@@ -187,7 +176,7 @@ async fn send_packs(connection: Connection, mut jobs: mpsc::Receiver<Job>) {
         };
         let mut bytes = first.0.len();
         let mut pack: Vec<Job> = vec![first];
-        while pack.len() < PACK_ENTRIES
+        while pack.len() < BATCH
             && let Ok(job) = jobs.try_recv()
         {
             if bytes + job.0.len() > PACK_BYTES {
@@ -217,54 +206,6 @@ async fn exchange_pack(mut send: SendStream, receive: RecvStream, pack: Vec<Job>
     .await;
 }
 
-/// Small ones are copied together, large ones are chunks of their own.
-fn push_frame(chunks: &mut Vec<Bytes>, id: u32, payload: Bytes) {
-    let mut head = header(id, payload.len());
-    if payload.len() <= 1024 {
-        head.extend_from_slice(&payload);
-        chunks.push(head.into());
-    } else {
-        chunks.extend([head.into(), payload]);
-    }
-}
-
-async fn read_frames(mut receive: RecvStream, mut take: impl FnMut(u32, Bytes)) {
-    let mut buffer = BytesMut::new();
-    while let Ok(Some(chunk)) = receive.read_chunk(usize::MAX, true).await {
-        buffer.extend_from_slice(&chunk.bytes);
-        while buffer.len() >= 8 {
-            let bytes = u32::from_be_bytes(buffer[4..8].try_into().unwrap()) as usize;
-            if buffer.len() < 8 + bytes {
-                break;
-            }
-            let id = buffer.get_u32();
-            buffer.advance(4);
-            take(id, buffer.split_to(bytes).freeze());
-        }
-    }
-}
-
-async fn drive_lane(mut send: SendStream, receive: RecvStream, mut jobs: mpsc::Receiver<Job>) {
-    let waiting = Arc::new(std::sync::Mutex::new(std::collections::HashMap::new()));
-    let replies = Arc::clone(&waiting);
-    tokio::spawn(read_frames(receive, move |id, bytes| {
-        let reply: oneshot::Sender<usize> = replies.lock().unwrap().remove(&id).unwrap();
-        let _ = reply.send(bytes.len());
-    }));
-    let (mut next, mut ready) = (0_u32, Vec::new());
-    while jobs.recv_many(&mut ready, PACK_ENTRIES).await > 0 {
-        let mut chunks = Vec::with_capacity(ready.len() * 2);
-        for (payload, reply) in ready.drain(..) {
-            next = next.wrapping_add(1);
-            waiting.lock().unwrap().insert(next, reply);
-            push_frame(&mut chunks, next, payload);
-        }
-        if send.write_all_chunks(&mut chunks).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Reads frames and answers them through a queue, as a node does whose answers come in any order.
 async fn serve_stream(mut send: SendStream, receive: RecvStream) {
     let (replies, mut ready) = mpsc::channel(1 << 16);
@@ -274,7 +215,7 @@ async fn serve_stream(mut send: SendStream, receive: RecvStream) {
     };
     let writing = async move {
         let mut some = Vec::new();
-        while ready.recv_many(&mut some, PACK_ENTRIES).await > 0 {
+        while ready.recv_many(&mut some, BATCH).await > 0 {
             let mut chunks = Vec::with_capacity(some.len() * 2);
             for (id, payload) in some.drain(..) {
                 push_frame(&mut chunks, id, payload);
