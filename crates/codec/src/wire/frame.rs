@@ -7,6 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::WireError;
+use super::header::{Call, Done};
+use super::quick;
 use super::reader::FrameLimits;
 use crate::DecodeLimits;
 use crate::msgpack;
@@ -349,6 +351,24 @@ pub struct FrameHead {
 }
 
 impl FrameHead {
+    /// Reads the header of a call.
+    ///
+    /// # Errors
+    ///
+    /// As [`header`](Self::header).
+    pub fn call(&self) -> Result<Call, WireError> {
+        quick::call(&self.header).map_or_else(|| self.header(), Ok)
+    }
+
+    /// Reads the header of a successful outcome.
+    ///
+    /// # Errors
+    ///
+    /// As [`header`](Self::header).
+    pub fn done(&self) -> Result<Done, WireError> {
+        quick::done(&self.header).map_or_else(|| self.header(), Ok)
+    }
+
     /// Reads the header. Fields that the type does not have are passed over.
     ///
     /// # Errors
@@ -364,7 +384,7 @@ impl FrameHead {
 }
 
 /// A header is a flat map; what a later version adds may be a little deeper.
-const HEADER_LIMITS: DecodeLimits = DecodeLimits {
+pub(super) const HEADER_LIMITS: DecodeLimits = DecodeLimits {
     max_bytes: MAX_HEADER_BYTES,
     max_depth: 8,
     max_elements: MAX_HEADER_BYTES,

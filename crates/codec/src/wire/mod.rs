@@ -42,6 +42,7 @@ mod code;
 mod error;
 mod frame;
 mod header;
+mod quick;
 mod reader;
 
 pub use code::ResetCode;

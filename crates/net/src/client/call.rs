@@ -95,7 +95,7 @@ impl Talk {
     pub(crate) async fn answer(&mut self, head: &FrameHead) -> Result<Answer, CallError> {
         match head.kind {
             FrameKind::Done => {
-                let done = head.header::<Done>().map_err(unreadable)?;
+                let done = head.done().map_err(unreadable)?;
                 let body = self.body(head).await?;
                 Ok(Answer { done, body })
             }

@@ -19,6 +19,7 @@ mod slot;
 mod waking;
 mod way;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,7 +230,8 @@ impl Client {
         let link = self.link_for(&prepared.call.route, time).await?;
         let limits = (&self.inner.frames, &self.inner.decode);
         convert::put_options(&mut prepared.call, &time.on(options), Instant::now());
-        let calling = link.call(&prepared.call, &prepared.envelope, limits, Room::Wait);
+        // In its place from the beginning: it is large to be moved.
+        let calling = pin!(link.call(&prepared.call, &prepared.envelope, limits, Room::Wait));
         let outcome = within(time.deadline, calling).await;
         if outcome.as_ref().is_err_and(CallError::is_retryable) {
             self.inner.links.turn_away_from(&link);

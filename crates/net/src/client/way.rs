@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use callboard_codec::wire::{Call, Done, Fail, FrameKind, FrameLimits, LooseFrame};
+use callboard_codec::wire::{Call, Fail, FrameKind, FrameLimits, LooseFrame};
 use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
 use callboard_core::{CallError, ErrorKind, Instant};
 
@@ -98,7 +98,7 @@ fn read(received: Received, limits: &DecodeLimits) -> Result<Answer, CallError> 
     let Received { head, body } = received;
     match head.kind {
         FrameKind::Done => {
-            let done = head.header::<Done>().map_err(unreadable)?;
+            let done = head.done().map_err(unreadable)?;
             let mut decoder = EnvelopeDecoder::new(limits);
             body.into_iter().try_for_each(|piece| decoder.push(piece)).map_err(unreadable)?;
             Ok(Answer { done, body: decoder })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use callboard_codec::wire::{Call, FrameHead, FrameKind, FramePart, Load};
+use callboard_codec::wire::{FrameHead, FrameKind, FramePart, Load};
 use callboard_core::{CallError, Instant};
 use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -212,7 +212,7 @@ impl Exchange<'_> {
     }
 
     fn begin(&mut self, head: &FrameHead) -> Result<(), Fault> {
-        let call: Call = head.header()?;
+        let call = head.call()?;
         if self.running.len() + self.writing.outcomes() >= MAX_PACK_ENTRIES {
             return Err(StreamRefusal::TooManyEntries.into());
         }

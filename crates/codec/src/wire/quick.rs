@@ -1,0 +1,247 @@
+//! Headers of calls and outcomes, read without serde where they are as this side writes them.
+//!
+//! Each call has one of either, and to read them with serde was a tenth of its instructions. Whatever is not expected here, such as a
+//! field of a later version, is left to serde, which reads all there is or says what is wrong. What is read here is what serde would read.
+
+use super::header::{Call, Done, Load, MAX_STAGES, Times};
+
+/// A call's header.
+pub(super) fn call(bytes: &[u8]) -> Option<Call> {
+    let mut call = Call::default();
+    whole(bytes, |reader| {
+        reader.fields(|name, value| {
+            match name {
+                b"route" => call.route = value.text()?.to_owned(),
+                b"stages" => call.stages = value.texts()?,
+                b"function" => call.function = value.flag()?,
+                b"millis_left" => call.millis_left = value.number()?,
+                b"priority" => call.priority = value.number()?,
+                b"session" => call.session = value.number()?,
+                b"credit" => call.credit = value.number()?,
+                b"first_item_millis" => call.first_item_millis = value.number()?,
+                b"traceparent" => call.traceparent = value.text()?.to_owned(),
+                b"last" => call.last = value.flag()?,
+                _ => return None,
+            }
+            Some(())
+        })
+    })?;
+    Some(call)
+}
+
+/// The header of a successful outcome.
+pub(super) fn done(bytes: &[u8]) -> Option<Done> {
+    let mut done = Done::default();
+    whole(bytes, |reader| {
+        reader.fields(|name, value| {
+            match name {
+                b"stages" => done.stages = value.number()?,
+                b"times" => done.times = times(value)?,
+                b"load" => done.load = load(value)?,
+                _ => return None,
+            }
+            Some(())
+        })
+    })?;
+    Some(done)
+}
+
+fn times(reader: &mut Reader<'_>) -> Option<Times> {
+    let mut times = Times::default();
+    reader.fields(|name, value| {
+        match name {
+            b"queue" => times.queue = value.number()?,
+            b"batch" => times.batch = value.number()?,
+            b"compute" => times.compute = value.number()?,
+            _ => return None,
+        }
+        Some(())
+    })?;
+    Some(times)
+}
+
+fn load(reader: &mut Reader<'_>) -> Option<Load> {
+    let mut load = Load::default();
+    reader.fields(|name, value| {
+        match name {
+            b"in_flight" => load.in_flight = value.number()?,
+            b"queued" => load.queued = value.number()?,
+            _ => return None,
+        }
+        Some(())
+    })?;
+    Some(load)
+}
+
+/// Reads something that is all there is.
+fn whole(bytes: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Option<()>) -> Option<()> {
+    let mut reader = Reader { bytes };
+    read(&mut reader)?;
+    reader.bytes.is_empty().then_some(())
+}
+
+/// What is left of a header.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A map of at most fifteen fields, none of which comes twice.
+    fn fields(&mut self, mut field: impl FnMut(&'a [u8], &mut Self) -> Option<()>) -> Option<()> {
+        let count = self.byte()?.checked_sub(0x80).filter(|count| *count < 16)?;
+        let mut names = [&[][..]; 15];
+        for place in 0..usize::from(count) {
+            let name = self.text()?.as_bytes();
+            if names[..place].contains(&name) {
+                return None;
+            }
+            names[place] = name;
+            field(name, self)?;
+        }
+        Some(())
+    }
+
+    fn number<N: TryFrom<u64>>(&mut self) -> Option<N> {
+        let number = match self.byte()? {
+            small @ ..0x80 => small.into(),
+            0xcc => self.byte()?.into(),
+            0xcd => u16::from_be_bytes(self.array()?).into(),
+            0xce => u32::from_be_bytes(self.array()?).into(),
+            0xcf => u64::from_be_bytes(self.array()?),
+            _ => return None,
+        };
+        number.try_into().ok()
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.byte()? {
+            0xc2 => Some(false),
+            0xc3 => Some(true),
+            _ => None,
+        }
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let length = match self.byte()? {
+            short @ 0xa0..0xc0 => usize::from(short - 0xa0),
+            0xd9 => self.byte()?.into(),
+            _ => return None,
+        };
+        std::str::from_utf8(self.take(length)?).ok()
+    }
+
+    fn texts(&mut self) -> Option<Vec<String>> {
+        let count = self.byte()?.checked_sub(0x90).filter(|count| *count < 16)?;
+        (0..count).map(|_| self.text().map(str::to_owned)).collect()
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.bytes.split_first_chunk()?;
+        self.bytes = rest;
+        Some(*array)
+    }
+
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(count)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+}
+
+// As many texts as fit into the marker of a list are within what a call may name.
+const _: () = assert!(MAX_STAGES >= 15);
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+
+    use super::super::frame::HEADER_LIMITS;
+    use super::*;
+    use crate::msgpack;
+
+    fn written(header: &impl Serialize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        msgpack::append(&mut bytes, header).unwrap();
+        bytes
+    }
+
+    fn by_serde<H: DeserializeOwned>(bytes: &[u8]) -> Option<H> {
+        msgpack::from_bytes(&Bytes::copy_from_slice(bytes), &HEADER_LIMITS).ok()
+    }
+
+    fn calls() -> impl Strategy<Value = Call> {
+        let texts = (".{0,40}", prop::collection::vec(".{0,9}", 0..4), ".{0,60}");
+        let numbers = (any::<u64>(), any::<u8>(), any::<u64>(), any::<u32>(), any::<u64>());
+        (texts, numbers, any::<[bool; 2]>()).prop_map(|(texts, numbers, [function, last])| {
+            let ((route, stages, traceparent), (millis_left, priority, session, credit, first_item_millis)) =
+                (texts, numbers);
+            Call {
+                route,
+                stages,
+                function,
+                millis_left,
+                priority,
+                session,
+                credit,
+                first_item_millis,
+                traceparent,
+                last,
+            }
+        })
+    }
+
+    fn outcomes() -> impl Strategy<Value = Done> {
+        any::<(u32, u64, u64, u64, u32, u32)>().prop_map(|(stages, queue, batch, compute, in_flight, queued)| Done {
+            stages,
+            times: Times { queue, batch, compute },
+            load: Load { in_flight, queued },
+        })
+    }
+
+    /// Whatever is read here, serde reads the same.
+    fn agree(bytes: &[u8]) {
+        if let Some(read) = call(bytes) {
+            assert_eq!(by_serde::<Call>(bytes), Some(read));
+        }
+        if let Some(read) = done(bytes) {
+            assert_eq!(by_serde::<Done>(bytes), Some(read));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_this_side_writes_is_read(header in calls(), outcome in outcomes()) {
+            prop_assert_eq!(call(&written(&header)), Some(header));
+            prop_assert_eq!(done(&written(&outcome)), Some(outcome));
+        }
+
+        #[test]
+        fn what_is_read_is_what_serde_reads(header in calls(), outcome in outcomes(), at in any::<prop::sample::Index>(), byte: u8) {
+            for mut bytes in [written(&header), written(&outcome)] {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+                agree(&bytes);
+                agree(&bytes[..at]);
+                bytes.insert(at, byte);
+                agree(&bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_expected_is_left_to_serde() {
+        let unknown = written(&std::collections::BTreeMap::from([("route", "/a"), ("tenant", "b")]));
+        assert_eq!(call(&unknown), None);
+        assert_eq!(by_serde::<Call>(&unknown).unwrap().route, "/a");
+        // A field that comes twice is an error there.
+        let twice = [b"\x82\xa4last\xc3\xa4last\xc2".as_slice(), b"\x82\xa5route\xa0\xa5route\xa0"];
+        assert!(twice.iter().all(|bytes| call(bytes).is_none() && by_serde::<Call>(bytes).is_none()));
+    }
+}
