@@ -199,9 +199,9 @@ fn nodes_are_named_as_hosts_with_ports_and_not_too_many() {
     }
 }
 
-/// A stage of which the two nodes run different revisions, told by its labels.
-fn labels(revision: u32, names: &str) -> std::path::PathBuf {
-    let split = "split = { 1 = 3, 2 = 1 }";
+/// A stage of which nodes run different revisions, told by its labels, with so many parts of all calls for each of both.
+pub(crate) fn labels(revision: u32, names: &str, parts: [u32; 2]) -> std::path::PathBuf {
+    let split = format!("split = {{ 1 = {}, 2 = {} }}", parts[0], parts[1]);
     let stage = format!("name = \"name\"\nkind = \"labels\"\nnames = {names}\nrevision = {revision}\n{split}");
     directory_with(&format!("[[stage]]\n{stage}\n[[route]]\npath = \"/name\"\nstages = \"name\"\n"))
 }
@@ -215,9 +215,9 @@ fn divided() -> [Server; 2] {
         command.arg(file).env("XDG_STATE_HOME", &state);
         Server::start(command)
     };
-    let mut new = start(&labels(2, r#"["new", "other"]"#), &["--quic", "127.0.0.1:0"]);
+    let mut new = start(&labels(2, r#"["new", "other"]"#, [3, 1]), &["--quic", "127.0.0.1:0"]);
     let address = new.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
-    let mut old = start(&labels(1, r#"["old", "other"]"#), &["--join", &address]);
+    let mut old = start(&labels(1, r#"["old", "other"]"#, [3, 1]), &["--join", &address]);
     old.wait_for("linked");
     [old, new]
 }

@@ -3,9 +3,15 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
-use crate::support::{Answer, Server, run};
+use callboard::net::Identity;
+use callboard::{Caller, Client};
+
+use crate::quic::labels;
+use crate::support::{Answer, PATIENCE, Server, callboard, directory, run};
 
 /// A request of which only the first half has been sent; the server has begun to read it.
 struct HalfSent {
@@ -190,4 +196,72 @@ fn the_first_signal_behind_a_wish_to_drain_asks_for_the_same_and_the_next_one_in
     assert_eq!(server.wait(), Some(1), "{:#?}", server.said);
     assert_eq!(server.said.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
     drop(half);
+}
+
+/// What a node counts under this name, over all labels.
+fn counted(server: &Server, name: &str) -> f64 {
+    let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
+    let lines = metrics.lines().filter(|line| line.starts_with(name) && !line.starts_with('#'));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// Two nodes, one of which has joined the other, and each runs the stage in a revision of its own: half of the calls that come to either
+/// run on the other one. Calls over QUIC are in hand all the time when one is told to end: those that it has of callers, those that it
+/// has of its peer, and those of its own that its peer has.
+#[test]
+fn a_node_that_ends_under_calls_over_quic_fails_none_here_or_there() {
+    let state = directory();
+    let start = |revision: u32, words: &[&str]| {
+        let mut command =
+            callboard(["serve", "--log", "callboard_net=info", "--http", "127.0.0.1:0"].iter().chain(words));
+        command.arg(labels(revision, r#"["one", "other"]"#, [1, 1])).env("XDG_STATE_HOME", &state);
+        let mut server = Server::start(command);
+        let address = server.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+        (server, address)
+    };
+    let (mut first, left) = start(2, &["--quic", "127.0.0.1:0"]);
+    let (mut second, right) = start(1, &["--quic", "127.0.0.1:0", "--join", &left]);
+    second.wait_for("linked");
+    first.wait_for("linked");
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let identity = Identity::development_in(&state.join("callboard/development")).unwrap();
+    let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let calling: Vec<_> = (0..8)
+        .map(|_| {
+            let (over, done, identity) = (Arc::clone(&over), Arc::clone(&done), identity.clone());
+            let url = format!("quic://{left},{right}");
+            runtime.spawn(async move {
+                let client = Client::builder().identity(identity).start_up_wait(PATIENCE).connect(&url).await.unwrap();
+                while !over.load(Ordering::SeqCst) {
+                    let told = client.call::<_, serde_json::Value>("/name", [0.9_f32, 0.1]).await;
+                    let told = told.unwrap_or_else(|error| panic!("{error}"));
+                    assert_eq!(told["label"], "one", "{told}");
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    let wait_for = |what: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !what() {
+            let failed = calling.iter().any(tokio::task::JoinHandle::is_finished);
+            assert!(!failed && begun.elapsed() < PATIENCE, "a call has failed, or none comes");
+        }
+    };
+    wait_for(&|| {
+        counted(&first, "callboard_requests_total") >= 50.0 && counted(&second, "callboard_net_streams_total") >= 20.0
+    });
+    first.signal("TERM");
+    assert_eq!(first.wait(), Some(0), "{:#?}", first.said);
+    assert_eq!(first.said.last().map(String::as_str), Some("stopped"));
+    // The one that is left has all of them now.
+    let so_far = done.load(Ordering::SeqCst);
+    wait_for(&|| done.load(Ordering::SeqCst) >= so_far + 100);
+    over.store(true, Ordering::SeqCst);
+    for caller in calling {
+        runtime.block_on(caller).unwrap();
+    }
+    second.signal("TERM");
+    assert_eq!(second.wait(), Some(0), "{:#?}", second.said);
 }

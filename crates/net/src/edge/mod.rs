@@ -281,6 +281,13 @@ impl Edge {
         self.serving.connections.lock().len()
     }
 
+    /// What closes every connection that is open, without a word to anybody.
+    #[cfg(feature = "testing")]
+    pub(crate) fn cutter(&self) -> impl Fn() + Send + Sync + 'static {
+        let serving = Arc::clone(&self.serving);
+        move || serving.connections.lock().iter().for_each(|open| open.connection.close(code(ResetCode::Done), b"cut"))
+    }
+
     /// Streams that are being answered.
     #[must_use]
     pub fn streams(&self) -> usize {

@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 pub use self::faults::{Bytes as BytesByAddress, Faults, Met, Weather};
 use crate::client::Client;
 use crate::cluster::Cluster;
+use crate::edge::Edge;
 use crate::endpoint::{BindError, Transport, Tuning};
 use crate::identity::{
     Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, NODE_NAME, Role, Validity,
@@ -251,6 +252,11 @@ impl RawStream {
         let body = self.0.1.short_body(&head).await.map_err(|_| None)?;
         Ok((head, body))
     }
+}
+
+/// What closes every connection that an edge has, as often as it is called: a node that is lost with each call.
+pub fn cutter(edge: &Edge) -> impl Fn() + Send + Sync + 'static {
+    edge.cutter()
 }
 
 /// How many calls of a client wait to be sent, and how many streams it has open for calls.

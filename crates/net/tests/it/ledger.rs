@@ -13,9 +13,59 @@ use std::time::{Duration, SystemTime};
 
 use callboard_core::{CallError, Contract, ErrorKind, Failure};
 use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// A call of a test: its number, and when it is late, in microseconds since 1970, because a worker may be another process.
-pub(crate) type Work = (u64, u64);
+/// What each call carries, and each answer.
+const PAYLOAD_BYTES: usize = 1_000;
+
+/// A call of a test, and its answer: a kilobyte with a number and a checksum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Work {
+    pub(crate) id: u64,
+    /// When it is late, in microseconds since 1970, because a worker may be another process.
+    due: u64,
+    payload: String,
+    checksum: u64,
+}
+
+impl Work {
+    pub(crate) fn new(id: u64, due: u64) -> Self {
+        let payload = format!("{id:020}").repeat(PAYLOAD_BYTES / 20);
+        Self { id, due, checksum: checksum(&payload), payload }
+    }
+
+    /// One that has all the time there is.
+    pub(crate) fn whenever(id: u64) -> Self {
+        Self::new(id, u64::MAX)
+    }
+
+    /// The answer to it: as much again, of what was read.
+    ///
+    /// # Errors
+    ///
+    /// When it is not what was sent.
+    pub(crate) fn answered(&self) -> Result<Self, Failure> {
+        match self.is_whole() {
+            true => Ok(self.clone()),
+            false => Err(Failure::invalid_input(format!("call {} has come damaged", self.id))),
+        }
+    }
+
+    /// Whose answer it is; nobody's, if it is not as it was given.
+    pub(crate) fn told(&self) -> u64 {
+        if self.is_whole() { self.id } else { u64::MAX }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.payload.len() == PAYLOAD_BYTES && checksum(&self.payload) == self.checksum
+    }
+}
+
+/// FNV-1a.
+fn checksum(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
 
 /// The time in those microseconds.
 pub(crate) fn micros_now() -> u64 {
@@ -44,8 +94,8 @@ impl Book {
         Self::Memory(Arc::default())
     }
 
-    pub(crate) fn begin(&self, (id, due): Work, worker: u64) -> Result<(), Failure> {
-        let started = micros_now();
+    pub(crate) fn begin(&self, work: &Work, worker: u64) -> Result<(), Failure> {
+        let (&Work { id, due, .. }, started) = (work, micros_now());
         match self {
             Self::Memory(book) => book.lock().push(Execution { id, started, due, worker }),
             Self::File(path) => {

@@ -20,6 +20,7 @@ mod promises;
 mod refusals;
 mod renewals;
 mod routing;
+mod spinning;
 mod stage_streams;
 mod stages;
 mod streams;

@@ -204,7 +204,7 @@ impl Gateway {
     pub(crate) async fn start(directory: &Path, workers: &[&Worker]) -> Self {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let edge = Edge::bind(common::loopback(), identity, common::patient()).unwrap();
-        let node = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work")).start().await.unwrap();
+        let node = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work")).start().await.unwrap();
         edge.open(node.client());
         let cluster = Cluster::start(
             &edge,
@@ -223,8 +223,8 @@ impl Gateway {
             let client = client.clone();
             async move {
                 let options = CallOptions::new().with_timeout(Instant::now().into(), LONG);
-                let work: Work = (id, u64::MAX);
-                (id, client.call_with::<_, u64>("/run", work, options).await.map_err(|error| error.kind()))
+                let outcome = client.call_with::<_, Work>("/run", Work::whenever(id), options).await;
+                (id, outcome.map(|answer| answer.told()).map_err(|error| error.kind()))
             }
         });
         let mut calls = std::pin::pin!(calls.buffer_unordered(AT_ONCE));

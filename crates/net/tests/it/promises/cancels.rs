@@ -70,9 +70,9 @@ impl Patience {
 }
 
 /// Its outcome; none: it was given up.
-async fn call(client: LocalClient, id: u64, patience: Patience) -> (u64, Option<Result<u64, CallError>>) {
+async fn call(client: LocalClient, id: u64, patience: Patience) -> (u64, Option<Result<Work, CallError>>) {
     tokio::select! {
-        outcome = client.call::<Work, u64>("/run", (id, u64::MAX)) => (id, Some(outcome)),
+        outcome = client.call::<Work, Work>("/run", Work::whenever(id)) => (id, Some(outcome)),
         () = patience.is_over() => (id, None),
     }
 }
@@ -91,9 +91,9 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
         move |work: Arc<Work>| {
             let ran = ran.clone();
             async move {
-                ran.begin(work.0);
+                ran.begin(work.id);
                 tokio::time::sleep(Duration::from_millis(2)).await;
-                Ok(work.0)
+                work.answered()
             }
         }
     });
@@ -108,7 +108,7 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
         }
         match calls.join_next().await.unwrap().unwrap() {
             (id, Some(outcome)) => {
-                assert_eq!(outcome.unwrap(), id);
+                assert_eq!(outcome.unwrap().told(), id);
                 assert!(ran.has(id), "call {id} is said to be done, and never ran");
             }
             (_, None) => given_up += 1,
@@ -135,7 +135,7 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     let mut again = JoinSet::new();
     for id in made..made + AT_ONCE as u64 {
         let client = client.clone();
-        again.spawn(async move { client.call::<Work, u64>("/run", (id, u64::MAX)).await });
+        again.spawn(async move { client.call::<Work, Work>("/run", Work::whenever(id)).await });
     }
     let all = tokio::time::timeout(LONG, again.join_all()).await.unwrap();
     assert!(all.iter().all(Result::is_ok), "{all:?}");
@@ -170,7 +170,7 @@ async fn giving_up_reaches_a_running_worker_on_a_peer() {
         async move {
             let _notes = notes;
             let _ = begun.send(());
-            std::future::pending::<Result<u64, Failure>>().await
+            std::future::pending::<Result<Work, Failure>>().await
         }
     });
     let (gateway, workers) = cluster(vec![App::new().route("/work", endless)]).await;
@@ -178,7 +178,7 @@ async fn giving_up_reaches_a_running_worker_on_a_peer() {
     let mut took = Vec::new();
     for id in 0..count {
         let client = client.clone();
-        let call = tokio::spawn(async move { client.call::<Work, u64>("/run", (id, u64::MAX)).await });
+        let call = tokio::spawn(async move { client.call::<Work, Work>("/run", Work::whenever(id)).await });
         runs.recv().await.unwrap();
         let given_up = Instant::now();
         call.abort();

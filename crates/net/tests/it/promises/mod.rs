@@ -69,9 +69,9 @@ impl Scale {
     }
 
     /// What a deadline may be overrun by: a clock's reading on a quiet machine. What a busy one does between two lines of the worker's code
-    /// is no promise of ours; there the simulation of core holds it, in time of its own.
+    /// is no promise of ours; but what waits in a queue or a socket of the short forms would be later by more than that.
     pub(crate) fn lateness(&self) -> Duration {
-        if self.is_full { Duration::from_millis(5) } else { Duration::from_secs(3600) }
+        if self.is_full { Duration::from_millis(5) } else { Duration::from_secs(2) }
     }
 
     /// How late the latest of these began.
@@ -113,10 +113,11 @@ impl Offer {
         quantile(self.done().map(|call| call.took).collect(), 0.99)
     }
 
-    /// Calls that were done, of those that were offered between these times.
-    pub(crate) fn goodput(&self, from: Duration, to: Duration) -> f64 {
+    /// Calls that were done in this time, of those that were offered between these.
+    pub(crate) fn goodput(&self, from: Duration, to: Duration, time: Duration) -> f64 {
         let within: Vec<_> = self.calls.iter().filter(|call| (from..to).contains(&call.at)).collect();
-        within.iter().filter(|call| call.outcome.is_ok()).count() as f64 / within.len().max(1) as f64
+        let good = within.iter().filter(|call| call.outcome.is_ok() && call.took <= time);
+        good.count() as f64 / within.len().max(1) as f64
     }
 }
 
@@ -143,9 +144,9 @@ pub(crate) async fn offer(
         calls.spawn(async move {
             let begun = Instant::now();
             let options = CallOptions::new().with_timeout(begun.into(), timeout);
-            let work: Work = (id, micros_now() + timeout.as_micros() as u64);
-            let outcome = client.call_with::<Work, u64>("/run", work, options).await;
-            Offered { id, at: begun - start, took: begun.elapsed(), outcome }
+            let work = Work::new(id, micros_now() + timeout.as_micros() as u64);
+            let outcome = client.call_with::<Work, Work>("/run", work, options).await;
+            Offered { id, at: begun - start, took: begun.elapsed(), outcome: outcome.map(|answer| answer.told()) }
         });
     }
     let mut offer = Offer::default();
@@ -157,15 +158,15 @@ pub(crate) async fn offer(
     offer
 }
 
-/// Five milliseconds and a checksum: the worker of all that say nothing else.
-pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, u64> {
+/// So many milliseconds, five mostly, and a checksum of what has come: the worker of all that say nothing else.
+pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, Work> {
     let book = book.clone();
     Stage::each_async("work", move |work: Arc<Work>| {
         let book = book.clone();
         async move {
-            book.begin(*work, worker)?;
+            book.begin(&work, worker)?;
             tokio::time::sleep(takes).await;
-            Ok(work.0)
+            work.answered()
         }
     })
 }
@@ -177,7 +178,7 @@ pub(crate) async fn cluster(workers: Vec<App>) -> (Member, Vec<Served>) {
         served.push(Served::start(app).await);
     }
     let edges: Vec<_> = served.iter().map(|worker| &worker.edge).collect();
-    let app = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work"));
+    let app = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work"));
     let gateway = Member::start(app, &edges).await;
     gateway.is_linked_to(served.len()).await;
     gateway.sees("work").await;

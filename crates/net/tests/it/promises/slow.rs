@@ -1,10 +1,11 @@
 //! A slow node does not drag the others down, and retries do not become a load of their own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, Contract, Limits, Stage};
+use callboard_core::{App, Contract, Failure, Limits, Stage};
+use callboard_net::testing;
 
 use super::{Scale, cluster, offer, working};
 use crate::common::LONG;
@@ -16,9 +17,9 @@ fn as_slow_as(millis: &Arc<AtomicU64>, book: &Book, worker: u64) -> App {
     let work = Stage::each_async("work", move |work: Arc<Work>| {
         let (millis, book) = (Arc::clone(&millis), book.clone());
         async move {
-            book.begin(*work, worker)?;
+            book.begin(&work, worker)?;
             tokio::time::sleep(Duration::from_millis(millis.load(Ordering::SeqCst))).await;
-            Ok(work.0)
+            work.answered()
         }
     });
     App::new().route("/work", work)
@@ -102,4 +103,50 @@ async fn retries_do_not_multiply_calls_that_nobody_takes() {
     let most = sums.calls as f64 * 1.2 + seconds * 10.0;
     scale.at_most(&format!("retries: upstream calls for {}", sums.calls), upstream as f64, most, "calls");
     assert!(upstream > sums.calls as u64 && upstream as f64 <= most, "{upstream} for {}", sums.calls);
+}
+
+/// Cuts all connections of one worker, once it is known how.
+type Cutter = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
+
+/// Workers that are lost with each call that they begin, which may be run again each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retries_do_not_multiply_calls_that_are_lost_with_whoever_takes_them() {
+    let scale = Scale::of(300, 5);
+    let book = Book::in_memory();
+    let cutters: [Cutter; 3] = Default::default();
+    let lost = |worker: usize| {
+        let (book, cutter) = (book.clone(), Arc::clone(&cutters[worker]));
+        let stage = Stage::each_async("work", move |work: Arc<Work>| {
+            let (book, cutter) = (book.clone(), Arc::clone(&cutter));
+            async move {
+                book.begin(&work, worker as u64)?;
+                cutter.get().expect("it is set before the first call")();
+                std::future::pending::<Result<Work, Failure>>().await
+            }
+        });
+        App::new().route("/work", stage.concurrency(64).idempotent())
+    };
+    let (gateway, workers) = cluster((0..3).map(lost).collect()).await;
+    for (cutter, worker) in cutters.iter().zip(&workers) {
+        assert!(cutter.set(Box::new(testing::cutter(&worker.edge))).is_ok());
+    }
+    let client = gateway.served.node.client();
+    let begun = Instant::now();
+    let offer = offer(&client, scale.rate, scale.lasting, |_| LONG).await;
+    let seconds = begun.elapsed().as_secs_f64().ceil() + 10.0;
+    let executions = book.executions();
+    let sums = offer.ledger.check(offer.count(), &executions, Contract::Idempotent, Duration::ZERO);
+    // Each is told that it may have run, or that no worker was there.
+    assert_eq!(sums.done, 0, "{sums:?}");
+    assert!(sums.failed > 0, "{sums:?}");
+    let told = gateway.served.edge.metrics();
+    let start = "callboard_net_peers_asked_total{heard=\"lost\"} ";
+    let asked: f64 = told.lines().find_map(|line| line.strip_prefix(start)).expect(start).parse().unwrap();
+    println!("retries: {sums:?}, begun {} times, lost {asked} times", executions.len());
+    // Who was lost once stays one that may have run, whatever is said after that: what is beyond these was asked for again.
+    let (again, most) = (asked - sums.failed as f64, sums.calls as f64 * 0.2 + seconds * 10.0);
+    scale.at_most(&format!("retries: of {} that were lost, run again", sums.failed), again, most, "calls");
+    assert!((0.0..=most).contains(&again), "{again} of {}", sums.failed);
+    assert!(executions.len() as f64 <= sums.calls as f64 + most, "{} begun", executions.len());
+    gateway.served.comes_to_rest().await;
 }

@@ -42,7 +42,7 @@ impl Sea {
             workers.push(Served::start_with(App::new().route("/work", work), config(worker as usize + 1)).await);
         }
         let edge = Edge::bind(loopback(), IDENTITY.clone(), config(0)).unwrap();
-        let app = App::new().route("/run", Pipeline::<Work, u64>::elsewhere("work"));
+        let app = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work"));
         let node = app.start().await.unwrap();
         edge.open(node.client());
         let cluster = Cluster::start(
@@ -131,7 +131,7 @@ async fn until_used(sea: &Sea, from: usize) {
     let client = sea.gateway.node.client();
     let using = async {
         while !sea.book.executions()[from..].iter().any(|execution| execution.worker == 0) {
-            let _ = client.call::<Work, u64>("/run", (u64::MAX, u64::MAX)).await;
+            let _ = client.call::<Work, Work>("/run", Work::whenever(u64::MAX)).await;
         }
     };
     tokio::time::timeout(LONG, using).await.expect("the worker behind the cut is used again");

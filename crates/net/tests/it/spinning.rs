@@ -1,0 +1,68 @@
+//! User code that lets go of no thread: connections are kept alive by one that it never has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{App, CallOptions, Caller, Failure, Instant, Node, Stage};
+use callboard_net::{Client, Edge, NetConfig};
+
+use crate::common::{IDENTITY, LONG, loopback, until};
+use crate::lab::total;
+
+/// Threads of the node's runtime, all of which are taken.
+const THREADS: usize = 2;
+
+/// A stage that keeps whatever thread it is run on, until it is told to let go.
+fn spinning(let_go: &Arc<AtomicBool>, begun: &Arc<AtomicUsize>) -> Stage<u64, u64> {
+    let (let_go, begun) = (Arc::clone(let_go), Arc::clone(begun));
+    Stage::each_async("spin", move |number: Arc<u64>| {
+        let (let_go, begun) = (Arc::clone(&let_go), Arc::clone(&begun));
+        async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            while !let_go.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            Ok::<u64, Failure>(*number)
+        }
+    })
+}
+
+/// Every thread of the runtime on which the node and its edge were started computes, for longer than the silence after which a peer is
+/// given up. Nothing of the node moves then but its connections: they are as they were, and the calls that were in hand are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_outlasts_user_code_that_takes_every_thread() {
+    let (let_go, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let of_node = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build().unwrap();
+    let starting = of_node.spawn({
+        let stage = spinning(&let_go, &begun).concurrency(THREADS as u32).replicas(THREADS);
+        async move {
+            // As it is by default: three seconds of silence end a connection.
+            let edge = Edge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
+            let node: Node = App::new().route("/spin", stage).start().await.unwrap();
+            edge.open(node.client());
+            (edge, node)
+        }
+    });
+    let (edge, _node) = starting.await.unwrap();
+    let builder = Client::builder().identity(IDENTITY.clone()).connect_timeout(LONG).start_up_wait(LONG);
+    let client = builder.connect(&format!("quic://{}", edge.address())).await.unwrap();
+    let calls: Vec<_> = (0..THREADS as u64)
+        .map(|number| {
+            let client = client.clone();
+            let options = CallOptions::new().with_timeout(Instant::now(), LONG);
+            tokio::spawn(async move { client.call_with::<u64, u64>("/spin", number, options).await })
+        })
+        .collect();
+    until(|| begun.load(Ordering::SeqCst) == THREADS).await;
+    // The time itself is what is tried here.
+    tokio::time::sleep(NetConfig::default().tuning.idle_timeout + Duration::from_secs(2)).await;
+    assert!(calls.iter().all(|call| !call.is_finished()), "nothing was lost, and nothing else can have been said");
+    let_go.store(true, Ordering::SeqCst);
+    for (number, call) in (0..).zip(calls) {
+        assert_eq!(call.await.unwrap().unwrap(), number);
+    }
+    assert_eq!((total(&edge, "connections_accepted"), edge.connections()), (1, 1), "the one that there was");
+    drop(client);
+    of_node.shutdown_background();
+}
