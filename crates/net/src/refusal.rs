@@ -33,7 +33,7 @@ const QUOTED: usize = 64;
 const NOT_YET: &str = "not valid yet";
 
 /// Every word with which a connection is refused, and those among them that say what a hello was instead of one.
-const WORDS: [&str; 46] = [
+const WORDS: [&str; 47] = [
     "unknown_authority",
     "unknown_certificate",
     "bad_certificate",
@@ -69,6 +69,7 @@ const WORDS: [&str; 46] = [
     "handshake",
     "too_many",
     "busy",
+    "starting",
     "no_request",
     "bad_request",
     "unknown_token",
@@ -134,6 +135,7 @@ pub(crate) fn advice(word: &str) -> &'static str {
              until the connections of the earlier process are gone (the idle timeout, 3 s)"
         }
         "too_many" | "busy" => "it has as many connections as it takes: try again later",
+        "starting" => "its stages are not up yet: wait for it, or call another node",
         "revoked_certificate" => "the certificate was taken back: join again with a new token",
         _ => "",
     }

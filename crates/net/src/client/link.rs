@@ -362,7 +362,7 @@ fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
                 }
                 Some(ResetCode::Refused) => refused(explained(&reason)),
                 Some(ResetCode::StaleGeneration) => LinkFault::Stale { address },
-                _ => LinkFault::Absent { address, reason: format!("closed: {reason}") },
+                _ => LinkFault::Absent { address, reason: format!("closed: {}", explained(&reason)) },
             }
         }
         error => LinkFault::Absent { address, reason: error.to_string() },

@@ -27,6 +27,9 @@ const OLDEST_VERSION: u8 = 1;
 /// The clock of the system may be set: whether a certificate is over is looked at again this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
+/// The node is not there yet, and may be waited for.
+const STARTING: &str = "starting";
+
 /// Accepts until the endpoint is closed.
 pub(super) async fn accept_all(endpoint: Endpoint, serving: Arc<Serving>) {
     while let Some(arriving) = endpoint.accept().await {
@@ -83,7 +86,7 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
         Ok(Ok(None)) => {}
         Ok(Ok(Some((Greeted { hello, member, told, _control }, connection)))) => {
             let address = introduced(&hello, &connection);
-            let caller = Open::new(&connection, &member, hello.generation, address.map(|_| told));
+            let caller = Open::new(&connection, &member, hello.generation, told);
             let open = match OpenGuard::try_new(&serving, caller) {
                 Ok(open) => open,
                 Err(not_let_in) => {
@@ -162,6 +165,11 @@ async fn greet(connection: &Connection, serving: &Arc<Serving>) -> Result<Greete
     if serving.is_outlived(&member, hello.generation) {
         connection.close(code(ResetCode::StaleGeneration), open::STALE.as_bytes());
         return Err(open::STALE);
+    }
+    // A client that was welcomed takes the node for one that is there. Peers hear of its stages when they have come.
+    if serving.node().is_none() && hello.address.is_empty() {
+        connection.close(code(ResetCode::Draining), STARTING.as_bytes());
+        return Err(STARTING);
     }
     // With the welcome: its reader may begin at once.
     serving.config.tuning.let_in(connection);

@@ -181,8 +181,8 @@ struct Serving {
 }
 
 impl Edge {
-    /// Binds the socket and answers that the node is starting, until [`open`](Self::open) provides the node. Port 0
-    /// takes a free port.
+    /// Binds the socket and answers clients that the node is starting, until [`open`](Self::open) provides the node.
+    /// Port 0 takes a free port.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! What the node offers, and how its callers hear of it: all with the welcome, peers again whenever it has changed.
+//! What the node offers, and how its callers hear of it: all with the welcome, and again whenever it has changed.
 //!
-//! A peer is told by one task at a time, so that what it heard last is what holds. One that does not take it in time, or was let in while
+//! A caller is told by one task at a time, so that what it heard last is what holds. One that does not take it in time, or was let in while
 //! something changed, is told what holds at the next look. Clients are shown routes only: stages are for nodes.
 
 use std::sync::{Arc, Weak};
@@ -17,13 +17,13 @@ use crate::convert;
 use crate::identity::Role;
 use crate::stream::Outgoing;
 
-/// How soon peers hear of a stage that has come.
+/// How soon callers hear of a route or a stage that has come.
 const OFFERS_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a peer may take to hear of it. Threat: one that reads nothing.
+/// How long one of them may take to hear of it. Threat: one that reads nothing.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 
-/// What one peer was told last; locked while it is being told.
+/// What one caller was told last; locked while it is being told.
 #[derive(Clone, Debug)]
 pub(super) struct Told(Arc<Mutex<Bytes>>);
 
@@ -62,15 +62,16 @@ pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
     Payload::new(offers).to_envelope().map(callboard_codec::Envelope::into_bytes).unwrap_or_default()
 }
 
-/// Tells peers what is offered, whenever that is not what they know: looked at a few times a second, because stages come and go by many
+/// Tells callers what is offered, whenever that is not what they know: looked at a few times a second, because stages come and go by many
 /// ways.
 pub(super) async fn tell_offers(serving: Weak<Serving>) {
     loop {
         tokio::time::sleep(OFFERS_EVERY).await;
         let Some(serving) = serving.upgrade() else { return };
-        let body = offers(&serving, Role::Node);
+        let (of_nodes, of_clients) = (offers(&serving, Role::Node), offers(&serving, Role::Client));
         for open in serving.connections.lock().iter() {
-            if let Some(told) = open.told.as_ref().and_then(|told| told.to_hear(&body)) {
+            let body = if open.role == Role::Node { &of_nodes } else { &of_clients };
+            if let Some(told) = open.told.to_hear(body) {
                 tokio::spawn(say_offers(open.connection.clone(), body.clone(), told));
             }
         }

@@ -25,11 +25,11 @@ pub(super) const STALE: &str = "stale_generation";
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) connection: Connection,
-    /// What it knows of what is offered, if it is a node's, which wants to know.
-    pub(super) told: Option<Told>,
+    /// What it knows of what is offered.
+    pub(super) told: Told,
     /// Whose it is; empty under the development identity.
     name: String,
-    role: Role,
+    pub(super) role: Role,
     /// Which incarnation of a node it is of; zero where that was not said.
     generation: u64,
 }
@@ -60,10 +60,10 @@ impl NotLetIn {
 }
 
 impl Open {
-    /// `told` is what a peer knows of what is offered.
-    pub(super) fn new(connection: &Connection, member: &Member, generation: u64, told: Option<Bytes>) -> Self {
+    /// `told` is what it knows of what is offered.
+    pub(super) fn new(connection: &Connection, member: &Member, generation: u64, told: Bytes) -> Self {
         let (name, role, generation) = (member.name.clone(), member.role, compared(member, generation));
-        Self { connection: connection.clone(), told: told.map(Told::new), name, role, generation }
+        Self { connection: connection.clone(), told: Told::new(told), name, role, generation }
     }
 
     /// How it stands to another incarnation of a node; `None` where it is no other's.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, Stage, StreamStage};
+use callboard_core::{
+    App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, RouteSpec, Stage, StreamStage,
+};
 use callboard_net::{ConnectError, Edge, Trouble};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -55,14 +57,26 @@ async fn a_host_that_does_not_exist_is_not_waited_for() {
 async fn a_node_that_is_starting_says_so_and_is_waited_for() {
     let edge = Edge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
     let url = format!("quic://{}", edge.address());
-    let error = shouts(&builder().attempts(1).connect(&url).await.unwrap()).await.unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Unavailable, Trouble::NeverStarted));
-    assert!(error.message().contains("starting"), "{error}");
-    let client = builder().attempts(1_000).connect(&url).await.unwrap();
-    let calling = tokio::spawn(async move { shouts(&client).await });
-    let node = app().start().await.unwrap();
+    let error = builder().start_up_wait(Duration::ZERO).connect(&url).await.unwrap_err();
+    assert!(matches!(error, ConnectError::NobodyThere { .. }), "{error:?}");
+    assert!(error.to_string().contains("starting: its stages are not up yet"), "{error}");
+    let mut connecting = tokio::spawn(async move { builder().connect(&url).await });
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
+    assert!(early.is_err(), "there is nobody to call: {early:?}");
+    let node = counting().start().await.unwrap();
     edge.open(node.client());
-    assert_eq!(calling.await.unwrap().unwrap(), "A");
+    let client = connecting.await.unwrap().unwrap();
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+    // It is told of the routes, and of those that come.
+    assert!(client.streams("/count").await.unwrap() && !client.streams("/later").await.unwrap());
+    let later = StreamStage::each("later", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    node.add_route(RouteSpec::streaming("/later", later)).await.unwrap();
+    let hearing = async {
+        while !client.streams("/later").await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(2)).await
+        }
+    };
+    tokio::time::timeout(LONG, hearing).await.expect("it hears of it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
