@@ -27,6 +27,9 @@ use crate::stream::{Incoming, Outgoing};
 /// A list of offers is short.
 const MAX_OFFERS_BYTES: usize = 4 << 20;
 
+/// One that takes longer to read than a packet may wait. Threat: a node that says a lot, and often.
+const LONG_OFFERS_BYTES: usize = 64 << 10;
+
 /// A connection that may carry calls.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -226,7 +229,7 @@ impl Link {
         let Ok(body) = incoming.short_body(&head).await else {
             return Err(lost(&connection, "left during the greeting"));
         };
-        let offers = ArcSwap::from_pointee(read_offers(&body));
+        let offers = ArcSwap::from_pointee(read_offers_of(body).await);
         let going_away = AtomicBool::new(welcome.draining);
         let streams = Arc::default();
         let packer = Packer::spawn(transport.runtime(), connection.clone(), Arc::clone(&streams));
@@ -311,7 +314,7 @@ async fn hear_one(link: Weak<Link>, stream: RecvStream) {
     match head.kind {
         FrameKind::Goaway => link.going_away.store(true, Ordering::Release),
         FrameKind::Offers => {
-            let offers = Arc::new(read_offers(&body));
+            let offers = Arc::new(read_offers_of(body).await);
             let mut newest = link.newest_offers.lock();
             // What was said later may be here sooner.
             if newest.is_none_or(|newest| newest < number) {
@@ -330,6 +333,14 @@ struct Offers {
     list: Vec<Offer>,
     /// Of routes with a timeout of their own, which are few; by their names without the slash, as functions are called.
     timeouts: BTreeMap<String, Duration>,
+}
+
+/// Reads what it offers; a long list where packets do not wait for it.
+async fn read_offers_of(body: Bytes) -> Offers {
+    if body.len() < LONG_OFFERS_BYTES {
+        return read_offers(&body);
+    }
+    tokio::task::spawn_blocking(move || read_offers(&body)).await.unwrap_or_default()
 }
 
 /// What cannot be read offers nothing.

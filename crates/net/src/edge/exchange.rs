@@ -50,6 +50,7 @@ pub(super) async fn answer_stream(guard: StreamGuard, home: Handle, outgoing: Ou
             let Exchange { mut outgoing, incoming, .. } = exchange;
             begin_here(&home, async move {
                 if tokio::time::timeout(LAST_ACKNOWLEDGEMENT, outgoing.stopped()).await.is_err() {
+                    guard.serving.has_cut.store(true, Ordering::Release);
                     outgoing.take_back();
                 }
                 drop((outgoing, incoming, guard));
@@ -62,7 +63,8 @@ pub(super) async fn answer_stream(guard: StreamGuard, home: Handle, outgoing: Ou
         }
         Err(Fault::Refused(refusal)) => {
             serving.metrics.refuse_stream(&refusal);
-            if serving.is_draining() {
+            // Where there was no call, nobody takes one for not started that was.
+            if serving.is_draining() && exchange.said != Said::Nothing {
                 serving.has_cut.store(true, Ordering::Release);
             }
             let code = refusal.reset_code();

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
+use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{
     App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, RouteSpec, Stage, StreamStage,
 };
+use callboard_net::testing::RawPeer;
 use callboard_net::{ConnectError, Edge, Trouble};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -113,6 +115,20 @@ async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewher
     open.add_permits(1);
     assert_eq!(in_hand.await.unwrap().unwrap(), 5);
     first.edge.shutdown(LONG).await;
+}
+
+/// What came to nothing before it was a call takes nobody's promise back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rubbish_on_a_node_that_drains_does_not_change_how_it_says_goodbye() {
+    let served = Served::start(app()).await;
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    let cluster = IDENTITY.cluster().to_owned();
+    peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
+    served.edge.drain();
+    let refused = peer.exchange(vec![Bytes::from_static(b"GET / HTTP/1.1\r\nhost: a.test\r\n")]).await.unwrap_err();
+    assert_eq!(refused, Some(ResetCode::Protocol));
+    served.edge.shutdown(LONG).await;
+    assert_eq!(peer.closed().await.0, Some(ResetCode::Draining));
 }
 
 /// A route whose calls never end, and how many have begun.
