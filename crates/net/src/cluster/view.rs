@@ -1,10 +1,10 @@
 //! Which other nodes there are. Being in the view makes a node a candidate, nothing more: a call ends by its own stream.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use std::{fmt, io};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -215,7 +215,11 @@ impl Static {
         view.known.parts.lock().names = names.iter().map(|name| (name.clone(), Vec::new())).collect();
         for (at, name) in names.into_iter().enumerate() {
             let (known, away) = (Arc::downgrade(&view.known), Arc::clone(&view.known.away));
-            let looking = tokio::spawn(keep_looked_up(known, away, at, name));
+            let looking = keep_looked_up(known, away, at, name.to_string(), move || {
+                let name = name.clone();
+                async move { name.resolve(LOOK_UP_TIMEOUT).await }
+            });
+            let looking = tokio::spawn(looking);
             view.known.looking.lock().push(looking.abort_handle());
         }
         Ok(view)
@@ -227,12 +231,15 @@ fn check_count(given: usize) -> Result<(), TooManyPeers> {
 }
 
 /// Looks a name up until it has an address, and whenever somebody is away from then on.
-async fn keep_looked_up(known: Weak<Known>, away: Arc<Notify>, at: usize, name: NodeAddress) {
+async fn keep_looked_up<L>(known: Weak<Known>, away: Arc<Notify>, at: usize, name: String, look_up: impl Fn() -> L)
+where
+    L: Future<Output = io::Result<Vec<SocketAddr>>>,
+{
     let (mut pause, mut was_told) = (FIRST_PAUSE, false);
     loop {
         // Before it is looked up: who is away while it is has been looked for at an old address.
         let is_away = away.notified();
-        match name.resolve(LOOK_UP_TIMEOUT).await {
+        match look_up().await {
             Ok(found) => {
                 let Some(known) = known.upgrade() else { return };
                 if !known.change(|parts| parts.found(at, found)) {
@@ -271,7 +278,17 @@ impl ClusterView for Static {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU16, Ordering};
+
     use super::*;
+
+    impl Static {
+        fn default_with_a_name() -> Self {
+            let known = Known::default();
+            known.parts.lock().names.push(("node.example:1".parse().unwrap(), Vec::new()));
+            Self { known: Arc::new(known) }
+        }
+    }
 
     fn peer(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
@@ -341,6 +358,40 @@ mod tests {
         assert_eq!(parts.peers(), [peer(9), peer(1), peer(3), peer(4)]);
         assert!(parts.away.is_empty());
         assert!(!parts.found(0, (100..200).map(peer).collect()), "that is more than there is place for");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_has_no_address_yet_and_one_that_has_moved_are_found_by_their_name() {
+        let view = Static::default_with_a_name();
+        let asked = AtomicU16::new(0);
+        let looking =
+            keep_looked_up(Arc::downgrade(&view.known), view.known.away.clone(), 0, "node".to_owned(), || {
+                let found = match asked.fetch_add(1, Ordering::SeqCst) {
+                    0 => Err(io::ErrorKind::NotFound.into()),
+                    nth => Ok(vec![peer(nth)]),
+                };
+                std::future::ready(found)
+            });
+        let moving = async {
+            let mut views = view.watch();
+            views.wait_for(|view| view.peers == [peer(1)]).await.expect("a view");
+            // Told again and again, as whoever tries to reach it does.
+            loop {
+                view.missing(peer(1), Duration::ZERO);
+                let moved = views.wait_for(|view| view.peers == [peer(2)]);
+                if tokio::time::timeout(Duration::from_millis(50), moved).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(60), async {
+            tokio::select! {
+                () = looking => panic!("it goes on"),
+                () = moving => {}
+            }
+        });
+        found.await.expect("it was found");
+        assert_eq!(asked.into_inner(), 3, "not while all are there");
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use callboard_core::{App, Elsewhere, Node, Pipeline};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Cluster, Edge, Identity, Role, Static};
 
-use crate::common::{IDENTITY, loopback, patient, until};
+use crate::common::{IDENTITY, LONG, loopback, patient, until};
 use crate::lab::{Lab, app, counted, hello, serve_with, total};
 
 type Greeted = Result<FrameHead, (Option<ResetCode>, String)>;
@@ -37,7 +37,8 @@ async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
     until(|| lab.edge.connections() == 2).await;
     let (younger, greeted) = greet(&lab.edge, &node, 6).await;
     greeted.unwrap();
-    assert_eq!((first.closed().await, second.closed().await), (stale(), stale()));
+    let closed = tokio::time::timeout(LONG, async { (first.closed().await, second.closed().await) });
+    assert_eq!(closed.await.expect("they are closed"), (stale(), stale()));
     until(|| lab.counted("stale_generation") == 2).await;
 
     let (_, greeted) = greet(&lab.edge, &node, 5).await;
