@@ -36,8 +36,9 @@ async fn every_status_of_the_table_is_reached_and_no_other() {
     }
     assert!(of_kinds.len() >= 14, "the table is found: {of_kinds:?}");
 
-    let alone =
-        page.split("\n\n").filter(|words| words.starts_with("The HTTP edge alone") || words.starts_with("Under `/v2`"));
+    let alone = page
+        .split("\n\n")
+        .filter(|words| words.starts_with("The HTTP edge itself") || words.starts_with("Under `/v2`"));
     let alone: BTreeSet<u16> = alone.flat_map(numbers).collect();
     assert!(alone.is_superset(&[405, 406, 408, 413, 415, 431, 501].into()), "{alone:?}");
     for status in &alone {
