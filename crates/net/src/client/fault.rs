@@ -57,6 +57,7 @@ pub(super) fn read_fault(fault: &ReadFault) -> CallError {
         {
             not_started("the node has left".to_owned())
         }
+        ReadFault::Lost(ReadError::ConnectionLost(why)) => unknown(&format!("the connection was lost: {why}")),
         ReadFault::Lost(error) => unknown(&format!("the connection was lost: {error}")),
         // What came is beyond our limits, or none of ours.
         ReadFault::Wire(error) => unreadable(error),
@@ -88,4 +89,15 @@ pub(super) fn unknown(reason: &str) -> CallError {
     parts.started = true;
     parts.error_type = Some(CONNECTION_LOST.to_owned());
     parts.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_connection_says_why_it_was_lost() {
+        let lost = read_fault(&ReadFault::Lost(ReadError::ConnectionLost(ConnectionError::TimedOut)));
+        assert_eq!(lost.message(), "the call was sent, and may have run: the connection was lost: timed out");
+    }
 }
