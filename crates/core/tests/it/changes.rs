@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{
-    App, BackoffPolicy, Batch, Change, ChangeError, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node, Pipeline,
-    Replica, RouteSpec, Stage, StagePart, StageState, Worker,
+    App, BackoffPolicy, Batch, Change, ChangeError, Changed, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node,
+    Pipeline, Replica, RouteSpec, Stage, StagePart, StageState, Worker,
 };
 use tokio::task::JoinHandle;
 
@@ -302,32 +302,8 @@ fn slow_to_load(gate: &Gate) -> Stage<u64, u64> {
     })
 }
 
-#[tokio::test]
-async fn a_stage_that_a_change_builds_on_stays_although_its_last_call_leaves_meanwhile() {
-    let (calls, loading) = (Gate::default(), Gate::default());
-    let shared = gated(&calls);
-    let node = App::new().route("/a", shared.clone()).start().await.unwrap();
-    let client = node.client();
-    let call = tokio::spawn({
-        let client = client.clone();
-        async move { client.call::<u64, u64>("/a", 1).await }
-    });
-    until("the call runs", || calls.arrived() == 1).await;
-    node.remove_route("/a").await.unwrap();
-    let both = Pipeline::from(shared).then(slow_to_load(&loading));
-    let handle = node.handle();
-    let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/b", both)).await });
-    until("the other stage is being built", || loading.arrived() == 1).await;
-    calls.open();
-    assert_eq!(call.await.unwrap().unwrap(), 1);
-    until("the closed route is gone", || node.describe().routes.is_empty()).await;
-    loading.open();
-    adding.await.unwrap().unwrap();
-    assert_eq!(client.call::<u64, u64>("/b", 5).await.unwrap(), 5);
-}
-
-#[tokio::test]
-async fn a_stage_that_only_an_undone_change_would_have_kept_ends_with_it() {
+/// A change that loads a stage until it is let, and builds on another one whose route is gone and whose last call has left meanwhile.
+async fn built_on_what_only_the_change_keeps() -> (Node, Gate, JoinHandle<Result<Changed, ChangeError>>) {
     let (calls, loading) = (Gate::default(), Gate::default());
     let shared = gated(&calls);
     let node = App::new().route("/a", shared.clone()).start().await.unwrap();
@@ -342,6 +318,20 @@ async fn a_stage_that_only_an_undone_change_would_have_kept_ends_with_it() {
     calls.open();
     assert_eq!(call.await.unwrap().unwrap(), 1);
     until("the closed route is gone", || node.describe().routes.is_empty()).await;
+    (node, loading, adding)
+}
+
+#[tokio::test]
+async fn a_stage_that_a_change_builds_on_stays_although_its_last_call_leaves_meanwhile() {
+    let (node, loading, adding) = built_on_what_only_the_change_keeps().await;
+    loading.open();
+    adding.await.unwrap().unwrap();
+    assert_eq!(node.client().call::<u64, u64>("/b", 5).await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_stage_that_only_an_undone_change_would_have_kept_ends_with_it() {
+    let (node, loading, adding) = built_on_what_only_the_change_keeps().await;
     adding.abort();
     loading.open();
     until("nothing runs any more", || node.describe().stages.is_empty()).await;

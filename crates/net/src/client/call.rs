@@ -6,7 +6,6 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, frame_head};
 use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
 use callboard_core::{CallError, ErrorKind};
-use quinn::WriteError;
 
 use super::fault::{early, not_started, read_fault, unknown, unreadable};
 use super::link::Link;
@@ -81,10 +80,7 @@ impl Talk {
             }
             Err(WriteFault::Stopped(_)) => early(self.incoming.next_head().await).map(Some),
             // The node starts nothing whose body it has not read to its end.
-            Err(WriteFault::Lost(WriteError::ConnectionLost(why))) => {
-                Err(not_started(format!("the connection was lost: {why}")))
-            }
-            Err(WriteFault::Lost(error)) => Err(not_started(format!("the connection was lost: {error}"))),
+            Err(fault @ WriteFault::Lost(_)) => Err(not_started(fault.to_string())),
         }
     }
 

@@ -57,8 +57,6 @@ pub(super) fn read_fault(fault: &ReadFault) -> CallError {
         {
             not_started("the node has left".to_owned())
         }
-        ReadFault::Lost(ReadError::ConnectionLost(why)) => unknown(&format!("the connection was lost: {why}")),
-        ReadFault::Lost(error) => unknown(&format!("the connection was lost: {error}")),
         // What came is beyond our limits, or none of ours.
         ReadFault::Wire(error) => unreadable(error),
         fault => unknown(&fault.to_string()),

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use callboard_codec::wire::{FrameHead, FrameLimits, FramePart, FrameReader, ResetCode, WireError};
 use quinn::{ReadError, RecvStream};
 
+use super::why;
 use crate::endpoint::code;
 
 /// Frames as they arrive. Dropped before its end, it tells the other side that nobody reads any more.
@@ -26,7 +27,7 @@ pub(crate) enum ReadFault {
     #[error("the stream was reset")]
     Reset(Option<ResetCode>),
     /// The connection is gone.
-    #[error("the connection was lost")]
+    #[error("the connection was lost: {}", why(.0))]
     Lost(#[source] ReadError),
     /// What was read is none of ours.
     #[error(transparent)]

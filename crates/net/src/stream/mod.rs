@@ -8,3 +8,8 @@ mod outgoing;
 
 pub(crate) use incoming::{Incoming, ReadFault};
 pub(crate) use outgoing::{Outgoing, WriteFault};
+
+/// The reason of a lost connection: quinn's own words for the loss say no more than that.
+fn why(lost: &dyn std::error::Error) -> &dyn std::error::Error {
+    lost.source().unwrap_or(lost)
+}

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use callboard_codec::wire::ResetCode;
 use quinn::{SendStream, WriteError};
 
+use super::why;
 use crate::endpoint::code;
 
 /// A stream that is written. Dropped before [`finish`](Self::finish), it is reset.
@@ -22,7 +23,7 @@ pub(crate) enum WriteFault {
     #[error("the stream was stopped")]
     Stopped(Option<ResetCode>),
     /// The connection is gone.
-    #[error("the connection was lost")]
+    #[error("the connection was lost: {}", why(.0))]
     Lost(#[source] WriteError),
 }
 
