@@ -5,6 +5,8 @@ mod fuzz;
 #[allow(dead_code, reason = "a fuzzer has one thread and takes no turns")]
 #[path = "../../crates/codec/tests/common/heap.rs"]
 mod heap;
+#[path = "../../crates/codec/tests/common/ledger.rs"]
+mod ledger;
 
 /// Runs the properties of one decoder.
 ///

@@ -26,6 +26,7 @@ mod identity;
 mod log_lines;
 mod logging;
 mod output;
+mod plain;
 mod repository;
 mod run;
 mod service;

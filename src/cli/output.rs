@@ -1,16 +1,24 @@
 //! The only place that prints: results to stdout, everything else to stderr.
 //!
-//! Who pipes our output into `head` has seen what they wanted: a broken pipe is not an error.
+//! Text for people is [plain text](plain), from every source: all of stderr, and stdout where that is a terminal. A program
+//! reads the bytes as they were. Who pipes our output into `head` has seen what they wanted: a broken pipe is not an error.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::path::Path;
 
 use super::error::CliError;
+use super::plain::{self, Plain};
 
 /// Writes a result to stdout.
 pub(crate) fn result(text: impl Display) -> Result<(), CliError> {
-    written("stdout", write_to(&mut io::stdout().lock(), &text))
+    written("stdout", write_to(&mut *stdout(), &text))
+}
+
+/// Where results go: to a program as they are, to a terminal as plain text.
+pub(crate) fn stdout() -> Box<dyn Write> {
+    let stdout = io::stdout();
+    if stdout.is_terminal() { Box::new(Plain::new(stdout)) } else { Box::new(stdout) }
 }
 
 /// Writes a result to a file.
@@ -42,16 +50,17 @@ pub(crate) fn piece(place: &mut impl Write, bytes: &[u8]) -> Result<Reader, CliE
 
 /// Tells the person at the terminal something. If nobody can hear it, that is no reason to stop.
 pub(crate) fn note(text: impl Display) {
-    let _ = write_to(&mut io::stderr().lock(), &text);
+    let text = text.to_string();
+    let _ = write_to(&mut io::stderr().lock(), &plain::lines(&text));
 }
 
 /// Why the command failed, as one line.
 pub(crate) fn failure(message: &str) -> String {
     let line = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    format!("callboard: {line}")
+    format!("callboard: {}", plain::line(&line))
 }
 
-fn write_to(stream: &mut impl Write, text: &impl Display) -> io::Result<()> {
+fn write_to(stream: &mut (impl Write + ?Sized), text: &impl Display) -> io::Result<()> {
     writeln!(stream, "{text}")?;
     stream.flush()
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use callboard_http::client::Origin;
 use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
-use callboard_net::NodeAddress;
+use callboard_net::{NodeAddress, OfferRules};
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
@@ -21,9 +21,9 @@ use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::stage::SPLIT;
 use super::setting::{
-    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CLUSTER,
+    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MODEL_CONTROL, Name,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MODEL_CONTROL, Name, OFFERS,
     OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
     TRACE_RATIO,
 };
@@ -112,6 +112,10 @@ pub struct Settings {
     pub join: Sourced<Vec<NodeAddress>>,
     /// The directory with the identity for QUIC; that of this user on this machine if `None`.
     pub cluster: Sourced<Option<PathBuf>>,
+    /// The stages that each member may run for this node.
+    pub offers: Sourced<OfferRules>,
+    /// Whether nodes that connect to this one may run stages for it.
+    pub calls_back: Sourced<bool>,
     /// Where the admin listener is.
     pub admin: Sourced<AdminAddress>,
     /// Where its keys are.
@@ -257,6 +261,8 @@ impl Settings {
             quic: layers.resolve(&QUIC)?,
             join: layers.resolve(&JOIN)?,
             cluster: layers.resolve(&CLUSTER)?,
+            offers: layers.resolve(&OFFERS)?,
+            calls_back: layers.resolve(&CALLS_BACK)?,
             admin: layers.resolve(&ADMIN)?,
             admin_api_keys: layers.resolve(&ADMIN_API_KEYS)?,
             api_title: layers.resolve(&API_TITLE)?,
@@ -366,6 +372,8 @@ impl Settings {
             row(&QUIC, &self.quic),
             row(&JOIN, &self.join),
             row(&CLUSTER, &self.cluster),
+            row(&OFFERS, &self.offers),
+            row(&CALLS_BACK, &self.calls_back),
             row(&ADMIN, &self.admin),
             row(&ADMIN_API_KEYS, &self.admin_api_keys),
             row(&API_TITLE, &self.api_title),

@@ -22,3 +22,4 @@ mod safety;
 mod serve;
 mod shutdown;
 mod support;
+mod terminal;

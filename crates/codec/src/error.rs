@@ -6,6 +6,8 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::account::ChargeError;
+
 /// Why an input was refused. `kind()` decides the reaction, `Display` is for the one who sent it.
 ///
 /// ```
@@ -42,6 +44,11 @@ pub enum DecodeErrorKind {
     LimitExceeded,
     /// A part of the format that is not read on purpose: an unknown extension type, an unknown dtype.
     Unsupported,
+    /// The memory budget is held by other calls at the moment. Remedy: try again later. (Litmus test: would the same input be
+    /// read when nothing else runs? Then it is this, else `LimitExceeded`.)
+    Exhausted,
+    /// The work was stopped, because its caller left or its deadline passed.
+    Stopped,
 }
 
 /// The limit that an input reached: its name as in [`DecodeLimits`](crate::DecodeLimits), and its setting.
@@ -107,6 +114,10 @@ impl DecodeError {
         error
     }
 
+    pub(crate) fn too_deep(max_depth: usize) -> Self {
+        Self::limit_exceeded("max_depth", max_depth, "nesting exceeds".to_owned())
+    }
+
     /// Notes the byte, unless a deeper level was more exact.
     pub(crate) fn at_offset(mut self, offset: usize) -> Self {
         self.0.offset.get_or_insert(offset);
@@ -156,6 +167,18 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+impl From<ChargeError> for DecodeError {
+    fn from(error: ChargeError) -> Self {
+        match error {
+            ChargeError::TooLarge(ExceededLimit { name, max }) => {
+                Self::limit_exceeded(name, max, "what the input becomes takes more memory than".to_owned())
+            }
+            ChargeError::Exhausted(_) => Self::new(DecodeErrorKind::Exhausted, error.to_string()),
+            ChargeError::Stopped => Self::new(DecodeErrorKind::Stopped, error.to_string()),
+        }
+    }
+}
+
 impl serde::de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::mismatch(message.to_string())
@@ -168,12 +191,41 @@ pub struct EncodeError(Box<Encode>);
 
 #[derive(Debug)]
 struct Encode {
+    kind: EncodeErrorKind,
     type_name: String,
     message: String,
     path: String,
+    limit: Option<ExceededLimit>,
+}
+
+/// What sort of fault an [`EncodeError`] reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EncodeErrorKind {
+    /// The format has no form for a part of the value, or the type's own `Serialize` failed. Remedy: another format or value.
+    Unsupported,
+    /// The encoded form takes more memory than a limit allows, however idle the process is. Remedy: a denser format, or
+    /// a higher limit.
+    LimitExceeded,
+    /// The memory budget is held by other calls at the moment. Remedy: try again later.
+    Exhausted,
+    /// The work was stopped, because its caller left or its deadline passed.
+    Stopped,
 }
 
 impl EncodeError {
+    /// What sort of fault it is.
+    #[must_use]
+    pub fn kind(&self) -> EncodeErrorKind {
+        self.0.kind
+    }
+
+    /// The limit that was reached, if one was.
+    #[must_use]
+    pub fn limit(&self) -> Option<ExceededLimit> {
+        self.0.limit
+    }
+
     /// The Rust type, or the kind of [`Value`](crate::Value), that could not be encoded.
     #[must_use]
     pub fn type_name(&self) -> &str {
@@ -193,7 +245,17 @@ impl EncodeError {
     }
 
     pub(crate) fn new(type_name: impl Into<String>, message: impl Into<String>) -> Self {
-        Self(Box::new(Encode { type_name: type_name.into(), message: message.into(), path: "$".to_owned() }))
+        Self::of_kind(EncodeErrorKind::Unsupported, type_name.into(), message.into())
+    }
+
+    fn of_kind(kind: EncodeErrorKind, type_name: String, message: String) -> Self {
+        Self(Box::new(Encode { kind, type_name, message, path: "$".to_owned(), limit: None }))
+    }
+
+    pub(crate) fn limit_exceeded(name: &'static str, max: usize, what: String) -> Self {
+        let mut error = Self::of_kind(EncodeErrorKind::LimitExceeded, String::new(), format!("{what} {name} = {max}"));
+        error.0.limit = Some(ExceededLimit { name, max });
+        error
     }
 
     pub(crate) fn too_deep(type_name: &str) -> Self {
@@ -230,6 +292,18 @@ impl fmt::Display for EncodeError {
 }
 
 impl std::error::Error for EncodeError {}
+
+impl From<ChargeError> for EncodeError {
+    fn from(error: ChargeError) -> Self {
+        match error {
+            ChargeError::TooLarge(ExceededLimit { name, max }) => {
+                Self::limit_exceeded(name, max, "the encoded form takes more memory than".to_owned())
+            }
+            ChargeError::Exhausted(_) => Self::of_kind(EncodeErrorKind::Exhausted, String::new(), error.to_string()),
+            ChargeError::Stopped => Self::of_kind(EncodeErrorKind::Stopped, String::new(), error.to_string()),
+        }
+    }
+}
 
 impl serde::ser::Error for EncodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {

@@ -11,6 +11,8 @@ use bytes::Bytes;
 use crate::data_frame;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
+#[cfg(feature = "arrow")]
+use crate::out;
 use crate::value::Value;
 use crate::{DecodeLimits, envelope, json, msgpack, npy};
 
@@ -106,11 +108,11 @@ pub(crate) fn encode(format: Format, value: &Value) -> Result<Bytes, EncodeError
     match format {
         Format::Json => json::encode(value),
         Format::Msgpack => msgpack::encode(value),
-        Format::Envelope => envelope::encode(value).map(envelope::Envelope::into_bytes),
+        Format::Envelope => Ok(envelope::encode(value)?.try_into_bytes()?),
         Format::Npy => npy::encode(value),
         Format::Npz => npy::encode_npz(value),
         #[cfg(feature = "arrow")]
-        Format::ArrowStream => data_frame::of(value)?.to_stream_parts().map(|parts| parts.concat().into()),
+        Format::ArrowStream => Ok(out::concat(&data_frame::of(value)?.to_stream_parts()?)?.into_bytes()?),
         #[cfg(feature = "arrow")]
         Format::ArrowFile => data_frame::of(value)?.to_file(),
     }

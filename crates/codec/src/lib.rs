@@ -52,6 +52,7 @@
 //! | `arrow` | yes | [`DataFrame`], [`Series`], and Arrow IPC as a stream and a file |
 //! | `arrow-compression` | yes | reading Arrow buffers that are compressed by LZ4 or ZSTD; builds a C library |
 
+mod account;
 #[cfg(feature = "arrow")]
 mod data_frame;
 mod data_type;
@@ -63,19 +64,22 @@ mod limits;
 mod matching;
 mod media;
 mod media_type;
+mod metered;
 pub mod msgpack;
 pub mod npy;
+mod out;
 mod payload;
 mod tensor;
 mod tensor_fields;
 mod value;
 pub mod wire;
 
+pub use account::{Account, ChargeError, STEP_BYTES, charged_to};
 #[cfg(feature = "arrow")]
 pub use data_frame::{DataFrame, DataFrameError, Series};
 pub use data_type::{DataType, RawBody};
 pub use envelope::{Envelope, EnvelopeDecoder};
-pub use error::{DecodeError, DecodeErrorKind, EncodeError, ExceededLimit};
+pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, ExceededLimit};
 pub use format::Format;
 pub use limits::{DecodeLimits, MAX_DEPTH};
 pub use matching::Joined;

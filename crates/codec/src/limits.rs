@@ -5,6 +5,7 @@
 //! place in the input. Nothing is truncated and nothing is retried.
 
 use crate::Value;
+use crate::account::{charge, release};
 use crate::error::DecodeError;
 use crate::value::size::Structure;
 
@@ -147,11 +148,21 @@ pub(crate) struct Budget<'a> {
     elements: usize,
     memory: usize,
     decompressed: usize,
+    #[cfg(feature = "arrow")]
+    pub(crate) frames: FrameWork,
 }
 
 impl<'a> Budget<'a> {
     pub(crate) fn new(limits: &'a DecodeLimits) -> Self {
-        Self { limits, elements: limits.max_elements, memory: limits.max_tree_bytes, decompressed: 0 }
+        let (elements, memory) = (limits.max_elements, limits.max_tree_bytes);
+        Self {
+            limits,
+            elements,
+            memory,
+            decompressed: 0,
+            #[cfg(feature = "arrow")]
+            frames: FrameWork::default(),
+        }
     }
 
     /// Spends `count` elements; called before room for them is reserved.
@@ -172,7 +183,7 @@ impl<'a> Budget<'a> {
     /// Allows a container at `depth`, counted from 1 for the outermost one.
     pub(crate) fn check_depth(&self, depth: usize) -> Result<(), DecodeError> {
         if depth > self.limits.depth() {
-            return Err(DecodeError::limit_exceeded("max_depth", self.limits.depth(), "nesting exceeds".to_owned()));
+            return Err(DecodeError::too_deep(self.limits.depth()));
         }
         Ok(())
     }
@@ -189,10 +200,11 @@ impl<'a> Budget<'a> {
         self.limits.check_segment(len)
     }
 
-    /// Spends what a compressed part says it unpacks to.
+    /// Spends what a compressed part says it unpacks to, and charges it.
     pub(crate) fn take_decompressed(&mut self, bytes: usize) -> Result<(), DecodeError> {
         self.decompressed = self.decompressed.saturating_add(bytes);
-        self.check_decompressing(0)
+        self.check_decompressing(0)?;
+        Ok(charge(bytes)?)
     }
 
     /// Allows memory that is taken only while a compressed part is unpacked.
@@ -213,6 +225,7 @@ impl<'a> Budget<'a> {
     pub(crate) fn take_memory(&mut self, bytes: usize) -> Result<(), DecodeError> {
         match self.memory.checked_sub(bytes) {
             Some(left) => {
+                charge(bytes)?;
                 self.memory = left;
                 Ok(())
             }
@@ -227,6 +240,15 @@ impl<'a> Budget<'a> {
     /// Takes back memory that was freed.
     pub(crate) fn give_memory(&mut self, bytes: usize) {
         self.memory += bytes;
+        release(bytes);
+    }
+
+    /// Charges a text that is copied out of the input, with what the allocator takes for it.
+    pub(crate) fn take_text(&self, len: usize) -> Result<(), DecodeError> {
+        match len {
+            0 => Ok(()),
+            _ => Ok(charge(len.max(LEAST_TEXT_BYTES))?),
+        }
     }
 
     /// Makes room for one more item, or for `expected` of them, old and new room counted while both are there.
@@ -263,7 +285,80 @@ impl<'a> Budget<'a> {
     }
 }
 
+/// The smallest block that allocators give.
+const LEAST_TEXT_BYTES: usize = 24;
 /// Room made on a format's word alone.
 const MAX_EXPECTED: usize = 256;
 /// The first room of a list of unknown length.
 const LEAST_ROOM: usize = 4;
+
+/// What the frames of one input make a reader do that their bytes do not pay for.
+#[cfg(feature = "arrow")]
+#[derive(Debug, Default)]
+pub(crate) struct FrameWork {
+    empty_rows: usize,
+    lookups: usize,
+    blocks: usize,
+    viewed: usize,
+}
+
+#[cfg(feature = "arrow")]
+impl FrameWork {
+    /// Spends rows that no byte of the input stands behind: they cost nothing to claim and something to visit.
+    pub(crate) fn take_empty_rows(&mut self, rows: usize) -> Result<(), DecodeError> {
+        self.empty_rows = self.empty_rows.saturating_add(rows);
+        match self.empty_rows <= MAX_EMPTY_ROWS {
+            true => Ok(()),
+            false => Err(DecodeError::malformed(format!(
+                "{} rows that no byte stands behind, where {MAX_EMPTY_ROWS} are allowed",
+                self.empty_rows
+            ))),
+        }
+    }
+
+    /// Spends look-ups of one thing in a list of others, whose number is a product of two lengths in the input.
+    pub(crate) fn take_lookups(&mut self, lookups: usize) -> Result<(), DecodeError> {
+        self.lookups = self.lookups.saturating_add(lookups);
+        match self.lookups <= MAX_LOOKUPS {
+            true => Ok(()),
+            false => Err(DecodeError::malformed(format!("more than {MAX_LOOKUPS} dictionary messages × columns"))),
+        }
+    }
+
+    /// Spends room that a decompressor makes and clears for each compressed part, whatever the part holds.
+    pub(crate) fn take_blocks(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        self.blocks = self.blocks.saturating_add(bytes);
+        match self.blocks <= MAX_BLOCK_BYTES {
+            true => Ok(()),
+            false => Err(DecodeError::malformed(format!(
+                "more than {MAX_BLOCK_BYTES} bytes of room for the blocks of compressed buffers: compress by smaller blocks"
+            ))),
+        }
+    }
+
+    /// Spends bytes that views of texts refer to: each of them is looked at once for every view of it.
+    pub(crate) fn take_viewed(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        self.viewed = self.viewed.saturating_add(bytes);
+        match self.viewed <= MAX_VIEWED_BYTES {
+            true => Ok(()),
+            false => Err(DecodeError::malformed(format!(
+                "views of {} bytes of text, where {MAX_VIEWED_BYTES} are allowed",
+                self.viewed
+            ))),
+        }
+    }
+}
+
+/// Over all batches and dictionaries of a frame.
+#[cfg(feature = "arrow")]
+const MAX_EMPTY_ROWS: usize = 1 << 20;
+/// Each is some 60 ns: a quarter of a second.
+#[cfg(feature = "arrow")]
+const MAX_LOOKUPS: usize = 1 << 22;
+/// A buffer by blocks of 4 MiB, the largest, takes 12 MiB in a few bytes: clearing this much takes about a second. Blocks of 64 KiB,
+/// which is usual, make it enough for 20,000 buffers.
+#[cfg(feature = "arrow")]
+const MAX_BLOCK_BYTES: usize = 6 << 30;
+/// Checking this much text takes about half a second.
+#[cfg(feature = "arrow")]
+const MAX_VIEWED_BYTES: usize = 4 << 30;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::account::{Temporary, charge};
 use crate::value::{Value, exact};
 
 /// The bytes of a file.
@@ -53,7 +54,11 @@ impl Media {
         };
         let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n' | b' ' | b'\t');
         let decoded = match data.as_bytes().iter().any(is_break) {
-            true => BASE64.decode(data.bytes().filter(|byte| !is_break(byte)).collect::<Vec<u8>>()),
+            true => {
+                let mut whole = Vec::with_capacity(data.len());
+                whole.extend(data.bytes().filter(|byte| !is_break(byte)));
+                BASE64.decode(whole)
+            }
             false => BASE64.decode(data),
         };
         decoded.map(Self::new).map_err(NotBase64)
@@ -128,7 +133,12 @@ impl<'de> Deserialize<'de> for Media {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match <Value as Deserialize>::deserialize(deserializer)? {
             Value::Bytes(bytes) => Ok(Self(bytes)),
-            Value::Str(text) => Self::from_base64(&text).map_err(de::Error::custom),
+            Value::Str(text) => {
+                charge(base64::decoded_len_estimate(text.len())).map_err(de::Error::custom)?;
+                let mut without_breaks = Temporary::new();
+                without_breaks.grow(text.len()).map_err(de::Error::custom)?;
+                Self::from_base64(&text).map_err(de::Error::custom)
+            }
             other => {
                 Err(de::Error::custom(format_args!("invalid type: {}, expected bytes or base64 as text", other.kind())))
             }

@@ -6,6 +6,8 @@
 mod fuzz;
 #[path = "common/heap.rs"]
 mod heap;
+#[path = "common/ledger.rs"]
+mod ledger;
 
 use std::fs;
 use std::panic;
@@ -82,6 +84,73 @@ fn every_decoder_has_seeds_that_it_takes() {
             Value::decode(format, &input.into(), &DecodeLimits::default()).is_ok()
         };
         assert!(files.iter().filter(taken).count() >= 2, "{name}");
+    }
+}
+
+/// A small fuzzer that needs no other toolchain: changes inputs of the corpus at random, and makes them longer than a fuzzer would.
+/// `CALLBOARD_MUTATIONS` says how many, `CALLBOARD_SEED` repeats a run.
+#[test]
+fn no_mutated_input_takes_more_heap_than_it_is_charged() {
+    let _turn = heap::turn();
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed =
+        number("CALLBOARD_SEED").unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |age| age.as_secs()));
+    let runs = number("CALLBOARD_MUTATIONS").unwrap_or(300);
+    println!("CALLBOARD_SEED={seed}");
+    let corpus: Vec<Vec<u8>> = files(&root().join("../../fuzz/seeds/budget"))
+        .iter()
+        .map(|file| fs::read(file).expect("can be read"))
+        .collect();
+    let (_, run) = TARGETS.into_iter().find(|(name, _)| *name == "budget").expect("is a target");
+    let mut random = Random(seed | 1);
+    for number in 0..runs {
+        let mut input = corpus[random.below(corpus.len())].clone();
+        (0..=random.below(4)).for_each(|_| mutate(&mut input, &mut random));
+        let outcome = panic::catch_unwind(|| run(&input));
+        if outcome.is_err() {
+            let kept = std::env::temp_dir().join(format!("callboard-budget-{seed}-{number}"));
+            fs::write(&kept, &input).expect("can be written");
+            panic!("mutation {number} of seed {seed} is kept at {}", kept.display());
+        }
+    }
+}
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
+    }
+}
+
+/// Longest input that is made.
+const MAX_MUTATED_BYTES: usize = 1 << 18;
+
+fn mutate(input: &mut Vec<u8>, random: &mut Random) {
+    let at = 1 + random.below(input.len().saturating_sub(1));
+    match random.below(5) {
+        0 => input.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.below(256) as u8),
+        1 => input.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
+        2 => {
+            // A length that lies.
+            let lie = [0_u32, 1, 127, 255, 65_535, 1 << 20, u32::MAX][random.below(7)];
+            let bytes = if random.below(2) == 0 { lie.to_le_bytes() } else { lie.to_be_bytes() };
+            input.iter_mut().skip(at).zip(bytes).for_each(|(byte, new)| *byte = new);
+        }
+        3 => input.truncate(at),
+        _ => {
+            // A piece again and again.
+            let len = 1 + random.below(64.min(input.len().saturating_sub(at)).max(1));
+            let piece: Vec<u8> = input.iter().skip(at).take(len).copied().collect();
+            let times = 1 << random.below(17);
+            let room = MAX_MUTATED_BYTES.saturating_sub(input.len()) / piece.len().max(1);
+            let again = piece.repeat(times.min(room));
+            input.splice(at.min(input.len())..at.min(input.len()), again);
+        }
     }
 }
 

@@ -6,12 +6,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use callboard_codec::{DecodeError, EncodeError, Value};
+use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Value};
 use serde::Serialize;
 
 use crate::call::Timing;
 use crate::failure::Failure;
 use crate::id::StageName;
+
+/// When a refused caller may come again: the time in which a node at its bound has surely finished something.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The kind of error of a failed call.
 ///
@@ -337,13 +340,21 @@ impl std::error::Error for CallError {}
 
 impl From<DecodeError> for CallError {
     fn from(error: DecodeError) -> Self {
-        Self::new(ErrorKind::InvalidInput, error.to_string())
+        match error.kind() {
+            DecodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
+            DecodeErrorKind::Stopped => Self::deadline_exceeded("while the payload was read"),
+            _ => Self::new(ErrorKind::InvalidInput, error.to_string()),
+        }
     }
 }
 
 impl From<EncodeError> for CallError {
     /// Our own value could not be encoded: the sender's fault, and here we are the sender.
     fn from(error: EncodeError) -> Self {
-        Self::new(ErrorKind::Internal, error.to_string())
+        match error.kind() {
+            EncodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
+            EncodeErrorKind::Stopped => Self::deadline_exceeded("while the outcome was written"),
+            _ => Self::new(ErrorKind::Internal, error.to_string()),
+        }
     }
 }

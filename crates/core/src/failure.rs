@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use callboard_codec::Value;
+use callboard_codec::{DecodeError, DecodeErrorKind, Value};
 
 use crate::error::ErrorKind;
 
@@ -46,6 +46,16 @@ impl Failure {
     #[must_use]
     pub fn invalid_input(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::InvalidInput, message)
+    }
+
+    /// What an input is refused with that cannot be read as the stage's type.
+    pub(crate) fn of_input(error: DecodeError) -> Self {
+        let kind = match error.kind() {
+            DecodeErrorKind::Exhausted => ErrorKind::Overloaded,
+            DecodeErrorKind::Stopped => ErrorKind::DeadlineExceeded,
+            _ => ErrorKind::InvalidInput,
+        };
+        Self::of_kind(kind, error.to_string())
     }
 
     fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {

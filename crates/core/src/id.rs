@@ -59,7 +59,7 @@ name_type! {
 
 /// The number of a route on this node, never used twice: what the ledger writes instead of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RouteIndex(pub(crate) usize);
+pub(crate) struct RouteIndex(pub(crate) u32);
 
 /// The number of one admitted request on this node, never used twice while the node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

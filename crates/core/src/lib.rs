@@ -54,6 +54,7 @@ mod id;
 mod metrics;
 mod mix;
 mod node;
+mod offload;
 mod pipeline;
 mod router;
 #[cfg(test)]
@@ -74,7 +75,8 @@ pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
 pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
     AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LocalClient,
-    LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Replies, StageAdmission, StageQueue,
+    LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Ready, Replies, StageAdmission,
+    StageQueue,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};

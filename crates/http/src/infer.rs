@@ -10,19 +10,19 @@ use axum::http::header::HeaderValue;
 use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::{Map, Payload, Value};
-use callboard_core::{CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
+use callboard_codec::{Format, Map, Payload, Value};
+use callboard_core::{Admission, CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
 
 use crate::access::KeyHolder;
 use crate::config::HttpConfig;
-use crate::convert;
+use crate::convert::{self, Expense};
 use crate::error::ApiError;
 use crate::functions::{self, Way};
 use crate::metrics::EdgeMetrics;
-use crate::request::body::{self, BodyLimits, Incoming, RequestBody};
+use crate::request::body::{Arrival, BodyLimits, Incoming, RequestBody};
 use crate::request::head::Head;
 use crate::request::media::BodyForm;
-use crate::request::multipart;
+use crate::request::multipart::{self, Form};
 use crate::request_id::RequestId;
 use crate::respond::stream::{self, StreamForm, Streamed};
 use crate::respond::{self, Accepted, Packing};
@@ -69,21 +69,24 @@ pub(crate) async fn call<B: RequestBody>(
     if announced.is_some_and(|bytes| bytes > max_bytes) {
         return Err(ApiError::body_too_large(max_bytes));
     }
-    let admission = body::admit(client, route, announced)?;
-    let deadline = admission.deadline(head.timeout);
+    let mut arrival = Arrival::new(client, route);
+    let deadline = arrival.deadline(head.timeout);
 
     let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
     let coding = head.coding;
     let options = around.options(deadline, head.priority);
-    let body = Incoming::new(request.body_mut(), announced, &admission, limits).unpacked(coding)?;
-    let payload = match way {
-        Way::Route => read_payload(route, form, body, config).await?,
-        Way::Function => Box::pin(read_arguments(route, form, body, config)).await?,
+    let body = Incoming::new(request.body_mut(), announced, &mut arrival, limits)?.unpacked(coding);
+    let read = read_body(form, body).await?;
+    let admission = arrival.into_admission()?;
+    let expense = Expense::of(client, &admission, deadline);
+    let (admission, payload) = match way {
+        Way::Route => read_payload(&expense, admission, route, read, config).await?,
+        Way::Function => Box::pin(read_arguments(&expense, admission, route, read, config)).await?,
     };
     match wanted {
         Wanted::Whole(accepted) => {
             let reply = client.submit(admission, payload, options).await?;
-            let mut response = respond::whole(reply.payload, accepted, &packing).await?;
+            let mut response = respond::whole(reply.payload, accepted, &packing, &expense).await?;
             response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
             Ok(response)
         }
@@ -91,7 +94,8 @@ pub(crate) async fn call<B: RequestBody>(
         Wanted::Stream(form) => {
             let begun = admission.admitted_at();
             let replies = client.submit_streaming(admission, payload, options);
-            let mut response = Box::pin(stream::begin(replies, around.streamed(form, route, &packing))).await?;
+            let streamed = around.streamed(form, route, &packing, deadline);
+            let mut response = Box::pin(stream::begin(replies, streamed)).await?;
             response.headers_mut().insert(SERVER_TIMING, first(begun.elapsed()));
             Ok(response)
         }
@@ -134,9 +138,11 @@ impl Around<'_> {
     }
 
     /// What a stream keeps of its request.
-    pub(crate) fn streamed(self, form: StreamForm, route: &Route, packing: &Packing) -> Streamed {
+    pub(crate) fn streamed(self, form: StreamForm, route: &Route, packing: &Packing, deadline: Deadline) -> Streamed {
         Streamed {
             form,
+            client: self.client.clone(),
+            deadline,
             id: self.id.clone(),
             span: self.span.cloned(),
             explained: self.recorder.filter(|_| self.is_explained).cloned(),
@@ -149,47 +155,62 @@ impl Around<'_> {
     }
 }
 
-async fn read_payload<B: RequestBody>(
-    route: &Arc<Route>,
-    form: BodyForm<'_>,
-    body: Incoming<'_, B>,
-    config: &HttpConfig,
-) -> Result<Payload, ApiError> {
-    let value = match form {
-        BodyForm::Encoded(format) => {
-            return convert::decode(route, format, body.collect().await?, &config.decode).await;
-        }
-        // Boxed, because it is large and seldom: as a part of this future it would be moved with each request.
-        BodyForm::Multipart(boundary) => Value::Map(Box::pin(read_form(route, boundary, body, config)).await?),
-        BodyForm::Raw(field) => raw_value(field, body.collect().await?),
-        BodyForm::Text => Value::Str(convert::text(body.collect().await?)?),
-        BodyForm::Bytes => Value::Bytes(body.collect().await?),
-    };
-    convert::from_value(route, value).await
+/// A body that is there, and what it is.
+enum ReadBody {
+    Encoded(Format, Bytes),
+    Form(Form),
+    Text(Bytes),
+    Value(Value),
 }
 
-async fn read_arguments<B: RequestBody>(
+/// Reads all of a body. Nothing of it is looked at yet.
+async fn read_body<B: RequestBody>(form: BodyForm<'_>, body: Incoming<'_, '_, B>) -> Result<ReadBody, ApiError> {
+    Ok(match form {
+        BodyForm::Encoded(format) => ReadBody::Encoded(format, body.collect().await?),
+        // Boxed, because it is large and seldom: as a part of this future it would be moved with each request.
+        BodyForm::Multipart(boundary) => ReadBody::Form(Box::pin(multipart::read(body, boundary)).await?),
+        BodyForm::Raw(field) => ReadBody::Value(raw_value(field, body.collect().await?)),
+        BodyForm::Text => ReadBody::Text(body.collect().await?),
+        BodyForm::Bytes => ReadBody::Value(Value::Bytes(body.collect().await?)),
+    })
+}
+
+async fn read_payload(
+    expense: &Expense<'_>,
+    admission: Admission,
     route: &Arc<Route>,
-    form: BodyForm<'_>,
-    body: Incoming<'_, B>,
+    body: ReadBody,
     config: &HttpConfig,
-) -> Result<Payload, ApiError> {
-    match form {
-        BodyForm::Encoded(format) => convert::decode_call(route, format, body.collect().await?, &config.decode).await,
-        BodyForm::Multipart(boundary) => functions::from_form(route, read_form(route, boundary, body, config).await?),
-        BodyForm::Raw(_) | BodyForm::Text | BodyForm::Bytes => Err(ApiError::bad_multipart("arguments have names")),
+) -> Result<(Admission, Payload), ApiError> {
+    match body {
+        ReadBody::Encoded(format, bytes) => {
+            convert::decode(expense, admission, route, format, bytes, &config.decode).await
+        }
+        ReadBody::Form(form) => {
+            let read = |route: &Arc<Route>, fields| convert::payload_of_form(route.input(), Value::Map(fields));
+            Box::pin(convert::decode_form(expense, admission, route, form, &config.decode, read)).await
+        }
+        ReadBody::Text(bytes) => convert::from_text(expense, admission, route, bytes).await,
+        ReadBody::Value(value) => convert::from_value(expense, admission, route, value).await,
     }
 }
 
-/// The fields of a form, as the schema of `route` has them.
-async fn read_form<B: RequestBody>(
+async fn read_arguments(
+    expense: &Expense<'_>,
+    admission: Admission,
     route: &Arc<Route>,
-    boundary: String,
-    body: Incoming<'_, B>,
+    body: ReadBody,
     config: &HttpConfig,
-) -> Result<Map, ApiError> {
-    let form = multipart::read(body, boundary, &config.decode).await?;
-    convert::fit(route, form).await
+) -> Result<(Admission, Payload), ApiError> {
+    match body {
+        ReadBody::Encoded(format, bytes) => {
+            convert::decode_call(expense, admission, route, format, bytes, &config.decode).await
+        }
+        ReadBody::Form(form) => {
+            convert::decode_form(expense, admission, route, form, &config.decode, functions::from_form).await
+        }
+        ReadBody::Text(_) | ReadBody::Value(_) => Err(ApiError::bad_multipart("arguments have names")),
+    }
 }
 
 fn raw_value(field: &str, bytes: Bytes) -> Value {

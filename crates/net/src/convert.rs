@@ -10,6 +10,8 @@ use callboard_core::{
     StageName, Timing,
 };
 
+use crate::contained;
+
 /// What user code attached is for programs; beyond this it is a reply of its own.
 const MAX_DETAILS_BYTES: usize = 1 << 20;
 
@@ -116,7 +118,8 @@ pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
     let limits = DecodeLimits { max_bytes: MAX_DETAILS_BYTES, ..DecodeLimits::default() };
     let details = match details.is_empty() {
         true => None,
-        false => Value::decode(Format::Envelope, details, &limits).ok(),
+        // What happened is known, whatever is attached.
+        false => contained::contain(|| Ok(Value::decode(Format::Envelope, details, &limits)?)).ok(),
     };
     let kind = ErrorKind::from_name(&fail.kind);
     let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);

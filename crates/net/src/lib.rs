@@ -52,7 +52,7 @@ pub use client::{
     Client, ClientBuilder, ConnectError, NodeAddress, NotANodeAddress, Prepared, QuicUrl, Returned, ReturnedStream,
     Trouble,
 };
-pub use cluster::{Cluster, ClusterView, MAX_PEERS, SingleNode, Static, TooManyPeers, View};
+pub use cluster::{Cluster, ClusterView, MAX_PEERS, NotOfferRules, OfferRules, SingleNode, Static, TooManyPeers, View};
 pub use edge::{Edge, NetConfig};
 pub use endpoint::{BindError, Tuning, TuningError};
 pub use identity::{

@@ -136,6 +136,7 @@ pub(crate) fn advice(word: &str) -> &'static str {
         }
         "too_many" | "busy" => "it has as many connections as it takes: try again later",
         "starting" => "its stages are not up yet: wait for it, or call another node",
+        "removed_member" => "it was removed from the cluster: join again with a new token",
         "revoked_certificate" => "the certificate was taken back: join again with a new token",
         _ => "",
     }

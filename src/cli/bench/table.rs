@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::super::plain;
 use super::report::{Report, Side};
 use super::summary::Distribution;
 use super::versus::Ratio;
@@ -62,7 +63,7 @@ type Figure = fn(&Distribution) -> f64;
 fn counts(text: &mut String, side: &Side, named: bool) {
     let list = |counts: &std::collections::BTreeMap<String, u64>| {
         let words: Vec<String> =
-            counts.iter().map(|(word, count)| format!("{word} × {}", grouped(*count as f64))).collect();
+            counts.iter().map(|(word, count)| format!("{} × {}", plain::line(word), grouped(*count as f64))).collect();
         words.join(", ")
     };
     let of = if named { format!(" of {}", side.url) } else { String::new() };

@@ -202,9 +202,13 @@ async fn read(answer: Answer) -> Result<Outcome, ClientError> {
         return Ok(Outcome::Answered { status: Some(status), kind: None, bytes: answer.discard().await? });
     }
     let body = answer.bytes(MAX_PROBLEM_BYTES).await?;
-    let kind = member(&body, "kind").unwrap_or_else(|| format!("http_{status}"));
+    let kind = member(&body, "kind").map(|kind| kind.chars().take(MAX_KIND_CHARS).collect());
+    let kind = kind.unwrap_or_else(|| format!("http_{status}"));
     Ok(Outcome::Answered { status: Some(status), kind: Some(kind), bytes: body.len() as u64 })
 }
+
+/// Of a server's word for an error. Ours are shorter, and a server may have any.
+const MAX_KIND_CHARS: usize = 64;
 
 fn member(problem: &[u8], name: &str) -> Option<String> {
     let problem: serde_json::Value = serde_json::from_slice(problem).ok()?;

@@ -1,8 +1,9 @@
 //! `callboard call`: one request; the reply goes to stdout, what went wrong to stderr.
 //!
-//! The reply is handed on as it comes, so that a stream can be watched. Bytes that are no text are kept from a terminal, which
-//! they would only confuse. An error is told as its problem document tells it: its message last and on one line, before it
-//! the places that do not fit and the id by which the server's log knows the request.
+//! The reply is handed on as it comes, so that a stream can be watched: byte by byte to a program, as plain text to a terminal.
+//! Bytes that are no text are kept from a terminal, which they would only confuse. An error is told as its problem document
+//! tells it: its message last and on one line, before it the places that do not fit and the id by which the server's log
+//! knows the request.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
@@ -14,7 +15,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::super::client::args::{OVER_HTTP, one};
 use super::super::client::{Place, RequestArgs, trust};
 use super::super::error::{CliError, chain};
-use super::super::output;
+use super::super::{output, plain};
 use super::{block_on, call_quic};
 
 /// Of an answer that is no success, what is read.
@@ -83,7 +84,7 @@ impl CallArgs {
     /// Where the reply goes.
     pub(super) fn open_output(&self) -> Result<Box<dyn Write>, CliError> {
         Ok(match &self.output {
-            None => Box::new(io::stdout()),
+            None => output::stdout(),
             Some(path) => {
                 Box::new(File::create(path).map_err(|error| {
                     CliError::because(format_args!("could not write to {}", path.display()), &error)
@@ -134,7 +135,8 @@ fn over_http(args: &CallArgs, origin: &Origin) -> Result<(), CliError> {
 }
 
 fn head(answer: &Answer) -> String {
-    let headers: Vec<String> = answer.headers().map(|(name, value)| format!("\n{name}: {value}")).collect();
+    let headers: Vec<String> =
+        answer.headers().map(|(name, value)| format!("\n{name}: {}", plain::line(value))).collect();
     format!("{} {}{}", answer.status(), answer.reason(), headers.concat())
 }
 
@@ -175,7 +177,7 @@ async fn refusal(answer: Answer) -> CliError {
     let text = |member: &str| problem[member].as_str().map(str::to_owned);
     for field in problem["details"]["fields"].as_array().into_iter().flatten() {
         let part = |member: &str| field[member].as_str().unwrap_or_default().to_owned();
-        output::note(format_args!("  {}: {}", part("path"), part("message")));
+        output::note(format_args!("  {}: {}", plain::line(&part("path")), plain::line(&part("message"))));
     }
     let lines = [
         ("stage", text("stage")),
@@ -187,7 +189,7 @@ async fn refusal(answer: Answer) -> CliError {
     ];
     for (label, value) in lines {
         if let Some(value) = value {
-            output::note(format_args!("  {label}: {value}"));
+            output::note(format_args!("  {label}: {}", plain::indented(&value)));
         }
     }
     // Under `/v2` errors are `{"error": …}`, and what is between may answer in any words.

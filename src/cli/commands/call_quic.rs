@@ -14,8 +14,8 @@ use super::super::client::RequestArgs;
 use super::super::client::payload::Source;
 use super::super::error::CliError;
 use super::super::identity::identity;
-use super::super::output;
 use super::super::signals::Signals;
+use super::super::{output, plain};
 use super::block_on;
 use super::call::{CallArgs, too_many};
 
@@ -97,7 +97,7 @@ fn print(output: &Value, place: &mut impl Write) -> Result<output::Reader, CliEr
 /// Whose fault it was, as statuses have it, behind what is known of it.
 fn refusal(error: CallError) -> CliError {
     for (path, message) in fields(&error) {
-        output::note(format_args!("  {path}: {message}"));
+        output::note(format_args!("  {}: {}", plain::line(&path), plain::line(&message)));
     }
     let lines = [
         ("stage", error.stage().map(str::to_owned)),
@@ -107,7 +107,7 @@ fn refusal(error: CallError) -> CliError {
     ];
     for (label, value) in lines {
         if let Some(value) = value {
-            output::note(format_args!("  {label}: {value}"));
+            output::note(format_args!("  {label}: {}", plain::indented(&value)));
         }
     }
     match Trouble::of(&error) {

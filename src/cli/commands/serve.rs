@@ -72,6 +72,10 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
         server.edge().show_metrics_of(move || counting.metrics());
         join(quic, &server, &plan)?;
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
+        let offers = &plan.settings.offers.value;
+        if !offers.are_open() {
+            log.stderr.note(format_args!("  stages of other nodes: {offers}"));
+        }
     }
 
     let (wish, mut has_signalled) = tokio::select! {
@@ -116,6 +120,9 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliEr
     config.node = identity.name();
     config.max_body_bytes = http.max_body_bytes;
     config.max_body_bytes_by_route.clone_from(&http.max_body_bytes_by_route);
+    config.body_timeout = http.body_timeout;
+    config.offers.clone_from(&plan.settings.offers.value);
+    config.calls_back = plan.settings.calls_back.value;
     let largest = http.max_body_bytes_by_route.values().copied().fold(http.max_body_bytes, u64::max);
     config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;

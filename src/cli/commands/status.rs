@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::client::args::{header, one, timeout};
 use super::super::client::trust;
 use super::super::error::{CliError, chain};
-use super::super::output;
+use super::super::{output, plain};
 use super::block_on;
 
 /// A node of thousands of stages has less to say.
@@ -171,7 +171,7 @@ impl fmt::Display for Shown<'_> {
         }
         for stage in items(&node["stages"]).iter().chain(items(&health["elsewhere"])) {
             if let Some(reason) = stage["reason"].as_str() {
-                write!(f, "\n{}: {reason}", text(&stage["name"]))?;
+                write!(f, "\n{}: {}", text(&stage["name"]), plain::line(reason))?;
             }
         }
         Ok(())
@@ -184,9 +184,9 @@ fn items(list: &Value) -> &[Value] {
 
 fn text(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => plain::line(text).into_owned(),
         Value::Null => "-".to_owned(),
-        other => other.to_string(),
+        other => plain::line(&other.to_string()).into_owned(),
     }
 }
 

@@ -16,7 +16,7 @@ use toml::de::DeValue;
 use super::units;
 
 pub use self::network::AdminAddress;
-pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, MaybeListen, Pages, Peers};
+pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, MaybeListen, Offers, Pages, Peers};
 pub(crate) use self::weights::Weights;
 pub use self::words::SecretSource;
 pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter};

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use callboard_http::client::Origin;
 use callboard_http::{Cors, Hosts};
-use callboard_net::{MAX_PEERS, NodeAddress};
+use callboard_net::{MAX_PEERS, NodeAddress, OfferRules};
 use toml::de::DeValue;
 
 use super::{AUTO, Form, NONE, Raw};
@@ -130,6 +130,35 @@ impl Form for Peers {
             [] => NONE.to_owned(),
             peers => peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
         }
+    }
+}
+
+/// Which members may offer which stages: `any`, or members with their stages between commas; in the file a list of them as well.
+#[derive(Clone, Debug)]
+pub(crate) struct Offers;
+
+impl Form for Offers {
+    type Value = OfferRules;
+
+    fn read(&self, raw: Raw<'_>) -> Option<OfferRules> {
+        match raw {
+            Raw::Toml(DeValue::Array(rules)) => {
+                let rules: Option<Vec<&str>> = rules.iter().map(|rule| rule.get_ref().as_str()).collect();
+                // A rule of the list is one rule.
+                let rules = rules.filter(|rules| rules.iter().all(|rule| rule.contains('=') && !rule.contains(',')));
+                rules?.join(",").parse().ok()
+            }
+            _ => raw.text()?.parse().ok(),
+        }
+    }
+
+    fn expected(&self) -> String {
+        "\"any\", or members with their stages, such as \"gpu-1=digits+decode,*=labels\" (\"*\" for any of them)"
+            .to_owned()
+    }
+
+    fn show(&self, value: &OfferRules) -> String {
+        value.to_string()
     }
 }
 

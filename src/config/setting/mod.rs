@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::form::{
     AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, MaybeBytes,
-    MaybeListen, Pages, Peers, Rate, Ratio, Span,
+    MaybeListen, Offers, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// What a setting is called in the places where it can be set.
@@ -134,6 +134,32 @@ pub(crate) static CLUSTER: Setting<FilePath> = Setting {
         default: "none",
     },
     form: FilePath,
+};
+
+/// Any: within one cluster, every node is trusted with every stage unless somebody says otherwise.
+pub(crate) static OFFERS: Setting<Offers> = Setting {
+    name: Name {
+        key: "quic.offers",
+        flag: "offers",
+        env: "CALLBOARD_OFFERS",
+        placeholder: "MEMBER=STAGE[+STAGE…][,…]",
+        help: "Stages that each member may run for this node; * for any member or stage",
+        default: "any",
+    },
+    form: Offers,
+};
+
+/// On: a worker that joins its gateway is to be used by it.
+pub(crate) static CALLS_BACK: Setting<Flag> = Setting {
+    name: Name {
+        key: "quic.calls_back",
+        flag: "calls-back",
+        env: "CALLBOARD_CALLS_BACK",
+        placeholder: "BOOL",
+        help: "Whether nodes that connect to this one may run stages for it",
+        default: "true",
+    },
+    form: Flag,
 };
 
 /// Warnings and worse: what a server has to say while all is well, its start-up lines have said.
@@ -466,7 +492,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 32] = [
+pub static ALL: [&Name; 34] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -485,6 +511,8 @@ pub static ALL: [&Name; 32] = [
     &QUIC.name,
     &JOIN.name,
     &CLUSTER.name,
+    &OFFERS.name,
+    &CALLS_BACK.name,
     &ADMIN.name,
     &ADMIN_API_KEYS.name,
     &API_TITLE.name,
@@ -518,6 +546,8 @@ mod tests {
         reads_its_default(&QUIC);
         reads_its_default(&JOIN);
         reads_its_default(&CLUSTER);
+        reads_its_default(&OFFERS);
+        reads_its_default(&CALLS_BACK);
         reads_its_default(&MAX_BODY_BYTES);
         reads_its_default(&MAX_CONNECTIONS);
         reads_its_default(&MAX_CONNECTIONS_PER_ADDRESS);

@@ -2,8 +2,8 @@
 
     browser.py CHROMIUM ADDRESS ROUTE EXPECTED SCREENSHOT
 
-Drives the browser by its own protocol (CDP). Fails when the page asks any other host for anything, when a script of it fails, or
-when the answer is not there in time.
+Drives the browser by its own protocol (CDP). Fails when the page asks any other host for anything, when a script of it fails, when
+it needs what its content security policy forbids, or when the answer is not there in time.
 """
 
 import base64
@@ -47,6 +47,9 @@ class Page:
             self.asked.append(event["params"]["request"]["url"])
         if event.get("method") == "Runtime.exceptionThrown":
             self.failures.append(json.dumps(event["params"]["exceptionDetails"])[:2000])
+        issue = event.get("params", {}).get("issue", {})
+        if issue.get("code") == "ContentSecurityPolicyIssue":
+            self.failures.append(json.dumps(issue)[:2000])
 
     def value(self, script):
         result = self.command("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
@@ -81,8 +84,11 @@ def tab(directory):
 
 
 def try_route(page, address, route, expected, screenshot):
-    for domain in ("Page", "Runtime", "Network"):
+    for domain in ("Page", "Runtime", "Network", "Audits"):
         page.command(f"{domain}.enable")
+    page.command("Page.navigate", url=f"http://{address}/")
+    # 46rem: its style is the one that its policy names.
+    page.becomes("document.body && getComputedStyle(document.body).maxWidth === '736px'")
     page.command("Page.navigate", url=f"http://{address}/docs")
     block = f"document.querySelector('#operations-routes-post{route.replace('/', '_')}')"
     # Each step is asked for until the next is there: what is drawn may not listen yet.

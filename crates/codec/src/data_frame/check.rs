@@ -2,13 +2,16 @@
 //! announces is true and affordable.
 //!
 //! arrow-ipc validates the contents of arrays (offsets, UTF-8, indices of dictionaries); what it takes on trust are sizes:
-//! the advertised size of a compressed buffer, the number of rows of columns that take no bytes, buffers that overlap.
+//! the advertised size of a compressed buffer, the number of rows of columns that take no bytes, buffers that overlap. Rows that
+//! no byte stands behind are counted over all batches of a frame.
 
 use arrow_ipc::{BodyCompressionMethod, CompressionType, RecordBatch};
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 
+use crate::data_frame::views;
 use crate::error::DecodeError;
 use crate::limits::Budget;
+use crate::tensor::view;
 
 /// The first type among the columns that may not travel, with its column.
 pub(super) fn unsupported(schema: &Schema) -> Option<(&str, &DataType)> {
@@ -38,35 +41,45 @@ fn unsupported_type(data_type: &DataType) -> Option<&DataType> {
 /// bytes; the nested ones are counted by themselves.
 pub(crate) const COLUMN_BYTES: usize = 1024;
 
-/// Rows that no byte stands behind cost nothing to claim and something to visit.
-const MAX_EMPTY_ROWS: usize = 1 << 20;
-
-/// Allows one record or dictionary batch of columns `fields`, whose body is `body`.
+/// Allows one record or dictionary batch of columns `fields`, whose body is `body`. Returns the memory that is taken while the batch
+/// is read, and freed then.
 pub(super) fn admit(
     batch: &RecordBatch<'_>,
     fields: &[FieldRef],
     body: &[u8],
     budget: &mut Budget<'_>,
-) -> Result<(), DecodeError> {
+) -> Result<usize, DecodeError> {
     let compression = compression(batch)?;
-    let unpacked = buffers(batch, compression, body, budget)?;
-    let compressed = compression.is_some();
-    let max_rows = unpacked.saturating_mul(8).saturating_add(MAX_EMPTY_ROWS);
-    let rows = |rows: i64, what: &str| match usize::try_from(rows) {
-        Ok(rows) if rows <= max_rows => Ok(rows),
-        _ => Err(DecodeError::malformed(format!("{what} of {rows}, which the body cannot hold"))),
+    let Buffers { unpacked, working } = buffers(batch, compression, body, budget)?;
+    let count = |count: i64, what: &str| {
+        usize::try_from(count).map_err(|_| DecodeError::malformed(format!("{what} of {count}")))
     };
-    rows(batch.length(), "a number of rows")?;
+    let rows = count(batch.length(), "a number of rows")?;
     let nodes = batch.nodes().unwrap_or_default();
     budget.take_memory(nodes.len().saturating_mul(COLUMN_BYTES))?;
+    // A row takes a bit at least. Each column may use all bytes of the batch, which spares honest columns of nulls alone.
+    let backed = unpacked.saturating_mul(8);
+    if nodes.is_empty() {
+        budget.frames.take_empty_rows(rows.saturating_sub(backed))?;
+    }
     for node in nodes {
-        let length = rows(node.length(), "a column length")?;
-        if rows(node.null_count(), "a number of nulls")? > length {
+        let length = count(node.length(), "a column length")?;
+        budget.frames.take_empty_rows(length.saturating_sub(backed))?;
+        if count(node.null_count(), "a number of nulls")? > length {
             return Err(DecodeError::malformed("a column of more nulls than rows"));
         }
     }
-    let mut walk = Walk { batch, body, compressed, next_buffer: 0, next_views: 0 };
-    fields.iter().try_for_each(|field| walk.column(field))
+    let mut walk = Walk { batch, body, compression, working, next_buffer: 0, next_views: 0 };
+    fields.iter().try_for_each(|field| walk.column(field, budget))?;
+    Ok(working)
+}
+
+/// What the buffers of a batch hold, and what unpacking them takes.
+struct Buffers {
+    /// Bytes of all of them.
+    unpacked: usize,
+    /// Memory that is taken while one of them is unpacked, at most.
+    working: usize,
 }
 
 fn compression(batch: &RecordBatch<'_>) -> Result<Option<CompressionType>, DecodeError> {
@@ -85,14 +98,14 @@ fn compression(batch: &RecordBatch<'_>) -> Result<Option<CompressionType>, Decod
     }
 }
 
-/// Checks the buffers and says how many bytes they hold, unpacked.
+/// Checks the sizes of the buffers.
 fn buffers(
     batch: &RecordBatch<'_>,
     compression: Option<CompressionType>,
     body: &[u8],
     budget: &mut Budget<'_>,
-) -> Result<usize, DecodeError> {
-    let (mut total, mut unpacked) = (0_usize, 0_usize);
+) -> Result<Buffers, DecodeError> {
+    let (mut total, mut unpacked, mut working) = (0_usize, 0_usize, 0_usize);
     for buffer in batch.buffers().unwrap_or_default() {
         let part = part_of(buffer, body)?;
         total = total.saturating_add(part.len());
@@ -100,13 +113,16 @@ fn buffers(
         if packed {
             budget.take_decompressed(size)?;
             if compression == Some(CompressionType::LZ4_FRAME) {
-                budget.check_decompressing(lz4_working_bytes(&part[SIZE_BYTES..]))?;
+                let frame = lz4_working_bytes(&part[SIZE_BYTES..]);
+                budget.check_decompressing(frame)?;
+                budget.frames.take_blocks(frame)?;
+                working = working.max(frame);
             }
         }
         unpacked = unpacked.saturating_add(size);
     }
     match total <= body.len() {
-        true => Ok(unpacked),
+        true => Ok(Buffers { unpacked, working }),
         false => Err(DecodeError::malformed("buffers that overlap")),
     }
 }
@@ -116,7 +132,8 @@ fn buffers(
 struct Walk<'a> {
     batch: &'a RecordBatch<'a>,
     body: &'a [u8],
-    compressed: bool,
+    compression: Option<CompressionType>,
+    working: usize,
     next_buffer: usize,
     next_views: usize,
 }
@@ -125,18 +142,21 @@ struct Walk<'a> {
 const VALIDITY: usize = 1;
 
 impl Walk<'_> {
-    fn column(&mut self, field: &Field) -> Result<(), DecodeError> {
-        self.of_type(field.data_type()).map_err(|error| error.in_key(field.name()))
+    fn column(&mut self, field: &Field, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
+        self.of_type(field.data_type(), budget).map_err(|error| error.in_key(field.name()))
     }
 
     /// Recurses as deep as the type is nested, which the verifier of the metadata bounds.
-    fn of_type(&mut self, data_type: &DataType) -> Result<(), DecodeError> {
+    fn of_type(&mut self, data_type: &DataType, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
         match data_type {
             DataType::Null => Ok(()),
             DataType::Utf8 | DataType::Binary => self.buffers(&[VALIDITY, 4, 1]),
             DataType::LargeUtf8 | DataType::LargeBinary => self.buffers(&[VALIDITY, 8, 1]),
             DataType::Utf8View | DataType::BinaryView => {
-                self.buffers(&[VALIDITY, 16])?;
+                self.buffers(&[VALIDITY, views::VIEW_BYTES])?;
+                if *data_type == DataType::Utf8View {
+                    budget.frames.take_viewed(self.referred(self.next_buffer - 1)?)?;
+                }
                 let counts = self.batch.variadicBufferCounts();
                 let count = counts.filter(|counts| self.next_views < counts.len()).map(|all| all.get(self.next_views));
                 self.next_views += 1;
@@ -151,22 +171,32 @@ impl Walk<'_> {
             }
             DataType::List(item) | DataType::Map(item, _) => {
                 self.buffers(&[VALIDITY, 4])?;
-                self.of_type(item.data_type())
+                self.of_type(item.data_type(), budget)
             }
             DataType::LargeList(item) => {
                 self.buffers(&[VALIDITY, 8])?;
-                self.of_type(item.data_type())
+                self.of_type(item.data_type(), budget)
             }
             DataType::FixedSizeList(item, _) => {
                 self.buffers(&[VALIDITY])?;
-                self.of_type(item.data_type())
+                self.of_type(item.data_type(), budget)
             }
             DataType::Struct(fields) => {
                 self.buffers(&[VALIDITY])?;
-                fields.iter().try_for_each(|field| self.column(field))
+                fields.iter().try_for_each(|field| self.column(field, budget))
             }
             DataType::Dictionary(keys, _) => self.buffers(&[VALIDITY, keys.primitive_width().unwrap_or(1)]),
             other => self.buffers(&[VALIDITY, other.primitive_width().unwrap_or(1)]),
+        }
+    }
+
+    /// Bytes that the views in a buffer refer to.
+    fn referred(&self, buffer: usize) -> Result<usize, DecodeError> {
+        let part = part_of(self.batch.buffers().unwrap_or_default().get(buffer), self.body)?;
+        let (size, packed) = size_of_part(part, self.compression.is_some())?;
+        match self.compression.filter(|_| packed && size > 0) {
+            Some(how) => views::referred_in_packed(part, how, size, self.working),
+            None => Ok(views::referred(&part[part.len() - size..])),
         }
     }
 
@@ -177,9 +207,14 @@ impl Walk<'_> {
             let buffer = (self.next_buffer < buffers.len()).then(|| buffers.get(self.next_buffer));
             let buffer = buffer.ok_or_else(|| DecodeError::malformed("fewer buffers than the columns have"))?;
             self.next_buffer += 1;
-            let (size, _) = size_of_part(part_of(buffer, self.body)?, self.compressed)?;
+            let part = part_of(buffer, self.body)?;
+            let (size, packed) = size_of_part(part, self.compression.is_some())?;
             if !size.is_multiple_of(*width) {
                 return Err(DecodeError::malformed(format!("a buffer of {size} bytes for elements of {width}")));
+            }
+            if !packed {
+                // arrow-ipc copies a buffer that does not lie aligned for its elements.
+                view::charge_aligned(&part[part.len() - size..], (*width).clamp(1, view::ALIGNMENT))?;
             }
         }
         Ok(())
@@ -190,15 +225,18 @@ impl Walk<'_> {
 const SIZE_BYTES: usize = 8;
 
 /// What lz4_flex allocates while it unpacks a frame: room for one block before and after, of the size that the frame's
-/// descriptor says, whatever the frame holds; and the window. Source: the LZ4 frame format, 1.6.4.
+/// descriptor says, whatever the frame holds; and for a second block and the window, where blocks refer to those before them.
+/// Source: the LZ4 frame format, 1.6.4.
 fn lz4_working_bytes(frame: &[u8]) -> usize {
     const WINDOW: usize = 64 * 1024;
+    const INDEPENDENT: u8 = 1 << 5;
+    let linked = frame.get(4).is_none_or(|flags| flags & INDEPENDENT == 0);
     let block_size_id = frame.get(5).map_or(0, |descriptor| descriptor >> 4 & 7);
     let block = match block_size_id {
         id @ 4..=7 => 1_usize << (8 + 2 * id),
         _ => 8 << 20, // Not of this format, or the legacy one.
     };
-    2 * block + 2 * WINDOW
+    if linked { 3 * block + 2 * WINDOW } else { 2 * block + WINDOW }
 }
 
 /// The size that a buffer has when it is unpacked, and whether it is packed at all: of a compressed one the first 8 bytes say
@@ -228,16 +266,18 @@ fn span(offset: i64, length: i64, body: &[u8]) -> Option<&[u8]> {
 
 /// Nodes of a schema, on all levels.
 pub(super) fn fields(schema: &Schema) -> usize {
-    fn below(data_type: &DataType) -> usize {
-        1 + match data_type {
-            DataType::List(field)
-            | DataType::LargeList(field)
-            | DataType::FixedSizeList(field, _)
-            | DataType::Map(field, _) => below(field.data_type()),
-            DataType::Struct(fields) => fields.iter().map(|field| below(field.data_type())).sum(),
-            DataType::Dictionary(_, values) => below(values),
-            _ => 0,
-        }
+    schema.fields().iter().map(|field| nodes(field.data_type())).sum()
+}
+
+/// Nodes of a type: itself, and all that it is nested of.
+pub(super) fn nodes(data_type: &DataType) -> usize {
+    1 + match data_type {
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => nodes(field.data_type()),
+        DataType::Struct(fields) => fields.iter().map(|field| nodes(field.data_type())).sum(),
+        DataType::Dictionary(_, values) => nodes(values),
+        _ => 0,
     }
-    schema.fields().iter().map(|field| below(field.data_type())).sum()
 }

@@ -12,6 +12,7 @@ use arrow_array::{PrimitiveArray, RecordBatchOptions, types};
 use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
+use crate::account::{Temporary, charge};
 use crate::data_frame::{DataFrame, Series};
 use crate::error::DecodeError;
 use crate::tensor::{DType, Tensor};
@@ -58,6 +59,7 @@ fn column(cells: &Value) -> Result<ArrayRef, DecodeError> {
         Value::List(cells) | Value::Tuple(cells) => of_cells(cells),
         Value::Tensor(tensor) if tensor.shape().len() == 1 => of_tensor(tensor),
         Value::StrTensor(texts) if texts.shape().len() == 1 => {
+            charge_array(texts.len().saturating_mul(size_of::<u64>()), texts.data().len())?;
             Ok(Arc::new(StringArray::from_iter_values(texts.iter())))
         }
         Value::Series(series) => {
@@ -87,6 +89,7 @@ fn of_cells(cells: &[Value]) -> Result<ArrayRef, DecodeError> {
             DecodeError::mismatch(format!("{} does not fit the cells before", cell.kind())).in_index(index)
         })?;
     }
+    charge_cells(kind, cells)?;
     Ok(match kind {
         Kind::Null => Arc::new(NullArray::new(cells.len())),
         Kind::Bool => Arc::new(cells.iter().map(Value::as_bool).collect::<BooleanArray>()),
@@ -102,6 +105,29 @@ fn of_cells(cells: &[Value]) -> Result<ArrayRef, DecodeError> {
         Kind::Bytes => Arc::new(cells.iter().map(Value::as_bytes).collect::<BinaryArray>()),
     })
 }
+
+/// Charges the array that cells become: values, a bit for each that says whether it is one, and texts in a buffer that doubles.
+fn charge_cells(kind: Kind, cells: &[Value]) -> Result<(), DecodeError> {
+    let values = cells.len().saturating_mul(size_of::<u64>() + 1);
+    let texts = match kind {
+        Kind::Text | Kind::Bytes => cells.iter().map(|cell| cell.as_str().map_or(0, str::len).max(len_of(cell))).sum(),
+        _ => 0,
+    };
+    charge_array(values, texts)
+}
+
+fn len_of(cell: &Value) -> usize {
+    cell.as_bytes().map_or(0, |bytes| bytes.len())
+}
+
+fn charge_array(values: usize, texts: usize) -> Result<(), DecodeError> {
+    let mut growing = Temporary::new();
+    growing.grow(texts)?;
+    Ok(charge(ARRAY_BYTES.saturating_add(values).saturating_add(texts.saturating_mul(2)))?)
+}
+
+/// Buffers start with this much, whatever they hold.
+const ARRAY_BYTES: usize = 2048;
 
 fn kind_of(cell: &Value) -> Option<Kind> {
     match cell {

@@ -15,19 +15,21 @@ use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary};
 use arrow_ipc::writer::{FileWriter, StreamEncoder};
 use arrow_ipc::{Footer, Message, MessageHeader, MetadataVersion, root_as_footer_with_opts, root_as_message_with_opts};
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, SchemaRef};
 use bytes::Bytes;
 use flatbuffers::VerifierOptions;
 
+use crate::account::Temporary;
 use crate::data_frame::check;
 use crate::data_frame::{DataFrame, Series};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
+use crate::out::ChargedBuffer;
 use crate::tensor::view;
 
 /// Reads a frame out of an IPC stream, and nothing after it.
 pub(crate) fn from_stream(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFrame, DecodeError> {
-    guarded(|| Reader::new(bytes, 0, budget).frame())
+    guarded(|| Reader::new(bytes, budget)?.frame())
 }
 
 /// Reads a series: a stream of one column.
@@ -64,7 +66,7 @@ pub(crate) fn from_file(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFr
         DecodeError::malformed(format!("a broken footer: {}", first_line(&error))).at_offset(footer_at)
     })?;
     guarded(|| {
-        let mut reader = Reader::new(&bytes.slice(..footer_at), 0, budget);
+        let mut reader = Reader::new(&bytes.slice(..footer_at), budget)?;
         reader.file(&footer).map_err(|error| error.at_offset(footer_at))
     })
 }
@@ -82,17 +84,23 @@ struct Reader<'a, 'b> {
     at: usize,
     budget: &'a mut Budget<'b>,
     dictionaries: HashMap<i64, ArrayRef>,
+    /// The first column, on whatever level, that a dictionary belongs to.
+    dictionary_fields: HashMap<i64, FieldRef>,
+    /// Fields of the schema on all levels, which arrow-ipc looks through for each dictionary.
+    fields: usize,
 }
 
 /// What stands before a message that is not of the oldest form.
 const CONTINUATION: u32 = u32::MAX;
 
 impl<'a, 'b> Reader<'a, 'b> {
-    fn new(bytes: &Bytes, at: usize, budget: &'a mut Budget<'b>) -> Self {
+    fn new(bytes: &Bytes, budget: &'a mut Budget<'b>) -> Result<Self, DecodeError> {
         // One copy of an input that lies askew is cheaper than one for each of its buffers.
+        view::charge_aligned(bytes, ALIGNMENT)?;
         let bytes = view::aligned(bytes.clone(), ALIGNMENT);
         let buffer = Buffer::from(bytes.clone());
-        Self { bytes, buffer, at, budget, dictionaries: HashMap::new() }
+        let (dictionaries, dictionary_fields) = (HashMap::new(), HashMap::new());
+        Ok(Self { bytes, buffer, at: 0, budget, dictionaries, dictionary_fields, fields: 0 })
     }
 
     fn frame(&mut self) -> Result<DataFrame, DecodeError> {
@@ -158,19 +166,24 @@ impl<'a, 'b> Reader<'a, 'b> {
                 if batch.isDelta() {
                     return Err(DecodeError::unsupported("a dictionary that adds to another one"));
                 }
-                let of = of_dictionary(schema, batch.id());
+                self.budget.frames.take_lookups(self.fields)?;
+                let of = self.dictionary_fields.get(&batch.id());
                 let of = of.ok_or_else(|| DecodeError::malformed("a dictionary of no column"))?;
                 let DataType::Dictionary(_, values) = of.data_type() else {
                     return Err(DecodeError::malformed("a dictionary of a column that has none").in_key(of.name()));
                 };
                 let values = [Arc::new(Field::new("", (**values).clone(), true))];
-                check::admit(&data, &values, body, self.budget).map_err(|error| error.in_key(of.name()))?;
+                let mut working = Temporary::new();
+                check::admit(&data, &values, body, self.budget)
+                    .and_then(|bytes| Ok(working.grow(bytes)?))
+                    .map_err(|error| error.in_key(of.name()))?;
                 let read = read_dictionary(body, batch, schema, &mut self.dictionaries, &version);
                 read.map_err(|error| refused(error).in_key(of.name()))?;
             }
             (MessageHeader::RecordBatch, Some(schema)) => {
                 let batch = message.header_as_record_batch().ok_or_else(no_header)?;
-                check::admit(&batch, schema.fields(), body, self.budget)?;
+                let mut working = Temporary::new();
+                working.grow(check::admit(&batch, schema.fields(), body, self.budget)?)?;
                 let read = |columns: Option<&[usize]>| {
                     RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &self.dictionaries, &version)
                         .and_then(|decoder| decoder.with_projection(columns).read_record_batch())
@@ -194,6 +207,7 @@ impl<'a, 'b> Reader<'a, 'b> {
         let schema = try_fb_to_schema(schema).map_err(refused)?;
         let nested = check::fields(&schema) - columns;
         self.budget.take_memory(nested.saturating_mul(check::COLUMN_BYTES))?;
+        self.fields = schema.fields().iter().map(|field| note_dictionaries(field, &mut self.dictionary_fields)).sum();
         match check::unsupported(&schema) {
             None => Ok(Arc::new(schema)),
             Some((column, bad)) => Err(DecodeError::unsupported(format!("a column of type {bad}")).in_key(column)),
@@ -262,10 +276,25 @@ fn in_column(error: DecodeError, field: Option<&Field>) -> DecodeError {
     }
 }
 
-/// The first column, on whatever level, that a dictionary belongs to.
-fn of_dictionary(schema: &Schema, id: i64) -> Option<&Field> {
+/// Notes the field of each dictionary, in the order of arrow-ipc: a field before the ones inside it. Returns how many fields there are.
+fn note_dictionaries(field: &FieldRef, fields: &mut HashMap<i64, FieldRef>) -> usize {
     #[expect(deprecated, reason = "the wire has these numbers, and arrow-ipc itself asks so")]
-    schema.fields_with_dict_id(id).first().copied()
+    if let Some(id) = field.dict_id() {
+        fields.entry(id).or_insert_with(|| Arc::clone(field));
+    }
+    1 + note_inner_dictionaries(field.data_type(), fields)
+}
+
+fn note_inner_dictionaries(data_type: &DataType, fields: &mut HashMap<i64, FieldRef>) -> usize {
+    match data_type {
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => note_dictionaries(field, fields),
+        DataType::Struct(inner) => inner.iter().map(|field| note_dictionaries(field, fields)).sum(),
+        DataType::Dictionary(_, values) => note_inner_dictionaries(values, fields),
+        _ => 0,
+    }
 }
 
 fn no_header() -> DecodeError {
@@ -299,12 +328,17 @@ pub(super) fn to_stream_parts(frame: &DataFrame) -> Result<Vec<Bytes>, EncodeErr
 
 pub(super) fn to_file(frame: &DataFrame) -> Result<Bytes, EncodeError> {
     check_types(frame)?;
-    let mut out = Vec::with_capacity(1024);
-    let mut writer = FileWriter::try_new(&mut out, frame.schema()).map_err(cannot)?;
-    frame.batches().iter().try_for_each(|batch| writer.write(batch)).map_err(cannot)?;
-    writer.finish().map_err(cannot)?;
-    drop(writer);
-    Ok(out.into())
+    let mut out = ChargedBuffer::new(1024);
+    let written = write_file(&mut out, frame);
+    out.check()?; // A refusal is why the writer could not go on.
+    written.map_err(cannot)?;
+    Ok(out.into_bytes()?)
+}
+
+fn write_file(out: &mut ChargedBuffer, frame: &DataFrame) -> Result<(), ArrowError> {
+    let mut writer = FileWriter::try_new(out, frame.schema())?;
+    frame.batches().iter().try_for_each(|batch| writer.write(batch))?;
+    writer.finish()
 }
 
 fn check_types(frame: &DataFrame) -> Result<(), EncodeError> {

@@ -2,21 +2,21 @@
 
 use std::borrow::Cow;
 
-use ::serde::ser::Error as _;
+use ::serde::ser::{Error as _, SerializeMap, SerializeSeq};
 use ::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::data_frame::{DataFrame, Series, columns};
-use crate::error::EncodeError;
 use crate::msgpack::ext;
+use crate::out;
 use crate::value::{Value, exact};
 
 impl Serialize for DataFrame {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let forms = exact::Forms {
-            plain: &Cells(|| self.to_columns()),
+            plain: &Columns(self),
             code: ext::DATA_FRAME,
-            payload: || self.to_stream_parts().map(|parts| parts.concat()),
+            payload: || Ok(out::concat(&self.to_stream_parts()?)?),
             shared: || Value::DataFrame(self.clone()),
             bytes: usize::MAX, // Always in a segment: an Arrow stream is read in place only where it lies aligned.
         };
@@ -27,9 +27,9 @@ impl Serialize for DataFrame {
 impl Serialize for Series {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let forms = exact::Forms {
-            plain: &Cells(|| self.to_list()),
+            plain: &Cells { frame: self.as_frame(), column: 0 },
             code: ext::SERIES,
-            payload: || self.to_stream_parts().map(|parts| parts.concat()),
+            payload: || Ok(out::concat(&self.to_stream_parts()?)?),
             shared: || Value::Series(self.clone()),
             bytes: usize::MAX,
         };
@@ -37,12 +37,34 @@ impl Serialize for Series {
     }
 }
 
-/// Cells that are made only when a serializer for people asks for them.
-struct Cells<F>(F);
+/// The columns of a frame as a map, for people.
+struct Columns<'a>(&'a DataFrame);
 
-impl<F: Fn() -> Result<Value, EncodeError>> Serialize for Cells<F> {
+impl Serialize for Columns<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.0)().map_err(S::Error::custom)?.serialize(serializer)
+        self.0.check_names().map_err(S::Error::custom)?;
+        let mut columns = serializer.serialize_map(Some(self.0.num_columns()))?;
+        for (column, field) in self.0.schema().fields().iter().enumerate() {
+            columns.serialize_entry(field.name(), &Cells { frame: self.0, column })?;
+        }
+        columns.end()
+    }
+}
+
+/// The cells of a column as a list, made in slices.
+struct Cells<'a> {
+    frame: &'a DataFrame,
+    column: usize,
+}
+
+impl Serialize for Cells<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut cells = serializer.serialize_seq(Some(self.frame.num_rows()))?;
+        for slice in self.frame.slices(self.column) {
+            let slice = slice.map_err(S::Error::custom)?;
+            slice.iter().try_for_each(|cell| cells.serialize_element(cell))?;
+        }
+        cells.end()
     }
 }
 

@@ -7,6 +7,7 @@ use crate::envelope::layout::{Layout, PRELUDE_BYTES, SEGMENT_ALIGNMENT};
 use crate::envelope::{Envelope, INLINE_BELOW, Parts};
 use crate::error::EncodeError;
 use crate::msgpack;
+use crate::out::ChargedBuffer;
 use crate::value::{Value, handover};
 
 static ZEROS: [u8; SEGMENT_ALIGNMENT] = [0; SEGMENT_ALIGNMENT];
@@ -19,32 +20,34 @@ pub(crate) fn encode(value: &Value) -> Result<Envelope, EncodeError> {
 
 /// Writes a Rust type: by rmp-serde alone while nothing in it is large, through a value that shares its parts otherwise.
 pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeError> {
-    let mut tree = Vec::with_capacity(128);
-    tree.resize(PRELUDE_BYTES, 0);
+    let mut tree = ChargedBuffer::new(128);
+    tree.extend_with(0, PRELUDE_BYTES);
     let (written, large) =
         handover::watch(INLINE_BELOW, || value.serialize(&mut rmp_serde::Serializer::new(&mut tree).with_struct_map()));
     if large {
         return encode(&Value::from_serialize(value)?);
     }
+    tree.check()?;
     written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))?;
     assemble(tree, Vec::new())
 }
 
 /// Joins a tree that has the room for a prelude before it with its segments, each in one or more pieces.
-fn assemble(mut tree: Vec<u8>, segments: Vec<Vec<Bytes>>) -> Result<Envelope, EncodeError> {
+fn assemble(mut tree: ChargedBuffer, segments: Vec<Vec<Bytes>>) -> Result<Envelope, EncodeError> {
     let tree_len = u32::try_from(tree.len() - PRELUDE_BYTES)
         .map_err(|_| EncodeError::new("", "a tree longer than the 32-bit length of an envelope"))?;
     if segments.is_empty() {
         let len = tree.len();
-        tree[..PRELUDE_BYTES].copy_from_slice(&Layout::prelude(tree_len, 0, len));
-        return Ok(Envelope { parts: Parts::One(tree.into()), len });
+        tree.bytes_mut()[..PRELUDE_BYTES].copy_from_slice(&Layout::prelude(tree_len, 0, len));
+        return Ok(Envelope { parts: Parts::One(tree.into_bytes()?), len });
     }
     let lengths: Vec<usize> = segments.iter().map(|pieces| pieces.iter().map(Bytes::len).sum()).collect();
     let (mut head, len) = Layout::write(tree_len, &lengths);
-    head.extend_from_slice(&tree[PRELUDE_BYTES..]);
+    head.extend_from_slice(&tree.as_slice()[PRELUDE_BYTES..]);
+    drop(tree);
     let mut end = head.len().next_multiple_of(SEGMENT_ALIGNMENT);
-    head.resize(end, 0);
-    let mut parts = vec![Bytes::from(head)];
+    head.extend_with(0, end - head.len());
+    let mut parts = vec![head.into_bytes()?];
     for (length, pieces) in lengths.into_iter().zip(segments) {
         let start = end.next_multiple_of(SEGMENT_ALIGNMENT);
         if start > end {

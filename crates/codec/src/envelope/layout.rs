@@ -2,14 +2,20 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
 use crate::DecodeLimits;
+use crate::account::charge;
 use crate::error::DecodeError;
+use crate::out::ChargedBuffer;
 
 pub(super) const MAGIC: [u8; 4] = *b"\x89CBE";
 pub(super) const VERSION: u8 = 1;
 /// Magic to total bytes.
 pub(super) const PRELUDE_BYTES: usize = 24;
 const LENGTH_BYTES: usize = 8;
+/// What a segment takes in memory beside its bytes: where it lies, here and among the parts.
+const SEGMENT_BYTES: usize = size_of::<Range<usize>>() + size_of::<(usize, Bytes)>();
 /// A cache line, and what Arrow recommends for its buffers.
 pub(super) const SEGMENT_ALIGNMENT: usize = 64;
 
@@ -78,6 +84,7 @@ impl Layout {
             return Ok(None);
         }
         let table = &bytes[PRELUDE_BYTES..head - prelude.tree];
+        charge(prelude.segments.saturating_mul(SEGMENT_BYTES))?;
         let mut segments = Vec::with_capacity(prelude.segments);
         let mut end = head;
         for (number, length) in table.as_chunks().0.iter().enumerate() {
@@ -99,10 +106,10 @@ impl Layout {
     }
 
     /// Prelude and table for a tree and segments of such lengths, and how many bytes the envelope has.
-    pub(super) fn write(tree: u32, segments: &[usize]) -> (Vec<u8>, usize) {
+    pub(super) fn write(tree: u32, segments: &[usize]) -> (ChargedBuffer, usize) {
         let head = PRELUDE_BYTES + segments.len() * LENGTH_BYTES + tree as usize;
         let total = segments.iter().fold(head, |end, length| end.next_multiple_of(SEGMENT_ALIGNMENT) + length);
-        let mut out = Vec::with_capacity(head.next_multiple_of(SEGMENT_ALIGNMENT));
+        let mut out = ChargedBuffer::new(head.next_multiple_of(SEGMENT_ALIGNMENT));
         let count = u32::try_from(segments.len()).expect("fewer segments than bytes of a tree");
         out.extend_from_slice(&Self::prelude(tree, count, total));
         segments.iter().for_each(|length| out.extend_from_slice(&(*length as u64).to_le_bytes()));

@@ -52,8 +52,10 @@ pub(crate) use encode::{encode, encode_typed};
 pub use stream::EnvelopeDecoder;
 
 use crate::DecodeLimits;
+use crate::account::ChargeError;
 use crate::error::DecodeError;
 use crate::msgpack;
+use crate::out;
 use crate::payload::{self, Data};
 use crate::value::Value;
 use layout::Layout;
@@ -95,13 +97,33 @@ impl Envelope {
         }
     }
 
+    /// The same envelope with each piece replaced by one of the same bytes, such as one that keeps something alive.
+    #[must_use]
+    pub fn map_parts(self, map: impl FnMut(Bytes) -> Bytes) -> Self {
+        let len = self.len;
+        let mut map = map;
+        let parts = match self.parts {
+            Parts::One(part) => Parts::One(map(part)),
+            Parts::Many(parts) => Parts::Many(parts.into_iter().map(map).collect()),
+        };
+        Self { parts, len }
+    }
+
     /// Bytes of all pieces together.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// All pieces in one buffer: copies the segments once, unless there are none.
+    /// As [`into_bytes`](Self::into_bytes), with the copy charged to the scope's account.
+    pub(crate) fn try_into_bytes(self) -> Result<Bytes, ChargeError> {
+        match self.parts {
+            Parts::One(only) => Ok(only),
+            Parts::Many(parts) => out::concat(&parts)?.into_bytes(),
+        }
+    }
+
+    /// All pieces in one buffer: copies the segments once, unless there are none. The copy is charged to no account.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         match self.parts {

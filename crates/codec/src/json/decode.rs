@@ -134,6 +134,9 @@ impl Decoder<'_> {
             self.at += self.bytes[piece..].iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)).count();
             let len = text.len() + (self.at - piece);
             self.budget.check_string(len).map_err(|error| error.at_offset(start))?;
+            if text.capacity() < len {
+                self.budget.take_text(len - text.capacity()).map_err(|error| error.at_offset(start))?;
+            }
             text.push_str(&self.text[piece..self.at]);
             match self.bytes.get(self.at) {
                 Some(b'"') => {
@@ -142,7 +145,9 @@ impl Decoder<'_> {
                 }
                 Some(b'\\') => {
                     if text.capacity() < len + MAX_CHAR_BYTES {
-                        text.reserve_exact(self.rest_of_string() + MAX_CHAR_BYTES);
+                        let room = self.rest_of_string() + MAX_CHAR_BYTES;
+                        self.budget.take_text(room).map_err(|error| error.at_offset(start))?;
+                        text.reserve_exact(room);
                     }
                     text.push(self.escape()?);
                 }

@@ -8,18 +8,21 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::MAX_DEPTH;
+#[cfg(feature = "arrow")]
+use crate::data_frame::DataFrame;
 use crate::error::EncodeError;
+use crate::out::ChargedBuffer;
 use crate::tensor::{Element, Tensor, with_element};
 use crate::value::{Map, Scalar, Value, scalar};
 
 /// Writes the value without any white space.
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
-    let mut out = Vec::with_capacity(128);
+    let mut out = ChargedBuffer::new(128);
     write(&mut out, value, 0)?;
-    Ok(out.into())
+    Ok(out.into_bytes()?)
 }
 
-fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeError> {
+fn write(out: &mut ChargedBuffer, value: &Value, depth: usize) -> Result<(), EncodeError> {
     if depth > MAX_DEPTH {
         return Err(EncodeError::too_deep(value.kind()));
     }
@@ -30,7 +33,7 @@ fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeErr
         Value::UInt(value) => leaf(out, value),
         Value::Float(value) => write_number(out, (*value).into()),
         Value::Str(text) => leaf(out, text),
-        Value::Bytes(bytes) => leaf(out, &BASE64.encode(bytes)),
+        Value::Bytes(bytes) => write_base64(out, bytes),
         Value::List(items) | Value::Tuple(items) => {
             write_list(out, items.len(), |out, index| write(out, &items[index], depth + 1))
         }
@@ -39,14 +42,15 @@ fn write(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), EncodeErr
         Value::Tensor(tensor) => write_tensor(out, tensor),
         Value::StrTensor(tensor) => write_texts(out, tensor.shape(), &mut tensor.iter()),
         #[cfg(feature = "arrow")]
-        Value::DataFrame(frame) => write(out, &frame.to_columns()?, depth),
+        Value::DataFrame(frame) => write_frame(out, frame, depth + 1),
         #[cfg(feature = "arrow")]
-        Value::Series(series) => write(out, &series.to_list()?, depth),
+        Value::Series(series) => write_column(out, series.as_frame(), 0, depth + 1),
     }
 }
 
-fn write_map(out: &mut Vec<u8>, map: &Map, depth: usize) -> Result<(), EncodeError> {
+fn write_map(out: &mut ChargedBuffer, map: &Map, depth: usize) -> Result<(), EncodeError> {
     out.push(b'{');
+    out.check()?;
     for (index, (key, value)) in map.iter().enumerate() {
         separate(out, index);
         leaf(out, key)?;
@@ -57,11 +61,12 @@ fn write_map(out: &mut Vec<u8>, map: &Map, depth: usize) -> Result<(), EncodeErr
     Ok(())
 }
 
-fn write_list<F>(out: &mut Vec<u8>, len: usize, mut item: F) -> Result<(), EncodeError>
+fn write_list<F>(out: &mut ChargedBuffer, len: usize, mut item: F) -> Result<(), EncodeError>
 where
-    F: FnMut(&mut Vec<u8>, usize) -> Result<(), EncodeError>,
+    F: FnMut(&mut ChargedBuffer, usize) -> Result<(), EncodeError>,
 {
     out.push(b'[');
+    out.check()?; // A leaf ends with an error by itself; brackets alone would go on.
     for index in 0..len {
         separate(out, index);
         item(out, index).map_err(|error| error.in_index(index))?;
@@ -70,7 +75,50 @@ where
     Ok(())
 }
 
-fn write_tensor(out: &mut Vec<u8>, tensor: &Tensor) -> Result<(), EncodeError> {
+/// Base64 has no character that JSON escapes.
+fn write_base64(out: &mut ChargedBuffer, bytes: &[u8]) -> Result<(), EncodeError> {
+    let len = base64::encoded_len(bytes.len(), true).unwrap_or(usize::MAX);
+    out.push(b'"');
+    let start = out.len();
+    out.extend_with(0, len);
+    out.check()?;
+    let written = BASE64.encode_slice(bytes, &mut out.bytes_mut()[start..]);
+    written.expect("as much room as the encoded form takes");
+    out.push(b'"');
+    Ok(out.check()?)
+}
+
+/// A map of columns. Each is made into cells in slices of its rows, which are freed when they are written.
+#[cfg(feature = "arrow")]
+fn write_frame(out: &mut ChargedBuffer, frame: &DataFrame, depth: usize) -> Result<(), EncodeError> {
+    frame.check_names()?;
+    out.push(b'{');
+    for (index, field) in frame.schema().fields().iter().enumerate() {
+        separate(out, index);
+        leaf(out, field.name())?;
+        out.push(b':');
+        write_column(out, frame, index, depth + 1).map_err(|error| error.in_key(field.name()))?;
+    }
+    out.push(b'}');
+    Ok(out.check()?)
+}
+
+#[cfg(feature = "arrow")]
+fn write_column(out: &mut ChargedBuffer, frame: &DataFrame, column: usize, depth: usize) -> Result<(), EncodeError> {
+    out.push(b'[');
+    let mut row = 0;
+    for slice in frame.slices(column) {
+        for cell in slice?.iter() {
+            separate(out, row);
+            write(out, cell, depth).map_err(|error| error.in_index(row))?;
+            row += 1;
+        }
+    }
+    out.push(b']');
+    Ok(out.check()?)
+}
+
+fn write_tensor(out: &mut ChargedBuffer, tensor: &Tensor) -> Result<(), EncodeError> {
     with_element!(tensor.dtype(), T => {
         let elements = tensor.as_slice::<T>().expect("asked for the tensor's own dtype");
         write_axis(out, tensor.shape(), elements)
@@ -78,7 +126,7 @@ fn write_tensor(out: &mut Vec<u8>, tensor: &Tensor) -> Result<(), EncodeError> {
 }
 
 /// One row of a tensor; recurses once per axis.
-fn write_axis<T: Element>(out: &mut Vec<u8>, shape: &[usize], elements: &[T]) -> Result<(), EncodeError> {
+fn write_axis<T: Element>(out: &mut ChargedBuffer, shape: &[usize], elements: &[T]) -> Result<(), EncodeError> {
     let Some((len, shape)) = shape.split_first() else {
         return write_number(out, elements[0].to_scalar());
     };
@@ -88,7 +136,7 @@ fn write_axis<T: Element>(out: &mut Vec<u8>, shape: &[usize], elements: &[T]) ->
 
 /// One row of texts; recurses once per axis.
 fn write_texts<'a, I: Iterator<Item = &'a str>>(
-    out: &mut Vec<u8>,
+    out: &mut ChargedBuffer,
     shape: &[usize],
     texts: &mut I,
 ) -> Result<(), EncodeError> {
@@ -99,7 +147,7 @@ fn write_texts<'a, I: Iterator<Item = &'a str>>(
 }
 
 /// serde_json would write a number that is none as `null`, which a reader cannot tell from a missing one.
-fn write_number(out: &mut Vec<u8>, number: Scalar) -> Result<(), EncodeError> {
+fn write_number(out: &mut ChargedBuffer, number: Scalar) -> Result<(), EncodeError> {
     match number.is_finite() {
         true => leaf(out, &scalar::Plain(number)),
         false => {
@@ -109,13 +157,16 @@ fn write_number(out: &mut Vec<u8>, number: Scalar) -> Result<(), EncodeError> {
     }
 }
 
-fn separate(out: &mut Vec<u8>, index: usize) {
+fn separate(out: &mut ChargedBuffer, index: usize) {
     if index > 0 {
         out.push(b',');
     }
 }
 
 /// Texts and numbers in serde_json's own hand.
-fn leaf<T: Serialize + ?Sized>(out: &mut Vec<u8>, leaf: &T) -> Result<(), EncodeError> {
-    serde_json::to_writer(out, leaf).map_err(|error| EncodeError::new("", error.to_string()))
+fn leaf<T: Serialize + ?Sized>(out: &mut ChargedBuffer, leaf: &T) -> Result<(), EncodeError> {
+    serde_json::to_writer(&mut *out, leaf).map_err(|error| match out.check() {
+        Err(refused) => refused.into(),
+        Ok(()) => EncodeError::new("", error.to_string()),
+    })
 }

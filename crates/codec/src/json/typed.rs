@@ -11,12 +11,20 @@ use serde_json::error::Category;
 use crate::error::{DecodeError, EncodeError};
 use crate::json::decode;
 use crate::limits::{Budget, DecodeLimits};
+use crate::metered::{Metered, refusal};
+use crate::out::ChargedBuffer;
 
 /// Writes the type by its own `Serialize`.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
-    let written = serde_json::to_vec(value).map(Bytes::from);
-    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))
+    let mut out = ChargedBuffer::new(FIRST_ROOM);
+    let written = serde_json::to_writer(&mut out, value);
+    out.check()?;
+    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))?;
+    Ok(out.into_bytes()?)
 }
+
+/// What most answers fit into.
+const FIRST_ROOM: usize = 128;
 
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Result<T, DecodeError> {
@@ -25,7 +33,22 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimit
         // The decoder for values keeps the path; it stops where the scan did.
         return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
     }
-    serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, limits, &error))
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let read = T::deserialize(Metered::new(&mut deserializer, limits.depth()));
+    let whole = read.and_then(|value| deserializer.end().map(|()| value));
+    // Also where it was read: an untagged enum goes on with its next variant after a refusal.
+    match (refusal(limits.depth()), whole) {
+        (Some(refused), _) => Err(located(refused, bytes, limits)),
+        (None, whole) => whole.map_err(|error| explain::<T>(bytes, limits, &error)),
+    }
+}
+
+/// The same refusal with its place, where the decoder for values meets it too.
+fn located(refused: DecodeError, bytes: &[u8], limits: &DecodeLimits) -> DecodeError {
+    match refused.limit().is_some_and(|limit| limit.name == "max_depth") {
+        true => decode(bytes, limits).err().filter(|error| error.limit() == refused.limit()).unwrap_or(refused),
+        false => refused,
+    }
 }
 
 /// serde_json ends at this depth by itself.
@@ -91,7 +114,8 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &ser
         return error;
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
+    let metered = Metered::new(&mut deserializer, limits.depth());
+    let located = serde_path_to_error::deserialize::<_, T>(metered).err();
     let path = located.map_or_else(|| "$".to_owned(), |error| path_of(error.path()));
     let error = match wrong_type {
         true => DecodeError::mismatch(message_of(first)),

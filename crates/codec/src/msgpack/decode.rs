@@ -190,9 +190,10 @@ impl<'a> Decoder<'a> {
         let start = self.at;
         self.budget.check_string(len).map_err(|error| error.at_offset(start))?;
         let bytes = &self.bytes[self.take(len)?];
-        let text = std::str::from_utf8(bytes);
-        text.map(str::to_owned)
-            .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(start + error.valid_up_to()))
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(start + error.valid_up_to()))?;
+        self.budget.take_text(len).map_err(|error| error.at_offset(start))?;
+        Ok(text.to_owned())
     }
 
     /// A byte string, sliced out of the input and not copied.

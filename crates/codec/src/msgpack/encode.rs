@@ -8,61 +8,71 @@ use std::ops::{Deref, DerefMut};
 use bytes::Bytes;
 
 use crate::MAX_DEPTH;
+use crate::account::{ChargeError, charge};
 use crate::envelope::INLINE_BELOW;
 use crate::error::EncodeError;
 use crate::msgpack::ext;
+use crate::out::ChargedBuffer;
 use crate::value::{Map, Value};
 
 /// Where the tree goes, and, in an envelope, the large leaves.
 struct Out {
-    bytes: Vec<u8>,
+    bytes: ChargedBuffer,
     segments: Option<Vec<Vec<Bytes>>>,
 }
 
 impl Deref for Out {
-    type Target = Vec<u8>;
+    type Target = ChargedBuffer;
 
-    fn deref(&self) -> &Vec<u8> {
+    fn deref(&self) -> &ChargedBuffer {
         &self.bytes
     }
 }
 
 impl DerefMut for Out {
-    fn deref_mut(&mut self) -> &mut Vec<u8> {
+    fn deref_mut(&mut self) -> &mut ChargedBuffer {
         &mut self.bytes
     }
 }
 
 impl Out {
     /// Puts data beside the tree and returns its number, if it is large and there is such a place.
-    fn segment(&mut self, pieces: &[&Bytes]) -> Option<usize> {
-        let segments = self.segments.as_mut()?;
-        if pieces.iter().map(|piece| piece.len()).sum::<usize>() < INLINE_BELOW {
-            return None;
+    fn segment(&mut self, pieces: &[Bytes]) -> Result<Option<usize>, ChargeError> {
+        let Some(segments) = &mut self.segments else { return Ok(None) };
+        if pieces.iter().map(Bytes::len).sum::<usize>() < INLINE_BELOW {
+            return Ok(None);
         }
-        segments.push(pieces.iter().map(|piece| (*piece).clone()).collect());
-        Some(segments.len() - 1)
+        charge(SEGMENT_BYTES + pieces.len() * PIECE_BYTES)?;
+        segments.push(pieces.to_vec());
+        Ok(Some(segments.len() - 1))
     }
 }
 
+/// What a segment takes beside its bytes, in the lists of segments, lengths and parts while these grow.
+const SEGMENT_BYTES: usize = 160;
+/// What each of its pieces takes, in the segment's own list and among the parts.
+const PIECE_BYTES: usize = 3 * size_of::<Bytes>();
+
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
-    let mut out = Out { bytes: Vec::with_capacity(128), segments: None };
+    let mut out = Out { bytes: ChargedBuffer::new(128), segments: None };
     write(&mut out, value, 0)?;
-    Ok(out.bytes.into())
+    Ok(out.bytes.into_bytes()?)
 }
 
 /// Writes the tree of an envelope behind `room` bytes for what stands before it, and the segments, each in pieces.
-pub(crate) fn encode_tree(value: &Value, room: usize) -> Result<(Vec<u8>, Vec<Vec<Bytes>>), EncodeError> {
-    let mut out = Out { bytes: Vec::with_capacity(128), segments: Some(Vec::new()) };
-    out.resize(room, 0);
+pub(crate) fn encode_tree(value: &Value, room: usize) -> Result<(ChargedBuffer, Vec<Vec<Bytes>>), EncodeError> {
+    let mut out = Out { bytes: ChargedBuffer::new(128), segments: Some(Vec::new()) };
+    out.extend_with(0, room);
     write(&mut out, value, 0)?;
+    out.check()?;
     Ok((out.bytes, out.segments.unwrap_or_default()))
 }
 
 /// An array header and the items, which lie one deeper than `depth`.
-pub(crate) fn list_payload(items: &[Value], depth: usize) -> Result<Vec<u8>, EncodeError> {
-    let mut out = Out { bytes: Vec::new(), segments: None };
+pub(crate) fn list_payload(items: &[Value], depth: usize) -> Result<ChargedBuffer, EncodeError> {
+    let mut out = Out { bytes: ChargedBuffer::new(0), segments: None };
     write_list(&mut out, items, depth + 1)?;
+    out.check()?;
     Ok(out.bytes)
 }
 
@@ -78,7 +88,7 @@ fn write(out: &mut Out, value: &Value, depth: usize) -> Result<(), EncodeError> 
         Value::Float(value) => put(out, 0xcb, value.to_be_bytes()),
         Value::Str(text) => write_str(out, text)?,
         Value::Bytes(bytes) => {
-            if let Some(number) = out.segment(&[bytes]) {
+            if let Some(number) = out.segment(std::slice::from_ref(bytes))? {
                 return write_ext(out, ext::SEGMENT, &[&ext::segment_header(ext::BYTES, number)]);
             }
             write_len(out, bytes.len(), "bytes", [Some(0xc4), Some(0xc5)], 0xc6)?;
@@ -139,6 +149,7 @@ fn write_list(out: &mut Out, items: &[Value], depth: usize) -> Result<(), Encode
         Ok(len @ ..16) => out.push(0x90 | len),
         _ => write_len(out, items.len(), "list", [None, Some(0xdc)], 0xdd)?,
     }
+    out.check()?;
     let mut indexed = items.iter().enumerate();
     indexed.try_for_each(|(index, item)| write(out, item, depth).map_err(|error| error.in_index(index)))
 }
@@ -148,6 +159,7 @@ fn write_map(out: &mut Out, map: &Map, depth: usize) -> Result<(), EncodeError> 
         Ok(len @ ..16) => out.push(0x80 | len),
         _ => write_len(out, map.len(), "map", [None, Some(0xde)], 0xdf)?,
     }
+    out.check()?;
     map.iter().try_for_each(|(key, value)| {
         write_str(out, key)?;
         write(out, value, depth).map_err(|error| error.in_key(key))
@@ -162,14 +174,14 @@ fn write_tuple(out: &mut Out, items: &[Value], depth: usize) -> Result<(), Encod
     let start = out.len();
     write_list(out, items, depth)?;
     let len = u32::try_from(out.len() - start).map_err(|_| too_long("tuple"))?;
-    out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
+    out.check()?;
+    out.bytes_mut()[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
     Ok(())
 }
 
 /// An extension of a header and data; in an envelope, large data becomes a segment.
 fn write_leaf(out: &mut Out, code: i8, header: &[u8], data: &[Bytes]) -> Result<(), EncodeError> {
-    let pieces: Vec<&Bytes> = data.iter().collect();
-    if let Some(number) = out.segment(&pieces) {
+    if let Some(number) = out.segment(data)? {
         return write_ext(out, ext::SEGMENT, &[&ext::segment_header(code, number), header]);
     }
     let parts: Vec<&[u8]> = std::iter::once(header).chain(data.iter().map(AsRef::as_ref)).collect();

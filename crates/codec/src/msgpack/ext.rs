@@ -10,7 +10,8 @@ use crate::envelope::Segments;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{Budget, DecodeLimits};
 use crate::msgpack::{decode::list_payload, encode};
-use crate::tensor::{DType, MAX_RANK, StrTensor, Tensor};
+use crate::out::{self, ChargedBuffer};
+use crate::tensor::{DType, MAX_RANK, StrTensor, Tensor, view};
 use crate::value::{Scalar, Value};
 
 pub(crate) const TUPLE: i8 = 1;
@@ -27,7 +28,7 @@ const TENSOR_HEADER_BYTES: usize = 8;
 const AXIS_BYTES: usize = 8;
 
 /// The payload of a tuple that lies at `depth`.
-pub(crate) fn tuple_payload(items: &[Value], depth: usize) -> Result<Vec<u8>, EncodeError> {
+pub(crate) fn tuple_payload(items: &[Value], depth: usize) -> Result<ChargedBuffer, EncodeError> {
     encode::list_payload(items, depth)
 }
 
@@ -112,16 +113,12 @@ fn array_header(code: u8, shape: &[usize]) -> Vec<u8> {
     header
 }
 
-pub(crate) fn str_tensor_payload(tensor: &StrTensor) -> Vec<u8> {
-    let mut payload = str_tensor_header(tensor);
-    payload.extend_from_slice(tensor.data());
-    payload
+pub(crate) fn str_tensor_payload(tensor: &StrTensor) -> Result<ChargedBuffer, EncodeError> {
+    Ok(out::concat(&[&str_tensor_header(tensor), &tensor.data()[..]])?)
 }
 
-pub(crate) fn tensor_payload(tensor: &Tensor) -> Vec<u8> {
-    let mut payload = tensor_header(tensor);
-    payload.extend_from_slice(tensor.data());
-    payload
+pub(crate) fn tensor_payload(tensor: &Tensor) -> Result<ChargedBuffer, EncodeError> {
+    Ok(out::concat(&[&tensor_header(tensor), &tensor.data()[..]])?)
 }
 
 /// Reads an extension by itself, outside any input.
@@ -182,7 +179,9 @@ fn tensor(payload: &Bytes) -> Result<Tensor, DecodeError> {
 }
 
 pub(crate) fn make_tensor(code: u8, shape: &[usize], data: Bytes) -> Result<Tensor, DecodeError> {
-    Tensor::try_new(dtype(code)?, shape, data).map_err(|error| DecodeError::malformed(error.to_string()))
+    let dtype = dtype(code)?;
+    view::charge_aligned(&data, dtype.size_bytes())?;
+    Tensor::try_new(dtype, shape, data).map_err(|error| DecodeError::malformed(error.to_string()))
 }
 
 fn str_tensor(payload: &Bytes) -> Result<StrTensor, DecodeError> {

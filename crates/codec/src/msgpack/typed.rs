@@ -12,13 +12,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::DecodeLimits;
+use crate::metered::{Metered, refusal};
 use crate::msgpack::decode::{check, decode};
+use crate::out::ChargedBuffer;
 
 /// Writes the type by its own `Serialize`, structs as maps.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
-    let written = rmp_serde::to_vec_named(value).map(Bytes::from);
-    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))
+    let mut out = ChargedBuffer::new(FIRST_ROOM);
+    let written = rmp_serde::encode::write_named(&mut out, value);
+    out.check()?;
+    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))?;
+    Ok(out.into_bytes()?)
 }
+
+/// What most answers fit into.
+const FIRST_ROOM: usize = 128;
 
 /// Writes the type by its own `Serialize` behind what is there.
 pub(crate) fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
@@ -29,13 +37,17 @@ pub(crate) fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), E
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    if (may_exceed(bytes.len(), limits) || announces(bytes)) && check(bytes, limits).is_err() {
+    if may_exceed(bytes.len(), limits) && check(bytes, limits).is_err() {
         // Reading it as a value ends where the check did, and says where that is.
         return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
     }
-    match whole(bytes, limits) {
-        Some(value) => Ok(value),
-        None => decode(bytes, limits)?.deserialize(),
+    match (whole(bytes, limits), refusal(limits.depth())) {
+        // Also where it was read: an untagged enum goes on with its next variant after a refusal.
+        (_, Some(refused)) if refused.limit().is_none_or(|limit| limit.name != "max_depth") => Err(refused),
+        // Read as a value, an input that is too deep ends with its place.
+        (_, Some(refused)) => Err(decode(bytes, limits).err().unwrap_or(refused)),
+        (Some(value), None) => Ok(value),
+        (None, None) => decode(bytes, limits)?.deserialize(),
     }
 }
 
@@ -44,19 +56,12 @@ fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     len > limits.max_elements.min(limits.max_string_bytes).min(limits.max_segment_bytes)
 }
 
-/// Whether a list or map of more than 15 items may be announced in it. serde reserves up to a mebibyte for each level of lists on
-/// such a word, so it is held against the rest of the input first. A byte of a number or text that looks like a marker costs a
-/// pass and nothing else.
-fn announces(bytes: &[u8]) -> bool {
-    bytes.iter().any(|byte| matches!(byte, 0xdc..=0xdf))
-}
-
 /// The type, if it is all of the input.
 fn whole<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Option<T> {
     let mut deserializer = rmp_serde::Deserializer::from_read_ref(bytes);
     // rmp-serde counts leaves as a level of their own.
     deserializer.set_max_depth(limits.depth() + 1);
-    let value = T::deserialize(&mut deserializer).ok()?;
+    let value = T::deserialize(Metered::new(&mut deserializer, limits.depth())).ok()?;
     // It does not tell how far it read; asking for one more value shows whether the input is at its end.
     match IgnoredAny::deserialize(&mut deserializer) {
         Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Some(value),

@@ -2,6 +2,7 @@
 
 use crate::MAX_RANK;
 use crate::error::DecodeError;
+use crate::out::ChargedBuffer;
 use crate::tensor::DType;
 
 pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
@@ -65,7 +66,7 @@ pub(super) fn descr(dtype: DType) -> Option<&'static str> {
 }
 
 /// Writes a header of version 1.0.
-pub(super) fn write(out: &mut Vec<u8>, descr: &str, shape: &[usize]) {
+pub(super) fn write(out: &mut ChargedBuffer, descr: &str, shape: &[usize]) {
     let axes: String = shape.iter().map(|axis| format!("{axis}, ")).collect();
     let axes = if shape.len() == 1 { axes.trim_end() } else { axes.trim_end_matches(", ") };
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({axes}), }}");

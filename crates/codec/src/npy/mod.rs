@@ -4,20 +4,25 @@
 //! [`StrTensor`]; `.npz` is a map of them. In C order and this machine's byte order the elements are used where they lie;
 //! Fortran order and big-endian elements are copied once into ours.
 //!
-//! Refused: object arrays, which are pickles and so programs; structured and datetime arrays; and `bfloat16`, to which NumPy gives
+//! Written are numbers as they lie, and texts as `<U…`: each padded to the longest of them, four bytes a character. An array of
+//! texts that would take more than 256 MiB and more than 64 times its own bytes is refused: one long text among many short ones
+//! is not what the format is for.
+//!
+//! Refused when read: object arrays, which are pickles and so programs; structured and datetime arrays; and `bfloat16`, to which NumPy gives
 //! no name of its own.
 
 mod header;
 mod npz;
 
-use std::iter::repeat_n;
-
 use bytes::Bytes;
-use ndarray::{ArrayView, IxDyn, ShapeBuilder as _};
+use smallvec::{SmallVec, smallvec};
 
+use crate::account::charge;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
-use crate::tensor::{AlignedBuffer, DType, END_BYTES, StrTensor, Tensor, size_of_shape, with_element};
+use crate::out::ChargedBuffer;
+use crate::tensor::view::{self, Words};
+use crate::tensor::{DType, END_BYTES, StrTensor, Tensor, size_of_shape};
 use crate::value::Value;
 use header::{Header, Kind};
 
@@ -43,31 +48,29 @@ fn refused(error: impl ToString) -> DecodeError {
 /// Elements of a known size: in ours order as they are, else brought into it by one copy.
 fn number(header: &Header, dtype: DType, data: Bytes) -> Result<Tensor, DecodeError> {
     let shape = &header.shape;
-    if !header.fortran_order && !header.big_endian {
+    let order = Order::of(header);
+    if order.is_row_major() && !header.big_endian {
+        view::charge_aligned(&data, dtype.size_bytes())?;
         return Tensor::try_new(dtype, shape, data).map_err(refused);
     }
     let needed = size_of_shape(dtype, shape).map_err(refused)?;
     if needed != data.len() {
         return Err(refused(format!("shape {shape:?} of {dtype} needs {needed} bytes, not {}", data.len())));
     }
-    let mut buffer = AlignedBuffer::with_capacity(needed);
-    buffer.push(&data);
+    charge(needed.next_multiple_of(view::ALIGNMENT))?;
+    let mut copy = Words::zeroed(needed);
+    match dtype.size_bytes() {
+        1 => order.copy::<1>(&data, copy.bytes_mut()),
+        2 => order.copy::<2>(&data, copy.bytes_mut()),
+        4 => order.copy::<4>(&data, copy.bytes_mut()),
+        8 => order.copy::<8>(&data, copy.bytes_mut()),
+        _ => order.copy::<16>(&data, copy.bytes_mut()),
+    }
     if header.big_endian {
         let part = if dtype.is_complex() { dtype.size_bytes() / 2 } else { dtype.size_bytes() };
-        buffer.bytes_mut().chunks_exact_mut(part).for_each(<[u8]>::reverse);
+        copy.bytes_mut().chunks_exact_mut(part).for_each(<[u8]>::reverse);
     }
-    // With at most one axis that is longer than 1 both orders are the same.
-    let same_order = shape.iter().filter(|axis| **axis != 1).count() < 2 || needed == 0;
-    if !header.fortran_order || same_order {
-        return Tensor::try_new(dtype, shape, buffer.into_bytes()).map_err(refused);
-    }
-    let reversed: Vec<usize> = shape.iter().rev().copied().collect();
-    let columns = Tensor::try_new(dtype, &reversed, buffer.into_bytes()).map_err(refused)?;
-    with_element!(dtype, T => {
-        let elements = columns.as_slice::<T>().map_err(refused)?;
-        let view = ArrayView::from_shape(IxDyn(shape).f(), elements).map_err(refused)?;
-        Ok(Tensor::from_array(view.as_standard_layout().into_owned()))
-    })
+    Tensor::try_new(dtype, shape, copy.into_bytes()).map_err(refused)
 }
 
 /// Texts of one width, padded with zeros. `read` appends one as UTF-8, which is never longer than its source.
@@ -86,14 +89,13 @@ fn texts(
     if width == 0 && len > MAX_EMPTY_TEXTS {
         return Err(refused("more texts of no characters than can be told apart"));
     }
-    let order = FortranOrder::new(header);
     let table = len * END_BYTES;
     budget.take_memory(table)?;
+    charge(data.len())?;
     let mut out = Vec::with_capacity(table + data.len());
     out.resize(table, 0);
-    for index in 0..len {
-        let at = order.place(index) * width;
-        read(&data[at..at + width], &mut out).map_err(|error| error.in_index(index))?;
+    for (index, place) in Order::of(header).places(len).enumerate() {
+        read(&data[place * width..][..width], &mut out).map_err(|error| error.in_index(index))?;
         let end = (out.len() - table) as u64;
         out[index * END_BYTES..(index + 1) * END_BYTES].copy_from_slice(&end.to_le_bytes());
     }
@@ -102,22 +104,69 @@ fn texts(
 
 const MAX_EMPTY_TEXTS: usize = 1024;
 
-/// Where the element at a row-major index lies.
-struct FortranOrder<'a>(Option<&'a [usize]>);
+/// Where the elements lie, in row-major order.
+struct Order(SmallVec<[Axis; 8]>);
 
-impl<'a> FortranOrder<'a> {
-    fn new(header: &'a Header) -> Self {
-        Self(header.fortran_order.then_some(&header.shape))
+/// An axis that is longer than 1, the first varying slowest.
+struct Axis {
+    len: usize,
+    /// Elements between two that are neighbours along this axis.
+    stride: usize,
+}
+
+impl Order {
+    /// In Fortran order the first axis varies fastest. Axes of length 1 do not matter; with at most one other both orders are the
+    /// same, and it has no axes.
+    fn of(header: &Header) -> Self {
+        let mut axes = SmallVec::new();
+        if header.fortran_order {
+            let mut stride = 1_usize;
+            for len in header.shape.iter().copied().filter(|len| *len != 1) {
+                axes.push(Axis { len, stride });
+                stride = stride.saturating_mul(len);
+            }
+        }
+        if axes.len() < 2 {
+            axes.clear();
+        }
+        Self(axes)
     }
 
-    fn place(&self, index: usize) -> usize {
-        let Some(shape) = self.0 else { return index };
-        let mut rest = index;
-        let mut axes = [0; crate::MAX_RANK];
-        for (axis, len) in shape.iter().enumerate().rev() {
-            (axes[axis], rest) = (rest % len, rest / len);
+    fn is_row_major(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The places of the first `len` elements. The indices along the axes are counted up like the digits of a number, so that an
+    /// element costs the same however many axes there are: the last digit changes each time, the one before it half as often at
+    /// most, and so on.
+    fn places(&self, len: usize) -> impl Iterator<Item = usize> {
+        let mut digits: SmallVec<[usize; 8]> = smallvec![0; self.0.len()];
+        let mut place = 0;
+        (0..len).map(move |index| {
+            if self.0.is_empty() {
+                return index;
+            }
+            let here = place;
+            for (axis, digit) in self.0.iter().zip(&mut digits).rev() {
+                *digit += 1;
+                place += axis.stride;
+                if *digit < axis.len {
+                    break;
+                }
+                place -= axis.len * axis.stride;
+                *digit = 0;
+            }
+            here
+        })
+    }
+
+    /// Copies elements of N bytes into row-major order.
+    fn copy<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
+        let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
+        match self.is_row_major() {
+            true => to.copy_from_slice(from),
+            false => to.iter_mut().zip(self.places(from.len())).for_each(|(to, place)| *to = from[place]),
         }
-        shape.iter().zip(axes).rev().fold(0, |place, (len, at)| place * len + at)
     }
 }
 
@@ -143,43 +192,60 @@ fn utf32(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
 
 /// Writes an array: version 1.0, C order.
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
-    let mut out = Vec::new();
+    let mut out = ChargedBuffer::new(0);
+    write(&mut out, value)?;
+    Ok(out.into_bytes()?)
+}
+
+fn write(out: &mut ChargedBuffer, value: &Value) -> Result<(), EncodeError> {
     match value {
-        Value::StrTensor(texts) => write_texts(&mut out, texts),
-        Value::Tensor(tensor) => write_tensor(&mut out, tensor)?,
+        Value::StrTensor(texts) => write_texts(out, texts),
+        Value::Tensor(tensor) => write_tensor(out, tensor),
         other => {
             // Lists of numbers, or of texts: whatever reads as an array.
             match Tensor::from_value(other, None) {
-                Ok(tensor) => write_tensor(&mut out, &tensor)?,
+                Ok(tensor) => write_tensor(out, &tensor),
                 Err(error) => match StrTensor::from_value(other) {
-                    Ok(texts) => write_texts(&mut out, &texts),
-                    Err(_) => return Err(EncodeError::new(other.kind(), format!("not an array: {error}"))),
+                    Ok(texts) => write_texts(out, &texts),
+                    Err(_) => Err(EncodeError::new(other.kind(), format!("not an array: {error}"))),
                 },
             }
         }
     }
-    Ok(out.into())
 }
 
-fn write_tensor(out: &mut Vec<u8>, tensor: &Tensor) -> Result<(), EncodeError> {
+fn write_tensor(out: &mut ChargedBuffer, tensor: &Tensor) -> Result<(), EncodeError> {
     let descr = header::descr(tensor.dtype())
         .ok_or_else(|| EncodeError::new(tensor.dtype().name(), "NumPy has no name for it in .npy: cast it to f32"))?;
-    out.reserve_exact(header::ALIGNMENT * 4 + tensor.data().len());
+    out.reserve(header::ALIGNMENT * 4 + tensor.data().len());
     header::write(out, descr, tensor.shape());
     out.extend_from_slice(tensor.data());
-    Ok(())
+    Ok(out.check()?)
 }
 
 /// As NumPy writes `<U…`: four bytes for each character, as many as the longest text has.
-fn write_texts(out: &mut Vec<u8>, texts: &StrTensor) {
+fn write_texts(out: &mut ChargedBuffer, texts: &StrTensor) -> Result<(), EncodeError> {
     let width = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0).max(1);
-    header::write(out, &format!("<U{width}"), texts.shape());
-    for text in texts.iter() {
-        let chars = text.chars().map(u32::from);
-        let missing = width - text.chars().count();
-        chars.chain(repeat_n(0, missing)).for_each(|char| out.extend_from_slice(&char.to_le_bytes()));
+    let bytes = width.saturating_mul(4).saturating_mul(texts.len());
+    if bytes > MAX_PADDED_BYTES && bytes / MAX_PADDING > texts.data().len() {
+        let what = format!("{bytes} bytes, because each text is padded to the longest, exceed");
+        return Err(EncodeError::limit_exceeded("max_decompressed_bytes", MAX_PADDED_BYTES, what).of_type("str_tensor"));
     }
+    out.reserve((header::ALIGNMENT * 4).saturating_add(bytes));
+    header::write(out, &format!("<U{width}"), texts.shape());
+    out.check()?;
+    for text in texts.iter() {
+        let start = out.len();
+        text.chars().for_each(|char| out.extend_from_slice(&u32::from(char).to_le_bytes()));
+        out.extend_with(0, width * 4 - (out.len() - start));
+    }
+    Ok(out.check()?)
 }
+
+/// Texts that take up to this many bytes are padded without a look at what they were.
+const MAX_PADDED_BYTES: usize = 256 << 20;
+/// Beyond that, as many times their own bytes.
+const MAX_PADDING: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -194,12 +260,12 @@ mod tests {
 
     #[test]
     fn fortran_texts_are_brought_into_order() {
-        let mut file = Vec::new();
+        let mut file = ChargedBuffer::new(0);
         header::write(&mut file, "<U1", &[2, 3]);
-        let at = file.windows(5).position(|window| window == b"False").unwrap();
-        file[at..at + 5].copy_from_slice(b"True ");
+        let at = file.as_slice().windows(5).position(|window| window == b"False").unwrap();
+        file.bytes_mut()[at..at + 5].copy_from_slice(b"True ");
         "adbecf".chars().for_each(|char| file.extend_from_slice(&u32::from(char).to_le_bytes()));
-        let value = Value::decode(Format::Npy, &file.into(), &DecodeLimits::default()).unwrap();
+        let value = Value::decode(Format::Npy, &file.into_bytes().unwrap(), &DecodeLimits::default()).unwrap();
         assert_eq!(value.as_str_tensor().unwrap().iter().collect::<String>(), "abcdef");
     }
 }

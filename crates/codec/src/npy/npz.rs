@@ -11,6 +11,7 @@ use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};
 
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
+use crate::out::ChargedBuffer;
 use crate::tensor::view::Words;
 use crate::value::{Map, Value};
 
@@ -238,38 +239,43 @@ impl Zip64 {
 /// Writes a map of arrays.
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
     let map = value.as_map().ok_or_else(|| EncodeError::new(value.kind(), ".npz is a map of arrays"))?;
-    let (mut out, mut directory) = (Vec::new(), Vec::new());
+    let too_many = || EncodeError::new("npz", "65,535 arrays or 4 GiB are beyond it");
+    let count = u16::try_from(map.len()).ok().filter(|count| *count < u16::MAX).ok_or_else(too_many)?;
+    let (mut out, mut directory) = (ChargedBuffer::new(0), ChargedBuffer::new(0));
     for (name, array) in map {
-        let file = super::encode(array).map_err(|error| error.in_key(name))?;
         let too_large = || EncodeError::new("npz", "names of 64 KiB and archives of 4 GiB are beyond it").in_key(name);
-        let name = format!("{name}.npy");
-        let size = u32::try_from(file.len()).map_err(|_| too_large())?;
-        let at = u32::try_from(out.len()).map_err(|_| too_large())?;
-        let name_len = u16::try_from(name.len()).map_err(|_| too_large())?;
+        let name_len = u16::try_from(name.len() + SUFFIX.len()).map_err(|_| too_large())?;
+        let at = out.len();
         // An extra field of zeros brings the elements to where they are aligned.
-        let unpadded = out.len() + LOCAL_BYTES + name.len() + 4;
+        let unpadded = at + LOCAL_BYTES + usize::from(name_len) + 4;
         let padding = (unpadded.next_multiple_of(super::header::ALIGNMENT) - unpadded) as u16;
-        let common = common(crc32fast::hash(&file), size, name_len);
         out.extend_from_slice(&LOCAL.to_le_bytes());
-        out.extend_from_slice(&common);
+        let common_at = out.len();
+        out.extend_from_slice(&common(0, 0, name_len)); // Checksum and size are known when the array is written.
         out.extend_from_slice(&(padding + 4).to_le_bytes());
         out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(SUFFIX);
         out.extend_from_slice(&PADDING.to_le_bytes());
         out.extend_from_slice(&padding.to_le_bytes());
-        out.resize(out.len() + usize::from(padding), 0);
-        out.extend_from_slice(&file);
+        out.extend_with(0, usize::from(padding));
+        let start = out.len();
+        super::write(&mut out, array).map_err(|error| error.in_key(name))?;
+        out.check()?;
+        let file = &out.as_slice()[start..];
+        let common = common(crc32fast::hash(file), u32::try_from(file.len()).map_err(|_| too_large())?, name_len);
+        out.bytes_mut()[common_at..][..common.len()].copy_from_slice(&common);
         directory.extend_from_slice(&CENTRAL.to_le_bytes());
         directory.extend_from_slice(&VERSION.to_le_bytes());
         directory.extend_from_slice(&common);
         directory.extend_from_slice(&[0; 12]); // no extra, no comment, first part, no attributes
-        directory.extend_from_slice(&at.to_le_bytes());
+        directory.extend_from_slice(&u32::try_from(at).map_err(|_| too_large())?.to_le_bytes());
         directory.extend_from_slice(name.as_bytes());
+        directory.extend_from_slice(SUFFIX);
+        directory.check()?;
     }
-    let too_many = || EncodeError::new("npz", "65,535 arrays or 4 GiB are beyond it");
-    let count = u16::try_from(map.len()).ok().filter(|count| *count < u16::MAX).ok_or_else(too_many)?;
     let at = u32::try_from(out.len()).map_err(|_| too_many())?;
     let len = u32::try_from(directory.len()).map_err(|_| too_many())?;
-    out.append(&mut directory);
+    out.extend_from_slice(directory.as_slice());
     out.extend_from_slice(&END.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&count.to_le_bytes());
@@ -277,9 +283,11 @@ pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(&at.to_le_bytes());
     out.extend_from_slice(&[0; 2]);
-    Ok(out.into())
+    Ok(out.into_bytes()?)
 }
 
+/// What NumPy appends to the name of an array.
+const SUFFIX: &[u8] = b".npy";
 /// Zip 2.0.
 const VERSION: u16 = 20;
 /// The flag for names in UTF-8.
@@ -290,10 +298,14 @@ const PADDING: u16 = 0xd935;
 const DATE: u16 = 0x0021;
 
 /// What the local header and the directory have in common, from the version needed to the length of the name.
-fn common(checksum: u32, size: u32, name_len: u16) -> Vec<u8> {
-    let mut out = Vec::with_capacity(24);
-    [VERSION, UTF8, STORED, 0, DATE].iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
-    [checksum, size, size].iter().for_each(|field| out.extend_from_slice(&field.to_le_bytes()));
-    out.extend_from_slice(&name_len.to_le_bytes());
+fn common(checksum: u32, size: u32, name_len: u16) -> [u8; COMMON_BYTES] {
+    let mut out = [0; COMMON_BYTES];
+    let (start, rest) = out.split_at_mut(10);
+    let (sizes, end) = rest.split_at_mut(12);
+    start.copy_from_slice(bytemuck::bytes_of(&[VERSION, UTF8, STORED, 0, DATE].map(u16::to_le)));
+    sizes.copy_from_slice(bytemuck::bytes_of(&[checksum, size, size].map(u32::to_le)));
+    end.copy_from_slice(&name_len.to_le_bytes());
     out
 }
+
+const COMMON_BYTES: usize = 24;

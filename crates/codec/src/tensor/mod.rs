@@ -243,14 +243,23 @@ pub(crate) fn size_of_shape(dtype: DType, shape: &[usize]) -> Result<usize, Tens
         product(shape, dtype.size_bytes()).filter(|size| isize::try_from(*size).is_ok()).ok_or_else(too_large)?;
     match shape.iter().position(|axis| *axis == 0) {
         None => Ok(size),
-        Some(empty) => {
-            product(&shape[..empty], 1).filter(|rows| *rows <= MAX_EMPTY_ROWS).map(|_| 0).ok_or_else(too_large)
-        }
+        Some(empty) if lists_before(&shape[..empty]) <= MAX_EMPTY_LISTS => Ok(0),
+        Some(_) => Err(too_large()),
     }
 }
 
-/// Rows of no bytes cost nothing to claim and something to visit; `[10¹², 0]` would keep `split` busy for hours.
-const MAX_EMPTY_ROWS: usize = 1 << 20;
+/// Lists inside the outermost one, of an array whose next axis is empty: on each level, as many as the axes before it say.
+fn lists_before(axes: &[usize]) -> usize {
+    let level = |(all, level): (usize, usize), axis: &usize| {
+        let level = level.saturating_mul(*axis);
+        (all.saturating_add(level), level)
+    };
+    axes.iter().fold((0, 1), level).0
+}
+
+/// Lists without elements cost nothing to claim and something to visit or write: `[10¹², 0]` would keep `split` busy for hours, and
+/// `[2²⁰, 1, 1, 1, 0]` is 10 MB of brackets.
+const MAX_EMPTY_LISTS: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests;

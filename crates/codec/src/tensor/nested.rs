@@ -10,8 +10,10 @@ use bytes::Bytes;
 use ::serde::ser::SerializeSeq;
 use ::serde::{Serialize, Serializer};
 
+use crate::account::{ChargeError, charge};
 use crate::error::DecodeError;
-use crate::tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError, size_of_shape, with_element};
+use crate::out;
+use crate::tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError, size_of_shape, view, with_element};
 use crate::value::{Map, Value};
 
 impl Tensor {
@@ -61,9 +63,7 @@ fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
     let named = map.get("dtype").map(dtype_of).transpose().map_err(|error| error.in_key("dtype"))?;
     let shape = map.get("shape").map(shape_of).transpose().map_err(|error| error.in_key("shape"))?;
     let tensor = match (data, named, &shape) {
-        (Value::Bytes(bytes), Some(dtype), Some(shape)) => {
-            Tensor::try_new(dtype, shape, bytes.clone()).map_err(|e| refused(&e))
-        }
+        (Value::Bytes(bytes), Some(dtype), Some(shape)) => of_bytes(bytes.clone(), dtype, shape),
         (Value::Str(text), Some(dtype), Some(shape)) => from_base64(text, dtype, shape),
         (Value::Bytes(_) | Value::Str(_), _, _) => {
             Err(DecodeError::mismatch("a tensor of raw data needs dtype and shape"))
@@ -80,8 +80,14 @@ fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
 }
 
 fn from_base64(text: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, DecodeError> {
+    charge(base64::decoded_len_estimate(text.len()))?;
     let bytes = BASE64.decode(text).map_err(|error| DecodeError::mismatch(format!("not base64: {error}")))?;
-    Tensor::try_new(dtype, shape, Bytes::from(bytes)).map_err(|error| refused(&error))
+    of_bytes(bytes.into(), dtype, shape)
+}
+
+fn of_bytes(bytes: Bytes, dtype: DType, shape: &[usize]) -> Result<Tensor, DecodeError> {
+    view::charge_aligned(&bytes, dtype.size_bytes())?;
+    Tensor::try_new(dtype, shape, bytes).map_err(|error| refused(&error))
 }
 
 fn dtype_of(value: &Value) -> Result<DType, DecodeError> {
@@ -106,10 +112,11 @@ fn from_nested(value: &Value, dtype: DType) -> Result<Tensor, DecodeError> {
     let shape = first_shape(value)?;
     // The elements are in memory already as values, so the product only has to be an honest number, not a small one;
     // nothing is reserved on its word, because a ragged list may claim more than it has.
-    size_of_shape(dtype, &shape).map_err(|error| refused(&error))?;
+    let len = size_of_shape(dtype, &shape).map_err(|error| refused(&error))? / dtype.size_bytes();
     with_element!(dtype, T => {
-        let mut elements: Vec<T> = Vec::new();
+        let mut elements = Elements { list: Vec::<T>::new(), at_most: len };
         fill(value, &shape, &mut elements)?;
+        let elements = elements.list;
         Tensor::from_vec(&shape, elements).map_err(|error| refused(&error))
     })
 }
@@ -125,7 +132,7 @@ fn part_of_complex(dtype: DType) -> Option<DType> {
 /// Complex numbers out of real ones whose last axis has the two parts of each, as they are written.
 fn from_pairs(parts: &Tensor, dtype: DType) -> Result<Tensor, DecodeError> {
     match parts.shape().split_last() {
-        Some((2, shape)) => Tensor::try_new(dtype, shape, parts.data().clone()).map_err(|error| refused(&error)),
+        Some((2, shape)) => of_bytes(parts.data().clone(), dtype, shape),
         _ => Err(DecodeError::mismatch(format!("{dtype} in lists is pairs of a real and an imaginary part"))),
     }
 }
@@ -159,13 +166,25 @@ fn first_shape(value: &Value) -> Result<Vec<usize>, DecodeError> {
     Ok(shape)
 }
 
+/// A list that is charged as it grows.
+struct Elements<T> {
+    list: Vec<T>,
+    /// What it grows to, if its source keeps its word.
+    at_most: usize,
+}
+
+impl<T> Elements<T> {
+    fn push(&mut self, element: T) -> Result<(), ChargeError> {
+        out::make_room(&mut self.list, self.at_most)?;
+        self.list.push(element);
+        Ok(())
+    }
+}
+
 /// Appends the elements of `value`, which must have exactly `shape`. Recurses at most [`MAX_RANK`] levels.
-fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut Vec<T>) -> Result<(), DecodeError> {
+fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut Elements<T>) -> Result<(), DecodeError> {
     match (shape.split_first(), value.as_list()) {
-        (None, None) => {
-            elements.push(T::from_value(value).ok_or_else(|| not_an_element::<T>(value))?);
-            Ok(())
-        }
+        (None, None) => Ok(elements.push(T::from_value(value).ok_or_else(|| not_an_element::<T>(value))?)?),
         (Some((len, inner)), Some(items)) if items.len() == *len => {
             let step = |(index, item)| fill(item, inner, elements).map_err(|error| error.in_index(index));
             items.iter().enumerate().try_for_each(step)
@@ -180,21 +199,21 @@ fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut Vec<T>) -> Re
     }
 }
 
-/// The shape and leaves of nested lists of texts.
+/// The shape and leaves of nested lists of texts. The leaves are charged, for the caller to release.
 pub(crate) fn texts(value: &Value) -> Result<(Vec<usize>, Vec<&str>), DecodeError> {
     let shape = first_shape(value)?;
-    let mut texts = Vec::new();
+    let at_most = size_of_shape(DType::U8, &shape).map_err(|error| refused(&error))?;
+    let mut texts = Elements { list: Vec::new(), at_most };
     fill_texts(value, &shape, &mut texts)?;
-    Ok((shape, texts))
+    Ok((shape, texts.list))
 }
 
-fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut Vec<&'v str>) -> Result<(), DecodeError> {
+fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut Elements<&'v str>) -> Result<(), DecodeError> {
     match (shape.split_first(), value.as_list()) {
         (None, None) => {
             let text =
                 value.as_str().ok_or_else(|| DecodeError::mismatch(format!("{} is not a string", value.kind())))?;
-            texts.push(text);
-            Ok(())
+            Ok(texts.push(text)?)
         }
         (Some((len, inner)), Some(items)) if items.len() == *len => {
             let step = |(index, item)| fill_texts(item, inner, texts).map_err(|error| error.in_index(index));

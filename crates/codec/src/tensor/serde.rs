@@ -20,7 +20,7 @@ impl Serialize for Tensor {
             exact::Forms {
                 plain: &Nested(self),
                 code: ext::TENSOR,
-                payload: || Ok(ext::tensor_payload(self)),
+                payload: || ext::tensor_payload(self),
                 shared: || Value::Tensor(self.clone()),
                 bytes: self.data().len(),
             },

@@ -12,6 +12,7 @@ use ::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+use crate::account::{charge, release};
 use crate::error::DecodeError;
 use crate::matching::{Joined, Matching};
 use crate::msgpack::ext;
@@ -94,7 +95,24 @@ impl StrTensor {
             return Ok(tensor.clone());
         }
         let (shape, texts) = nested::texts(value)?;
-        Self::from_texts(&shape, texts).map_err(|error| DecodeError::mismatch(error.to_string()))
+        let made = Self::of_slices(&shape, &texts);
+        release(texts.capacity() * size_of::<&str>());
+        drop(texts);
+        made
+    }
+
+    /// As [`from_texts`](Self::from_texts), charged, of a buffer that is allocated once.
+    fn of_slices(shape: &[usize], texts: &[&str]) -> Result<Self, DecodeError> {
+        let len = texts.len() * END_BYTES + texts.iter().map(|text| text.len()).sum::<usize>();
+        charge(len)?;
+        let mut data = Vec::with_capacity(len);
+        let mut end = 0_u64;
+        for text in texts {
+            end += text.len() as u64;
+            data.extend_from_slice(&end.to_le_bytes());
+        }
+        texts.iter().for_each(|text| data.extend_from_slice(text.as_bytes()));
+        Self::try_new(shape, data.into()).map_err(|error| DecodeError::mismatch(error.to_string()))
     }
 
     /// The length of each axis.
@@ -210,7 +228,7 @@ impl Serialize for StrTensor {
         let forms = exact::Forms {
             plain: &nested::Texts(self.shape(), self, 0),
             code: ext::STR_TENSOR,
-            payload: || Ok(ext::str_tensor_payload(self)),
+            payload: || ext::str_tensor_payload(self),
             shared: || Value::StrTensor(self.clone()),
             bytes: self.data().len(),
         };

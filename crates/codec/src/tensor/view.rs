@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
 
+use crate::account::{ChargeError, charge};
 use crate::tensor::{Element, Tensor, TensorError};
 
 impl Tensor {
@@ -134,10 +135,6 @@ impl AlignedBuffer {
         self.bytes.extend_from_slice(piece);
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.skip..]
-    }
-
     /// The bytes, shared from here on.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
@@ -177,6 +174,17 @@ pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
         false => gathered(&[&data]),
     }
 }
+
+/// Charges the copy that [`aligned`] is going to make, if it makes one.
+pub(crate) fn charge_aligned(data: &[u8], alignment: usize) -> Result<(), ChargeError> {
+    match data.as_ptr().addr().is_multiple_of(alignment) {
+        true => Ok(()),
+        false => charge(data.len() + COPY_BYTES),
+    }
+}
+
+/// What a copy takes beside its bytes: room to align them, and the count of its holders.
+const COPY_BYTES: usize = 64;
 
 /// Pieces one behind the other, aligned for every dtype.
 pub(crate) fn gathered(pieces: &[&[u8]]) -> Bytes {

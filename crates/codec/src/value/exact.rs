@@ -14,7 +14,9 @@ use bytes::Bytes;
 use serde::ser::{Error as _, SerializeTuple};
 use serde::{Serialize, Serializer};
 
+use crate::account::Temporary;
 use crate::error::EncodeError;
+use crate::out::ChargedBuffer;
 use crate::value::{Value, handover};
 
 /// Wraps everything that has an exact form. Formats that do not know the name pass a newtype through.
@@ -42,13 +44,13 @@ pub(crate) fn serialize<S, P, F, V>(serializer: S, forms: Forms<'_, P, F, V>) ->
 where
     S: Serializer,
     P: Serialize,
-    F: Fn() -> Result<Vec<u8>, EncodeError>,
+    F: Fn() -> Result<ChargedBuffer, EncodeError>,
     V: Fn() -> Value,
 {
     serializer.serialize_newtype_struct(EXACT, &forms)
 }
 
-impl<P: Serialize, F: Fn() -> Result<Vec<u8>, EncodeError>, V: Fn() -> Value> Serialize for Forms<'_, P, F, V> {
+impl<P: Serialize, F: Fn() -> Result<ChargedBuffer, EncodeError>, V: Fn() -> Value> Serialize for Forms<'_, P, F, V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if handover::offer(&self.shared) {
             return serializer.serialize_unit();
@@ -70,14 +72,14 @@ const LARGE: &str = "a leaf that belongs into a segment";
 /// A code and its bytes: the shape that rmp-serde wants under [`EXTENSION`].
 struct Extension {
     code: i8,
-    payload: Vec<u8>,
+    payload: ChargedBuffer,
 }
 
 impl Serialize for Extension {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut pair = serializer.serialize_tuple(2)?;
         pair.serialize_element(&self.code)?;
-        pair.serialize_element(&RawBytes(&self.payload))?;
+        pair.serialize_element(&RawBytes(self.payload.as_slice()))?;
         pair.end()
     }
 }
@@ -95,7 +97,11 @@ impl Serialize for BytesForms<'_> {
             return serializer.serialize_unit();
         }
         match serializer.is_human_readable() {
-            true => serializer.serialize_str(&BASE64.encode(self.0)),
+            true => {
+                let mut text = Temporary::new();
+                text.grow(base64::encoded_len(self.0.len(), true).unwrap_or(usize::MAX)).map_err(S::Error::custom)?;
+                serializer.serialize_str(&BASE64.encode(self.0))
+            }
             false if handover::refuses(self.0.len()) => Err(S::Error::custom(LARGE)),
             false => serializer.serialize_bytes(self.0),
         }

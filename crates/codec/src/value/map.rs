@@ -39,6 +39,15 @@ const fn large_bytes(capacity: usize) -> usize {
 }
 
 impl Map {
+    /// What [`with_capacity`](Self::with_capacity) allocates, at most.
+    #[cfg(feature = "arrow")]
+    pub(crate) const fn room_bytes(capacity: usize) -> usize {
+        match capacity <= SMALL {
+            true => capacity * size_of::<(String, Value)>(),
+            false => large_bytes(capacity),
+        }
+    }
+
     /// An empty map. Allocates nothing.
     #[must_use]
     pub const fn new() -> Self {

@@ -5,6 +5,7 @@ use num_complex::Complex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::msgpack::ext;
+use crate::out;
 use crate::tensor::{DType, Tensor, with_element};
 use crate::value::{Value, exact};
 
@@ -161,7 +162,7 @@ impl Serialize for Scalar {
             exact::Forms {
                 plain: &Plain(*self),
                 code: ext::SCALAR,
-                payload: || Ok(ext::scalar_payload(*self)),
+                payload: || Ok(out::concat(&[ext::scalar_payload(*self)])?),
                 shared: || Value::Scalar(*self),
                 bytes: 0,
             },

@@ -13,7 +13,8 @@ use ::serde::{Deserialize, Serialize, Serializer};
 use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::error::EncodeError;
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::Budget;
 use crate::msgpack::ext;
 use crate::value::{Map, Value, exact, handover};
 use crate::{DecodeLimits, MAX_DEPTH};
@@ -97,9 +98,6 @@ struct AnyValue {
     wrapped: bool,
 }
 
-/// Room reserved on a format's word alone.
-const MAX_RESERVED: usize = 1024;
-
 impl<'de> Visitor<'de> for AnyValue {
     type Value = Value;
 
@@ -149,39 +147,63 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
+        charge_text(value.len()).map_err(E::custom)?;
         Ok(value.into())
     }
 
     fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
+        charge_text(value.capacity()).map_err(E::custom)?;
         Ok(value.into())
     }
 
     fn visit_bytes<E: de::Error>(self, value: &[u8]) -> Result<Value, E> {
+        charge_text(value.len()).map_err(E::custom)?;
         Ok(Bytes::copy_from_slice(value).into())
     }
 
     fn visit_byte_buf<E: de::Error>(self, value: Vec<u8>) -> Result<Value, E> {
+        charge_text(value.capacity()).map_err(E::custom)?;
         Ok(Bytes::from(value).into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::with_capacity(items.size_hint().unwrap_or(0).min(MAX_RESERVED));
+        let mut budget = Budget::new(&UNLIMITED);
+        let (expected, mut list) = (items.size_hint().unwrap_or(0), Vec::new());
         while let Some(item) = items.next_element()? {
+            budget.make_room(&mut list, expected).map_err(A::Error::custom)?;
             list.push(item);
         }
         Ok(Value::List(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut map = Map::with_capacity(entries.size_hint().unwrap_or(0).min(MAX_RESERVED));
-        while let Some((key, value)) = entries.next_entry::<String, Value>()? {
+        let mut budget = Budget::new(&UNLIMITED);
+        let (expected, mut map) = (entries.size_hint().unwrap_or(0), Map::new());
+        while let Some(key) = entries.next_key::<String>()? {
             if map.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
-            map.insert(key, value);
+            charge_text(key.capacity()).map_err(A::Error::custom)?;
+            map.make_room(expected, &mut budget).map_err(A::Error::custom)?;
+            map.insert(key, entries.next_value::<Value>()?);
         }
         Ok(Value::Map(map))
     }
+}
+
+/// Only charges bound what a type with a field of [`Value`] reads: its format keeps the limits.
+static UNLIMITED: DecodeLimits = DecodeLimits {
+    max_bytes: usize::MAX,
+    max_depth: MAX_DEPTH,
+    max_elements: usize::MAX,
+    max_string_bytes: usize::MAX,
+    max_tree_bytes: usize::MAX,
+    max_decompressed_bytes: usize::MAX,
+    max_segment_bytes: usize::MAX,
+};
+
+fn charge_text(len: usize) -> Result<(), DecodeError> {
+    Budget::new(&UNLIMITED).take_text(len)
 }
 
 /// The bytes of an extension.
@@ -199,10 +221,12 @@ impl<'de> Deserialize<'de> for Payload {
             }
 
             fn visit_bytes<E: de::Error>(self, value: &[u8]) -> Result<Payload, E> {
+                charge_text(value.len()).map_err(E::custom)?;
                 Ok(Payload(Bytes::copy_from_slice(value)))
             }
 
             fn visit_byte_buf<E: de::Error>(self, value: Vec<u8>) -> Result<Payload, E> {
+                charge_text(value.capacity()).map_err(E::custom)?;
                 Ok(Payload(value.into()))
             }
         }

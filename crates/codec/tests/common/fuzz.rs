@@ -19,13 +19,13 @@ use callboard_codec::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::heap;
+use super::{heap, ledger};
 
 /// A decoder under its name, which is that of its fuzz target and of its directory of seeds.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// Every decoder there is.
-pub(crate) const TARGETS: [Target; 11] = [
+pub(crate) const TARGETS: [Target; 12] = [
     ("json", |input| value(Format::Json, input)),
     ("msgpack", |input| value(Format::Msgpack, input)),
     ("envelope", |input| value(Format::Envelope, input)),
@@ -37,6 +37,7 @@ pub(crate) const TARGETS: [Target; 11] = [
     ("typed", typed),
     ("forms", forms),
     ("frames", frames),
+    ("budget", budget),
 ];
 
 const MIB: usize = 1 << 20;
@@ -49,9 +50,11 @@ fn limits() -> DecodeLimits {
 /// Structure for each byte of input, at the very most: an empty list of JSON is one byte and makes room for four.
 const STRUCTURE_PER_BYTE: usize = 160;
 
-/// Decodes, and holds the peak of the heap against the promise.
+/// Decodes, and holds the peak of the heap against the promise: what was charged, and what the limits allow.
 fn within_bounds<T>(format: Format, input: &Bytes, decode: impl FnOnce() -> T) -> T {
-    let (made, peak, _) = heap::measured(decode);
+    let ((made, charged), peak, _) = heap::measured(|| ledger::charged(usize::MAX, decode));
+    let paid = charged.peak + 2 * input.len() + SLACK;
+    assert!(peak <= paid, "{format}: {peak} bytes of heap, {} charged, for {} of input", charged.peak, input.len());
     let unpacked = match format {
         Format::Npz | Format::ArrowStream | Format::ArrowFile => limits().max_decompressed_bytes,
         Format::Msgpack | Format::Envelope => limits().max_decompressed_bytes, // A frame may be inside.
@@ -175,7 +178,7 @@ static TYPED: LazyLock<DataType> = LazyLock::new(DataType::of::<Typed>);
 /// The first byte says the format; the rest is read into a Rust type and into a value.
 fn typed(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
-    let format = [Format::Json, Format::Msgpack, Format::Envelope][usize::from(*first) % 3];
+    let format = TYPED_FORMATS[usize::from(*first) % 3];
     let rest = Bytes::copy_from_slice(rest);
     let kind = &*TYPED;
     // A Rust type allocates by itself, so no limit on trees holds it; what a byte becomes is bounded all the same.
@@ -200,6 +203,44 @@ fn through_a_value(payload: &Payload) {
         again.encode(Format::Msgpack).expect("has a form"),
         payload.encode(Format::Msgpack).expect("has a form"),
     );
+}
+
+/// The first byte says the format. The rest is read into a value and into a Rust type, and the value is written, all on an account:
+/// the heap stays below what was charged, also where the account has half of what that took.
+fn budget(input: &[u8]) {
+    let Some((first, rest)) = input.split_first() else { return };
+    let formats: Vec<Format> = Format::all().collect();
+    let format = formats[usize::from(*first) % formats.len()];
+    let rest = Bytes::copy_from_slice(rest);
+    let decoded = on_an_account(format, 2 * rest.len(), || decode(format, &rest));
+    if TYPED_FORMATS.contains(&format) {
+        // What a type allocates by itself is bounded by the input.
+        let by_itself = rest.len().saturating_mul(2 + STRUCTURE_PER_BYTE);
+        on_an_account(format, by_itself, || TYPED.decode(format, &rest, &limits()));
+    }
+    let Some(value) = decoded else { return };
+    for format in [Format::Json, Format::Msgpack, Format::Npy, Format::Npz, Format::Envelope] {
+        // The heads of Arrow messages are as large as they were when they came.
+        on_an_account(format, 2 * rest.len(), || value.encode(format));
+    }
+}
+
+const TYPED_FORMATS: [Format; 3] = [Format::Json, Format::Msgpack, Format::Envelope];
+
+/// Works on an account without an end, then on one that has half of what that took; each holds the heap, with `beside` as much again.
+fn on_an_account<T, E>(format: Format, beside: usize, work: impl Fn() -> Result<T, E>) -> Option<T> {
+    let run = |max: usize| {
+        let ((made, charged), peak, _) = heap::measured(|| ledger::charged(max, &work));
+        assert!(charged.peak <= max);
+        let paid = charged.peak + beside + SLACK;
+        assert!(peak <= paid, "{format}: {peak} bytes of heap, {} charged, {beside} beside", charged.peak);
+        (made, charged.peak)
+    };
+    let (made, took) = run(usize::MAX);
+    if took > 0 {
+        let _half = run(took / 2);
+    }
+    made.ok()
 }
 
 /// What is read out of values, not bytes: tensors, texts, frames and series in the forms of JSON; and media types.

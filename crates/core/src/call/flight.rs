@@ -5,11 +5,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use callboard_codec::charged_to;
+
 use super::options::Priority;
 use super::session::SessionKey;
 use super::timing::Timing;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
+use crate::gateway::Permit;
 use crate::pipeline::Beyond;
 use crate::timeline::{Account, Phase, Recorder};
 
@@ -26,10 +29,12 @@ pub(crate) struct Flight {
     abandoned: AtomicBool,
     /// It was given up because its time was up, not because its caller had gone.
     late: AtomicBool,
-    /// The other nodes, where its stages may run as well.
-    pub(crate) beyond: Option<Arc<Beyond>>,
+    /// Its stages run on this node and nowhere else.
+    pub(crate) stays_here: bool,
     /// What its record is written with, where somebody wants one.
     pub(crate) recorder: Option<Recorder>,
+    /// What it makes the node hold stays charged as long as anything works for it.
+    pub(crate) permit: Option<Arc<Permit>>,
     account: Account,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
@@ -45,8 +50,9 @@ impl Flight {
             patient: false,
             abandoned,
             late,
-            beyond: None,
+            stays_here: false,
             recorder: None,
+            permit: None,
             account: Account::new(),
             parent: None,
         }
@@ -69,11 +75,17 @@ impl Flight {
         Self {
             patient,
             session: parent.session,
-            beyond: parent.beyond.clone(),
+            stays_here: parent.stays_here,
             recorder: parent.recorder.clone(),
+            permit: parent.permit.clone(),
             parent: Some(Arc::clone(parent)),
             ..own
         }
+    }
+
+    /// The other nodes, where its stages may run as well.
+    pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
+        self.permit.as_ref().filter(|_| !self.stays_here)?.beyond()
     }
 
     /// Books what it did until now, and what it does from now on. The call has one account, whichever branch moves.
@@ -87,6 +99,14 @@ impl Flight {
     /// Where its time went, for an error that has no outcome to tell it.
     pub(crate) fn spent(&self, now: Instant) -> Timing {
         self.account.spent(self.deadline, now)
+    }
+
+    /// Runs a conversion of its payload at the expense of its account.
+    pub(crate) fn charged<T>(&self, convert: impl FnOnce() -> T) -> T {
+        match &self.permit {
+            Some(permit) => charged_to(&(Arc::clone(permit) as Arc<dyn callboard_codec::Account>), convert),
+            None => convert(),
+        }
     }
 
     /// Nobody waits any more. Work that has not begun must not begin.

@@ -13,13 +13,13 @@ pub use caller::{Caller, LocalPrepared};
 pub use function::{FunctionCall, NO_ARGS};
 pub use replies::{PayloadReplies, Replies};
 pub use stage::{OfferedStage, StageAdmission, StageQueue};
-pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
+pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess, Ready};
 
 use std::any::Any;
 use std::sync::Arc;
 use std::task::Context;
 
-use callboard_codec::{Data, Payload};
+use callboard_codec::{Account, Data, Payload};
 use futures_util::future::lazy;
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
@@ -30,7 +30,7 @@ use crate::clock::{self, Instant};
 use crate::containment::panic_message;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::{Admission, HeldBytes};
+use crate::gateway::{Admission, HeldBytes, Limits, OwnAccount};
 use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
@@ -100,17 +100,74 @@ impl LocalClient {
     ///
     /// `Overloaded` if the node has no permits left, `Unavailable` if it drains, `NotFound` if the route was removed.
     pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+        self.admit_arrived(route, bytes, clock::now())
+    }
+
+    /// Takes the permits for a call that arrived earlier than this: its body has begun. See [`admit`](Self::admit).
+    ///
+    /// # Errors
+    ///
+    /// As [`admit`](Self::admit).
+    pub fn admit_arrived(&self, route: &Arc<Route>, bytes: u64, arrived: Instant) -> Result<Admission, CallError> {
         let held = match Arc::clone(route).hold() {
             Some(held) => held,
             None => self.hold(route.name())?,
         };
-        self.shared.gateway.admit(held, bytes)
+        let gateway = &self.shared.gateway;
+        gateway.try_admit_at(arrived, held, bytes).map_err(|refusal| gateway.refuse(refusal))
+    }
+
+    /// Whether a call of this many bytes could be let in now. Takes nothing: for calls whose bodies are still to come.
+    ///
+    /// # Errors
+    ///
+    /// As [`admit`](Self::admit).
+    pub fn check_room(&self, route: &Arc<Route>, bytes: u64) -> Result<(), CallError> {
+        self.shared.gateway.check_room(route, bytes)
+    }
+
+    /// An account of its own, for what is read before there is a call for it. It gives back what is left when it is dropped.
+    #[must_use]
+    pub fn account(&self) -> Arc<dyn Account> {
+        Arc::new(OwnAccount::new(&self.shared.gateway))
+    }
+
+    /// The node's bounds.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.shared.gateway.limits()
     }
 
     /// Permits for bytes that are read before there is a call for them.
     #[must_use]
     pub fn held_bytes(&self) -> HeldBytes {
         HeldBytes::none_of(&self.shared.gateway)
+    }
+
+    /// Runs `work` away from the runtime's threads at the expense of `account`: for reading and writing large payloads. The thread
+    /// holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the result.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when too much such work waits, `DeadlineExceeded` when no thread was free in time, `Unavailable` when the node
+    /// stops. The owner is dropped then.
+    ///
+    /// # Panics
+    ///
+    /// As `work` does.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future stops the work at its next charge; the owner is held until then.
+    pub async fn offload<O: Send + 'static, T: Send + 'static>(
+        &self,
+        owner: O,
+        account: Arc<dyn Account>,
+        deadline: Deadline,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(O, T), CallError> {
+        let Shared { gateway, runtime, .. } = &*self.shared;
+        gateway.offload().run(runtime, owner, account, deadline, work).await
     }
 
     /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.
@@ -170,8 +227,8 @@ impl LocalClient {
         let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(longest));
         let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
         let mut flight = Flight::new(deadline, priority).of_session(options.session());
-        flight.beyond = admission.beyond();
         flight.recorder = options.recorder().cloned();
+        flight.permit = Some(admission.permit());
         flight
     }
 
@@ -261,6 +318,12 @@ impl AdmittedCall {
     }
 
     fn close(&mut self, result: &Result<Reply, CallError>) {
+        // Where the time was up or the caller left, user code may still run; its bytes stay charged until it comes back. An edge
+        // has the outcome still to write: it keeps the account until that is sent.
+        let is_over = |error: &CallError| !matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Cancelled);
+        if result.as_ref().map_or_else(is_over, |_| true) {
+            self.admission.settle();
+        }
         if !std::mem::take(&mut self.open) {
             return;
         }

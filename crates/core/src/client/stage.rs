@@ -3,10 +3,11 @@
 //! A call may name several stages that follow each other. Where a later one has no room, the output of those before it goes back, and
 //! the owner asks on; nothing of it is run twice. Nothing is sent on from here, and no outcome is counted: both are the owner's.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::Payload;
+use callboard_codec::{Account, Payload};
 
 use super::replies::{OpenCall, Way};
 use super::{AdmittedCall, LocalClient, PayloadReplies};
@@ -34,6 +35,21 @@ impl StageAdmission {
     #[must_use]
     pub fn streams(&self) -> bool {
         self.pools.first().is_some_and(|pool| pool.streams())
+    }
+
+    /// Takes `bytes` more: more of the input has arrived.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node's bytes are all out. The admission itself stays good.
+    pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        self.admission.grow(bytes)
+    }
+
+    /// The account of the call, for what is decoded and encoded for it.
+    #[must_use]
+    pub fn account(&self) -> Arc<dyn Account> {
+        self.admission.account()
     }
 
     /// The queues of the stages.
@@ -79,12 +95,12 @@ impl LocalClient {
     /// The stages that other nodes may call: those that routes use.
     #[must_use]
     pub fn offered_stages(&self) -> Vec<OfferedStage> {
-        let mut offered: Vec<OfferedStage> = Vec::new();
+        let (mut offered, mut names) = (Vec::new(), HashSet::new());
         for route in self.routes() {
             for pool in route.graph().stages() {
                 let name = pool.name().as_str();
                 let open = pool.stage_state().accepts_entries();
-                if open && !offered.iter().any(|stage| stage.name == name) {
+                if open && names.insert(name.to_owned()) {
                     offered.push(OfferedStage {
                         name: name.to_owned(),
                         contract: pool.contract(),
@@ -156,6 +172,8 @@ impl LocalClient {
         tokio::select! {
             biased;
             outcome = run(&admission.pools, payload, &flight) => {
+                // It has come to its end, and nothing works for it.
+                admission.admission.settle();
                 outcome.map_err(|error| error.after(flight.spent(clock::now())))
             }
             () = tokio::time::sleep_until(deadline) => {
@@ -185,7 +203,7 @@ impl LocalClient {
 /// Not sent on: who sent it has made the choice.
 fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
     let mut flight = LocalClient::new_flight(&admission.admission, options);
-    flight.beyond = None;
+    flight.stays_here = true;
     Arc::new(flight)
 }
 

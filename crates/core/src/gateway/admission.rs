@@ -20,9 +20,10 @@ pub const DEFAULT_MAX_IN_FLIGHT_BYTES: u64 = 256 * 1024 * 1024;
 pub struct Limits {
     /// The largest number of calls in flight. Default [`DEFAULT_MAX_IN_FLIGHT`]. One more is refused with `Overloaded`.
     pub max_in_flight: usize,
-    /// The largest sum of payload bytes in flight. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. It counts what callers send: bodies,
-    /// and in process what is known of an input's size; not what stages make of it. Bounds memory together with the stages' queues. A
-    /// call that would exceed it is refused with `Overloaded` before its body is read.
+    /// The memory budget of the node in bytes. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. Each call has an account, and what it makes the
+    /// node hold is charged to that before it is allocated: received and unpacked bytes, decoded values, copies, and the encoded
+    /// answer until it is sent; in process, what is known of an input's size. What user code allocates is not counted. A call that
+    /// does not fit is refused with `Overloaded`, before its body is read where its length says so.
     pub max_in_flight_bytes: u64,
     /// How long a call may take when its caller did not say. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
     pub default_timeout: Duration,
@@ -70,6 +71,8 @@ pub(crate) struct LedgerLine {
     pub(crate) route: RouteIndex,
     pub(crate) since: Instant,
     bytes: u64,
+    /// The call has its outcome. What it made the node hold is still there.
+    is_closed: bool,
 }
 
 /// The permits that are out and the calls that hold them.
@@ -77,6 +80,7 @@ pub(crate) struct LedgerLine {
 pub(crate) struct Ledger {
     limits: Limits,
     lines: Slab<LedgerLine>,
+    open: usize,
     bytes: u64,
     admitted: u64,
     draining: bool,
@@ -84,34 +88,58 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, lines: Slab::new(), bytes: 0, admitted: 0, draining: false }
+        Self { limits, lines: Slab::new(), open: 0, bytes: 0, admitted: 0, draining: false }
     }
 
     /// Lets a call in, or says why not. The key closes the line again.
     pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64) -> Result<(usize, FlightId), Refusal> {
-        if self.draining {
-            return Err(Refusal::Draining);
-        }
-        if self.lines.len() >= self.limits.max_in_flight {
-            return Err(Refusal::TooManyCalls { limit: self.limits.max_in_flight });
-        }
+        self.check(bytes)?;
         self.take_bytes(bytes)?;
         let id = FlightId(self.admitted);
         self.admitted += 1;
-        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes });
+        self.open += 1;
+        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, is_closed: false });
         Ok((key, id))
     }
 
-    /// Takes more bytes for a call that is in: its body turned out longer.
+    /// Whether a call of this many bytes could be let in. Changes nothing.
+    pub(crate) fn check(&self, bytes: u64) -> Result<(), Refusal> {
+        let limit = self.limits.max_in_flight_bytes;
+        match () {
+            () if self.draining => Err(Refusal::Draining),
+            () if self.open >= self.limits.max_in_flight => {
+                Err(Refusal::TooManyCalls { limit: self.limits.max_in_flight })
+            }
+            () if self.bytes.saturating_add(bytes) > limit => Err(Refusal::TooManyBytes { asked: bytes, limit }),
+            () => Ok(()),
+        }
+    }
+
+    /// Charges more bytes to a call: its body turned out longer, or it was decoded.
     pub(crate) fn grow(&mut self, key: usize, bytes: u64) -> Result<(), Refusal> {
         self.take_bytes(bytes)?;
         self.lines[key].bytes += bytes;
         Ok(())
     }
 
-    /// Closes a line: the call has its outcome.
+    /// Gives back bytes that were charged to a call, at most what is left of them.
+    pub(crate) fn shrink(&mut self, key: usize, bytes: u64) {
+        let line = &mut self.lines[key];
+        let bytes = bytes.min(line.bytes);
+        line.bytes -= bytes;
+        self.bytes -= bytes;
+    }
+
+    /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is [removed](Self::remove).
     pub(crate) fn close(&mut self, key: usize) {
+        self.lines[key].is_closed = true;
+        self.open -= 1;
+    }
+
+    /// Gives back what is still charged to a call that was closed: nothing works for it any more.
+    pub(crate) fn remove(&mut self, key: usize) {
         let line = self.lines.remove(key);
+        debug_assert!(line.is_closed);
         self.bytes -= line.bytes;
     }
 
@@ -120,9 +148,23 @@ impl Ledger {
         self.take_bytes(bytes)
     }
 
+    /// Takes bytes for something that may wait: as long as a quarter of all stays free for the calls that are in already, whose outcomes
+    /// are still to be written.
+    pub(crate) fn take_patiently(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let limit = self.limits.max_in_flight_bytes;
+        match self.bytes == 0 || self.bytes.saturating_add(bytes) <= limit - limit / 4 {
+            true => self.take_bytes(bytes),
+            false => Err(Refusal::TooManyBytes { asked: bytes, limit }),
+        }
+    }
+
     /// Gives [taken](Self::take) bytes back.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.bytes -= bytes;
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     pub(crate) fn max_bytes(&self) -> u64 {
@@ -138,7 +180,7 @@ impl Ledger {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.lines.len()
+        self.open
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -151,7 +193,7 @@ impl Ledger {
 
     /// The calls in flight, in no order.
     pub(crate) fn lines(&self) -> impl Iterator<Item = &LedgerLine> {
-        self.lines.iter().map(|(_, line)| line)
+        self.lines.iter().map(|(_, line)| line).filter(|line| !line.is_closed)
     }
 
     /// Calls that are older than any deadline allows: each would be a defect.
@@ -180,14 +222,18 @@ mod tests {
     enum Operation {
         Admit(u64),
         Grow { nth: usize, bytes: u64 },
+        Shrink { nth: usize, bytes: u64 },
         Close { nth: usize },
+        Remove { nth: usize },
     }
 
     fn operation() -> impl Strategy<Value = Operation> {
         prop_oneof![
             3 => (0u64..60).prop_map(Operation::Admit),
             1 => (0usize..8, 0u64..60).prop_map(|(nth, bytes)| Operation::Grow { nth, bytes }),
+            1 => (0usize..8, 0u64..60).prop_map(|(nth, bytes)| Operation::Shrink { nth, bytes }),
             2 => (0usize..8).prop_map(|nth| Operation::Close { nth }),
+            2 => (0usize..8).prop_map(|nth| Operation::Remove { nth }),
         ]
     }
 
@@ -198,7 +244,7 @@ mod tests {
             let limits = Limits { max_in_flight: 4, max_in_flight_bytes: 100, ..Limits::default() };
             let mut ledger = Ledger::new(limits);
             let now = Instant::now();
-            let mut open = Vec::new();
+            let (mut open, mut closed) = (Vec::new(), Vec::new());
             for operation in operations {
                 let before = (ledger.in_flight(), ledger.bytes());
                 match operation {
@@ -210,18 +256,23 @@ mod tests {
                         }
                     },
                     Operation::Grow { nth, bytes } if nth < open.len() => {
-                        if ledger.grow(open[nth], bytes).is_err() {
-                            prop_assert_eq!(before, (ledger.in_flight(), ledger.bytes()));
-                        }
+                        let grown = ledger.grow(open[nth], bytes).is_ok();
+                        prop_assert!(grown || before == (ledger.in_flight(), ledger.bytes()));
                     }
-                    Operation::Close { nth } if nth < open.len() => ledger.close(open.swap_remove(nth)),
-                    Operation::Grow { .. } | Operation::Close { .. } => {}
+                    Operation::Shrink { nth, bytes } if nth < open.len() => ledger.shrink(open[nth], bytes),
+                    Operation::Close { nth } if nth < open.len() => {
+                        let key = open.swap_remove(nth);
+                        ledger.close(key);
+                        closed.push(key);
+                    }
+                    Operation::Remove { nth } if nth < closed.len() => ledger.remove(closed.swap_remove(nth)),
+                    _ => {}
                 }
                 prop_assert!(ledger.in_flight() <= 4 && ledger.bytes() <= 100);
             }
-            for key in open {
-                ledger.close(key);
-            }
+            prop_assert_eq!(ledger.in_flight(), open.len());
+            open.iter().for_each(|key| ledger.close(*key));
+            open.into_iter().chain(closed).for_each(|key| ledger.remove(key));
             prop_assert_eq!((ledger.in_flight(), ledger.bytes()), (0, 0));
         }
     }

@@ -1,8 +1,10 @@
 //! The way in: takes permits without a message, gives them back when dropped.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use callboard_codec::{Account, ChargeError};
 use parking_lot::Mutex;
 use ractor::ActorRef;
 
@@ -10,17 +12,18 @@ use super::admission::{Ledger, LedgerLine, Limits, Refusal};
 use super::message::GatewayMessage;
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
-use crate::error::{CallError, ErrorKind};
+use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 use crate::id::{FlightId, RouteIndex};
 use crate::metrics::{SharedMetrics, TurnedAway};
+use crate::offload::Offload;
 use crate::pipeline::{Beyond, PeerDescription};
 use crate::router::{HeldRoute, Route};
 
+/// The setting that bounds all accounts together.
+const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
+
 /// HTTP's word for an input that is larger than can be taken.
 const TOO_LARGE: u16 = 413;
-
-/// When a refused caller may come again: the time in which a node at its bound has surely finished something.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Shared by every door of the node. The lock is held for a few dozen instructions, twice per call.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub(crate) struct Gateway {
     /// The other nodes, once this one has joined them.
     beyond: OnceLock<Arc<Beyond>>,
     metrics: SharedMetrics,
+    offload: Offload,
 }
 
 impl Gateway {
@@ -41,6 +45,7 @@ impl Gateway {
             actor: Mutex::default(),
             beyond: OnceLock::new(),
             metrics,
+            offload: Offload::new(),
         }
     }
 
@@ -51,11 +56,33 @@ impl Gateway {
 
     /// Lets a call in, or says why not without counting it: for a caller that may wait.
     pub(crate) fn try_admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, Refusal> {
-        let now = clock::now();
+        self.try_admit_at(clock::now(), route, bytes)
+    }
+
+    /// Lets a call in that arrived at `now`.
+    pub(crate) fn try_admit_at(
+        self: &Arc<Self>,
+        now: Instant,
+        route: HeldRoute,
+        bytes: u64,
+    ) -> Result<Admission, Refusal> {
         route.enter()?;
         let admitted = self.ledger.lock().admit(now, route.index(), bytes);
         let (key, id) = admitted.inspect_err(|_| route.leave())?;
-        Ok(Admission { gateway: Arc::clone(self), route, key, id, admitted_at: now })
+        let key = u32::try_from(key).expect("fewer calls in flight than 2³²");
+        let permit = Arc::new(Permit { gateway: Arc::clone(self), key, is_kept: AtomicBool::new(false) });
+        Ok(Admission { permit, route, id, admitted_at: now })
+    }
+
+    /// Whether a call could be let in now. Takes nothing.
+    pub(crate) fn check_room(&self, route: &Route, bytes: u64) -> Result<(), CallError> {
+        let room = route.check_room().and_then(|()| self.ledger.lock().check(bytes));
+        room.map_err(|refusal| self.refuse(refusal))
+    }
+
+    /// The threads for large payloads.
+    pub(crate) fn offload(&self) -> &Offload {
+        &self.offload
     }
 
     pub(crate) fn set_actor(&self, actor: ActorRef<GatewayMessage>) {
@@ -101,6 +128,10 @@ impl Gateway {
         self.default_timeout
     }
 
+    pub(crate) fn limits(&self) -> Limits {
+        self.ledger.lock().limits().clone()
+    }
+
     /// Reads the lines of the ledger under its lock.
     pub(crate) fn with_lines<T>(&self, read: impl FnOnce(&mut dyn Iterator<Item = &LedgerLine>) -> T) -> T {
         read(&mut self.ledger.lock().lines())
@@ -109,6 +140,20 @@ impl Gateway {
     pub(crate) fn overdue(&self, now: Instant) -> Vec<(FlightId, RouteIndex)> {
         let ledger = self.ledger.lock();
         ledger.overdue(now).map(|line| (line.id, line.route)).collect()
+    }
+
+    /// Counts a refused charge, and says why in the words of the codec.
+    fn refuse_charge(&self, refusal: &Refusal) -> ChargeError {
+        self.metrics.refused(TurnedAway::Bytes);
+        let (asked, limit) = match *refusal {
+            Refusal::TooManyBytes { asked, limit } => (asked, limit),
+            _ => (0, 0),
+        };
+        let max = usize::try_from(limit).unwrap_or(usize::MAX);
+        match asked > limit {
+            true => ChargeError::too_large(MAX_IN_FLIGHT_BYTES, max),
+            false => ChargeError::exhausted(MAX_IN_FLIGHT_BYTES, max),
+        }
     }
 
     /// Counts a refusal, and says it in the caller's words.
@@ -134,14 +179,24 @@ impl Gateway {
     }
 }
 
-/// A call's right to be here: one permit, its bytes, its line in the ledger. Dropping it gives all of them back.
+/// A call's right to be here: one permit, its account, its line in the ledger. Dropping it frees the permit. The bytes that were
+/// charged go back when nothing works for the call any more.
 #[derive(Debug)]
 pub struct Admission {
-    gateway: Arc<Gateway>,
+    permit: Arc<Permit>,
     route: HeldRoute,
-    key: usize,
     id: FlightId,
     admitted_at: Instant,
+}
+
+/// The account of one call: everything that the call makes the node hold is charged to it.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    gateway: Arc<Gateway>,
+    /// Its line. Narrow, because each waiting call has one of these.
+    key: u32,
+    /// An edge has the account, and gives back what is charged when the outcome is written.
+    is_kept: AtomicBool,
 }
 
 impl Admission {
@@ -149,11 +204,6 @@ impl Admission {
     #[must_use]
     pub fn route(&self) -> &Arc<Route> {
         &self.route
-    }
-
-    /// The other nodes, where its stages may run as well.
-    pub(crate) fn beyond(&self) -> Option<Arc<Beyond>> {
-        self.gateway.beyond().cloned()
     }
 
     /// The number of this call on this node.
@@ -172,25 +222,94 @@ impl Admission {
     /// nothing.
     #[must_use]
     pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        let timeout =
-            timeout.or_else(|| self.route.default_timeout()).unwrap_or_else(|| self.gateway.default_timeout());
+        let by_node = || self.permit.gateway.default_timeout();
+        let timeout = timeout.or_else(|| self.route.default_timeout()).unwrap_or_else(by_node);
         Deadline::after(self.admitted_at, timeout)
     }
 
-    /// Takes `bytes` more: the body turned out longer than announced.
+    /// Charges `bytes` more to the call: its body turned out longer than announced.
     ///
     /// # Errors
     ///
     /// `Overloaded` when the node's bytes are all out. The admission itself stays good.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
-        let grown = self.gateway.ledger.lock().grow(self.key, bytes);
-        grown.map_err(|refusal| self.gateway.refuse(refusal))
+        let Permit { gateway, .. } = &*self.permit;
+        let grown = gateway.ledger.lock().grow(self.permit.line(), bytes);
+        grown.map_err(|refusal| gateway.refuse(refusal))
     }
 
-    /// For bytes beside the call's own, that are given back before it ends.
+    /// Gives back `bytes` that were charged to the call and are free again.
+    pub fn shrink(&self, bytes: u64) {
+        self.permit.gateway.ledger.lock().shrink(self.permit.line(), bytes);
+    }
+
+    /// The account of the call, for what is decoded and encoded for it. It keeps what was charged, and not the permit.
+    #[must_use]
+    pub fn account(&self) -> Arc<dyn Account> {
+        self.permit.is_kept.store(true, Ordering::Relaxed);
+        Arc::clone(&self.permit) as Arc<dyn Account>
+    }
+
+    pub(crate) fn permit(&self) -> Arc<Permit> {
+        Arc::clone(&self.permit)
+    }
+
+    /// For bytes beside the call's own, that are given back before it ends or outlive it.
     #[must_use]
     pub fn beside(&self) -> HeldBytes {
-        HeldBytes::none_of(&self.gateway)
+        HeldBytes::none_of(&self.permit.gateway)
+    }
+
+    /// Gives back what is charged so far: the call has come to its end, and nothing works for it. Not while an edge keeps the account,
+    /// because the outcome may share the memory of the input.
+    pub(crate) fn settle(&self) {
+        if !self.permit.is_kept.load(Ordering::Relaxed) {
+            self.shrink(u64::MAX);
+        }
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        let gateway = &self.permit.gateway;
+        self.route.leave();
+        let emptied = {
+            let mut ledger = gateway.ledger.lock();
+            ledger.close(self.permit.line());
+            ledger.is_draining() && ledger.in_flight() == 0
+        };
+        if emptied && let Some(actor) = &*gateway.actor.lock() {
+            let _ = actor.send_message(GatewayMessage::Emptied);
+        }
+    }
+}
+
+impl Permit {
+    fn line(&self) -> usize {
+        self.key as usize
+    }
+
+    /// The other nodes, if this one has joined some.
+    pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
+        self.gateway.beyond()
+    }
+}
+
+impl Account for Permit {
+    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+        // The lock is free again before the refusal is told.
+        let grown = self.gateway.ledger.lock().grow(self.line(), bytes as u64);
+        grown.map_err(|refusal| self.gateway.refuse_charge(&refusal))
+    }
+
+    fn refund(&self, bytes: usize) {
+        self.gateway.ledger.lock().shrink(self.line(), bytes as u64);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.gateway.ledger.lock().remove(self.line());
     }
 }
 
@@ -222,7 +341,7 @@ impl HeldBytes {
     /// Takes `bytes` more if there is room for them now. That there is none is not counted as a refusal: the caller may wait.
     #[must_use]
     pub fn try_grow(&mut self, bytes: u64) -> bool {
-        let taken = self.gateway.ledger.lock().take(bytes).is_ok();
+        let taken = self.gateway.ledger.lock().take_patiently(bytes).is_ok();
         self.bytes += if taken { bytes } else { 0 };
         taken
     }
@@ -251,16 +370,38 @@ impl Drop for HeldBytes {
     }
 }
 
-impl Drop for Admission {
+/// An account of bytes for which there is no call.
+#[derive(Debug)]
+pub(crate) struct OwnAccount {
+    gateway: Arc<Gateway>,
+    bytes: AtomicU64,
+}
+
+impl OwnAccount {
+    pub(crate) fn new(gateway: &Arc<Gateway>) -> Self {
+        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0) }
+    }
+}
+
+impl Account for OwnAccount {
+    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+        let bytes = bytes as u64;
+        let taken = self.gateway.ledger.lock().take(bytes);
+        taken.map_err(|refusal| self.gateway.refuse_charge(&refusal))?;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn refund(&self, bytes: usize) {
+        let held = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held.saturating_sub(bytes as u64)));
+        self.gateway.ledger.lock().give_back(held.unwrap_or_default().min(bytes as u64));
+    }
+}
+
+impl Drop for OwnAccount {
     fn drop(&mut self) {
-        self.route.leave();
-        let emptied = {
-            let mut ledger = self.gateway.ledger.lock();
-            ledger.close(self.key);
-            ledger.is_draining() && ledger.in_flight() == 0
-        };
-        if emptied && let Some(actor) = &*self.gateway.actor.lock() {
-            let _ = actor.send_message(GatewayMessage::Emptied);
-        }
+        self.gateway.ledger.lock().give_back(*self.bytes.get_mut());
     }
 }

@@ -371,7 +371,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
 
 /// The oldest calls. The lock on the ledger is held for one look at each line.
 fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescription> {
-    let mut oldest: BinaryHeap<(Instant, FlightId, usize)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
+    let mut oldest: BinaryHeap<(Instant, FlightId, u32)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
     gateway.with_lines(|lines| {
         for line in lines {
             if oldest.len() < LISTED_CALLS || oldest.peek().is_some_and(|youngest| line.since < youngest.0) {
@@ -382,7 +382,7 @@ fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescr
             }
         }
     });
-    let names: HashMap<usize, &RouteName> = all_routes(table).map(|(route, _)| (route.index().0, route.id())).collect();
+    let names: HashMap<u32, &RouteName> = all_routes(table).map(|(route, _)| (route.index().0, route.id())).collect();
     let describe = |(since, id, route)| CallDescription {
         id,
         // One that ended between the two looks has no name any more.

@@ -243,12 +243,12 @@ pub(super) async fn run_stages(
         [Graph::Stage(pool), ..] => pool,
         [Graph::Elsewhere(name), ..] => {
             check_time(flight, now, name.as_str())?;
-            let Some(beyond) = &flight.beyond else { return Err(nowhere(name)) };
+            let Some(beyond) = flight.beyond() else { return Err(nowhere(name)) };
             return leave_patiently(&*beyond.0, call_of(steps, payload, flight, None), flight).await;
         }
         _ => return Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
     };
-    let Some(beyond) = &flight.beyond else { return here(pool, payload, flight, now).await };
+    let Some(beyond) = flight.beyond() else { return here(pool, payload, flight, now).await };
     let (name, elsewhere) = (pool.name(), &beyond.0);
     let choice = elsewhere.choose(name.as_str(), flight.session, &load_of(pool));
     let leave = |call| leave(&**elsewhere, call, flight);
@@ -365,7 +365,7 @@ pub(crate) enum StreamPlace {
 
 /// Where a streaming stage's call goes; see [`run_stages`].
 pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPlace {
-    match (step, &flight.beyond) {
+    match (step, flight.beyond()) {
         (Graph::Elsewhere(_), _) => StreamPlace::Elsewhere(None),
         (Graph::Stage(pool), Some(beyond)) => {
             let (name, elsewhere) = (pool.name().as_str(), &beyond.0);
@@ -386,7 +386,7 @@ pub(crate) async fn stream_elsewhere(
     flight: &Arc<Flight>,
     revision: Option<u64>,
 ) -> Result<StageOutputs, CallError> {
-    match (steps.first(), &flight.beyond) {
+    match (steps.first(), flight.beyond()) {
         (Some(Graph::Elsewhere(name)), None) => Err(nowhere(name)),
         (_, Some(beyond)) => {
             let call = call_of(steps, payload, flight, revision);
@@ -424,7 +424,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
                 credit = pool.settings().credit().get();
             }
             Graph::Elsewhere(name) if position == 0 => stages.push(name.clone()),
-            Graph::Elsewhere(name) if flight.beyond.as_ref().is_some_and(|there| there.0.goes_along(name.as_str())) => {
+            Graph::Elsewhere(name) if flight.beyond().is_some_and(|there| there.0.goes_along(name.as_str())) => {
                 stages.push(name.clone());
                 // What this node says of the first says nothing of those behind it.
                 may_run_again = may_run_again.filter(|again| !again);

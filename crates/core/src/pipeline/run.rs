@@ -56,7 +56,7 @@ impl Graph<Arc<Pool>> {
                 let now = if position == 0 { now } else { clock::now() };
                 let timing;
                 (payload, timing) = match step {
-                    Self::Stage(pool) if flight.beyond.is_none() => {
+                    Self::Stage(pool) if flight.beyond().is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
                         let reply = outcome.map_err(|error| error.after_start(started))?;
                         started = true;

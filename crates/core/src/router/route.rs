@@ -119,6 +119,16 @@ impl Route {
         Err(Refusal::RouteFull { route: self.name.clone(), limit: limit.get() })
     }
 
+    /// Whether one of the route's permits is free. Takes none.
+    pub(crate) fn check_room(&self) -> Result<(), Refusal> {
+        match self.parts.limits.max_in_flight {
+            Some(limit) if self.in_flight.load(Ordering::Relaxed) >= limit.get() => {
+                Err(Refusal::RouteFull { route: self.name.clone(), limit: limit.get() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn leave(&self) {
         if self.parts.limits.max_in_flight.is_some() {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);

@@ -49,7 +49,7 @@ impl DeployedStage {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     revision: u64,
-    next_index: usize,
+    next_index: u32,
     /// Hashed quickly rather than safely: callers choose the names that are looked up, but not those that are in it.
     by_name: FxHashMap<RouteName, Arc<Route>>,
     /// Stages that routes lead to, each with a route that keeps it.

@@ -199,7 +199,7 @@ fn kill_supervisor(node: &Node) {
 }
 
 /// The table's number of the route, which changes with every life of its stages.
-fn life(node: &Node) -> usize {
+fn life(node: &Node) -> u32 {
     node.client().route("/echo").expect("it is served").index().0
 }
 

@@ -146,7 +146,7 @@ where
 {
     fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
-            let running = items.into_iter().map(async |item| match read_input::<In>(item.payload) {
+            let running = items.into_iter().map(async |item| match read_input::<In>(item.payload, &item.flight) {
                 Ok(input) => (self.function)(input).await.map(Payload::new).into(),
                 Err(failure) => ItemOutcome::Failed(failure),
             });

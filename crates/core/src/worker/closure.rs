@@ -35,7 +35,7 @@ where
                 outcomes.push(ItemOutcome::NotRun);
                 continue;
             }
-            let result = read_input::<In>(item.payload).and_then(|input| (self.function)(&input));
+            let result = read_input::<In>(item.payload, &item.flight).and_then(|input| (self.function)(&input));
             outcomes.push(result.map(Payload::new).into());
         }
         Ok(())

@@ -61,9 +61,13 @@ pub(crate) trait DynWorker: Send {
     fn cleanup(&mut self) {}
 }
 
-/// Reads a payload as `In`, in place where it is one already.
-pub(crate) fn read_input<In: Data>(payload: Payload) -> Result<Arc<In>, Failure> {
-    payload.into_arc::<In>().map_err(|error| Failure::invalid_input(error.to_string()))
+/// Reads a payload as `In`, in place where it is one already, else at the expense of its call.
+pub(crate) fn read_input<In: Data>(payload: Payload, flight: &Flight) -> Result<Arc<In>, Failure> {
+    let read = match payload.is::<In>() {
+        true => payload.into_arc::<In>(),
+        false => flight.charged(|| payload.into_arc::<In>()),
+    };
+    read.map_err(Failure::of_input)
 }
 
 /// The adapter for the [`Worker`] trait.
@@ -103,7 +107,8 @@ impl Gathered {
         let mut batch = Batch::with_capacity(items.len());
         let mut failed = Vec::new();
         for (position, item) in items.enumerate() {
-            let checked = read_input::<In>(item.payload).and_then(|input| preprocess(&input).map(|()| input));
+            let checked =
+                read_input::<In>(item.payload, &item.flight).and_then(|input| preprocess(&input).map(|()| input));
             match checked {
                 Ok(input) => batch.push(input, item.flight),
                 Err(failure) => failed.push((position, failure)),

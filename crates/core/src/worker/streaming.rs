@@ -251,8 +251,8 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
         // The failures of those that are kept out of the batch, and a gap for each that is in it.
         let mut failures = Vec::with_capacity(items.len());
         for item in items.drain(..) {
-            let checked =
-                read_input::<W::In>(item.payload).and_then(|input| self.worker.preprocess(&input).map(|()| input));
+            let checked = read_input::<W::In>(item.payload, &item.flight)
+                .and_then(|input| self.worker.preprocess(&input).map(|()| input));
             match checked {
                 Ok(input) => {
                     batch.push(input, Arc::clone(&item.flight));
@@ -301,7 +301,7 @@ where
         Box::pin(async move {
             let streaming = items.into_iter().map(async |item| {
                 let deadline = item.flight.deadline.instant();
-                let input = match read_input::<In>(item.payload) {
+                let input = match read_input::<In>(item.payload, &item.flight) {
                     Ok(input) => input,
                     Err(failure) => return ItemOutcome::Failed(failure),
                 };

@@ -10,9 +10,13 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use futures_util::future::{Either, ready};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
@@ -53,12 +57,17 @@ impl Connections {
         http1
             .timer(TokioTimer::new())
             .header_read_timeout(config.header_read_timeout)
-            .max_header_size(config.max_header_bytes);
+            .max_header_size(config.max_header_bytes)
+            // A head has to fit into it, with room for the first bytes behind it.
+            .max_buf_size(MAX_READ_BUFFER.max(config.max_header_bytes.saturating_add(MAX_READ_BUFFER / 2)));
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
             .max_concurrent_streams(config.max_concurrent_streams)
+            .initial_stream_window_size(config.http2_stream_window_bytes)
+            .initial_connection_window_size(config.http2_stream_window_bytes.saturating_mul(STREAMS_OF_A_WINDOW))
+            .max_send_buf_size(MAX_SEND_BUFFER)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(MAX_LOCAL_RESETS)
             // The only notice of a client that vanished without a word; HTTP/1 has the header timer for that.
@@ -226,9 +235,12 @@ impl Connections {
         responder: impl Respond,
     ) -> hyper::Result<()> {
         let activity = Arc::clone(stream.activity());
-        let service = service_fn(|request| {
+        let service = service_fn(|request: Request<Incoming>| {
             let in_hand = activity.begin();
-            let answer = responder.clone().respond(request, origin);
+            let answer = match request.headers().len() <= MAX_FIELDS {
+                true => Either::Left(responder.clone().respond(request, origin)),
+                false => Either::Right(ready(too_many_fields())),
+            };
             answer.map(|answer| Ok::<_, Infallible>(answer.map(|body| Answer::new(body, in_hand))))
         });
         let mut connection = pin!(self.http2.serve_connection(stream, service));
@@ -270,6 +282,13 @@ where
     (io, (!read_buf.is_empty()).then_some(read_buf))
 }
 
+/// What hyper answers on HTTP/1.
+fn too_many_fields() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    response
+}
+
 /// Counts a connection that rests.
 struct Resting<'a>(&'a Gauge);
 
@@ -299,6 +318,22 @@ const MAX_PENDING_RESETS: usize = 20;
 /// HTTP/2 streams that we reset because of what the client sent in them (RUSTSEC-2024-0003). Each is an error of the
 /// client's own, so that a hundred tell enough.
 const MAX_LOCAL_RESETS: usize = 100;
+
+/// The window of a connection over HTTP/2 is this many times that of a stream. h2 closes a connection (ENHANCE_YOUR_CALM) whose small
+/// DATA frames lie unread with an overhead of more than half its window, counted as what each lacks of 256 bytes. The
+/// shortest call of an ordered stream has some 50 bytes, so a stream's window full of them has an overhead of 4.2 windows.
+const STREAMS_OF_A_WINDOW: u32 = 9;
+
+/// What h2 keeps of one answer that the client's window allows and its socket does not take: four slices of
+/// [`Answer`](super::answer::Answer).
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+
+/// Header fields of a request over HTTP/2, as many as httparse takes over HTTP/1. A field that was sent before is one byte on the
+/// wire and a hundred in a map, so bytes alone do not bound it.
+const MAX_FIELDS: usize = 100;
+
+/// What hyper reads at once of a body over HTTP/1: those bytes are in no call's account until the edge takes them.
+const MAX_READ_BUFFER: usize = 128 * 1024;
 
 /// What TLS keeps of an answer before it makes the server wait. As much as an honest client takes within the default
 /// timers, however slow its line is.

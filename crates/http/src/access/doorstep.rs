@@ -8,13 +8,13 @@
 //! Names without a dot are nobody's on the internet, and taken for local ones.
 
 use std::fmt;
-use std::net::IpAddr;
 
-use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, Request, Uri};
+use axum::http::Request;
+use axum::http::header::ORIGIN;
 use thiserror::Error;
 
 use super::Cors;
+use super::host::{NamedHost, is_name};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 
@@ -85,10 +85,6 @@ impl fmt::Display for Hosts {
     }
 }
 
-fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
-}
-
 /// What is written is no name of a host.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{name}` is not a host name such as `models.example.org`")]
@@ -109,14 +105,9 @@ impl Doorstep {
         Self { hosts: config.hosts.clone(), cors: config.cors.clone() }
     }
 
-    /// Or why the request goes no further.
-    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
-        let named = named(request.uri(), request.headers());
-        // HTTP/1.0 has no `host`, and no browser speaks it.
-        if let Some(named) = named
-            && !is_local(named)
-            && !self.hosts.allow(host_of(named))
-        {
+    /// Lets in a request that names this host, or says why it goes no further.
+    pub(crate) fn admit<B>(&self, request: &Request<B>, host: NamedHost<'_>) -> Result<(), ApiError> {
+        if !host.is_local() && !host.name().is_some_and(|name| self.hosts.allow(name)) {
             return Err(ApiError::forbidden(
                 "a server on loopback is called by its address, as localhost, or by a name in `http.hosts`",
             ));
@@ -127,7 +118,7 @@ impl Doorstep {
         }
         let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
         let of_page = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-        let is_own = of_page.is_some_and(|(_, page)| Some(page) == named);
+        let is_own = of_page.is_some_and(|(_, page)| Some(page) == host.as_str());
         if is_own || self.cors.as_ref().is_some_and(|cors| cors.allowed(request.headers()).is_some()) {
             return Ok(());
         }
@@ -135,32 +126,10 @@ impl Doorstep {
     }
 }
 
-/// Whether whoever asks has named this machine, and not some name that leads to it.
-pub(crate) fn is_named_locally<B>(request: &Request<B>) -> bool {
-    named(request.uri(), request.headers()).is_none_or(is_local)
-}
-
-/// What the client calls us, with the port.
-fn named<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
-    let authority = uri.authority().map(|authority| authority.as_str());
-    authority.or_else(|| Some(headers.get(HOST)?.to_str().unwrap_or_default()))
-}
-
-fn host_of(named: &str) -> &str {
-    match named.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => host,
-        _ => named,
-    }
-}
-
-fn is_local(named: &str) -> bool {
-    let host = host_of(named);
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    is_name(host) && !host.contains('.') || address.parse::<IpAddr>().is_ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::http::header::HOST;
+
     use super::*;
 
     fn request(host: &str, origin: Option<&str>) -> Request<()> {
@@ -168,23 +137,16 @@ mod tests {
         origin.into_iter().fold(request, |request, origin| request.header(ORIGIN, origin)).body(()).unwrap()
     }
 
-    #[test]
-    fn an_address_and_a_plain_name_are_local_and_other_names_are_not() {
-        for local in ["localhost", "LOCALHOST:8001", "test", "127.0.0.1:8001", "[::1]:8001", "[::1]", "10.0.0.1"] {
-            assert!(is_local(local), "{local}");
-        }
-        for other in ["evil.example.org", "evil.example.org:8001", "localhost.evil.org:8001", "", "127.0.0.1.evil.org"]
-        {
-            assert!(!is_local(other), "{other}");
-        }
-        let of_http2 = Request::get("http://evil.example.org:8001/").body(()).unwrap();
-        assert!(!is_named_locally(&of_http2));
+    fn may(config: &HttpConfig, host: &str, origin: Option<&str>) -> bool {
+        let request = request(host, origin);
+        let host = NamedHost::of(&request).unwrap();
+        Doorstep::new(config).admit(&request, host).is_ok()
     }
 
     #[test]
     fn a_page_may_ask_where_it_is_our_own_or_listed() {
         let mut config = HttpConfig::default();
-        let may = |config: &HttpConfig, host, origin| Doorstep::new(config).admit(&request(host, Some(origin))).is_ok();
+        let may = |config: &HttpConfig, host, origin| may(config, host, Some(origin));
         assert!(may(&config, "localhost:8000", "http://localhost:8000"));
         for other in ["http://localhost:5173", "https://evil.example.org", "null", "http://localhost:8000.evil.org"] {
             assert!(!may(&config, "localhost:8000", other), "{other}");
@@ -197,7 +159,7 @@ mod tests {
     #[test]
     fn a_name_is_answered_where_it_is_listed() {
         let mut config = HttpConfig::default();
-        let may = |config: &HttpConfig, host| Doorstep::new(config).admit(&request(host, None)).is_ok();
+        let may = |config: &HttpConfig, host| may(config, host, None);
         assert!(may(&config, "127.0.0.1:8000") && !may(&config, "models.example.org"));
         config.hosts = Hosts::parse(["models.example.org"]).unwrap();
         assert!(may(&config, "Models.Example.org:80") && !may(&config, "other.example.org"));

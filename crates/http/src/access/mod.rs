@@ -7,6 +7,7 @@
 
 mod cors;
 mod doorstep;
+mod host;
 mod keyring;
 mod keys;
 mod rate;
@@ -20,7 +21,8 @@ use self::keyring::Keyring;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 
-pub(crate) use self::doorstep::{Doorstep, is_named_locally};
+pub(crate) use self::doorstep::Doorstep;
+pub(crate) use self::host::NamedHost;
 pub(crate) use self::keyring::{KeyHolder, OverLimit};
 
 pub use self::cors::{Cors, CorsError};

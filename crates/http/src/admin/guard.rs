@@ -6,7 +6,7 @@
 use axum::http::Request;
 use axum::http::header::ORIGIN;
 
-use crate::access::{Gate, is_named_locally};
+use crate::access::{Gate, NamedHost};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 
@@ -30,10 +30,11 @@ impl Guard {
 
     /// Or why the request goes no further.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
+        let host = NamedHost::of(request)?;
         if request.headers().contains_key(ORIGIN) {
             return Err(ApiError::forbidden("the admin listener answers no web page"));
         }
-        if self.is_local && !is_named_locally(request) {
+        if self.is_local && !host.is_local() {
             return Err(ApiError::forbidden("the admin listener is called by its address, or as localhost"));
         }
         match &self.gate {

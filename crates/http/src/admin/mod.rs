@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post};
@@ -38,7 +39,7 @@ use self::guard::Guard;
 use crate::accept::{self, AcceptMetrics};
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
-use crate::edge::Edge;
+use crate::edge::{Edge, NOSNIFF};
 use crate::error::ApiError;
 use crate::metrics::EdgeMetrics;
 use crate::oip;
@@ -148,7 +149,9 @@ async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Requ
         let status = response.status().as_u16();
         tracing::info!(request_id = id.as_str(), %method, path, status, "a change was asked for");
     }
-    response.headers_mut().insert(X_REQUEST_ID, id.to_header());
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+    headers.insert(X_REQUEST_ID, id.to_header());
     response
 }
 

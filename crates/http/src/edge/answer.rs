@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
+use axum::http::header::{CONNECTION, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
@@ -20,9 +20,9 @@ use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
 use super::unread::Unread;
-use super::{Edge, Inner, Serving};
+use super::{Edge, Inner, NOSNIFF, Serving};
 use crate::accept::{Origin, Respond};
-use crate::access::KeyHolder;
+use crate::access::{KeyHolder, NamedHost};
 use crate::access_log::Line;
 use crate::catch_panic::catch_panic;
 use crate::error::ApiError;
@@ -211,12 +211,7 @@ impl Inner {
         holder: &mut Option<KeyHolder>,
         line: Option<&mut Line<'_>>,
     ) -> Option<Result<Response, ApiError>> {
-        if request.extensions().get::<NoHost>().is_some() {
-            return Some(Err(ApiError::no_host()));
-        }
-        if origin.is_some_and(|origin| origin.is_local)
-            && let Err(error) = self.doorstep.admit(request)
-        {
+        if let Err(error) = self.host_is_welcome(request, origin) {
             return Some(Err(error));
         }
         let gate = self.gate.as_ref()?;
@@ -233,6 +228,13 @@ impl Inner {
             }
             Err(error) => Some(Err(error)),
         }
+    }
+
+    /// One valid host, and on loopback one of this machine. A request that was made in process need not name one.
+    fn host_is_welcome<B>(&self, request: &Request<B>, origin: Option<Origin>) -> Result<(), ApiError> {
+        let Some(origin) = origin else { return NamedHost::if_any(request).map(drop) };
+        let host = NamedHost::of(request)?;
+        if origin.is_local { self.doorstep.admit(request, host) } else { Ok(()) }
     }
 
     fn around<'a>(
@@ -262,6 +264,7 @@ impl Inner {
         self.metrics.responded(response.status());
         let is_error = response.status().is_client_error() || response.status().is_server_error();
         let headers = response.headers_mut();
+        headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
         if let Some(gate) = &self.gate {
             gate.mark(sharing, headers);
         }
@@ -304,24 +307,8 @@ impl Inner {
     }
 }
 
-/// HTTP/1.1 without a Host, or with two, is no request (RFC 9112 §3.2).
-fn has_one_host<B>(request: &Request<B>) -> bool {
-    request.version() != Version::HTTP_11 || request.headers().get_all(HOST).iter().count() == 1
-}
-
-/// Marks a request of a socket that should have named its host; one that was made in process need not.
-#[derive(Clone, Copy, Debug)]
-struct NoHost;
-
 impl Respond for Edge {
-    fn respond(
-        self,
-        mut request: Request<Incoming>,
-        origin: Origin,
-    ) -> impl Future<Output = Response> + Send + 'static {
-        if !has_one_host(&request) {
-            request.extensions_mut().insert(NoHost);
-        }
+    fn respond(self, request: Request<Incoming>, origin: Origin) -> impl Future<Output = Response> + Send + 'static {
         self.answer(request, Some(origin))
     }
 }

@@ -11,6 +11,7 @@ mod unread;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::http::HeaderValue;
 use callboard_core::{CallTracer, LocalClient};
 
 use crate::accept::AcceptMetrics;
@@ -57,6 +58,9 @@ struct Serving {
     pages: Router,
     models: oip::Models,
 }
+
+/// On every answer: a browser takes it as what its `content-type` says, and not for a page because it looks like one.
+pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 impl Edge {
     /// The edge of the node behind `client`.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use callboard_codec::{DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
+use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Map, Value};
 use callboard_core::{CallError, ErrorKind, Failure, Timing};
 
 use self::mapping::status_of;
@@ -117,9 +117,9 @@ impl ApiError {
         Self::edge(StatusCode::BAD_REQUEST, BROKEN_BODY, message)
     }
 
-    /// 400: a request of HTTP/1.1 that does not say whom it is for, or says it twice.
-    pub(crate) fn no_host() -> Self {
-        Self::bad_header("host", "given once")
+    /// 400: a request without exactly one valid host.
+    pub(crate) fn bad_host(allowed: &'static str) -> Self {
+        Self::bad_header("host", allowed)
     }
 
     /// 401, saying how to show a key. Whether one was shown is all that it tells.
@@ -284,7 +284,28 @@ impl ApiError {
 
     /// 500: the outcome is there, and the format has no form for it.
     pub(crate) fn unencodable(error: EncodeError) -> Self {
-        CallError::from(error).into()
+        match error.kind() {
+            EncodeErrorKind::Exhausted => Self::no_memory(error.to_string()),
+            EncodeErrorKind::Stopped => Self::stopped(),
+            _ => CallError::from(error).into(),
+        }
+    }
+
+    /// Whether there may be room for the same request later.
+    pub(crate) fn is_overloaded(&self) -> bool {
+        self.0.kind == ErrorKind::Overloaded
+    }
+
+    /// 429: other calls hold the memory that this one needs.
+    fn no_memory(message: String) -> Self {
+        let mut answer = Self::of_kind(ErrorKind::Overloaded, message);
+        answer.0.retry_after = Some(RETRY_AFTER);
+        answer
+    }
+
+    /// 504: work was stopped for want of time. Where its caller left, nobody reads it.
+    fn stopped() -> Self {
+        Self::of_kind(ErrorKind::DeadlineExceeded, "the deadline passed while the payload was read or written")
     }
 
     /// 422 that names every field of `value` that does not fit, where reading it has ended with `error`.
@@ -352,10 +373,27 @@ impl From<CallError> for ApiError {
     }
 }
 
+/// The limit of the node's memory: what exceeds it alone is too large, and not malformed.
+const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
+
+/// When a call may come again for which there was no memory: the time in which a full node has surely finished something.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl From<ChargeError> for ApiError {
+    fn from(error: ChargeError) -> Self {
+        DecodeError::from(error).into()
+    }
+}
+
 impl From<DecodeError> for ApiError {
     /// 422 for what is well-formed but not what the route takes, 400 for everything else.
     fn from(error: DecodeError) -> Self {
         let (status, error_type) = match error.kind() {
+            DecodeErrorKind::Exhausted => return Self::no_memory(error.to_string()),
+            DecodeErrorKind::Stopped => return Self::stopped(),
+            DecodeErrorKind::LimitExceeded if error.limit().is_some_and(|limit| limit.name == MAX_IN_FLIGHT_BYTES) => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "decode_limit_exceeded")
+            }
             DecodeErrorKind::Mismatch => (StatusCode::UNPROCESSABLE_ENTITY, "schema_mismatch"),
             DecodeErrorKind::LimitExceeded => (StatusCode::BAD_REQUEST, "decode_limit_exceeded"),
             _ => (StatusCode::BAD_REQUEST, "malformed_body"),

@@ -8,20 +8,25 @@
 //!   stream are open, and for `body_timeout` when there are none.
 //! * **Broken:** what is no frame is the end of the stream, told by [`Frames::fault`].
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
-use callboard_codec::Value;
-use callboard_core::{DEFAULT_TIMEOUT, Deadline, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Route};
+use callboard_codec::{Account, DecodeLimits, Format, Payload};
+use callboard_core::{
+    DEFAULT_TIMEOUT, Deadline, FunctionCall, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Ready, Route,
+};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::{sleep, sleep_until, timeout_at};
 
 use crate::access::{KeyHolder, OverLimit};
+use crate::convert::Expense;
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::gather::Gathering;
@@ -35,17 +40,30 @@ const SMALL_FRAME: u64 = 16 * 1024;
 const STEP_BYTES: u64 = 256 * 1024;
 
 /// How often a frame for which there is no room looks whether others have left it some.
-const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
+pub(super) const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 
 /// What reader and writer of one stream tell each other.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Calls without an answer.
     pub(super) open: AtomicUsize,
+    /// What pays for their arguments, in the order of the calls.
+    pub(super) accounts: Mutex<VecDeque<PaidBy>>,
     /// Why there are no more frames, where it is not their end.
     pub(super) fault: Mutex<Option<ApiError>>,
     /// The body was cut: most probably its client has left.
     pub(super) cut: Notify,
+}
+
+/// The account of one call's arguments.
+pub(super) struct PaidBy(
+    #[expect(dead_code, reason = "it is held, and given back when it is dropped")] Option<Arc<dyn Account>>,
+);
+
+impl fmt::Debug for PaidBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PaidBy")
+    }
 }
 
 /// A body on its way to being frames.
@@ -54,6 +72,8 @@ pub(super) struct Frames {
     /// What was received beyond the last frame.
     rest: Bytes,
     client: LocalClient,
+    route: Arc<Route>,
+    limits: DecodeLimits,
     max_bytes: u64,
     idle: Duration,
     /// How long a frame may wait for room, or for its turn.
@@ -70,7 +90,7 @@ impl Frames {
     pub(super) fn new(
         body: Body,
         around: Around<'_>,
-        route: &Route,
+        route: &Arc<Route>,
         timeout: Option<Duration>,
         shared: Arc<Shared>,
     ) -> Self {
@@ -82,6 +102,8 @@ impl Frames {
             body: body.into_data_stream(),
             rest: Bytes::new(),
             client: client.clone(),
+            route: Arc::clone(route),
+            limits: config.decode.clone(),
             max_bytes,
             idle,
             timeout,
@@ -92,12 +114,12 @@ impl Frames {
         }
     }
 
-    /// The envelopes of the calls, as bytes. Ends at the end, and at what is no frame.
-    pub(super) fn into_envelopes(self) -> impl Stream<Item = Value> + Send {
+    /// The inputs of the calls. Ends at the end, and at what is no frame.
+    pub(super) fn into_inputs(self) -> impl Stream<Item = Ready> + Send {
         stream::unfold(self, async |mut frames| match frames.next().await {
             Ok(Some(envelope)) => {
                 frames.shared.open.fetch_add(1, Ordering::Relaxed);
-                Some((Value::Bytes(envelope), frames))
+                Some((frames.reading().input(envelope).await, frames))
             }
             Ok(None) => None,
             Err(fault) => {
@@ -105,6 +127,12 @@ impl Frames {
                 None
             }
         })
+    }
+
+    /// How envelopes with arguments become inputs of the route.
+    fn reading(&self) -> Reading {
+        let (client, route, limits) = (self.client.clone(), Arc::clone(&self.route), self.limits.clone());
+        Reading { client, route, limits, timeout: self.timeout, shared: Arc::clone(&self.shared) }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
@@ -194,6 +222,50 @@ impl Frames {
     }
 }
 
+/// What the arguments of one call are read by.
+struct Reading {
+    client: LocalClient,
+    route: Arc<Route>,
+    limits: DecodeLimits,
+    timeout: Duration,
+    shared: Arc<Shared>,
+}
+
+impl Reading {
+    /// The input that an envelope is. Where there is no memory for it, it waits as a frame does.
+    async fn input(self, envelope: Bytes) -> Ready {
+        let end = Instant::now() + self.timeout;
+        let (account, input) = loop {
+            let account = self.client.account();
+            let input = self.read(Arc::clone(&account), envelope.clone(), end).await;
+            match input {
+                Err(error) if error.is_overloaded() && Instant::now() < end => sleep(LOOK_FOR_ROOM_EVERY).await,
+                input => break (account, input),
+            }
+        };
+        // An input is charged to its call by its size, and the size of arguments is not known to it.
+        let account = self.route.is_function().then_some(account);
+        self.shared.accounts.lock().push_back(PaidBy(account));
+        Ready(input.map_err(ApiError::into_failure))
+    }
+
+    async fn read(&self, account: Arc<dyn Account>, envelope: Bytes, end: Instant) -> Result<Payload, ApiError> {
+        let (route, limits, bytes) = (Arc::clone(&self.route), self.limits.clone(), envelope.len());
+        let expense = Expense::own(&self.client, account, Deadline::after(end, Duration::ZERO));
+        let ((), input) = expense.run((), bytes, move || input_in(&route, &envelope, &limits)).await?;
+        input
+    }
+}
+
+/// The input in one frame: a function takes its arguments as they are, every other route its own type.
+fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
+    let call: FunctionCall = super::arguments().decode(Format::Envelope, bytes, limits)?.into_inner()?;
+    match route.is_function() {
+        true => Ok(Payload::new(call)),
+        false => Ok(route.input().from_value(call.into_input(route)?)?),
+    }
+}
+
 /// Bytes of the node for a frame that is being read; its call takes its own.
 struct Room {
     held: HeldBytes,
@@ -230,7 +302,7 @@ impl Room {
                 return Ok(self.held.grow(bytes)?);
             }
             let began = Instant::now();
-            tokio::time::sleep(LOOK_FOR_ROOM_EVERY.min(self.patience)).await;
+            sleep(LOOK_FOR_ROOM_EVERY.min(self.patience)).await;
             let waited = began.elapsed();
             self.patience = self.patience.saturating_sub(waited);
             pace.paused(waited);

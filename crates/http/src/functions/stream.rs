@@ -13,19 +13,22 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::{Data, DecodeLimits, Format, Value};
-use callboard_core::{CallError, CallOptions, Failure, FunctionCall, Route};
+use callboard_codec::Value;
+use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LocalClient, Route};
 use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
+use tokio::time::sleep;
 
-use super::frames::{Frames, Shared};
-use crate::catch_panic::caught;
+use super::frames::{Frames, LOOK_FOR_ROOM_EVERY, Shared};
+use crate::catch_panic::caught_within;
+use crate::convert::Expense;
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::head::Head;
@@ -63,19 +66,11 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
     let shared = Arc::default();
     let body = request.into_body();
     let frames = Frames::new(body, around, route, timeout, Arc::clone(&shared));
-    let limits = around.config.decode.clone();
-    // Two instances of one talk, because a function takes its arguments as they are and every other route a value.
-    let outcomes = match route.is_function() {
-        true => outcomes(around, route, frames, options, timeout, move |bytes| call_in(bytes, &limits))?,
-        false => {
-            let input = Arc::clone(route);
-            outcomes(around, route, frames, options, timeout, move |bytes| {
-                call_in(bytes, &limits)?.into_input(&input).map_err(|error| Failure::invalid_input(error.message()))
-            })?
-        }
-    };
+    let calls = around.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
+    let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
     let talk = Talk {
         outcomes,
+        client: around.client.clone(),
         shared,
         unsent: VecDeque::new(),
         is_over: false,
@@ -95,32 +90,10 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
 
 type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
 
-/// The outcomes of the calls in these frames, in their order.
-fn outcomes<In: Data>(
-    around: Around<'_>,
-    route: &Route,
-    frames: Frames,
-    options: CallOptions,
-    timeout: Option<std::time::Duration>,
-    read: impl Fn(&Bytes) -> Result<In, Failure> + Send + 'static,
-) -> Result<Outcomes, ApiError> {
-    let calls = around.client.stream_from::<_, Value>(route.name(), frames.into_envelopes())?.options(options);
-    let calls = timeout.into_iter().fold(calls, callboard_core::CallStream::timeout);
-    Ok(Box::pin(calls.preprocess(move |frame: &Value| match frame {
-        Value::Bytes(bytes) => read(bytes),
-        _ => Err(Failure::invalid_input("a frame is bytes")),
-    })))
-}
-
-/// The arguments in one frame.
-fn call_in(bytes: &Bytes, limits: &DecodeLimits) -> Result<FunctionCall, Failure> {
-    let read = super::arguments().decode(Format::Envelope, bytes, limits);
-    read.and_then(callboard_codec::Payload::into_inner).map_err(|error| ApiError::from(error).into_failure())
-}
-
 /// One stream of calls on its way to its reader.
 struct Talk {
     outcomes: Outcomes,
+    client: LocalClient,
     shared: Arc<Shared>,
     unsent: VecDeque<Bytes>,
     is_over: bool,
@@ -155,7 +128,8 @@ impl Talk {
             let frame = match outcome {
                 Some(outcome) => {
                     self.shared.open.fetch_sub(1, Ordering::Relaxed);
-                    self.frame_of(outcome)
+                    self.shared.accounts.lock().pop_front();
+                    self.frame_of(outcome).await
                 }
                 None => {
                     self.is_over = true;
@@ -169,13 +143,12 @@ impl Talk {
         self.unsent.pop_front()
     }
 
-    fn frame_of(&mut self, outcome: Result<Value, CallError>) -> Frame {
-        let frame = outcome.map_err(ApiError::from).and_then(|value| {
-            caught(&self.panics, || {
-                let envelope = value.to_envelope().map_err(ApiError::unencodable)?;
-                Frame::of(Kind::Value, envelope).map_err(ApiError::unencodable)
-            })
-        });
+    /// The frame of an outcome.
+    async fn frame_of(&mut self, outcome: Result<Value, CallError>) -> Frame {
+        let frame = match outcome {
+            Ok(value) => written(&self.client, &self.panics, value).await,
+            Err(error) => Err(error.into()),
+        };
         frame.unwrap_or_else(|error| self.problem(&error))
     }
 
@@ -186,4 +159,24 @@ impl Talk {
         }
         Frame::of_problem(error, self.id.as_str())
     }
+}
+
+/// The frame of a value, whose memory is paid for until it is sent. Where there is none, it waits: what is before it makes room.
+async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result<Frame, ApiError> {
+    let (value, end) = (Arc::new(value), Instant::now() + DEFAULT_TIMEOUT);
+    loop {
+        match write(client, panics, Arc::clone(&value), end).await {
+            Err(error) if error.is_overloaded() && Instant::now() < end => sleep(LOOK_FOR_ROOM_EVERY).await,
+            written => return written,
+        }
+    }
+}
+
+async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
+    let expense = Expense::own(client, client.account(), Deadline::after(end, Duration::ZERO));
+    let write = move || value.to_envelope().and_then(|envelope| Frame::of(Kind::Value, envelope));
+    let ((), frame) = caught_within(panics, Box::pin(expense.run((), 0, write))).await?;
+    let frame = frame.map_err(ApiError::unencodable)?;
+    expense.charge(frame.shared_bytes())?;
+    Ok(frame.held(&expense))
 }

@@ -22,12 +22,12 @@ use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 
 use super::error::Refusal;
-use super::infer::{Asked, read_body};
+use super::infer::{Asked, ReadBody, read_body};
 use super::model::Model;
 use super::parameters::Parameters;
 use super::request::Form;
 use crate::catch_panic::caught;
-use crate::convert::{self, decode_part};
+use crate::convert;
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::body::RequestBody;
@@ -159,8 +159,9 @@ fn event(json: &[u8]) -> Bytes {
 }
 
 async fn prepare<B: RequestBody>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Prepared, ApiError> {
-    let body = read_body(asked, Form::Json, request).await?;
-    let value = decode_part(Format::Json, body.bytes, &asked.around.config.decode).await?;
+    let ReadBody { bytes, admission, expense, options, .. } = read_body(asked, Form::Json, request).await?;
+    let limits = &asked.around.config.decode;
+    let (admission, value) = convert::decode_value(&expense, admission, Format::Json, bytes, limits).await?;
     let Value::Map(map) = value else {
         return Err(Refusal::new("the request JSON must be an object").into());
     };
@@ -175,9 +176,9 @@ async fn prepare<B: RequestBody>(asked: Asked<'_>, request: &mut Request<B>) -> 
     }
     let parameters = parameters.checked()?;
     let value = asked.model.inputs.item(inputs)?;
-    let payload = convert::from_value(asked.route, value).await?;
-    let options = parameters.apply(body.options, &body.admission);
-    Ok(Prepared { id, admission: body.admission, payload, options })
+    let (admission, payload) = convert::from_value(&expense, admission, asked.route, value).await?;
+    let options = parameters.apply(options, &admission);
+    Ok(Prepared { id, admission, payload, options })
 }
 
 #[derive(Serialize)]

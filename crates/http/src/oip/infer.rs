@@ -18,10 +18,10 @@ use super::error::Refusal;
 use super::model::Model;
 use super::request::{Form, InferRequest};
 use super::response::Written;
-use crate::convert::{LARGE_BYTES, off_thread, sized};
+use crate::convert::{Expense, LARGE_BYTES};
 use crate::error::ApiError;
 use crate::infer::Around;
-use crate::request::body::{self, BodyLimits, Incoming, RequestBody};
+use crate::request::body::{Arrival, BodyLimits, Incoming, RequestBody};
 use crate::request::head::Head;
 use crate::respond::Packing;
 use crate::server_timing::{SERVER_TIMING, server_timing};
@@ -44,15 +44,16 @@ pub(super) async fn infer<B: RequestBody>(asked: Asked<'_>, request: &mut Reques
         .into());
     }
     let form = Form::of(request.headers())?;
-    let ReadBody { bytes, admission, options, packing } = read_body(asked, form, request).await?;
-    let InferRequest { id, parameters, inputs, outputs: wanted, rows } = parse(asked, form, bytes).await?;
+    let ReadBody { bytes, admission, expense, options, packing } = read_body(asked, form, request).await?;
+    let (admission, request) = parse(asked, &expense, admission, form, bytes).await?;
+    let InferRequest { id, parameters, inputs, outputs: wanted, rows } = request;
     // One was counted with the request.
     if let Some(holder) = asked.around.holder {
         holder.take(rows.saturating_sub(1)).map_err(|over| over.error)?;
     }
     let options = parameters.apply(options, &admission);
 
-    let (outputs, timing) = run(asked, admission, &options, inputs, rows).await?;
+    let (outputs, timing) = run(asked, &expense, admission, &options, inputs, rows).await?;
     asked.model.inferred();
 
     let is_binary = wanted.iter().any(|wanted| wanted.is_binary);
@@ -60,28 +61,32 @@ pub(super) async fn infer<B: RequestBody>(asked: Asked<'_>, request: &mut Reques
     // What is sent as it is costs nothing; what is written or ranked does.
     let worked_on = wanted.iter().filter(|wanted| !wanted.is_binary || wanted.classes.is_some());
     let worked_on: usize = worked_on.map(|wanted| outputs[wanted.index].data.len()).sum();
+    // Text of numbers is longer than they are, and no number takes more than this.
+    expense.charge(worked_on.saturating_mul(JSON_PER_BYTE))?;
     let write = move || Written::of(&model, id.as_deref(), &outputs, &wanted);
-    let written = sized(worked_on, write).await??;
-    let mut response = written.into_response(is_binary, &packing).await?;
+    let ((), written) = expense.run((), worked_on, write).await?;
+    let mut response = written?.into_response(is_binary, &packing, &expense).await?;
     response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
     Ok(response)
 }
 
 /// A body that was let in and has come.
-pub(super) struct ReadBody {
+pub(super) struct ReadBody<'a> {
     pub(super) bytes: Bytes,
     pub(super) admission: Admission,
+    /// At whose expense it is looked at.
+    pub(super) expense: Expense<'a>,
     pub(super) options: CallOptions,
     /// How the answer may be packed.
     pub(super) packing: Packing,
 }
 
 /// Lets a request in and reads its body.
-pub(super) async fn read_body<B: RequestBody>(
-    asked: Asked<'_>,
+pub(super) async fn read_body<'a, B: RequestBody>(
+    asked: Asked<'a>,
     form: Form,
     request: &mut Request<B>,
-) -> Result<ReadBody, ApiError> {
+) -> Result<ReadBody<'a>, ApiError> {
     let Around { client, config, .. } = asked.around;
     let head = Head::read(request.headers())?;
     let packing = Packing::new(head.accept_encoding.as_deref(), config);
@@ -95,17 +100,25 @@ pub(super) async fn read_body<B: RequestBody>(
         form.check(bytes)?;
     }
     let (coding, priority) = (head.coding, head.priority);
-    let admission = body::admit(client, asked.route, announced)?;
-    let deadline = admission.deadline(head.timeout);
+    let mut arrival = Arrival::new(client, asked.route);
+    let deadline = arrival.deadline(head.timeout);
     let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
-    let body = Incoming::new(request.body_mut(), announced, &admission, limits).unpacked(coding)?;
+    let body = Incoming::new(request.body_mut(), announced, &mut arrival, limits)?.unpacked(coding);
     let bytes = body.collect_aligned_at(form.arrays_at()).await?;
+    let admission = arrival.into_admission()?;
+    let expense = Expense::of(client, &admission, deadline);
     let options = asked.around.options(deadline, priority);
-    Ok(ReadBody { bytes, admission, options, packing })
+    Ok(ReadBody { bytes, admission, expense, options, packing })
 }
 
 /// Off the runtime's threads where there is much to be looked at: JSON, and elements one by one. Numbers are taken as they are.
-async fn parse(asked: Asked<'_>, form: Form, bytes: Bytes) -> Result<InferRequest, ApiError> {
+async fn parse(
+    asked: Asked<'_>,
+    expense: &Expense<'_>,
+    admission: Admission,
+    form: Form,
+    bytes: Bytes,
+) -> Result<(Admission, InferRequest), ApiError> {
     let looked_at = match form {
         _ if asked.model.takes_elements() => bytes.len(),
         Form::Json => bytes.len(),
@@ -114,20 +127,33 @@ async fn parse(asked: Asked<'_>, form: Form, bytes: Bytes) -> Result<InferReques
     };
     let model = Arc::clone(asked.model);
     let limits = asked.around.config.decode.clone();
-    Ok(sized(looked_at, move || InferRequest::read(&model, form, &bytes, &limits)).await??)
+    // Each byte of the head may be an input with a name, a shape and parameters of its own; each element is at most sixteen bytes.
+    expense.charge(looked_at.saturating_mul(HEAD_PER_BYTE))?;
+    let read = move || InferRequest::read(&model, form, &bytes, &limits);
+    let (admission, request) = expense.run(admission, looked_at, read).await?;
+    Ok((admission, request?))
 }
+
+/// What a byte of JSON takes at most when it is read: `{},` is an input of some 200 bytes, `0,` an element of eight.
+const HEAD_PER_BYTE: usize = 8;
+
+/// What a byte of a tensor takes at most as text: `-128,`.
+const JSON_PER_BYTE: usize = 5;
 
 /// Runs all items of a request. The outputs of the model, and the time of the item that took longest.
 async fn run(
     asked: Asked<'_>,
+    expense: &Expense<'_>,
     admission: Admission,
     options: &CallOptions,
     inputs: Vec<Option<Array>>,
     rows: usize,
 ) -> Result<(Vec<Array>, Timing), ApiError> {
     if !asked.model.is_batched() {
-        return run_item(asked, admission, options.clone(), inputs).await;
+        return run_item(asked, expense, admission, options.clone(), inputs).await;
     }
+    // Beside the arrays' elements, which the items share.
+    expense.charge(rows.saturating_mul(inputs.len().saturating_mul(ARRAY_BYTES).saturating_add(ITEM_BYTES)))?;
     let items = items_of(inputs, rows);
     // Every item has a part of the one body, so the body's permit is held until all of them are over.
     let (whole, mut admissions) = match rows {
@@ -139,13 +165,19 @@ async fn run(
     }
     let runs = items.into_iter().zip(admissions).map(|(item, admission)| {
         // Boxed, so that many of them are moved by pointer.
-        Box::pin(run_item(asked, admission, options.clone(), item))
+        Box::pin(run_item(asked, expense, admission, options.clone(), item))
     });
     let (outcomes, timings): (Vec<_>, Vec<Timing>) = try_join_all(runs).await?.into_iter().unzip();
     drop(whole);
     let timing = timings.into_iter().max_by_key(Timing::total).unwrap_or_default();
     Ok((stacked(asked.model, outcomes)?, timing))
 }
+
+/// What an item takes: its permit, its place in the queue, its future.
+const ITEM_BYTES: usize = 2048;
+
+/// What an array of one item takes beside its elements.
+const ARRAY_BYTES: usize = 256;
 
 /// Each item's arrays, without the axis in front.
 fn items_of(inputs: Vec<Option<Array>>, rows: usize) -> Vec<Vec<Option<Array>>> {
@@ -173,11 +205,12 @@ fn stacked(model: &Model, outcomes: Vec<Vec<Array>>) -> Result<Vec<Array>, ApiEr
 
 async fn run_item(
     asked: Asked<'_>,
+    expense: &Expense<'_>,
     admission: Admission,
     options: CallOptions,
     arrays: Vec<Option<Array>>,
 ) -> Result<(Vec<Array>, Timing), ApiError> {
-    let payload = payload_of(asked, arrays).await?;
+    let (admission, payload) = payload_of(asked, expense, admission, arrays).await?;
     let reply = asked.around.client.submit(admission, payload, options).await?;
     let timing = reply.timing;
     let (model, payload) = (Arc::clone(asked.model), reply.payload);
@@ -185,20 +218,25 @@ async fn run_item(
     let is_taken_as_it_is = payload.is::<Value>() && !model.outputs.has_elements();
     let outputs = match is_taken_as_it_is || payload.size_hint() < LARGE_BYTES {
         true => arrays_of(&model, &payload)?,
-        false => off_thread(move || arrays_of(&model, &payload)).await??,
+        false => expense.elsewhere((), move || arrays_of(&model, &payload)).await?.1?,
     };
     Ok((outputs, timing))
 }
 
 /// The payload of one item.
-async fn payload_of(asked: Asked<'_>, arrays: Vec<Option<Array>>) -> Result<Payload, ApiError> {
+async fn payload_of(
+    asked: Asked<'_>,
+    expense: &Expense<'_>,
+    admission: Admission,
+    arrays: Vec<Option<Array>>,
+) -> Result<(Admission, Payload), ApiError> {
     let input = asked.route.input();
     let bytes: usize = arrays.iter().flatten().map(|array| array.data.len()).sum();
     // Numbers by name are a value already: nothing is converted, however large it is.
     let is_value_already = input.tensors().is_some() && !asked.model.takes_elements();
     if is_value_already || bytes < LARGE_BYTES {
         let value = asked.model.inputs.value(arrays, &asked.around.config.decode)?;
-        return Ok(input.from_value(value)?);
+        return Ok((admission, input.from_value(value)?));
     }
     let (model, route) = (Arc::clone(asked.model), Arc::clone(asked.route));
     let limits = asked.around.config.decode.clone();
@@ -206,7 +244,8 @@ async fn payload_of(asked: Asked<'_>, arrays: Vec<Option<Array>>) -> Result<Payl
         let value = model.inputs.value(arrays, &limits)?;
         Ok(route.input().from_value(value)?)
     };
-    off_thread(convert).await?
+    let (admission, payload) = expense.elsewhere(admission, convert).await?;
+    Ok((admission, payload?))
 }
 
 /// The outputs in what a call gave.

@@ -12,7 +12,7 @@ use super::data;
 use super::error::Refusal;
 use super::model::Model;
 use super::request::{INFERENCE_HEADER_CONTENT_LENGTH, Wanted};
-use crate::convert;
+use crate::convert::{self, Expense};
 use crate::error::ApiError;
 use crate::respond::{Packing, body_of_parts};
 
@@ -95,17 +95,27 @@ impl Written {
     }
 
     /// `is_binary`: whether anything was asked for in binary, although it may have no bytes.
-    pub(super) async fn into_response(self, is_binary: bool, packing: &Packing) -> Result<Response, ApiError> {
+    pub(super) async fn into_response(
+        self,
+        is_binary: bool,
+        packing: &Packing,
+        expense: &Expense<'_>,
+    ) -> Result<Response, ApiError> {
         let json_bytes = self.json.len();
         let binary_bytes: usize = self.binary.iter().map(Bytes::len).sum();
-        let mut parts = vec![Bytes::from(self.json)];
-        parts.extend(self.binary);
+        expense.settle(json_bytes + binary_bytes)?;
+        let parts: Vec<Bytes> =
+            std::iter::once(Bytes::from(self.json)).chain(self.binary).map(|part| expense.held(part)).collect();
         let coding = packing.of_bytes(binary_bytes > json_bytes, json_bytes + binary_bytes);
         let body = match coding {
             // Below this one buffer is written faster than several.
             None if json_bytes + binary_bytes > SMALL_BYTES => body_of_parts(parts),
             None => Body::from(joined(parts)),
-            Some(coding) => Body::from(convert::pack(joined(parts), coding).await?),
+            Some(coding) => {
+                let packed = convert::pack(expense, joined(parts), coding).await?;
+                expense.settle(packed.len())?;
+                Body::from(expense.held(packed))
+            }
         };
         let mut response = Response::new(body);
         let headers = response.headers_mut();

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use callboard_core::ErrorKind;
 use utoipa_swagger_ui::Config;
 
+use super::for_browsers;
 use crate::error::ApiError;
 
 /// Relative, so that it also works where a proxy puts the edge under a path of its own.
@@ -20,6 +21,13 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
         Config::from("../openapi.json").try_it_out_enabled(true).display_request_duration(true).validator_url("none"),
     )
 });
+
+/// Scripts and styles come from files of ours, and calls go to our own routes. Swagger UI shows small pictures as data, and answers
+/// that are pictures or sounds as blobs. The style by its hash is that of the picture in its title bar.
+const POLICY: &str = "default-src 'none'; script-src 'self'; \
+                      style-src 'self' 'sha256-RL3ie0nH+Lzz2YNqQN83mnU0J1ot4QL7b99vMdIX99w='; \
+                      img-src 'self' data: blob:; media-src blob:; connect-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
 
 /// The page's own links are relative to a path that ends with a slash.
 pub(super) async fn redirect() -> Redirect {
@@ -37,6 +45,7 @@ pub(super) async fn file(uri: Uri, file: Result<Path<String>, PathRejection>) ->
 /// Assets are kept compressed, as every browser takes them; the one file that is written for us is not.
 fn asset(file: &str) -> Option<Response> {
     let asset = utoipa_swagger_ui::serve(file, Arc::clone(&CONFIG)).ok().flatten()?;
+    let is_page = asset.content_type.starts_with("text/html");
     let content_type = [(CONTENT_TYPE, asset.content_type)];
     let encoding = asset.gzpipped.then_some([(CONTENT_ENCODING, "gzip")]);
     // What is in the binary stays there: a copy per answer would be memory for every client that reads slowly.
@@ -44,8 +53,34 @@ fn asset(file: &str) -> Option<Response> {
         Cow::Borrowed(bytes) => Bytes::from_static(bytes),
         Cow::Owned(bytes) => bytes.into(),
     };
-    Some(match encoding {
+    let response = match encoding {
         Some(encoding) => (content_type, encoding, body).into_response(),
         None => (content_type, body).into_response(),
-    })
+    };
+    Some(if is_page { for_browsers(response, POLICY) } else { response })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use callboard_codec::{Format, Value};
+
+    use super::*;
+
+    #[test]
+    fn the_policy_names_the_style_in_the_title_bar_by_its_hash() {
+        let style = ".logo_small_svg__cls-2{fill:#fff}.logo_small_svg__cls-3{fill:#85ea2d}";
+        let preset = utoipa_swagger_ui::serve("swagger-ui-standalone-preset.js", Arc::clone(&CONFIG)).unwrap().unwrap();
+        let mut script = String::new();
+        flate2::read::GzDecoder::new(&preset.bytes[..]).read_to_string(&mut script).unwrap();
+        assert!(
+            script.contains(&format!("createElement(\"style\",null,\"{style}\")")),
+            "another Swagger UI has another style"
+        );
+        let hash = ring::digest::digest(&ring::digest::SHA256, style.as_bytes());
+        let base64 = Value::Bytes(Bytes::copy_from_slice(hash.as_ref())).encode(Format::Json).unwrap();
+        let base64 = std::str::from_utf8(&base64).unwrap().trim_matches('"').to_owned();
+        assert!(POLICY.contains(&format!("'sha256-{base64}'")), "{base64}");
+    }
 }

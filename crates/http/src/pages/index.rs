@@ -11,7 +11,7 @@ use callboard_codec::MediaType;
 use callboard_core::Route;
 use serde::Serialize;
 
-use super::Sources;
+use super::{Sources, for_browsers};
 use crate::accept::Origin;
 use crate::request::head::joined;
 use crate::request::media::accepted;
@@ -65,7 +65,10 @@ pub(super) async fn index(
         routes: sources.client.routes().iter().map(|route| Listed::new(route, &base, sources.info.needs_key)).collect(),
         pages: ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"],
     };
-    if prefers_html(&headers) { Html(page(&index)).into_response() } else { Json(index).into_response() }
+    match prefers_html(&headers) {
+        true => for_browsers(Html(page(&index)).into_response(), POLICY),
+        false => Json(index).into_response(),
+    }
 }
 
 fn prefers_html(headers: &HeaderMap) -> bool {
@@ -86,7 +89,7 @@ fn base_url(is_secure: bool, uri: &Uri, headers: &HeaderMap) -> String {
 }
 
 fn page(index: &Index<'_>) -> String {
-    let mut html = String::from(HEAD);
+    let mut html = format!("{HEAD}<style>{STYLE}</style>\n");
     let title = escaped(index.title);
     let state = if index.ready { "ready" } else { "not ready" };
     _ = write!(html, "<title>{title}</title><h1>{title}</h1><p class=state>{} · {state}</p>", escaped(index.version));
@@ -109,10 +112,15 @@ fn page(index: &Index<'_>) -> String {
     html
 }
 
-const HEAD: &str = "<!doctype html><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
-<style>body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}\
+const HEAD: &str = "<!doctype html><meta charset=utf-8><meta name=viewport content=\"width=device-width\">";
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}\
 h2{font-size:1.1rem;margin:1.5rem 0 0}p{margin:.2rem 0}.state,.stages{color:#666}\
-pre{background:#f4f4f4;padding:.6rem .8rem;overflow-x:auto;border-radius:4px}</style>\n";
+pre{background:#f4f4f4;padding:.6rem .8rem;overflow-x:auto;border-radius:4px}";
+
+/// The style by its hash, and nothing else: there is no script, and what routes are called is text.
+const POLICY: &str = "default-src 'none'; style-src 'sha256-JlLDtuVyNLCODoOk8ZJmYLrFETx1HtD/dvOD3664yjg='; img-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
 
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -130,6 +138,8 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use callboard_codec::{Format, Value};
+
     use super::*;
 
     #[test]
@@ -141,6 +151,14 @@ mod tests {
         assert_eq!(base("x; rm -rf"), "http://localhost:8000");
         let by_http2 = base_url(false, &Uri::from_static("http://example.org:8000/"), &HeaderMap::new());
         assert_eq!(by_http2, "http://example.org:8000");
+    }
+
+    #[test]
+    fn the_policy_names_the_style_by_its_hash() {
+        let hash = ring::digest::digest(&ring::digest::SHA256, STYLE.as_bytes());
+        let base64 = Value::Bytes(bytes::Bytes::copy_from_slice(hash.as_ref())).encode(Format::Json).unwrap();
+        let base64 = std::str::from_utf8(&base64).unwrap().trim_matches('"').to_owned();
+        assert!(POLICY.contains(&format!("'sha256-{base64}'")), "{base64}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS};
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -84,6 +84,17 @@ pub(crate) fn while_starting(path: &str, headers: &HeaderMap, counted: &EdgeMetr
         "/metrics" => Ok(metrics::answer(headers, counted.encode_after(String::new())).into_response()),
         _ => Err(ApiError::starting()),
     }
+}
+
+/// A page for browsers: it loads what its policy allows, is shown in no frame, and its links do not tell where they were. What
+/// holds for every answer is added where all of them pass.
+fn for_browsers(mut page: Response, policy: &'static str) -> Response {
+    let headers = page.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // The same as `frame-ancestors`, for browsers from before it.
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    page
 }
 
 async fn metrics_page(State(sources): State<Sources>, headers: HeaderMap) -> impl IntoResponse {

@@ -1,19 +1,20 @@
-//! Reads a body that was admitted, within its limits of size, pace and time.
+//! Reads a body within its limits of size, pace and time, and lets its call in when the body has begun.
 //!
-//! Permits for bytes are taken as they arrive: a body that is announced and not sent holds none. Only what is small enough
-//! to be in the socket's buffer already takes them by its Content-Length ([`FIRST_BYTES`]), in the same step as the
-//! admission. A packed body is unpacked step
-//! by step, and what it unpacks to counts; so does its decoder, from the first byte to the last. Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline
-//! 504, no room 429, broken 400. Dropping the future stops reading.
+//! A call holds no permit before the first byte of its body is there: a head costs its sender nothing. Bytes are then charged to the
+//! call as they arrive; an announced length is only held against what is free, so that a call for which there is no room is refused
+//! unread. A packed body is unpacked step by step, and what it unpacks to counts; so does its decoder, from the first byte to the last.
+//! Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline 504, no room 429, broken
+//! 400. Dropping the future stops reading.
 
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::Bytes;
-use callboard_core::{Admission, CallError, HeldBytes, Instant, LocalClient, Route};
+use callboard_core::{Admission, CallError, Deadline, HeldBytes, Instant, LocalClient, Route};
 use tokio::time::Sleep;
 use tower::BoxError;
 
@@ -22,23 +23,52 @@ use super::pace::{Pace, PaceLimits, TooSlow};
 use crate::coding::{Coding, MAX_WINDOW_BYTES, Unpacking};
 use crate::error::ApiError;
 
-/// What an announced body takes at most before it is read. All calls of a node together (16,384) could hold no more than
-/// that many times this without sending a byte.
-const FIRST_BYTES: u64 = 16 * 1024;
-
-/// The steps in which an announced body takes the rest: fewer locks than chunks.
+/// The most that an announced body is charged ahead of its arrival: fewer locks than chunks.
 const STEP_BYTES: u64 = 256 * 1024;
 
-/// Lets a request in whose body has this length, if it told.
-///
-/// A large body is asked for as a whole first, so that one for which there is no room is refused unread; but what it then
-/// holds is only what has arrived.
-pub(crate) fn admit(client: &LocalClient, route: &Arc<Route>, announced: Option<u64>) -> Result<Admission, CallError> {
-    let bytes = announced.unwrap_or(0);
-    if bytes > FIRST_BYTES {
-        drop(client.admit(route, bytes)?);
+/// The way of one call into the node: its permit, once its body has begun.
+pub(crate) struct Arrival<'a> {
+    client: &'a LocalClient,
+    route: &'a Arc<Route>,
+    /// When the head was read. A timeout counts from here.
+    at: Instant,
+    admission: Option<Admission>,
+}
+
+impl<'a> Arrival<'a> {
+    /// A call whose head was read just now.
+    pub(crate) fn new(client: &'a LocalClient, route: &'a Arc<Route>) -> Self {
+        Self { client, route, at: Instant::now(), admission: None }
     }
-    client.admit(route, bytes.min(FIRST_BYTES))
+
+    /// When the call is late.
+    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+        let timeout = timeout.or_else(|| self.route.default_timeout()).unwrap_or_else(|| self.client.default_timeout());
+        Deadline::after(self.at, timeout)
+    }
+
+    /// The permit of a call whose body was read.
+    pub(crate) fn into_admission(self) -> Result<Admission, CallError> {
+        match self.admission {
+            Some(admission) => Ok(admission),
+            None => self.client.admit_arrived(self.route, 0, self.at),
+        }
+    }
+
+    /// Charges bytes that have come.
+    fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
+        match &self.admission {
+            Some(admission) => admission.grow(bytes),
+            None => {
+                self.admission = Some(self.client.admit_arrived(self.route, bytes, self.at)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn refund(&self, bytes: u64) {
+        self.admission.iter().for_each(|admission| admission.shrink(bytes));
+    }
 }
 
 /// What bounds the reading of one body.
@@ -54,9 +84,9 @@ pub(crate) trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Se
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for B {}
 
 /// A body on its way in.
-pub(crate) struct Incoming<'a, B> {
+pub(crate) struct Incoming<'a, 'r, B> {
     body: B,
-    admission: &'a Admission,
+    arrival: &'a mut Arrival<'r>,
     limits: BodyLimits,
     /// What is packed, and was received.
     unpacking: Option<Box<Packed>>,
@@ -69,21 +99,26 @@ pub(crate) struct Incoming<'a, B> {
     patience: Patience,
 }
 
-impl<'a, B: RequestBody> Incoming<'a, B> {
-    /// A body whose request was let in by [`admit`] with the same length.
-    pub(crate) fn new(body: B, announced: Option<u64>, admission: &'a Admission, limits: BodyLimits) -> Self {
-        let granted = announced.unwrap_or(0).min(FIRST_BYTES);
-        let (unpacking, packed, received, patience) = (None, 0, 0, Patience::default());
-        Self { body, admission, limits, unpacking, packed, announced, received, granted, patience }
+impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
+    /// A body that announces this length, if it tells. Its call is refused here where there is no room for it.
+    pub(crate) fn new(
+        body: B,
+        announced: Option<u64>,
+        arrival: &'a mut Arrival<'r>,
+        limits: BodyLimits,
+    ) -> Result<Self, CallError> {
+        arrival.client.check_room(arrival.route, announced.unwrap_or(0))?;
+        let (unpacking, packed, received, granted, patience) = (None, 0, 0, 0, Patience::default());
+        Ok(Self { body, arrival, limits, unpacking, packed, announced, received, granted, patience })
     }
 
-    /// The same body, to be unpacked as it comes. Its limits and permits are those of what it unpacks to.
-    pub(crate) fn unpacked(mut self, coding: Option<Coding>) -> Result<Self, ApiError> {
+    /// The same body, to be unpacked as it comes. Its limits and charges are those of what it unpacks to.
+    pub(crate) fn unpacked(mut self, coding: Option<Coding>) -> Self {
         if let Some(coding) = coding {
-            self.unpacking = Some(Box::new(Packed::new(coding, self.admission)));
+            self.unpacking = Some(Box::new(Packed::new(coding, self.arrival.client.held_bytes())));
             self.announced = None;
         }
-        Ok(self)
+        self
     }
 
     /// The whole body. A body that came in one piece is that piece, uncopied.
@@ -103,7 +138,14 @@ impl<'a, B: RequestBody> Incoming<'a, B> {
         while let Some(chunk) = self.chunk().await? {
             whole.push(chunk);
         }
-        Ok(whole.finish())
+        // While the pieces are joined, the body is there twice.
+        let joined = whole.copies_at_end();
+        if joined > 0 {
+            self.arrival.charge(joined)?;
+        }
+        let whole = whole.finish();
+        self.arrival.refund(joined);
+        Ok(whole)
     }
 
     /// The next piece, or `None` at the end.
@@ -179,10 +221,10 @@ impl<'a, B: RequestBody> Incoming<'a, B> {
         }
         if self.received > self.granted {
             let needed = self.received - self.granted;
-            // Up to a step ahead, but never beyond the announced end.
-            let ahead = self.announced.map_or(0, |all| all.saturating_sub(self.granted).min(STEP_BYTES));
-            let step = needed.max(ahead);
-            self.admission.grow(step)?;
+            // Ahead by a step at most, by as much as has come, and never beyond the announced end.
+            let left = self.announced.map_or(0, |all| all.saturating_sub(self.granted));
+            let step = needed.max(left.min(STEP_BYTES).min(2 * self.received));
+            self.arrival.charge(step)?;
             self.granted += step;
         }
         Ok(())
@@ -203,8 +245,8 @@ struct Packed {
 const DECODER_BYTES: u64 = 128 * 1024;
 
 impl Packed {
-    fn new(coding: Coding, admission: &Admission) -> Self {
-        Self { coding, decoder: None, held: admission.beside(), window: 0 }
+    fn new(coding: Coding, held: HeldBytes) -> Self {
+        Self { coding, decoder: None, held, window: 0 }
     }
 
     fn decoder(&mut self) -> Result<&mut Unpacking, ApiError> {

@@ -8,7 +8,7 @@
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
 
-use super::multipart::Form;
+use super::multipart::Fields;
 
 /// References that are followed from one schema; longer chains, and those that lead back, end nowhere.
 const MAX_REFERENCES: usize = 16;
@@ -19,8 +19,8 @@ const MAX_TEXT_BYTES: usize = 64 * 1024;
 
 /// The fields of a form for `schema`, whose references lead into its own `$defs`. What texts are read as is held against what
 /// the form's parts have left of their limits; what exceeds them stays a text.
-pub(crate) fn fit(form: Form, schema: &Schema) -> Map {
-    let Form { fields, left } = form;
+pub(crate) fn fit(fields: Fields, schema: &Schema) -> Map {
+    let Fields { values: fields, left } = fields;
     let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
     let Some(properties) = properties else { return fields };
     let mut fitting = Fitting { root: schema, left };
@@ -198,9 +198,9 @@ mod tests {
         })
     }
 
-    fn form<const N: usize>(fields: [(&str, Value); N]) -> Form {
+    fn form<const N: usize>(fields: [(&str, Value); N]) -> Fields {
         let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Form { fields, left: DecodeLimits::default() }
+        Fields { values: fields, left: DecodeLimits::default() }
     }
 
     fn fitted(name: &str, value: impl Into<Value>) -> Schema {

@@ -64,6 +64,12 @@ impl Gathering {
         self.received as u64
     }
 
+    /// Bytes that [`finish`](Self::finish) copies while the pieces are still there.
+    pub(crate) fn copies_at_end(&self) -> u64 {
+        let is_whole = self.buffer.is_some() || self.small.is_empty() && self.kept.len() == 1;
+        if is_whole { 0 } else { self.received as u64 }
+    }
+
     /// All of it.
     pub(crate) fn finish(mut self) -> Bytes {
         if let Some(buffer) = self.buffer {

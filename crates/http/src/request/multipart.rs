@@ -13,15 +13,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use futures_util::{Stream, stream};
+use indexmap::IndexMap;
 use multer::{Field, Multipart};
 use tokio::task::yield_now;
 
 use super::body::{Incoming, RequestBody};
-use crate::convert;
 use crate::error::ApiError;
 
 /// More parts than any form has; each costs more than its bytes.
 const MAX_PARTS: usize = 1024;
+
+/// The longest name of a part: what is longer is not the name of a field.
+const MAX_NAME_BYTES: usize = 1024;
 
 /// Ten times what a part has to say of itself.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -29,49 +32,91 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How much is handed on at once, and so how much of the next part may lie behind the end of one.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// All parts of a form.
+/// All parts of a form, by name and as they came.
 #[derive(Debug)]
-pub(crate) struct Form {
-    pub(crate) fields: Map,
+pub(crate) struct Form(IndexMap<String, Vec<Part>>);
+
+/// One part.
+#[derive(Debug)]
+struct Part {
+    /// Of a part with the content type of a format.
+    format: Option<Format>,
+    is_text: bool,
+    bytes: Bytes,
+}
+
+/// The values of all parts.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    pub(crate) values: Map,
     /// What these parts have left of the limits.
     pub(crate) left: DecodeLimits,
 }
 
 impl Form {
-    /// The bytes of the texts that came as fields.
-    pub(crate) fn text_bytes(&self) -> usize {
-        let of_text = |value: &Value| value.as_str().map_or(0, str::len);
-        let of_field = |value: &Value| match value {
-            Value::List(items) => items.iter().map(of_text).sum(),
-            other => of_text(other),
-        };
-        self.fields.iter().map(|(_, value)| of_field(value)).sum()
+    /// The bytes of the parts that are looked at, and not taken as they are.
+    pub(crate) fn read_bytes(&self) -> usize {
+        let read = self.0.values().flatten().filter(|part| part.is_text || part.format.is_some());
+        read.map(|part| part.bytes.len()).sum()
+    }
+
+    /// Decodes all parts.
+    pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<Fields, ApiError> {
+        let mut left = limits.clone();
+        let mut values = Map::with_capacity(self.0.len());
+        for (name, parts) in &self.0 {
+            let mut of_name = Vec::with_capacity(parts.len());
+            for part in parts {
+                let value = part.decode(name, &left)?;
+                left = left.left_after(&value);
+                of_name.push(value);
+            }
+            let value = match (of_name.pop(), of_name.is_empty()) {
+                (Some(only), true) => only,
+                (last, _) => Value::List(of_name.into_iter().chain(last).collect()),
+            };
+            values.insert(name.as_str(), value);
+        }
+        Ok(Fields { values, left })
     }
 }
 
-/// Reads all parts.
-pub(crate) async fn read<B: RequestBody>(
-    body: Incoming<'_, B>,
-    boundary: String,
-    limits: &DecodeLimits,
-) -> Result<Form, ApiError> {
+impl Part {
+    fn decode(&self, name: &str, limits: &DecodeLimits) -> Result<Value, ApiError> {
+        if let Some(format) = self.format {
+            let value = Value::decode(format, &self.bytes, limits);
+            return value.map_err(|error| ApiError::from(error).in_part(name));
+        }
+        if !self.is_text {
+            return Ok(Value::Bytes(self.bytes.clone()));
+        }
+        match std::str::from_utf8(&self.bytes) {
+            Ok(text) => Ok(Value::from(text)),
+            Err(_) => {
+                Err(ApiError::bad_multipart(format!("part `{name}` is text but not UTF-8; send bytes as a file")))
+            }
+        }
+    }
+}
+
+/// Reads all parts. Nothing of them is looked at yet.
+pub(crate) async fn read<B: RequestBody>(body: Incoming<'_, '_, B>, boundary: String) -> Result<Form, ApiError> {
     let search = Arc::new(Search::default());
     let mut parts = Multipart::new(pieces(body, Arc::clone(&search)), boundary);
-    let mut fields: Vec<(String, Vec<Value>)> = Vec::new();
-    let mut left = limits.clone();
+    // Names come from outside: each is looked up by a keyed hash, and not compared with all before it.
+    let mut fields: IndexMap<String, Vec<Part>> = IndexMap::new();
     for _ in 0..=MAX_PARTS {
         search.begin();
         let Some(part) = parts.next_field().await.map_err(fault)? else {
-            return Ok(Form { fields: into_map(fields), left });
+            return Ok(Form(fields));
         };
         search.end();
         let name = name_of(&part)?;
-        let value = value_of(part, &name, &left).await?;
-        left = left.left_after(&value);
-        match fields.iter_mut().find(|(seen, _)| *seen == name) {
-            Some((_, values)) => values.push(value),
-            None => fields.push((name, vec![value])),
-        }
+        let content_type = part.content_type().map(|mime| mime.essence_str().to_owned());
+        let format = content_type.as_deref().and_then(Format::from_media_type);
+        let is_text = part.file_name().is_none() && content_type.is_none_or(|essence| essence.starts_with("text/"));
+        let bytes = part.bytes().await.map_err(fault)?;
+        fields.entry(name).or_default().push(Part { format, is_text, bytes });
     }
     Err(ApiError::bad_multipart(format!("the form has more than {MAX_PARTS} parts")))
 }
@@ -107,7 +152,7 @@ impl Search {
 
 /// The body in small pieces with a pause behind each: multer takes whatever is there before it looks at any of it.
 fn pieces<B: RequestBody>(
-    body: Incoming<'_, B>,
+    body: Incoming<'_, '_, B>,
     search: Arc<Search>,
 ) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
     let begun = (body, Bytes::new(), false);
@@ -136,35 +181,14 @@ fn pieces<B: RequestBody>(
 
 fn name_of(part: &Field<'_>) -> Result<String, ApiError> {
     match part.name() {
+        Some(name) if name.len() > MAX_NAME_BYTES => Err(ApiError::bad_multipart(format!(
+            "the name of part {} has {} bytes; at most {MAX_NAME_BYTES} are allowed",
+            part.index(),
+            name.len()
+        ))),
         Some(name) if !name.is_empty() => Ok(name.to_owned()),
         _ => Err(ApiError::bad_multipart(format!("part {} has no name", part.index()))),
     }
-}
-
-async fn value_of(part: Field<'_>, name: &str, left: &DecodeLimits) -> Result<Value, ApiError> {
-    let content_type = part.content_type().map(|mime| mime.essence_str().to_owned());
-    let is_file = part.file_name().is_some();
-    let bytes = part.bytes().await.map_err(fault)?;
-    let format = content_type.as_deref().and_then(Format::from_media_type);
-    if let Some(format) = format {
-        return convert::decode_part(format, bytes, left).await.map_err(|error| error.in_part(name));
-    }
-    let is_text = !is_file && content_type.is_none_or(|essence| essence.starts_with("text/"));
-    if !is_text {
-        return Ok(Value::Bytes(bytes));
-    }
-    match String::from_utf8(bytes.into()) {
-        Ok(text) => Ok(Value::Str(text)),
-        Err(_) => Err(ApiError::bad_multipart(format!("part `{name}` is text but not UTF-8; send bytes as a file"))),
-    }
-}
-
-fn into_map(fields: Vec<(String, Vec<Value>)>) -> Map {
-    let entries = fields.into_iter().map(|(name, mut values)| match (values.pop(), values.is_empty()) {
-        (Some(only), true) => (name, only),
-        (last, _) => (name, Value::List(values.into_iter().chain(last).collect())),
-    });
-    entries.collect()
 }
 
 /// An error of ours on its way through multer.

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, EncodeError, Envelope, Format, Value};
 
+use crate::convert::Expense;
 use crate::error::ApiError;
 
 /// The bytes before each envelope.
@@ -56,6 +57,17 @@ impl Frame {
         let value = Value::decode(Format::Json, &problem, &DecodeLimits::default()).unwrap_or(Value::Null);
         // What was a document of JSON has a form here, too.
         value.to_envelope().and_then(|envelope| Self::of(Kind::Error, envelope)).unwrap_or(Self::END)
+    }
+
+    /// The bytes that share an outcome's memory.
+    pub(crate) fn shared_bytes(&self) -> usize {
+        self.envelope.as_ref().map_or(0, Envelope::len)
+    }
+
+    /// The same frame, whose memory is paid for until it is sent.
+    pub(crate) fn held(self, expense: &Expense<'_>) -> Self {
+        let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| expense.held(part)));
+        Self { envelope, ..self }
     }
 
     /// Appends the frame's pieces; those of the envelope share its memory.

@@ -8,7 +8,6 @@ use std::vec::IntoIter;
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
-use callboard_codec::Envelope;
 use hyper::body::{Frame, SizeHint};
 
 /// The pieces that are still to be sent.
@@ -16,11 +15,6 @@ use hyper::body::{Frame, SizeHint};
 struct Parts {
     parts: IntoIter<Bytes>,
     left: u64,
-}
-
-/// The body that sends an envelope.
-pub(super) fn body_of(envelope: Envelope) -> Body {
-    body_of_parts(envelope.into_parts())
 }
 
 /// The body that sends these one after the other.

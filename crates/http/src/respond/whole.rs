@@ -9,13 +9,13 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::{EncodeError, Envelope, Format, Media, Payload, Value};
+use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Payload, Value};
 
 use super::form::{Accepted, ReplyForm};
 use super::parts;
 use crate::coding::Coding;
 use crate::config::HttpConfig;
-use crate::convert;
+use crate::convert::{self, Expense};
 use crate::error::ApiError;
 
 /// How an answer may be packed.
@@ -59,13 +59,23 @@ impl Packing {
 }
 
 /// The answer to a call that succeeded.
-pub(crate) async fn whole(payload: Payload, accepted: Accepted, packing: &Packing) -> Result<Response, ApiError> {
+pub(crate) async fn whole(
+    payload: Payload,
+    accepted: Accepted,
+    packing: &Packing,
+    expense: &Expense<'_>,
+) -> Result<Response, ApiError> {
     let Accepted { mut best, others } = accepted;
     let mut others = others.into_iter();
     loop {
-        match encode(&payload, best).await? {
-            Ok(encoded) => return response(encoded, best, packing).await,
-            Err(error) if best.is_universal() => return Err(ApiError::unencodable(error)),
+        match encode(&payload, best, expense).await? {
+            Ok(encoded) => {
+                drop(payload);
+                return response(encoded, best, packing, expense).await;
+            }
+            Err(error) if best.is_universal() || error.kind() != EncodeErrorKind::Unsupported => {
+                return Err(ApiError::unencodable(error));
+            }
             Err(misfit) => match others.next() {
                 Some(next) => best = next,
                 None => return Err(ApiError::outcome_not_acceptable(best.media_type(), &misfit)),
@@ -84,26 +94,62 @@ enum Encoded {
     Envelope(Envelope),
 }
 
-async fn encode(payload: &Payload, form: ReplyForm) -> Result<Result<Encoded, Misfit>, ApiError> {
+impl Encoded {
+    /// In one piece: an envelope is copied.
+    fn into_bytes(self, expense: &Expense<'_>) -> Result<Bytes, ApiError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Envelope(envelope) => {
+                expense.charge(envelope.len())?;
+                Ok(envelope.into_bytes())
+            }
+        }
+    }
+}
+
+async fn encode(
+    payload: &Payload,
+    form: ReplyForm,
+    expense: &Expense<'_>,
+) -> Result<Result<Encoded, Misfit>, ApiError> {
     Ok(match form {
-        ReplyForm::Encoded(Format::Envelope) => payload.to_envelope().map(Encoded::Envelope),
-        ReplyForm::Encoded(format) => convert::encode(payload.clone(), format).await?.map(Encoded::Bytes),
-        ReplyForm::Text => text_of(payload).map(|text| Encoded::Bytes(text.into())),
+        ReplyForm::Encoded(Format::Envelope) => {
+            let payload = payload.clone();
+            let ((), envelope) = expense.run((), 0, move || payload.to_envelope()).await?;
+            envelope.map(Encoded::Envelope)
+        }
+        ReplyForm::Encoded(format) => convert::encode(expense, payload.clone(), format).await?.map(Encoded::Bytes),
+        ReplyForm::Text => {
+            let (payload, length) = (payload.clone(), payload.size_hint());
+            let ((), text) = expense.run((), length, move || text_of(&payload)).await?;
+            text.map(|text| Encoded::Bytes(text.into()))
+        }
         ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
     })
 }
 
-async fn response(encoded: Encoded, form: ReplyForm, packing: &Packing) -> Result<Response, ApiError> {
+async fn response(
+    encoded: Encoded,
+    form: ReplyForm,
+    packing: &Packing,
+    expense: &Expense<'_>,
+) -> Result<Response, ApiError> {
     let length = match &encoded {
         Encoded::Bytes(bytes) => bytes.len(),
         Encoded::Envelope(envelope) => envelope.len(),
     };
     let coding = packing.of(form, length);
+    expense.settle(length)?;
     let body = match (encoded, coding) {
-        (Encoded::Bytes(bytes), None) => Body::from(bytes),
-        (Encoded::Envelope(envelope), None) => parts::body_of(envelope),
-        (Encoded::Bytes(bytes), Some(coding)) => Body::from(convert::pack(bytes, coding).await?),
-        (Encoded::Envelope(envelope), Some(coding)) => Body::from(convert::pack(envelope.into_bytes(), coding).await?),
+        (Encoded::Bytes(bytes), None) => Body::from(expense.held(bytes)),
+        (Encoded::Envelope(envelope), None) => {
+            parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.held(part)).collect())
+        }
+        (encoded, Some(coding)) => {
+            let packed = convert::pack(expense, encoded.into_bytes(expense)?, coding).await?;
+            expense.settle(packed.len())?;
+            Body::from(expense.held(packed))
+        }
     };
     let mut response = Response::new(body);
     let headers = response.headers_mut();

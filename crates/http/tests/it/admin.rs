@@ -13,16 +13,16 @@ use crate::support::app::app;
 use crate::support::{Answer, PATIENCE, Raw, bind, config};
 
 /// A node with an admin listener, and no other.
-struct Run {
+pub(crate) struct Run {
     node: Node,
     admin: Admin,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     _stop: oneshot::Sender<()>,
     _serving: JoinHandle<()>,
 }
 
 impl Run {
-    async fn start(app: App, config: HttpConfig) -> Self {
+    pub(crate) async fn start(app: App, config: HttpConfig) -> Self {
         let node = app.start().await.unwrap();
         let edge = Edge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
         let admin = Admin::new(node.handle(), &edge);
@@ -63,6 +63,9 @@ async fn tells_what_runs() {
     let metrics = run.local("GET /metrics", "").await;
     assert!(metrics.text().contains("callboard_in_flight") && metrics.text().contains("callboard_http_panics"));
     assert_eq!(run.local("GET /readyz", "").await.status, 200);
+    for line in ["GET /v1/status", "GET /nowhere", "GET /v2/repository/none"] {
+        assert_eq!(run.local(line, "").await.header("x-content-type-options"), Some("nosniff"), "{line}");
+    }
 }
 
 #[tokio::test]

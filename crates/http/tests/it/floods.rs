@@ -1,6 +1,5 @@
 //! Clients that ask for more than their share.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,91 +7,11 @@ use callboard_codec::Value;
 use callboard_core::StreamStage;
 use callboard_http::HttpConfig;
 use futures_util::stream;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt;
 
 use crate::support::app::app;
+use crate::support::frames::{ACK, DATA, END_STREAM, Frames, GOAWAY, HEADERS, PING, PRIORITY, SETTINGS, frame};
 use crate::support::{PATIENCE, Server, config};
-
-/// HTTP/2 by hand: frames as bytes, headers without compression.
-struct Frames {
-    socket: TcpStream,
-    next_stream: u32,
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const ACK: u8 = 1;
-
-impl Frames {
-    async fn connect(address: SocketAddr) -> Self {
-        Self::with_settings(address, &[]).await
-    }
-
-    async fn with_settings(address: SocketAddr, settings: &[u8]) -> Self {
-        let mut socket = TcpStream::connect(address).await.unwrap();
-        socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        socket.write_all(&frame(SETTINGS, 0, 0, settings)).await.unwrap();
-        Self { socket, next_stream: 1 }
-    }
-
-    /// `GET path`, and the word that it is not wanted.
-    fn looked_at(&mut self, path: &str) -> [Vec<u8>; 2] {
-        let stream = self.next_stream;
-        self.next_stream += 2;
-        let mut block = vec![0x82, 0x86, 0x04, path.len() as u8];
-        block.extend(path.as_bytes());
-        block.extend([0x01, 4]);
-        block.extend(b"test");
-        [frame(HEADERS, END_STREAM | END_HEADERS, stream, &block), frame(RST_STREAM, 0, stream, &8u32.to_be_bytes())]
-    }
-
-    /// A request and the word that it is not wanted.
-    fn taken_back(&mut self, flags: u8, path: &str) -> [Vec<u8>; 2] {
-        let stream = self.next_stream;
-        self.next_stream += 2;
-        // POST, http, and literals that are not to be remembered: path, authority, content type.
-        let mut block = vec![0x83, 0x86, 0x04, path.len() as u8];
-        block.extend(path.as_bytes());
-        block.extend([0x01, 4]);
-        block.extend(b"test");
-        block.extend([0x0f, 0x10, 16]);
-        block.extend(b"application/json");
-        const CANCEL: [u8; 4] = 8u32.to_be_bytes();
-        [frame(HEADERS, flags | END_HEADERS, stream, &block), frame(RST_STREAM, 0, stream, &CANCEL)]
-    }
-
-    /// Reads until a frame of this type; `None` when the server has closed.
-    async fn read_until(&mut self, wanted: &[(u8, u8)]) -> Option<u8> {
-        let reading = async {
-            loop {
-                let mut head = [0; 9];
-                self.socket.read_exact(&mut head).await.ok()?;
-                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-                let mut payload = vec![0; length as usize];
-                self.socket.read_exact(&mut payload).await.ok()?;
-                if wanted.iter().any(|(kind, flags)| head[3] == *kind && head[4] & flags == *flags) {
-                    return Some(head[3]);
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, reading).await.expect("a frame or the end, in time")
-    }
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
 
 /// After a flood: everybody else is served, and nothing is left of it.
 async fn is_as_before(server: &Server) {
@@ -200,6 +119,26 @@ async fn a_client_that_gives_no_window_is_cut_whatever_else_it_asks_for() {
     };
     tokio::time::timeout(PATIENCE, cut).await.expect("cut in time");
     server.metric_becomes("callboard_http_connections_open", 1.0).await;
+}
+
+/// Frames that ask for nothing are answered one at a time or not at all, and nothing of them is kept; they are no sign of
+/// interest either.
+#[tokio::test]
+async fn frames_that_ask_for_nothing_hold_nothing_and_end_their_connection() {
+    let limits = config(|c| c.header_read_timeout = Duration::from_millis(300));
+    let server = Server::of_app(app(), limits).await;
+    for (kind, stream, payload) in [(PING, 0, &[0; 8][..]), (SETTINGS, 0, &[]), (PRIORITY, 1, &[0, 0, 0, 3, 1])] {
+        let flood = Frames::connect(server.address).await;
+        let (mut reading, mut writing) = flood.socket.into_split();
+        let answers = tokio::spawn(async move { tokio::io::copy(&mut reading, &mut tokio::io::sink()).await });
+        let burst = frame(kind, 0, stream, payload).repeat(1_000);
+        let flooding = async { while writing.write_all(&burst).await.is_ok() {} };
+        let honest = async { assert_eq!(server.post_json("/mirror", "1").await.status, 200) };
+        let both = async { tokio::join!(flooding, honest) };
+        tokio::time::timeout(PATIENCE, both).await.unwrap_or_else(|_| panic!("frames of type {kind} go on for ever"));
+        drop(answers.await);
+    }
+    is_as_before(&server).await;
 }
 
 #[tokio::test]

@@ -90,6 +90,30 @@ async fn an_honest_form_may_have_a_preamble_large_parts_and_come_in_whatever_pie
     }
 }
 
+#[tokio::test]
+async fn a_name_of_a_part_is_no_longer_than_names_are() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let answer = client.post("/size", &[FORM], part(&"n".repeat(1_024), "", "1") + "--xyz--\r\n").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let refusal = client.post("/size", &[FORM], part(&"n".repeat(1_025), "", "1") + "--xyz--\r\n").await;
+    let (status, error_type, message) = refused(&refusal);
+    assert_eq!((status, error_type.as_str()), (400, "bad_multipart"));
+    assert_eq!(message, "the name of part 0 has 1025 bytes; at most 1024 are allowed");
+}
+
+/// Each name of a thousand is looked up among those before it: by its hash, and not by comparing it with all of them.
+#[tokio::test]
+async fn a_thousand_names_keep_their_order_and_equal_ones_become_a_list() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let name = |n: usize| format!("{}{n:03}", "n".repeat(1_000));
+    let parts: String = (0..500).chain(0..500).map(|n| part(&name(n), "", &n.to_string())).collect();
+    let answer = server.connect().await.post("/size", &[FORM], parts + "--xyz--\r\n").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let expected: Vec<String> = (0..500).map(|n| format!("\"{}\":[\"{n}\",\"{n}\"]", name(n))).collect();
+    assert_eq!(answer.text(), format!("{{{}}}", expected.join(",")));
+}
+
 /// A type with files and fields.
 #[derive(Clone, Deserialize, JsonSchema, Serialize)]
 struct Upload {

@@ -9,11 +9,15 @@ use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
+use crate::functions::{arguments, envelope};
 use crate::support::app::{Hold, app};
+use crate::support::frames::{ACK, DATA, Frames, GOAWAY, PING, SETTINGS, WINDOW_UPDATE, frame};
 use crate::support::{Server, config};
 
 async fn connect<B>(server: &Server) -> SendRequest<B>
@@ -127,4 +131,68 @@ async fn a_connection_that_wants_nothing_is_told_to_go() {
     let ended = tokio::time::timeout(crate::support::PATIENCE, connection).await.expect("told to go");
     ended.unwrap().unwrap();
     drop(client);
+}
+
+/// Windows lie outside the node's bytes: what a client may send unasked is small, and told at once.
+#[tokio::test]
+async fn the_windows_of_a_connection_are_small() {
+    const INITIAL_WINDOW_SIZE: u16 = 4;
+    const MAX_HEADER_LIST_SIZE: u16 = 6;
+    let larger = config(|c| c.http2_stream_window_bytes = 256 * 1024);
+    for (config, stream_kib) in [(HttpConfig::default(), 64), (larger, 256)] {
+        let server = Server::of_app(app(), config).await;
+        let mut client = Frames::connect(server.address).await;
+        let (_, settings) = client.next_of(&[SETTINGS]).await.unwrap();
+        let setting = |id: u16| {
+            let pair = settings.chunks(6).find(|pair| pair[..2] == id.to_be_bytes())?;
+            Some(u32::from_be_bytes([pair[2], pair[3], pair[4], pair[5]]))
+        };
+        assert_eq!(setting(INITIAL_WINDOW_SIZE), Some(stream_kib * 1024));
+        assert_eq!(setting(MAX_HEADER_LIST_SIZE), Some(64 * 1024));
+        let (_, more) = client.next_of(&[WINDOW_UPDATE]).await.unwrap();
+        // Each connection begins with 65,535 bytes (RFC 9113 §6.9.2).
+        assert_eq!(u32::from_be_bytes(more.try_into().unwrap()) + 65_535, 9 * stream_kib * 1024);
+    }
+}
+
+/// A field that the client has sent before is a byte on the wire, and a hundred here.
+#[tokio::test]
+async fn a_head_has_no_more_fields_than_one_of_http1() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let mut client = connect(&server).await;
+    for (count, status) in [(99, StatusCode::OK), (101, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)] {
+        let mut request = post(&server, "/mirror", Full::from("1"));
+        for n in request.headers().len()..count {
+            request
+                .headers_mut()
+                .insert(HeaderName::from_bytes(format!("x-{n}").as_bytes()).unwrap(), HeaderValue::from(n));
+        }
+        assert_eq!(client.send_request(request).await.unwrap().status(), status, "{count}");
+    }
+}
+
+/// Each call of an ordered stream may be a DATA frame of its own. A window of them lies unread while the stage is busy.
+#[tokio::test]
+async fn small_calls_that_wait_in_their_window_are_no_flood() {
+    let (app, hold) = Hold::with_queue(1).split();
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let mut client = Frames::connect(server.address).await;
+    let call = envelope(&arguments(["x".into()]));
+    let call = [&[0; 4], &(call.len() as u32).to_le_bytes()[..], &call].concat();
+    let head = client.begun(
+        0,
+        &[
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/v1/call/hold"),
+            (":authority", "localhost"),
+            ("content-type", "application/vnd.callboard.envelope-stream"),
+        ],
+    );
+    client.socket.write_all(&head).await.unwrap();
+    let calls = frame(DATA, 0, 1, &call).repeat(64 * 1024 / call.len());
+    client.socket.write_all(&calls).await.unwrap();
+    hold.one_is_held().await;
+    client.socket.write_all(&frame(PING, 0, 0, &[0; 8])).await.unwrap();
+    assert_eq!(client.read_until(&[(PING, ACK), (GOAWAY, 0)]).await, Some(PING));
 }

@@ -14,6 +14,7 @@ mod formats;
 mod forms;
 mod functions;
 mod hostile;
+mod hosts;
 mod http2;
 mod observed;
 mod oip;

@@ -193,6 +193,39 @@ async fn the_documentation_comes_with_its_assets() {
     assert!(initializer.text().contains("../openapi.json"), "{}", initializer.text());
 }
 
+/// A browser takes every answer as what it says it is, and shows pages of ours in no frame of others.
+#[tokio::test]
+async fn answers_say_to_browsers_what_they_may_do_with_them() {
+    let server = server().await;
+    let mut answers = Vec::new();
+    for path in ["/", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/", "/docs/index.css"] {
+        answers.push((path, server.get(path).await));
+    }
+    for path in ["/nowhere", "/v2", "/v2/models/none", "/docs/none.js"] {
+        answers.push((path, server.get(path).await));
+    }
+    for (path, json) in
+        [("/mirror", "1"), ("/mirror", "{"), ("/fail", "\"by_panic\""), ("/v2/models/mirror/infer", "1")]
+    {
+        answers.push((path, server.post_json(path, json).await));
+    }
+    for (path, answer) in answers {
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}: {answer:?}");
+    }
+    let mut client = server.connect().await;
+    client.send("GET / HTTP/1.1\r\nhost: test\r\naccept: text/html\r\n\r\n").await;
+    for page in [client.answer().await, server.get("/docs/").await, server.get("/docs/index.html").await] {
+        assert!(page.header("content-type").unwrap().starts_with("text/html"));
+        let policy = page.header("content-security-policy").unwrap_or_default();
+        for part in ["default-src 'none'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"] {
+            assert!(policy.contains(part), "{part}: {policy}");
+        }
+        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+        assert_eq!(page.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(page.header("x-frame-options"), Some("DENY"));
+    }
+}
+
 #[tokio::test]
 async fn the_index_is_json_for_programs_and_a_page_for_people() {
     let server = server().await;

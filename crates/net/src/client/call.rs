@@ -9,14 +9,29 @@ use callboard_core::{CallError, ErrorKind};
 
 use super::fault::{early, not_started, read_fault, unknown, unreadable};
 use super::link::Link;
-use crate::convert;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
+use crate::{contained, convert};
 
 /// A successful outcome, its body received and not yet read.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) done: Done,
     pub(crate) body: EnvelopeDecoder,
+}
+
+/// Reads an output, off the runtime where it is large. Whatever is wrong with it, or panics in reading it, ends this call alone; the call
+/// itself has run.
+pub(crate) async fn read_output<T: Send + 'static, E: std::fmt::Display>(
+    body: EnvelopeDecoder,
+    read: impl FnOnce(EnvelopeDecoder) -> Result<T, E> + Send + 'static,
+) -> Result<T, CallError> {
+    let bytes = body.total_bytes().unwrap_or_default();
+    let read = contained::run(bytes, move || read(body).map_err(unreadable)).await;
+    read.map_err(|error| {
+        let mut parts = error.into_parts();
+        parts.started = true;
+        parts.into()
+    })
 }
 
 /// Both halves of a call's stream.

@@ -1,6 +1,5 @@
 //! One connection to a node, greeted.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,27 +7,23 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use callboard_codec::wire::{FrameKind, FrameLimits, Hello, Offer, ResetCode, VERSION, Welcome, frame_head};
-use callboard_codec::{DecodeLimits, Format, Value};
+use callboard_codec::wire::{FrameKind, FrameLimits, Hello, ResetCode, VERSION, Welcome, frame_head};
 use callboard_core::{CallError, DEFAULT_TIMEOUT, MAX_TIMEOUT};
 use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError, RecvStream};
 use tokio::net::UdpSocket;
 
 use super::fault::too_large;
+use super::offers::{MAX_OFFERS_BYTES, Offers, Screening, StageOffer};
 use super::packer::Packer;
 use super::way::Apart;
 use crate::endpoint::{ConnectFault, Transport};
-use crate::identity::{Clock, Member, Validity};
+use crate::identity::{Clock, Identity, Member, Validity};
 use crate::refusal::{explained, is_passing, tls_word};
 use crate::stream::{Incoming, Outgoing};
 
-/// A list of offers is short.
-const MAX_OFFERS_BYTES: usize = 4 << 20;
-
-/// One that takes longer to read than a packet may wait. Threat: a node that says a lot, and often.
-const LONG_OFFERS_BYTES: usize = 64 << 10;
+/// The word for a member that was removed.
+const REMOVED: &str = "removed_member";
 
 /// A connection that may carry calls.
 #[derive(Debug)]
@@ -39,6 +34,9 @@ pub(crate) struct Link {
     offers: ArcSwap<Offers>,
     /// The stream on which it said so.
     newest_offers: Mutex<Option<u64>>,
+    /// Who the node is, and what it may offer.
+    member: String,
+    screening: Screening,
     going_away: AtomicBool,
     /// The connection is gone. Each call asks, and to ask the connection is to wait for whoever is at it.
     is_closed: AtomicBool,
@@ -122,31 +120,24 @@ impl Link {
 
     /// How long a call of this route takes at most whose caller says nothing: as the node has it.
     pub(super) fn default_timeout(&self, route: &str) -> Duration {
-        let offers = self.offers.load();
-        let own = offers.timeouts.get(without_slash(route)).copied();
+        let own = self.offers.load().timeout(route);
         let node = || Some(self.welcome.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
         own.or_else(node).unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT)
     }
 
     /// Whether this route, or the function of this name, answers with many outputs.
     pub(super) fn streams_route(&self, route: &str) -> bool {
-        let is_meant = |offer: &&Offer| !offer.stage && without_slash(&offer.name) == without_slash(route);
-        self.offers.load().list.iter().find(is_meant).is_some_and(|offer| offer.streams)
-    }
-
-    /// Whether the node runs this stage.
-    pub(crate) fn offers_stage(&self, stage: &str) -> bool {
-        self.offers.load().list.iter().any(|offer| offer.stage && offer.name == stage)
+        self.offers.load().streams(route)
     }
 
     /// The stages that the node runs for others.
     pub(crate) fn offered_stages(&self) -> Vec<String> {
-        self.offers.load().list.iter().filter(|offer| offer.stage).map(|offer| offer.name.clone()).collect()
+        self.offers.load().stages()
     }
 
     /// What the node says of this stage, if it runs it.
-    pub(crate) fn offer_of_stage(&self, stage: &str) -> Option<Offer> {
-        self.offers.load().list.iter().find(|offer| offer.stage && offer.name == stage).cloned()
+    pub(crate) fn offer_of_stage(&self, stage: &str) -> Option<StageOffer> {
+        self.offers.load().stage(stage)
     }
 
     /// Whether new calls may go on it.
@@ -168,7 +159,7 @@ impl Link {
     pub(crate) async fn open(
         transport: &Transport,
         address: SocketAddr,
-        greeting: &Greeting,
+        (greeting, screening): (&Greeting, &Screening),
         limit: Duration,
     ) -> Result<Arc<Self>, LinkFault> {
         let absent = |reason: String| LinkFault::Absent { address, reason };
@@ -179,7 +170,7 @@ impl Link {
         let own = transport.identity().validity();
         let greeted = async {
             let connection = connecting.await.map_err(|error| connection_fault(address, &error))?;
-            Self::greet(transport, connection, address, greeting, own).await
+            Self::greet(transport, connection, address, (greeting, screening), own).await
         };
         tokio::select! {
             biased;
@@ -193,13 +184,18 @@ impl Link {
         transport: &Transport,
         connection: Connection,
         address: SocketAddr,
-        greeting: &Greeting,
+        (greeting, screening): (&Greeting, &Screening),
         own: Validity,
     ) -> Result<Arc<Self>, LinkFault> {
         let lost = |connection: &Connection, reason: &str| match connection.close_reason() {
             Some(error) => connection_fault(address, &error),
             None => LinkFault::Absent { address, reason: reason.to_owned() },
         };
+        let theirs = Member::of_peer(&connection);
+        if theirs.as_ref().is_some_and(|member| transport.identity().is_removed(member)) {
+            connection.close(crate::endpoint::code(ResetCode::Refused), REMOVED.as_bytes());
+            return Err(LinkFault::Refused { address, reason: explained(REMOVED) });
+        }
         let (send, receive) = connection.open_bi().await.map_err(|error| connection_fault(address, &error))?;
         let limits = FrameLimits { max_body_bytes: MAX_OFFERS_BYTES, ..FrameLimits::default() };
         let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, limits));
@@ -229,20 +225,26 @@ impl Link {
         let Ok(body) = incoming.short_body(&head).await else {
             return Err(lost(&connection, "left during the greeting"));
         };
-        let offers = ArcSwap::from_pointee(read_offers_of(body).await);
+        let (member, screening) =
+            (theirs.as_ref().map(|member| member.name.clone()).unwrap_or_default(), screening.clone());
+        let offers = Offers::read(body, member.clone(), Arc::clone(&screening.rules)).await;
+        screening.tell(address, &member, &offers, &Offers::default());
+        let offers = ArcSwap::from_pointee(offers);
         let going_away = AtomicBool::new(welcome.draining);
         let streams = Arc::default();
         let packer = Packer::spawn(transport.runtime(), connection.clone(), Arc::clone(&streams));
         let (apart, control) = (Apart::default(), (outgoing, incoming));
-        let theirs = Member::of_peer(&connection).map(|member| member.validity);
+        let validity = theirs.as_ref().map(|member| member.validity);
         let clock = transport.identity().clock();
-        let (retires, ends) = retirement(&own, theirs.as_ref(), clock.now());
+        let (retires, ends) = retirement(&own, validity.as_ref(), clock.now());
         let outlived_at = retires + ends.duration_since(retires).unwrap_or_default() / 2;
         let link = Arc::new(Self {
             connection,
             welcome,
             offers,
             newest_offers: Mutex::default(),
+            member,
+            screening,
             going_away,
             is_closed: AtomicBool::new(false),
             packer,
@@ -254,7 +256,9 @@ impl Link {
             outlived_at,
             _control: control,
         });
-        transport.runtime().spawn(hear(Arc::downgrade(&link), link.connection.clone()));
+        let id = theirs.map(|member| member.id).unwrap_or_default();
+        let hearing = hear(Arc::downgrade(&link), link.connection.clone(), transport.identity().clone(), id);
+        transport.runtime().spawn(hearing);
         Ok(link)
     }
 }
@@ -285,10 +289,11 @@ async fn until(moment: SystemTime, clock: Clock) {
 }
 
 /// Takes what the node says without being asked, and ends the connection with its certificates.
-async fn hear(link: Weak<Link>, connection: Connection) {
+async fn hear(link: Weak<Link>, connection: Connection, identity: Identity, id: String) {
     let Some((ends, clock)) = link.upgrade().map(|link| (link.ends, link.clock)) else { return };
     tokio::select! {
         () = hear_all(link.clone(), &connection) => {}
+        () = identity.until_removed(&id) => connection.close(crate::endpoint::code(ResetCode::Refused), REMOVED.as_bytes()),
         () = until(ends, clock) => connection.close(crate::endpoint::code(ResetCode::Refused), b"outlived_certificate"),
     }
     if let Some(link) = link.upgrade() {
@@ -314,48 +319,19 @@ async fn hear_one(link: Weak<Link>, stream: RecvStream) {
     match head.kind {
         FrameKind::Goaway => link.going_away.store(true, Ordering::Release),
         FrameKind::Offers => {
-            let offers = Arc::new(read_offers_of(body).await);
+            let (member, rules) = (link.member.clone(), Arc::clone(&link.screening.rules));
+            let offers = Arc::new(Offers::read(body, member, rules).await);
             let mut newest = link.newest_offers.lock();
             // What was said later may be here sooner.
             if newest.is_none_or(|newest| newest < number) {
                 *newest = Some(number);
+                link.screening.tell(link.connection.remote_address(), &link.member, &offers, &link.offers.load());
                 link.offers.store(offers);
             }
         }
         // What a later version says besides.
         _ => {}
     }
-}
-
-/// What a node offers.
-#[derive(Debug, Default)]
-struct Offers {
-    list: Vec<Offer>,
-    /// Of routes with a timeout of their own, which are few; by their names without the slash, as functions are called.
-    timeouts: BTreeMap<String, Duration>,
-}
-
-/// Reads what it offers; a long list where packets do not wait for it.
-async fn read_offers_of(body: Bytes) -> Offers {
-    if body.len() < LONG_OFFERS_BYTES {
-        return read_offers(&body);
-    }
-    tokio::task::spawn_blocking(move || read_offers(&body)).await.unwrap_or_default()
-}
-
-/// What cannot be read offers nothing.
-fn read_offers(body: &Bytes) -> Offers {
-    let limits = DecodeLimits { max_bytes: MAX_OFFERS_BYTES, ..DecodeLimits::default() };
-    let value = Value::decode(Format::Envelope, body, &limits).ok();
-    let list: Vec<Offer> = value.and_then(|value| value.deserialize().ok()).unwrap_or_default();
-    let own = list.iter().filter(|offer| !offer.stage && offer.timeout_millis > 0);
-    let timeouts =
-        own.map(|offer| (without_slash(&offer.name).to_owned(), Duration::from_millis(offer.timeout_millis))).collect();
-    Offers { list, timeouts }
-}
-
-fn without_slash(route: &str) -> &str {
-    route.strip_prefix('/').unwrap_or(route)
 }
 
 fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {

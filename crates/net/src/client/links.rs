@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::error::ConnectError;
 use super::link::{Greeting, Link, LinkFault};
+use super::offers::Screening;
 use crate::endpoint::{LAST_PACKETS, Transport, code};
 
 /// After this part of the time for a handshake the next address is tried as well.
@@ -297,7 +298,9 @@ impl Nodes {
         if node.link.load().as_ref().is_some_and(takes_nothing) {
             return Err(draining());
         }
-        let link = Link::open(&reach.transport, address, &reach.greeting, reach.connect_timeout).await?;
+        let link =
+            Link::open(&reach.transport, address, (&reach.greeting, &Screening::default()), reach.connect_timeout)
+                .await?;
         node.link.store(Some(Arc::clone(&link)));
         if link.is_usable() { Ok(link) } else { Err(draining()) }
     }

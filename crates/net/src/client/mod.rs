@@ -11,6 +11,7 @@ mod error;
 mod fault;
 mod link;
 mod links;
+mod offers;
 mod pack;
 mod packer;
 mod replies;
@@ -34,12 +35,13 @@ use parking_lot::Mutex;
 
 pub use self::address::{NodeAddress, NotANodeAddress, QuicUrl};
 pub use self::builder::ClientBuilder;
-pub(crate) use self::call::{Answer, Talk};
+pub(crate) use self::call::{Answer, Talk, read_output};
 pub(crate) use self::error::{CONNECTION_LOST, NO_ROOM};
 pub use self::error::{ConnectError, Trouble};
-pub(crate) use self::fault::{no_room, not_started, too_large, unreadable};
+pub(crate) use self::fault::{no_room, not_started, too_large};
 pub(crate) use self::link::{Greeting, Link, LinkFault, port_refuses};
 use self::links::Links;
+pub(crate) use self::offers::{MAX_OFFERED_STAGES, MAX_OFFERS_BYTES, Screening};
 pub(crate) use self::packer::ROOM_WAIT;
 pub use self::replies::ReturnedStream;
 pub(crate) use self::way::Room;
@@ -150,7 +152,7 @@ impl Client {
     ) -> Result<Returned<Out>, CallError> {
         let Answer { done, body } = self.run(prepared, &options).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = body.finish_as::<Out>().map_err(unreadable)?;
+        let output = read_output(body, |body| body.finish_as::<Out>()).await?;
         Ok(Returned { output, timing: convert::timing(done.times), received_bytes })
     }
 

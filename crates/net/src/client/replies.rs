@@ -13,8 +13,8 @@ use callboard_codec::wire::{Credit, FrameKind, frame_head};
 use callboard_core::{CallError, CallOptions, ErrorKind, Instant, Timing};
 use futures_util::{Stream, StreamExt, stream};
 
-use super::call::Talk;
-use super::fault::{not_started, unreadable};
+use super::call::{Talk, read_output};
+use super::fault::not_started;
 use super::link::Link;
 use super::{Client, Prepared, Returned, Time, within};
 use crate::convert;
@@ -113,7 +113,7 @@ impl Reading {
         }
         let body = talk.body(&head).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = body.finish_as::<Out>().map_err(unreadable)?;
+        let output = read_output(body, |body| body.finish_as::<Out>()).await?;
         *read += 1;
         // Half of what there is room for, so that the node need not wait for the word.
         if *read * 2 >= credit {

@@ -15,7 +15,7 @@ use super::outputs::Outputs;
 use super::peer::{Candidate, InHand};
 use super::standing::Standing;
 use super::weigh::{Weight, better_of_two, left_out, of_session};
-use crate::client::{Answer, ROOM_WAIT, Room, Talk, no_room, not_started, unreadable};
+use crate::client::{Answer, ROOM_WAIT, Room, Talk, no_room, not_started, read_output};
 use crate::convert;
 
 /// What callers are told to wait who found no node. Links that are lost are tried again after a tenth of it, and every five seconds in
@@ -51,7 +51,7 @@ impl Inner {
         match self.ask(call, false).await? {
             Told { came: Came::Outcome(answer), stages, node } => {
                 let Answer { done, body } = *answer;
-                let value = body.finish().map_err(unreadable)?;
+                let value = read_output(body, |body| body.finish()).await?;
                 // 0 says that all of them ran.
                 let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
                 let reply = Reply::new(Payload::new(value), convert::timing(done.times));

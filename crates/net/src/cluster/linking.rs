@@ -15,7 +15,7 @@ use super::incarnations::{Incarnation, Incarnations, Seat, Unwanted};
 use super::metrics::Asking;
 use super::peer::Peer;
 use super::view::ClusterView;
-use crate::client::{Greeting, Link, LinkFault};
+use crate::client::{Greeting, Link, LinkFault, Screening};
 use crate::endpoint::{Transport, code};
 use crate::identity::Member;
 use crate::refusal::{advice, quoted};
@@ -34,6 +34,7 @@ const TELL_EVERY: Duration = Duration::from_secs(30);
 pub(super) struct Linking {
     pub(super) transport: Arc<Transport>,
     pub(super) greeting: Greeting,
+    pub(super) screening: Screening,
     pub(super) asking: Asking,
     /// Hears for how long there is no link.
     pub(super) known: Arc<dyn ClusterView>,
@@ -49,7 +50,7 @@ impl Peer {
         let (mut linked, mut seat) = (None, None);
         let mut was_told = false;
         loop {
-            match Link::open(&with.transport, address, &with.greeting, CONNECT_TIMEOUT).await {
+            match Link::open(&with.transport, address, (&with.greeting, &with.screening), CONNECT_TIMEOUT).await {
                 Ok(link) => match with.seat(&self, &link) {
                     Ok(taken) => {
                         (pause, was_told) = (FIRST_PAUSE, false);

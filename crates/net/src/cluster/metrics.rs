@@ -16,6 +16,7 @@ pub(crate) struct Asking {
     again: Counter,
     linked: Gauge,
     namesakes: Counter,
+    offers_refused: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -34,6 +35,8 @@ impl Asking {
             "Times that two nodes of one name were met, and one left alone",
             namesakes,
         );
+        let refused = self.offers_refused.clone();
+        registry.register("offers_refused", "Stages that peers offered and may not offer to this node", refused);
         registry.register("peers_asked_again", "Those that went to a further node after one did not do", again);
     }
 
@@ -46,6 +49,11 @@ impl Asking {
             _ => "answered",
         };
         self.asked.get_or_create(&Heard { heard }).inc();
+    }
+
+    /// Counts stages that peers may not offer.
+    pub(super) fn offers_refused(&self) -> Counter {
+        self.offers_refused.clone()
     }
 
     /// The next one is asked.

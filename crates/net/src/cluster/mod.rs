@@ -14,6 +14,7 @@ mod metrics;
 mod outputs;
 mod peer;
 mod retries;
+mod rules;
 mod split;
 mod standing;
 mod view;
@@ -39,9 +40,11 @@ use self::linking::Linking;
 pub(crate) use self::metrics::Asking;
 use self::peer::Peer;
 pub(crate) use self::retries::Retries;
+pub use self::rules::{NotOfferRules, OfferRules};
 use self::split::Split;
 pub use self::view::{ClusterView, MAX_PEERS, SingleNode, Static, TooManyPeers, View};
 use self::weigh::leaves;
+use crate::client::Screening;
 use crate::edge::Edge;
 
 /// The peers of a node, which may run the stages of its calls. Clones share the links, which end with the last clone.
@@ -82,7 +85,9 @@ impl Cluster {
         let (node, generation) = (greeting.node.clone(), greeting.generation);
         let own = Incarnation { member: transport.identity().name(), node, generation };
         let incarnations = Arc::new(Incarnations::new(own));
-        let linking = Linking { transport, greeting, asking: edge.asking().clone(), known: view, incarnations };
+        let asking = edge.asking().clone();
+        let screening = Screening { rules: Arc::new(edge.config().offers.clone()), refused: asking.offers_refused() };
+        let linking = Linking { transport, greeting, screening, asking, known: view, incarnations };
         let following = edge.transport().runtime().spawn(follow(Arc::downgrade(&inner), linking, views));
         *inner.following.lock() = Some(following.abort_handle());
         Self { inner }

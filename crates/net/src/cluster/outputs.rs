@@ -9,7 +9,7 @@ use callboard_codec::{Envelope, Payload};
 use callboard_core::{CallError, ErrorKind};
 
 use super::peer::InHand;
-use crate::client::{CONNECTION_LOST, Talk, not_started, unreadable};
+use crate::client::{CONNECTION_LOST, Talk, not_started, read_output};
 
 /// A call in the middle of its answer.
 pub(super) struct Outputs {
@@ -73,7 +73,7 @@ impl Outputs {
             self.talk.outgoing.finish();
             return Ok(None);
         }
-        let value = self.talk.body(&head).await?.finish().map_err(unreadable)?;
+        let value = read_output(self.talk.body(&head).await?, |body| body.finish()).await?;
         self.total += 1;
         self.taken += 1;
         // Half of what there is room for, so that the peer need not wait for the word.

@@ -79,7 +79,7 @@ impl Peer {
 
     /// Whether it can be reached and runs the stage.
     pub(super) fn offers(&self, stage: &str) -> bool {
-        self.link.load().as_ref().is_some_and(|link| link.is_usable() && link.offers_stage(stage))
+        self.link.load().as_ref().is_some_and(|link| link.is_usable() && link.offer_of_stage(stage).is_some())
     }
 
     /// Calls that wait to be sent, and streams.

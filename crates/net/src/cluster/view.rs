@@ -108,13 +108,9 @@ impl Parts {
     fn peers(&self) -> Vec<SocketAddr> {
         let behind_names = self.names.iter().flat_map(|(_, addresses)| addresses);
         let introduced = self.introduced.iter().map(|(peer, _)| peer);
-        let mut peers = Vec::new();
-        for peer in self.named.iter().chain(behind_names).chain(introduced) {
-            if !peers.contains(peer) {
-                peers.push(*peer);
-            }
-        }
-        peers
+        let mut known = HashSet::new();
+        let all = self.named.iter().chain(behind_names).chain(introduced).copied();
+        all.filter(|peer| known.insert(*peer)).collect()
     }
 
     fn introduce(&mut self, member: &str, peer: SocketAddr) -> bool {

@@ -1,21 +1,25 @@
 //! What goes back for one call: its outcome as frames, at the pace of a caller that reads.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use callboard_codec::Envelope;
 use callboard_codec::wire::{Done, FrameKind, FrameRun, Item, Load, WireError};
-use callboard_core::{CallError, ErrorKind, Instant, StageReply, Timing};
+use callboard_codec::{Account, ChargeError, EncodeError, Envelope, Payload};
+use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, StageReply, Timing};
 
 use super::NetConfig;
 use super::fault::{Fault, StreamRefusal};
 use super::pace::Pace;
+use crate::contained::{self, Paying};
+use crate::convert;
 use crate::stream::Outgoing;
-use crate::{contained, convert};
 
 /// An output as it is sent, where the time went, and how many stages it came through.
 pub(super) struct Answered {
     envelope: Envelope,
     timing: Timing,
     stages: usize,
+    held: Arc<dyn Account>,
 }
 
 /// What goes back for one call that was not streamed.
@@ -42,16 +46,51 @@ pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut piece
 }
 
 /// What is sent for a call that ended well. An output that cannot be encoded is an error of this node's.
-pub(super) async fn answered(ran: Result<StageReply, CallError>) -> Result<Answered, CallError> {
+pub(super) async fn answered(
+    node: &LocalClient,
+    due: Deadline,
+    ran: Result<StageReply, CallError>,
+) -> Result<Answered, CallError> {
     let ran = ran?;
     let (timing, stages) = (ran.reply.timing, ran.stages);
-    Ok(Answered { envelope: contained::encode(ran.reply.payload).await?, timing, stages })
+    let (envelope, held) = encode(node, due, ran.reply.payload).await?;
+    Ok(Answered { envelope, timing, stages, held })
+}
+
+/// A value as it is sent, and the account that holds its bytes until that has happened. What it is made of is dropped where it was written.
+pub(super) async fn encode(
+    node: &LocalClient,
+    due: Deadline,
+    payload: Payload,
+) -> Result<(Envelope, Arc<dyn Account>), CallError> {
+    let account = node.account();
+    let (paying, bytes) = (Paying { account: Arc::clone(&account), due }, payload.size_hint());
+    let encoded = contained::run_for(node, ((), bytes), paying, move || Ok(payload.to_envelope()?)).await;
+    let charged = encoded.and_then(|((), envelope)| match account.charge(envelope.len()) {
+        Ok(()) => Ok(envelope),
+        Err(error @ ChargeError::Exhausted(_)) => Err(CallError::new(ErrorKind::Overloaded, error.to_string())),
+        Err(error) => Err(EncodeError::from(error).into()),
+    });
+    // The call has run, whatever becomes of its output.
+    charged.map(|envelope| (envelope, account)).map_err(|error| {
+        let mut parts = error.into_parts();
+        parts.started = true;
+        parts.into()
+    })
 }
 
 /// Appends the frame of an outcome.
-pub(super) fn put_outcome(frames: &mut FrameRun, entry: u16, outcome: Result<Answered, CallError>, load: Load) {
+/// Gives what holds its bytes until it is sent.
+pub(super) fn put_outcome(
+    frames: &mut FrameRun,
+    entry: u16,
+    outcome: Result<Answered, CallError>,
+    load: Load,
+) -> Option<Arc<dyn Account>> {
+    let mut holding = None;
     let put = match outcome {
-        Ok(Answered { envelope, timing, stages }) => {
+        Ok(Answered { envelope, timing, stages, held }) => {
+            holding = Some(held);
             let stages = u32::try_from(stages).unwrap_or(u32::MAX);
             let done = Done { stages, times: convert::times(timing), load };
             frames.push(FrameKind::Done, entry, &done, envelope.parts())
@@ -63,6 +102,7 @@ pub(super) fn put_outcome(frames: &mut FrameRun, entry: u16, outcome: Result<Ans
         let error = CallError::new(ErrorKind::Internal, "the outcome could not be written");
         let _ = put_error(frames, entry, error, load);
     }
+    holding
 }
 
 /// Appends the frame of one output of a stream.

@@ -16,7 +16,7 @@ use super::offers::offers;
 use super::open::{Open, OpenGuard};
 use super::{Serving, StreamGuard, exchange, issuing, open, receiving};
 use crate::convert;
-use crate::endpoint::{code, sending};
+use crate::endpoint::{Window, code, sending};
 use crate::identity::{Clock, JOIN_ALPN, Member, Role, Validity};
 use crate::refusal;
 use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
@@ -58,6 +58,8 @@ struct Greeted {
     member: Member,
     /// What it was told of what is offered.
     told: Bytes,
+    /// What it may send unread.
+    window: Window,
     /// The writing half of the hello's stream, open as long as the connection is; nothing more is read on it.
     _control: Outgoing,
 }
@@ -84,8 +86,7 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
         Err(_) => refused("hello_timeout".into()),
         Ok(Err(refusal)) => refused(refusal),
         Ok(Ok(None)) => {}
-        Ok(Ok(Some((Greeted { hello, member, told, _control }, connection)))) => {
-            let address = introduced(&hello, &connection);
+        Ok(Ok(Some((Greeted { hello, member, told, window, _control }, connection)))) => {
             let caller = Open::new(&connection, &member, hello.generation, told);
             let open = match OpenGuard::try_new(&serving, caller) {
                 Ok(open) => open,
@@ -95,16 +96,10 @@ async fn serve(arriving: Arriving, serving: Arc<Serving>, place: Place) {
                     return;
                 }
             };
-            let is_ourselves = serving.is_ourselves(&hello.node, hello.generation);
-            if let (Some(address), Some(view), false) = (address, serving.view.get(), is_ourselves)
-                && !view.introduce(&member.name, address)
-            {
-                serving.metrics.peers_not_taken.inc();
-                serving.notices.tell_of_full_view(address, Instant::now());
-            }
+            introduce(&serving, &hello, &member, &connection);
             drop(place);
             tokio::select! {
-                () = serve_streams(&connection, &serving, member.role) => {}
+                () = serve_streams(&connection, &serving, member.role, window) => {}
                 () = expiry(member.validity, serving.identity.clock()) => {
                     refused("outlived_certificate".into());
                     connection.close(code(ResetCode::Refused), b"outlived_certificate");
@@ -140,6 +135,9 @@ async fn greet(connection: &Connection, serving: &Arc<Serving>) -> Result<Greete
     };
     // A node that gives certificates lets those in who have none: for that, and for nothing else.
     let member = Member::of_peer(connection).ok_or_else(|| refuse("no_certificate"))?;
+    if serving.identity.is_removed(&member) {
+        return Err(refuse(open::REMOVED));
+    }
     let (send, receive) = connection.accept_bi().await.map_err(|error| handshake_fault(&error))?;
     let limits = FrameLimits { max_body_bytes: 0, ..FrameLimits::default() };
     let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, limits));
@@ -172,11 +170,11 @@ async fn greet(connection: &Connection, serving: &Arc<Serving>) -> Result<Greete
         return Err(STARTING);
     }
     // With the welcome: its reader may begin at once.
-    serving.config.tuning.let_in(connection);
+    let window = Window::new(&serving.windows, connection, &serving.config.tuning);
     let told = offers(serving, member.role);
     let version = hello.max_version.min(VERSION);
     welcome(&mut outgoing, serving, version, told.clone()).await.map_err(|_| refuse("lost"))?;
-    Ok(Greeted { hello, member, told, _control: outgoing })
+    Ok(Greeted { hello, member, told, window, _control: outgoing })
 }
 
 async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8, body: Bytes) -> Result<(), WriteFault> {
@@ -197,27 +195,62 @@ async fn welcome(outgoing: &mut Outgoing, serving: &Serving, version: u8, body: 
     outgoing.write(&mut [head, body]).await
 }
 
-/// Where the peer listens that says this hello. It speaks for its own address only: who could name another's would make us dial it.
-fn introduced(hello: &Hello, connection: &Connection) -> Option<SocketAddr> {
-    let address: SocketAddr = hello.address.parse().ok()?;
-    let from = connection.remote_address().ip().to_canonical();
+/// Where a node is to be called that says in its hello that it listens.
+enum Introduced {
+    /// Nowhere: it does not say so, or what it says is another machine's.
+    Nowhere,
+    /// At the address from which it has connected, as the handshake has proven: nodes connect from the port on which they listen.
+    Here(SocketAddr),
+    /// It names another port than that. Nobody is sent packets because somebody else has named it.
+    Unproven,
+}
+
+fn introduced(hello: &Hello, connection: &Connection) -> Introduced {
+    let Ok(address) = hello.address.parse::<SocketAddr>() else { return Introduced::Nowhere };
+    let from = connection.remote_address();
+    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
     // Who listens on every address of its machine is reached by the one that it has come from.
-    (address.ip().is_unspecified() || address.ip() == from).then(|| SocketAddr::new(from, address.port()))
+    if !address.ip().is_unspecified() && address.ip() != from.ip() {
+        return Introduced::Nowhere;
+    }
+    if address.port() == from.port() { Introduced::Here(from) } else { Introduced::Unproven }
+}
+
+/// Has a node called that has come by, where that is wanted.
+fn introduce(serving: &Serving, hello: &Hello, member: &Member, connection: &Connection) {
+    let Some(view) = serving.view.get() else { return };
+    if !serving.config.calls_back || serving.is_ourselves(&hello.node, hello.generation) {
+        return;
+    }
+    let (peer, now) = (connection.remote_address(), Instant::now());
+    match introduced(hello, connection) {
+        Introduced::Here(address) if view.introduce(&member.name, address) => {}
+        Introduced::Here(_) => {
+            serving.metrics.peers_not_taken.inc();
+            serving.notices.tell_of_full_view(peer, now);
+        }
+        Introduced::Unproven => {
+            serving.metrics.peers_not_taken.inc();
+            serving.notices.tell_of_other_port(peer, &hello.address, now);
+        }
+        Introduced::Nowhere => {}
+    }
 }
 
 /// Answers streams until the connection is gone. It ends by the caller, by the endpoint, or by its silence.
-async fn serve_streams(connection: &Connection, serving: &Arc<Serving>, role: Role) {
+async fn serve_streams(connection: &Connection, serving: &Arc<Serving>, role: Role, window: Window) {
     if serving.is_draining() {
         serving.runtime.spawn(say_goaway(connection.clone(), "draining"));
     }
     // Of the connections, whose task this is.
     let home = Handle::current();
     // Cloned by each stream that is under way.
-    let open = Arc::new(());
+    let (open, window) = (Arc::new(()), Arc::new(window));
     while let Ok((send, receive)) = connection.accept_bi().await {
         serving.metrics.streams.inc();
-        let guard = StreamGuard::new(serving, role);
-        let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, serving.config.frames.clone()));
+        let guard = StreamGuard::new(serving, role, &window);
+        let incoming = Incoming::new(receive, serving.config.frames.clone()).counted_by(Arc::clone(&window));
+        let outgoing = Outgoing::new(send);
         let answering = exchange::answer_stream(guard, home.clone(), outgoing, incoming);
         let under_way = Arc::clone(&open);
         serving.runtime.spawn(async move {

@@ -37,7 +37,7 @@ pub(super) async fn answer_stream(guard: StreamGuard, home: Handle, outgoing: Ou
         serving: &serving,
         outgoing,
         incoming,
-        reception: Reception::new(&serving, guard.role, now),
+        reception: Reception::new(&serving, guard.role, Arc::clone(&guard.window), now),
         idle_since: now,
         running: FuturesUnordered::new(),
         aborts: Vec::new(),

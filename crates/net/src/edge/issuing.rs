@@ -37,8 +37,17 @@ impl Issuing {
 
 /// What was asked for.
 enum Wish {
-    Join { header: Join, exported: Box<[u8; EXPORTED_BYTES]> },
-    Renew { member: Option<Member> },
+    Join {
+        header: Join,
+        exported: Box<[u8; EXPORTED_BYTES]>,
+    },
+    Renew {
+        member: Option<Member>,
+    },
+    /// Which members were removed.
+    Removed {
+        member: Option<Member>,
+    },
 }
 
 /// Answers the one request of a connection.
@@ -59,6 +68,7 @@ pub(super) async fn answer(connection: Connection, serving: &Arc<Serving>, issui
             bound.map_err(|_| refuse("no_request"))?;
             Wish::Join { header, exported }
         }
+        FrameKind::Renew if head.body_bytes == 0 => Wish::Removed { member: Member::of_peer(&connection) },
         FrameKind::Renew => Wish::Renew { member: Member::of_peer(&connection) },
         _ => return Err(refuse("no_request").into()),
     };
@@ -74,9 +84,11 @@ pub(super) async fn answer(connection: Connection, serving: &Arc<Serving>, issui
     let Ok((outcome, wish)) = looked_into.await else { return Err(refuse("authority_failed").into()) };
     let (kind, body, refused) = match outcome {
         Ok(chain) => {
-            let counted =
-                if matches!(wish, Wish::Join { .. }) { &serving.metrics.joined } else { &serving.metrics.renewed };
-            counted.inc();
+            match wish {
+                Wish::Join { .. } => _ = serving.metrics.joined.inc(),
+                Wish::Renew { .. } => _ = serving.metrics.renewed.inc(),
+                Wish::Removed { .. } => {}
+            }
             (FrameKind::Certificate, Bytes::from(chain), None)
         }
         Err(denial) => (FrameKind::Fail, Bytes::new(), Some(denial)),
@@ -105,6 +117,7 @@ fn look_into(authority: &Authority, wish: &Wish, request: &[u8], now: SystemTime
             authority.admit(&Joining { cluster, token, name, proof, exported, request }, now)
         }
         Wish::Renew { member } => authority.renew(member.clone(), request, now),
+        Wish::Removed { member } => authority.tell_removed(member.as_ref(), now),
     }
 }
 

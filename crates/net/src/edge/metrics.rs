@@ -1,5 +1,7 @@
 //! What the edge counts of its own: who was let in, who was refused and why. Calls are counted by the node.
 
+use std::sync::Arc;
+
 use callboard_core::ErrorKind;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
@@ -11,6 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::fault::StreamRefusal;
 use crate::cluster::Asking;
+use crate::endpoint::Windows;
 use crate::identity::Identity;
 
 /// The counters of one edge.
@@ -47,7 +50,7 @@ struct Kind {
 }
 
 impl EdgeMetrics {
-    pub(super) fn new(identity: Identity) -> Self {
+    pub(super) fn new(identity: Identity, windows: Arc<Windows>) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("callboard_net"),
             open: Gauge::default(),
@@ -85,10 +88,11 @@ impl EdgeMetrics {
         registry.register("connections_retried", "Callers that were first asked to prove their address", retried);
         metrics.asking.register(registry);
         let not_taken = metrics.peers_not_taken.clone();
-        registry.register("peers_not_taken", "Nodes that came by and are not called, for want of a place", not_taken);
+        registry.register("peers_not_taken", "Nodes that came by and are not called", not_taken);
         registry.register("members_joined", "Certificates given for tokens", metrics.joined.clone());
         registry.register("members_renewed", "Certificates given in the place of others", metrics.renewed.clone());
         registry.register_collector(Box::new(OwnCertificate(metrics.identity.clone())));
+        registry.register_collector(Box::new(Unsent(windows)));
         metrics
     }
 
@@ -113,6 +117,18 @@ impl EdgeMetrics {
         // Writing into a text does not fail.
         let _ = encode_registry(&mut text, &self.registry);
         text
+    }
+}
+
+/// What is read off the windows when somebody looks.
+#[derive(Debug)]
+struct Unsent(Arc<Windows>);
+
+impl Collector for Unsent {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let given = ConstGauge::new(i64::try_from(self.0.given_bytes()).unwrap_or(i64::MAX));
+        let help = "What callers may send for bodies that are on their way, beyond the usual window of each connection";
+        given.encode(encoder.encode_descriptor("windows", help, Some(&Unit::Bytes), given.metric_type())?)
     }
 }
 

@@ -8,6 +8,7 @@
 //! when a stream is reset, its calls are cancelled.
 
 mod answer;
+mod arrivals;
 mod connection;
 mod exchange;
 mod fault;
@@ -37,15 +38,16 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use self::arrivals::Arrivals;
 use self::half_open::HalfOpen;
 use self::issuing::Issuing;
 use self::metrics::EdgeMetrics;
 use self::notices::Notices;
 use self::open::Open;
 use crate::client::{Greeting, too_large};
-use crate::cluster::{Asking, ClusterView};
-use crate::endpoint::{BindError, Transport, Tuning, code};
-use crate::identity::{Identity, Role};
+use crate::cluster::{Asking, ClusterView, OfferRules};
+use crate::endpoint::{BindError, Transport, Tuning, Window, Windows, code};
+use crate::identity::{Identity, Role, keep_removals};
 
 /// How long a caller may take to hear that it is to go elsewhere; one that is gone does not hold up the end.
 const GOAWAY_HEARD: Duration = Duration::from_secs(1);
@@ -77,6 +79,10 @@ pub struct NetConfig {
     /// then the stream is reset. Threat: bodies that stop half-way and hold permits. The call's own deadline applies as
     /// well.
     pub body_progress_timeout: Duration,
+    /// The longest time for a body, whatever its pace and whatever deadline its caller asks for. Default 60 s, as over
+    /// HTTP; then the stream is reset. Threat: bodies that come at the least rate and hold a permit for hours. Raise it
+    /// for large bodies over slow lines.
+    pub body_timeout: Duration,
     /// The same for the reading of an answer, while there are bytes to read. Default 30 s; then the stream is reset.
     /// Threat: answers that nobody reads. A stream whose reader gives no credit has nothing to write, and waits until
     /// its deadline.
@@ -92,6 +98,15 @@ pub struct NetConfig {
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
     /// Limits of decoding a body.
     pub decode: DecodeLimits,
+    /// Which members may offer which stages to this node. Default: any member any stage. Threat: a member that offers a
+    /// stage of another one and is given its inputs. What is not allowed is passed over, counted and logged.
+    pub offers: OfferRules,
+    /// Whether a node that connects to this one may run stages for it, too. Default: yes. It is called only at the address
+    /// from which it has connected, and shows its certificate there. Off: only the nodes of the view are called.
+    pub calls_back: bool,
+    /// How often a node of a cluster asks the authority's node which members were removed. Default 60 s: that long a removed
+    /// member may go on at a node that was not told before. A node that has the authority's directory looks every second.
+    pub removals_every: Duration,
     /// How QUIC is tuned.
     pub tuning: Tuning,
 }
@@ -105,12 +120,16 @@ impl Default for NetConfig {
             hello_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(10),
             body_progress_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
             write_progress_timeout: Duration::from_secs(30),
             min_bytes_per_second: 1024,
             frames: FrameLimits::default(),
             max_body_bytes: 64 << 20,
             max_body_bytes_by_route: BTreeMap::new(),
             decode: DecodeLimits::default(),
+            offers: OfferRules::default(),
+            calls_back: true,
+            removals_every: Duration::from_secs(60),
             tuning: Tuning::default(),
         }
     }
@@ -165,6 +184,10 @@ struct Serving {
     issuing: Option<Issuing>,
     /// Connections that have not said hello.
     half_open: HalfOpen,
+    /// Calls whose bodies are on their way.
+    arrivals: Arrivals,
+    /// What connections may send unread.
+    windows: Arc<Windows>,
     draining: AtomicBool,
     connections: Mutex<Vec<Open>>,
     /// Who is told of peers that come by.
@@ -196,15 +219,18 @@ impl Edge {
         let transport = Transport::serving(address, identity.clone(), &config.tuning, config.tuning.answering())?;
         let local = transport.endpoint().local_addr();
         let address = local.map_err(|source| BindError::Address { address, source })?;
+        let windows = Arc::new(Windows::new(&config.tuning));
         let serving = Arc::new(Serving {
             config,
             node: ArcSwapOption::empty(),
             runtime: Handle::current(),
             generation: begun_now(),
-            metrics: EdgeMetrics::new(identity.clone()),
+            metrics: EdgeMetrics::new(identity.clone(), Arc::clone(&windows)),
+            windows,
             identity,
             issuing,
             half_open: HalfOpen::default(),
+            arrivals: Arrivals::default(),
             draining: AtomicBool::new(false),
             connections: Mutex::default(),
             view: OnceLock::new(),
@@ -218,6 +244,9 @@ impl Edge {
         let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&serving));
         transport.runtime().spawn(accepting);
         transport.runtime().spawn(offers::tell_offers(Arc::downgrade(&serving)));
+        transport.runtime().spawn(open::cut_removed(Arc::downgrade(&serving)));
+        let (identity, every) = (serving.identity.clone(), serving.config.removals_every);
+        transport.runtime().spawn(keep_removals(identity, transport.endpoint().clone(), every));
         let transport = Arc::new(transport);
         let closes = Arc::new(Closes(Arc::clone(&transport)));
         Ok(Self { serving, transport, _closes: closes, address })
@@ -225,6 +254,9 @@ impl Edge {
 
     /// Serves the node's routes from now on.
     pub fn open(&self, node: LocalClient) {
+        let limits = node.limits();
+        self.serving.arrivals.of_node(&limits);
+        self.serving.windows.bound(limits.max_in_flight_bytes / 2);
         self.serving.node.store(Some(Arc::new(node)));
     }
 
@@ -380,17 +412,21 @@ struct StreamGuard {
     serving: Arc<Serving>,
     /// What its caller may do.
     role: Role,
+    /// Of its connection.
+    window: Arc<Window>,
 }
 
 impl StreamGuard {
-    fn new(serving: &Arc<Serving>, role: Role) -> Self {
+    fn new(serving: &Arc<Serving>, role: Role, window: &Arc<Window>) -> Self {
         serving.streams.fetch_add(1, Ordering::AcqRel);
-        Self { serving: Arc::clone(serving), role }
+        window.opened();
+        Self { serving: Arc::clone(serving), role, window: Arc::clone(window) }
     }
 }
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
+        self.window.ended();
         if self.serving.streams.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.serving.quiet.notify_waiters();
         }

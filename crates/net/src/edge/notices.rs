@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::open::STALE;
 use crate::cluster::MAX_PEERS;
 use crate::identity::Denial;
-use crate::refusal::{advice, with_sources};
+use crate::refusal::{advice, quoted, with_sources};
 
 /// Lines of one reason are so far apart.
 const APART: Duration = Duration::from_secs(1);
@@ -73,6 +73,14 @@ impl Notices {
     pub(super) fn tell_of_full_view(&self, peer: SocketAddr, now: Instant) {
         if let Some(more) = self.turn("view_full", now) {
             tracing::warn!(%peer, more, "a node came by that is not called: {MAX_PEERS} others are known, and no more are taken");
+        }
+    }
+
+    /// The same for a peer that says that it listens at another port than the one from which it has connected.
+    pub(super) fn tell_of_other_port(&self, peer: SocketAddr, address: &str, now: Instant) {
+        if let Some(more) = self.turn("other_port", now) {
+            let says = quoted(address);
+            tracing::warn!(%peer, says, more, "a node came by that is not called: name it to have it called (quic.join)");
         }
     }
 

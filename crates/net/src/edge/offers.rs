@@ -13,6 +13,7 @@ use quinn::Connection;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::Serving;
+use crate::client::{MAX_OFFERED_STAGES, MAX_OFFERS_BYTES};
 use crate::convert;
 use crate::identity::Role;
 use crate::stream::Outgoing;
@@ -35,11 +36,19 @@ impl Told {
 
     /// For whoever tells it `body` now: nobody, where it knows that, or is being told something.
     fn to_hear(&self, body: &Bytes) -> Option<OwnedMutexGuard<Bytes>> {
-        Arc::clone(&self.0).try_lock_owned().ok().filter(|told| **told != *body)
+        let mut told = Arc::clone(&self.0).try_lock_owned().ok()?;
+        // Looked at many times a second, and changed seldom: what is the same is one and the same from then on.
+        let is_one = told.as_ptr() == body.as_ptr() && told.len() == body.len();
+        if is_one || *told == *body {
+            told.clone_from(body);
+            return None;
+        }
+        Some(told)
     }
 }
 
-/// What the node offers now to a caller of this role, as an envelope.
+/// What the node offers now to a caller of this role, as an envelope. Callers take so much: stages come first, then routes of which there is
+/// something to say. Of a route that is left out callers assume what holds for most.
 pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
     let Some(node) = serving.node() else { return Bytes::new() };
     let routes = node.routes().into_iter().map(|route| Offer {
@@ -50,7 +59,7 @@ pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
         ..Offer::default()
     });
     let stages = if role == Role::Node { node.offered_stages() } else { Vec::new() };
-    let stages = stages.into_iter().map(|stage| Offer {
+    let stages = stages.into_iter().take(MAX_OFFERED_STAGES).map(|stage| Offer {
         name: stage.name,
         stage: true,
         revision: stage.revision,
@@ -58,17 +67,38 @@ pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
         idempotent: stage.contract.may_run_again(),
         timeout_millis: 0,
     });
-    let offers: Vec<Offer> = routes.chain(stages).collect();
-    Payload::new(offers).to_envelope().map(callboard_codec::Envelope::into_bytes).unwrap_or_default()
+    let (mut offers, plain): (Vec<Offer>, Vec<Offer>) =
+        stages.chain(routes).partition(|offer| offer.stage || offer.streams || offer.timeout_millis > 0);
+    offers.extend(plain);
+    within(offers, MAX_OFFERS_BYTES)
+}
+
+/// As many of them as fit, from the first on.
+fn within(mut offers: Vec<Offer>, most: usize) -> Bytes {
+    loop {
+        let body = Payload::new(offers.clone()).to_envelope().map(callboard_codec::Envelope::into_bytes);
+        let body = body.unwrap_or_default();
+        if body.len() <= most {
+            return body;
+        }
+        // Names differ in length: a little less than in proportion, until it fits.
+        offers.truncate(offers.len() * most / body.len() * 9 / 10);
+    }
 }
 
 /// Tells callers what is offered, whenever that is not what they know: looked at a few times a second, because stages come and go by many
 /// ways.
 pub(super) async fn tell_offers(serving: Weak<Serving>) {
+    let (mut of_nodes, mut of_clients) = (Bytes::new(), Bytes::new());
     loop {
         tokio::time::sleep(OFFERS_EVERY).await;
         let Some(serving) = serving.upgrade() else { return };
-        let (of_nodes, of_clients) = (offers(&serving, Role::Node), offers(&serving, Role::Client));
+        for (last, role) in [(&mut of_nodes, Role::Node), (&mut of_clients, Role::Client)] {
+            let now = offers(&serving, role);
+            if now != *last {
+                *last = now;
+            }
+        }
         for open in serving.connections.lock().iter() {
             let body = if open.role == Role::Node { &of_nodes } else { &of_clients };
             if let Some(told) = open.told.to_hear(body) {
@@ -98,6 +128,21 @@ struct Nothing {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_much_is_offered_as_callers_take() {
+        let offer = |n: usize| Offer { name: format!("/{}", "a".repeat(n % 200)), ..Offer::default() };
+        for count in [0, 10, 1_000, 10_000] {
+            let offers: Vec<Offer> = (0..count).map(offer).collect();
+            let body = within(offers.clone(), MAX_OFFERS_BYTES);
+            assert!(body.len() <= MAX_OFFERS_BYTES);
+            let limits = callboard_codec::DecodeLimits::default();
+            let value = callboard_codec::Value::decode(callboard_codec::Format::Envelope, &body, &limits).unwrap();
+            let told: Vec<Offer> = value.deserialize().unwrap();
+            assert_eq!(told, offers[..told.len()]);
+            assert!(told.len() == count || body.len() > MAX_OFFERS_BYTES / 2, "{} of {count}", told.len());
+        }
+    }
 
     #[test]
     fn a_peer_hears_what_it_does_not_know_from_one_task_at_a_time() {

@@ -6,6 +6,8 @@
 //! connections of its earlier process are gone, which takes the idle timeout at most. Who has no name, or says no generation, is not
 //! compared: clients, and all of the development identity.
 
+use std::sync::{Arc, Weak};
+
 use bytes::Bytes;
 use callboard_codec::wire::ResetCode;
 use quinn::{Connection, VarInt};
@@ -18,6 +20,9 @@ use crate::identity::{Member, Role};
 /// Clients leave this part of all connections to nodes: an eighth.
 const NODES_PART: usize = 8;
 
+/// It was removed from the cluster.
+pub(super) const REMOVED: &str = "removed_member";
+
 /// A younger node of the same name is there.
 pub(super) const STALE: &str = "stale_generation";
 
@@ -29,6 +34,8 @@ pub(super) struct Open {
     pub(super) told: Told,
     /// Whose it is; empty under the development identity.
     name: String,
+    /// Which of those that ever had the name.
+    id: String,
     pub(super) role: Role,
     /// Which incarnation of a node it is of; zero where that was not said.
     generation: u64,
@@ -41,6 +48,8 @@ pub(super) enum NotLetIn {
     Full,
     /// A younger node of its name is there.
     Stale,
+    /// It was removed from the cluster meanwhile.
+    Removed,
 }
 
 impl NotLetIn {
@@ -48,12 +57,13 @@ impl NotLetIn {
         match self {
             Self::Full => "too_many",
             Self::Stale => STALE,
+            Self::Removed => REMOVED,
         }
     }
 
     pub(super) fn code(self) -> ResetCode {
         match self {
-            Self::Full => ResetCode::Refused,
+            Self::Full | Self::Removed => ResetCode::Refused,
             Self::Stale => ResetCode::StaleGeneration,
         }
     }
@@ -63,7 +73,8 @@ impl Open {
     /// `told` is what it knows of what is offered.
     pub(super) fn new(connection: &Connection, member: &Member, generation: u64, told: Bytes) -> Self {
         let (name, role, generation) = (member.name.clone(), member.role, compared(member, generation));
-        Self { connection: connection.clone(), told: Told::new(told), name, role, generation }
+        let id = member.id.clone();
+        Self { connection: connection.clone(), told: Told::new(told), name, id, role, generation }
     }
 
     /// How it stands to another incarnation of a node; `None` where it is no other's.
@@ -116,6 +127,10 @@ impl<'a> OpenGuard<'a> {
         if open.iter().any(|open| is_younger(open, name, generation)) {
             return Err(NotLetIn::Stale);
         }
+        // Else it is among those that are cut when the list is read.
+        if serving.identity.removed().contains(&caller.id) {
+            return Err(NotLetIn::Removed);
+        }
         let outlived = open.extract_if(.., |open| open.than(name, generation).is_some_and(std::cmp::Ordering::is_lt));
         let outlived = outlived.map(|older| serving.close_outlived(&older)).count();
         if outlived > 0 {
@@ -140,6 +155,19 @@ impl<'a> OpenGuard<'a> {
         serving.metrics.accepted.inc();
         serving.metrics.open.inc();
         Ok(Self { serving, connection })
+    }
+}
+
+/// Cuts what is open of members that were removed, whenever the node hears of some.
+pub(super) async fn cut_removed(serving: Weak<Serving>) {
+    let Some(mut changes) = serving.upgrade().map(|serving| serving.identity.removals()) else { return };
+    while changes.changed().await.is_ok() {
+        let Some(serving) = serving.upgrade() else { return };
+        let removed = Arc::clone(&changes.borrow_and_update());
+        for open in serving.connections.lock().iter().filter(|open| removed.contains(&open.id)) {
+            serving.metrics.refuse(REMOVED);
+            open.connection.close(code(ResetCode::Refused), REMOVED.as_bytes());
+        }
     }
 }
 

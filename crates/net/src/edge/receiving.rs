@@ -1,7 +1,8 @@
 //! A call as it comes in: admitted by its head, before its body is read, and given out with the last byte of it.
 //!
 //! A stream receives one call at a time. The body of one that is refused is discarded as it comes, so that the calls behind it are heard. A
-//! body has to come along: at a pace, and within its call's own deadline. A small input is read on the spot, a large one elsewhere; until
+//! body has to come along: at a pace, within the time for any body, and within its call's own deadline. It holds what has come of it, and
+//! is refused in the middle when the node has no room for more. A small input is read on the spot, a large one elsewhere; until
 //! it is read, nothing of the call has been started. Dropping what is here gives back the permits of the call that is on its way.
 
 use std::pin::Pin;
@@ -9,18 +10,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead};
-use callboard_codec::{EnvelopeDecoder, Payload};
+use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
 use callboard_core::{
     Admission, CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, Route,
     StageAdmission, StageReply,
 };
 
 use super::answer::{Answer, answered};
+use super::arrivals::{Arrival, Earning, FIRST_BYTES};
 use super::pace::Pace;
 use super::streaming::{Opening, StreamingCall};
 use super::{NetConfig, Serving};
+use crate::contained::{self, Paying};
+use crate::convert;
+use crate::endpoint::{Ahead, Window};
 use crate::identity::Role;
-use crate::{contained, convert};
 
 /// Stages that one call may name.
 pub(crate) const MAX_STAGES: usize = 16;
@@ -33,9 +37,13 @@ pub(super) struct Reception<'a> {
     serving: &'a Arc<Serving>,
     /// What the caller may do.
     role: Role,
+    /// Of its connection.
+    window: Arc<Window>,
     receiving: Receiving,
     /// How the body comes along that is being received.
     pace: Pace,
+    /// When all of it has to be there.
+    ends: Instant,
 }
 
 /// What the bytes of a body are for.
@@ -55,6 +63,35 @@ struct Body {
     options: CallOptions,
     due: Deadline,
     decoder: EnvelopeDecoder,
+    /// What is read for it is charged here.
+    account: Arc<dyn Account>,
+    earning: Earning,
+    ahead: Ahead,
+    /// Its place among those that are on their way.
+    _arrival: Arrival,
+}
+
+impl Body {
+    /// Lets its caller send on.
+    fn look_ahead(&mut self, window: &Window) {
+        let wanted = self.ahead.wanted();
+        if wanted > 0 {
+            self.ahead.given(window.give(wanted));
+        }
+    }
+
+    /// Takes a piece, for which there has to be room.
+    fn push(&mut self, bytes: Bytes, window: &Window) -> Result<(), CallError> {
+        let more = self.earning.received(bytes.len() as u64);
+        if more > 0 {
+            self.target.grow(more)?;
+        }
+        if self.ahead.came(bytes.len() as u64) {
+            self.look_ahead(window);
+        }
+        let decoder = &mut self.decoder;
+        Ok(charged_to(&self.account, || decoder.push(bytes))?)
+    }
 }
 
 /// What became of a call with a piece of its body.
@@ -70,8 +107,8 @@ pub(super) enum Received {
 }
 
 impl<'a> Reception<'a> {
-    pub(super) fn new(serving: &'a Arc<Serving>, role: Role, now: Instant) -> Self {
-        Self { serving, role, receiving: Receiving::Nothing, pace: pace(&serving.config, now) }
+    pub(super) fn new(serving: &'a Arc<Serving>, role: Role, window: Arc<Window>, now: Instant) -> Self {
+        Self { serving, role, window, receiving: Receiving::Nothing, pace: pace(&serving.config, now), ends: now }
     }
 
     /// Whether no body is on its way.
@@ -88,8 +125,8 @@ impl<'a> Reception<'a> {
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.receiving {
             Receiving::Nothing => None,
-            Receiving::Body(body) => Some(body.due.instant().min(self.pace.end())),
-            Receiving::Discarded => Some(self.pace.end()),
+            Receiving::Body(body) => Some(body.due.instant().min(self.pace.end()).min(self.ends)),
+            Receiving::Discarded => Some(self.pace.end().min(self.ends)),
         }
     }
 
@@ -101,8 +138,11 @@ impl<'a> Reception<'a> {
     pub(super) fn begin(&mut self, now: Instant, head: &FrameHead, call: Call) -> Result<(), CallError> {
         let has_body = head.body_bytes > 0;
         self.pace = pace(&self.serving.config, now);
+        self.ends = now + self.serving.config.body_timeout;
         let error = match self.admit(now, head, call) {
-            Ok(body) if has_body => {
+            Ok(mut body) if has_body => {
+                self.window.called();
+                body.look_ahead(&self.window);
                 self.receiving = Receiving::Body(Box::new(body));
                 return Ok(());
             }
@@ -123,18 +163,23 @@ impl<'a> Reception<'a> {
         }
         let (config, bytes) = (&self.serving.config, head.body_bytes as u64);
         let options = convert::options(&call, now);
+        let earning = Earning::new(bytes);
+        if bytes > FIRST_BYTES {
+            // One for which there is no room is refused before it comes. What it holds is what has come.
+            node.held_bytes().grow(bytes)?;
+        }
         let (target, due) = match call.stages.as_slice() {
             [] => {
                 let route = route(&node, &call)?;
                 config.check_input(route.name(), bytes)?;
-                let admission = node.admit(&route, bytes)?;
+                let admission = node.admit(&route, earning.held())?;
                 let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
                 (Target::Route { admission, function: call.function }, due)
             }
             _ if self.role != Role::Node => return Err(self.not_a_node()),
             stages if stages.len() <= MAX_STAGES => {
                 let due = options.deadline().unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
-                (Target::Stages(node.admit_stages(stages, bytes)?), due)
+                (Target::Stages(node.admit_stages(stages, earning.held())?), due)
             }
             _ => {
                 let message = format!("the call names more than {MAX_STAGES} stages (max_stages)");
@@ -142,8 +187,10 @@ impl<'a> Reception<'a> {
             }
         };
         let options = self.traced(options, &call, &target, now);
-        let decoder = EnvelopeDecoder::new(&config.decode);
-        Ok(Body { entry: head.entry, credit: call.credit, target, node, options, due, decoder })
+        let (decoder, arrival) = (EnvelopeDecoder::new(&config.decode), self.serving.arrivals.begin()?);
+        let (entry, credit, ahead) = (head.entry, call.credit, Ahead::new(bytes, &config.tuning));
+        let account = target.account();
+        Ok(Body { entry, credit, target, node, options, due, decoder, account, earning, ahead, _arrival: arrival })
     }
 
     /// With a record, where the caller's trace is recorded and somebody takes part in it.
@@ -166,11 +213,11 @@ impl<'a> Reception<'a> {
     pub(super) fn receive(&mut self, now: Instant, bytes: Bytes, last: bool) -> Received {
         self.pace.moved(now, bytes.len());
         if let Receiving::Body(body) = &mut self.receiving
-            && let Err(error) = body.decoder.push(bytes)
+            && let Err(error) = body.push(bytes, &self.window)
         {
             let entry = body.entry;
             self.receiving = if last { Receiving::Nothing } else { Receiving::Discarded };
-            return Received::Refused(entry, error.into());
+            return Received::Refused(entry, error);
         }
         if !last {
             return Received::Nothing;
@@ -178,27 +225,25 @@ impl<'a> Reception<'a> {
         let Receiving::Body(body) = std::mem::replace(&mut self.receiving, Receiving::Nothing) else {
             return Received::Nothing;
         };
-        let Body { entry, credit, target, node, options, due, decoder } = *body;
-        match self.read(decoder, target.reading()) {
+        let Body { entry, credit, target, node, options, due, decoder, account, .. } = *body;
+        match self.read(decoder, target.reading(), Paying { account, due }) {
             Err(error) => Received::Refused(entry, error),
             Ok(input) if credit > 0 && target.streams() => {
-                Received::Stream(StreamingCall { entry, credit, opening: target.open(node, input, options), due })
+                let opening = target.open(Arc::clone(&node), input, options);
+                Received::Stream(StreamingCall { entry, credit, node, opening, due })
             }
-            Ok(input) => Received::Call(entry, target.run(entry, node, input, options)),
+            Ok(input) => Received::Call(entry, target.run(entry, (node, due), input, options)),
         }
     }
 
     /// Reads an input that is all there: on the spot, or elsewhere where it is large.
-    fn read(&self, decoder: EnvelopeDecoder, reading: Reading) -> Result<Input, CallError> {
-        let bytes = decoder.total_bytes().unwrap_or_default();
-        if bytes < contained::LARGE_BYTES {
-            return contained::contain(|| reading.read(decoder)).map(Input::Read);
+    fn read(&self, decoder: EnvelopeDecoder, reading: Reading, paying: Paying) -> Result<Input, CallError> {
+        if decoder.total_bytes().unwrap_or_default() < contained::LARGE_BYTES {
+            let read = || charged_to(&paying.account, || reading.read(decoder));
+            return contained::contain(read).map(Input::Read);
         }
         let serving = Arc::clone(self.serving);
-        Ok(Input::Elsewhere(Box::pin(async move {
-            let read = contained::run(bytes, move || reading.read(decoder)).await;
-            read.inspect_err(|error| serving.metrics.refuse_call(error.kind()))
-        })))
+        Ok(Input::Unread(Box::new(Unread { serving, decoder, reading, paying })))
     }
 
     /// Refuses the call whose deadline has passed before its body was there; the rest of it is discarded.
@@ -230,6 +275,22 @@ enum Target {
 }
 
 impl Target {
+    /// Takes the permits for so many bytes more of its input.
+    fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        match self {
+            Self::Route { admission, .. } => admission.grow(bytes),
+            Self::Stages(admission) => admission.grow(bytes),
+        }
+    }
+
+    /// The account of the call.
+    fn account(&self) -> Arc<dyn Account> {
+        match self {
+            Self::Route { admission, .. } => admission.account(),
+            Self::Stages(admission) => admission.account(),
+        }
+    }
+
     fn reading(&self) -> Reading {
         match self {
             Self::Route { admission, function: true } => Reading::Function(Arc::clone(admission.route())),
@@ -249,34 +310,43 @@ impl Target {
     /// Begins a call that answers with a stream.
     fn open(self, node: Arc<LocalClient>, input: Input, options: CallOptions) -> Opening {
         match self {
-            Self::Route { admission, .. } => {
-                Box::pin(async move { Ok(node.submit_streaming(admission, input.payload().await?, options)) })
-            }
-            Self::Stages(admission) => {
-                Box::pin(async move { Ok(node.submit_stages_streaming(admission, input.payload().await?, options)) })
-            }
+            Self::Route { admission, .. } => Box::pin(async move {
+                let (admission, payload) = input.payload(&node, admission).await?;
+                Ok(node.submit_streaming(admission, payload, options))
+            }),
+            Self::Stages(admission) => Box::pin(async move {
+                let (admission, payload) = input.payload(&node, admission).await?;
+                Ok(node.submit_stages_streaming(admission, payload, options))
+            }),
         }
     }
 
     /// Runs a call for its one outcome. In one place from the beginning: what a call needs to run is large to be moved.
-    fn run(self, entry: u16, node: Arc<LocalClient>, input: Input, options: CallOptions) -> Answering {
+    fn run(
+        self,
+        entry: u16,
+        (node, due): (Arc<LocalClient>, Deadline),
+        input: Input,
+        options: CallOptions,
+    ) -> Answering {
         match self {
             Self::Route { admission, .. } => Box::pin(async move {
-                let ran = match input.payload().await {
-                    Ok(payload) => node.submit(admission, payload, options).await,
+                let ran = match input.payload(&node, admission).await {
+                    Ok((admission, payload)) => node.submit(admission, payload, options).await,
                     Err(error) => Err(error),
                 };
                 // One route is all that was called.
-                Answer { entry, outcome: answered(ran.map(|reply| StageReply::new(reply, 0))).await, queued: 0 }
+                let outcome = answered(&node, due, ran.map(|reply| StageReply::new(reply, 0))).await;
+                Answer { entry, outcome, queued: 0 }
             }),
             Self::Stages(admission) => {
                 let queue = admission.queue();
                 Box::pin(async move {
-                    let ran = match input.payload().await {
-                        Ok(payload) => node.submit_stages(admission, payload, options).await,
+                    let ran = match input.payload(&node, admission).await {
+                        Ok((admission, payload)) => node.submit_stages(admission, payload, options).await,
                         Err(error) => Err(error),
                     };
-                    Answer { entry, outcome: answered(ran).await, queued: queue.len() }
+                    Answer { entry, outcome: answered(&node, due, ran).await, queued: queue.len() }
                 })
             }
         }
@@ -304,14 +374,27 @@ impl Reading {
 enum Input {
     Read(Payload),
     /// It is large.
-    Elsewhere(Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>),
+    Unread(Box<Unread>),
+}
+
+struct Unread {
+    serving: Arc<Serving>,
+    decoder: EnvelopeDecoder,
+    reading: Reading,
+    paying: Paying,
 }
 
 impl Input {
-    async fn payload(self) -> Result<Payload, CallError> {
+    /// The input, and the call's permits, which are held while it is read.
+    async fn payload<O: Send + 'static>(self, node: &LocalClient, owner: O) -> Result<(O, Payload), CallError> {
         match self {
-            Self::Read(payload) => Ok(payload),
-            Self::Elsewhere(reading) => reading.await,
+            Self::Read(payload) => Ok((owner, payload)),
+            Self::Unread(unread) => {
+                let Unread { serving, decoder, reading, paying } = *unread;
+                let bytes = decoder.total_bytes().unwrap_or_default();
+                let read = contained::run_for(node, (owner, bytes), paying, move || reading.read(decoder)).await;
+                read.inspect_err(|error| serving.metrics.refuse_call(error.kind()))
+            }
         }
     }
 }

@@ -6,16 +6,15 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use callboard_codec::Payload;
 use callboard_codec::wire::{Credit, FrameKind, FramePart, FrameRun};
-use callboard_core::{CallError, Deadline, ErrorKind, PayloadReplies};
+use callboard_codec::{Account, Payload};
+use callboard_core::{CallError, Deadline, ErrorKind, LocalClient, PayloadReplies};
 use futures_util::StreamExt;
 
 use super::Serving;
-use super::answer::{put_end, put_item, put_outcome, write};
+use super::answer::{encode, put_end, put_item, put_outcome, write};
 use super::exchange::load;
 use super::fault::{Fault, StreamRefusal};
-use crate::contained;
 use crate::endpoint::send_now;
 use crate::stream::{Incoming, Outgoing, ReadFault};
 
@@ -26,6 +25,7 @@ pub(super) type Opening = Pin<Box<dyn Future<Output = Result<PayloadReplies, Cal
 pub(super) struct StreamingCall {
     pub(super) entry: u16,
     pub(super) credit: u32,
+    pub(super) node: Arc<LocalClient>,
     pub(super) opening: Opening,
     /// When it ends, whoever waits for whom.
     pub(super) due: Deadline,
@@ -37,13 +37,16 @@ pub(super) async fn answer(
     outgoing: &mut Outgoing,
     incoming: &mut Incoming,
 ) -> Result<(), Fault> {
-    let StreamingCall { entry, mut credit, opening, due } = call;
+    let StreamingCall { entry, mut credit, node, opening, due } = call;
+    let writer = Writer { serving, node, entry, due };
     let mut replies = Replies::Opening(opening);
     let stopped = outgoing.stopped();
     tokio::pin!(stopped);
     let mut ended = false;
     loop {
         let mut frames = FrameRun::default();
+        // What holds the bytes of an output until it is written.
+        let mut held = None;
         let is_over = tokio::select! {
             biased;
             part = incoming.next_part(), if !ended => {
@@ -57,15 +60,16 @@ pub(super) async fn answer(
             _ = &mut stopped => return Err(Fault::Left),
             item = replies.next(), if credit > 0 => {
                 credit -= 1;
-                put(serving, &mut frames, entry, item).await
+                writer.put(&mut frames, item, &mut held).await
             }
             // Without credit nothing is asked of the call, so it cannot say that its time is up.
             () = tokio::time::sleep_until(due.instant()) => {
                 let error = CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the stream was read");
-                put(serving, &mut frames, entry, Some(Err(error))).await
+                writer.put(&mut frames, Some(Err(error)), &mut held).await
             }
         };
         write(&serving.config, outgoing, &mut frames.into_pieces()).await?;
+        drop(held);
         if is_over {
             outgoing.finish();
             return Ok(());
@@ -103,19 +107,40 @@ fn hear(entry: u16, part: Result<Option<FramePart>, ReadFault>) -> Result<Heard,
     }
 }
 
-/// Appends the frame of the next output, of the end, or of an error; says whether nothing comes behind it.
-async fn put(serving: &Serving, frames: &mut FrameRun, entry: u16, item: Option<Result<Payload, CallError>>) -> bool {
-    let put = match item {
-        None => {
-            put_end(frames, entry, load(serving));
-            return true;
-        }
-        Some(Ok(payload)) => contained::encode(payload).await.and_then(|envelope| put_item(frames, entry, &envelope)),
-        Some(Err(error)) => Err(error),
-    };
-    let Err(error) = put else { return false };
-    put_outcome(frames, entry, Err(error), load(serving));
-    true
+/// Writes the outputs of one call.
+struct Writer<'a> {
+    serving: &'a Serving,
+    node: Arc<LocalClient>,
+    entry: u16,
+    due: Deadline,
+}
+
+impl Writer<'_> {
+    /// Appends the frame of the next output, of the end, or of an error; says whether nothing comes behind it.
+    async fn put(
+        &self,
+        frames: &mut FrameRun,
+        item: Option<Result<Payload, CallError>>,
+        held: &mut Option<Arc<dyn Account>>,
+    ) -> bool {
+        let put = match item {
+            None => {
+                put_end(frames, self.entry, load(self.serving));
+                return true;
+            }
+            Some(Ok(payload)) => match encode(&self.node, self.due, payload).await {
+                Ok((envelope, account)) => {
+                    *held = Some(account);
+                    put_item(frames, self.entry, &envelope)
+                }
+                Err(error) => Err(error),
+            },
+            Some(Err(error)) => Err(error),
+        };
+        let Err(error) = put else { return false };
+        put_outcome(frames, self.entry, Err(error), load(self.serving));
+        true
+    }
 }
 
 /// The outputs, as soon as there are any.

@@ -5,8 +5,10 @@
 //! bounds what waits: a stream begins no call while as many are run or unwritten as a pack may have.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use callboard_codec::Account;
 use callboard_codec::wire::{FrameRun, Load};
 use callboard_core::Instant;
 
@@ -25,6 +27,8 @@ pub(super) struct Writing {
     handed: usize,
     /// How many outcomes the pieces are of.
     outcomes: usize,
+    /// What holds their bytes.
+    held: Vec<Arc<dyn Account>>,
     /// How the caller takes the pieces.
     pace: Pace,
 }
@@ -32,7 +36,7 @@ pub(super) struct Writing {
 impl Writing {
     pub(super) fn new(config: &NetConfig) -> Self {
         let (ready, pieces) = (VecDeque::new(), Vec::new());
-        Self { ready, pieces, handed: 0, outcomes: 0, pace: pace(config) }
+        Self { ready, pieces, handed: 0, outcomes: 0, held: Vec::new(), pace: pace(config) }
     }
 
     /// An answer that is to be written.
@@ -64,7 +68,7 @@ impl Writing {
             && let Some(Answer { entry, outcome, queued }) = self.ready.pop_front()
         {
             let load = Load { queued: u32::try_from(queued).unwrap_or(u32::MAX), ..load };
-            put_outcome(&mut frames, entry, outcome, load);
+            self.held.extend(put_outcome(&mut frames, entry, outcome, load));
             self.outcomes += 1;
         }
         self.pieces = frames.into_pieces();
@@ -83,6 +87,7 @@ impl Writing {
         self.handed += pieces;
         if self.handed == self.pieces.len() {
             self.pieces.clear();
+            self.held.clear();
             (self.handed, self.outcomes) = (0, 0);
         }
         Ok(())

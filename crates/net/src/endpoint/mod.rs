@@ -10,6 +10,7 @@ mod socket;
 mod thaw;
 mod thread;
 mod tuning;
+mod windows;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -24,6 +25,7 @@ use self::ids::ConnectionIds;
 pub(crate) use self::thread::LAST_PACKETS;
 use self::thread::OwnThread;
 pub use self::tuning::{Tuning, TuningError};
+pub(crate) use self::windows::{Ahead, Window, Windows};
 use crate::identity::{Identity, IdentityError, NODE_NAME, fresh_key, keep_renewed};
 
 /// Datagrams wait in it while the thread is busy; the system's default of 208 KiB is a few milliseconds of a large body.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::congestion::CubicConfig;
-use quinn::{Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+
+use super::windows::USUAL_WINDOW_BYTES;
 
 /// Settings of the QUIC transport. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +19,16 @@ pub struct Tuning {
     pub keep_alive: Duration,
     /// The most unread bytes of one stream. Default 8 MiB: 25 Gbit/s at 1.5 ms.
     pub stream_window_bytes: u32,
-    /// The same over all streams of an incoming connection. Default 32 MiB. Threat: memory; quinn's own default is no
-    /// limit. On outgoing connections only the streams have windows, so that a reader that pauses does not hold up the
-    /// others. Before its hello a connection has 128 KiB and one stream.
+    /// The same over all streams of an incoming connection, while bodies of its calls are on their way. Default 32 MiB.
+    /// Otherwise it has 1 MiB, and 128 KiB before its first call was admitted. On outgoing connections only the streams have windows,
+    /// so that a reader that pauses does not hold up the others.
     pub connection_window_bytes: u32,
-    /// The most open streams of a peer, each a call or a pack of up to 32. Default 256. Further calls wait at the
+    /// The most bytes that all incoming connections together may have unread beyond their 128 KiB. Default 128 MiB, and
+    /// never more than half of the node's `max_in_flight_bytes`. Threat: memory; quinn's own default is no limit. When it
+    /// is used up, bodies come at 128 KiB per round trip. Raise it for many large bodies over long lines.
+    pub windows_bytes: u64,
+    /// The most open streams of a peer, each a call or a pack of up to 32. Default 256. A connection begins with 16, and
+    /// with one before its hello; it has more when its calls are admitted and need them. Further calls wait at the
     /// caller, within their deadlines.
     pub max_streams: u32,
     /// The most connections before their hello. Default 1,024; further ones are refused. Threat: floods of first
@@ -42,6 +49,7 @@ impl Default for Tuning {
             keep_alive: Duration::from_millis(500),
             stream_window_bytes: 8 << 20,
             connection_window_bytes: 32 << 20,
+            windows_bytes: 128 << 20,
             max_streams: 256,
             max_half_open: 1024,
             max_half_open_per_address: 128,
@@ -61,9 +69,6 @@ pub(super) const LARGEST_PACKET_BYTES: u16 = 6_500;
 /// What may be on its way before anything is known of the way: ten packets, as RFC 9002 (7.2) has it. quinn's own first window is ten of its
 /// smallest, which are two of ours: the close of a young connection with something left to send would wait behind it, and never leave.
 const FIRST_WINDOW_BYTES: u64 = 10 * LARGEST_PACKET_BYTES as u64;
-
-/// What may be on its way unread from somebody who has not said who it is: the longest header there is, and a request for a certificate.
-const STRANGERS_WINDOW_BYTES: u32 = 128 << 10;
 
 /// Streams in one direction, for what a node tells those who have connected to it. They tell it nothing so.
 const ONE_WAY_STREAMS: u32 = 8;
@@ -117,14 +122,14 @@ impl Tuning {
         Arc::new(config)
     }
 
-    /// For connections that others open, until it is known [who they are](Self::let_in): one request on one stream. Whoever asks for a
-    /// certificate has shown none. Nobody reads what they would tell without being asked.
+    /// For connections that others open, until it is known who they are: one request on one stream. What they have from then on is their
+    /// [window](super::Window). Nobody reads what they would tell without being asked.
     pub(crate) fn answering(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
         config
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .max_concurrent_bidi_streams(VarInt::from_u32(1))
-            .receive_window(VarInt::from_u32(self.connection_window_bytes.min(STRANGERS_WINDOW_BYTES)));
+            .receive_window(VarInt::from_u32(self.connection_window_bytes.min(USUAL_WINDOW_BYTES)));
         Arc::new(config)
     }
 
@@ -134,12 +139,6 @@ impl Tuning {
         let mut config = self.transport();
         config.max_concurrent_uni_streams(VarInt::from_u32(0));
         Arc::new(config)
-    }
-
-    /// Gives a connection that others have opened all that is theirs. The stream of its hello stays open beside those for calls.
-    pub(crate) fn let_in(&self, connection: &Connection) {
-        connection.set_receive_window(VarInt::from_u32(self.connection_window_bytes));
-        connection.set_max_concurrent_bi_streams(VarInt::from_u32(self.max_streams + 1));
     }
 
     fn transport(&self) -> TransportConfig {

@@ -21,6 +21,7 @@ use super::certificate::{Member, Role, Validity, is_label};
 use super::error::IdentityError;
 use super::files::{check_private, make_directory, read, read_private};
 use super::register::{Entry, MAX_USES, Register, Token, is_over, role, seconds};
+use super::removed::Removed;
 use super::token::{EXPORTED_BYTES, JoinToken, is_proven};
 use super::{fingerprint, hex, pin, unusable};
 use crate::refusal::quoted;
@@ -36,7 +37,7 @@ const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// For how long certificates hold, and tokens may be used.
 const MIN_LIFE: Duration = Duration::from_secs(1);
-const MAX_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
+pub(super) const MAX_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// How long certificates hold of those who do not say.
 pub const DEFAULT_CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -54,7 +55,7 @@ pub struct TokenSpec {
     /// How long it may be used. Default an hour, at most 90 days.
     pub expires_in: Duration,
     /// How long the certificates hold that it gives, and those that are given in their place. Default a day, at most 90 days: a member
-    /// that was removed has as long to go.
+    /// that was removed has as long to go at nodes that do not hear of it.
     pub certificate_life: Duration,
 }
 
@@ -271,14 +272,30 @@ impl Authority {
         Ok(MemberList { members, damaged })
     }
 
-    /// Gives a member no further certificate: the one it has ends with its life, and the use of a token that it has had stays spent. Says
-    /// whether there was one of this name.
+    /// Gives a member no further certificate, and has the one that it has refused: by the node with this directory within a second, by
+    /// others when they next [ask](crate::NetConfig::removals_every). The use of a token that it has had stays spent. Says whether there was
+    /// one of this name. One whose entry cannot be read is not refused before its certificate is over.
     ///
     /// # Errors
     ///
     /// A list that cannot be written.
     pub fn remove(&self, name: &str) -> Result<bool, IdentityError> {
-        if is_label(name) { self.0.register.remove_member(name) } else { Ok(false) }
+        if is_label(name) { self.0.register.remove_member(name, SystemTime::now()) } else { Ok(false) }
+    }
+
+    /// Those who were removed and whose certificates still hold.
+    pub(crate) fn removed(&self, now: SystemTime) -> Result<Removed, IdentityError> {
+        self.0.register.removed(now)
+    }
+
+    /// The same, for a member that asks.
+    pub(crate) fn tell_removed(&self, member: Option<&Member>, now: SystemTime) -> Result<String, Denial> {
+        let member = member.ok_or(Denial::NoCertificate)?;
+        let removed = self.removed(now)?;
+        if removed.contains(&member.id) {
+            return Err(Denial::Removed(member.name.clone()));
+        }
+        Ok(removed.to_text())
     }
 
     /// Takes a token back, by its [id](JoinToken::id): nobody joins with it any more. Who has joined with it is a member all the same;
@@ -384,6 +401,7 @@ impl Authority {
             joined_with,
             joined: seconds(now),
             token: joining.token.to_owned(),
+            certificate_life: token.certificate_life,
         };
         match register.claim_name(name, &entry)? {
             true => Ok(entry.id),

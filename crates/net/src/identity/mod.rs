@@ -9,7 +9,8 @@
 //!  cluster.rs       a member's directory                           register.rs      its tokens, their uses, its members
 //!  renewal.rs       when a certificate is renewed, and by whom     token.rs         what a token is, and how it is proven
 //!  certificate.rs   what a certificate says                        verify.rs        an authority known by its digest only
-//!  clock.rs         by which time that is                          testing.rs      identities that nobody is given
+//!  clock.rs         by which time that is                          removed.rs      who is refused although it has one
+//!  testing.rs       identities that nobody is given
 //! ```
 
 mod authority;
@@ -20,6 +21,7 @@ mod development;
 mod error;
 mod files;
 mod register;
+mod removed;
 mod renewal;
 #[cfg(feature = "testing")]
 mod testing;
@@ -43,6 +45,7 @@ use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
 
 pub use self::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, MemberInfo, MemberList, TokenSpec};
 pub(crate) use self::authority::{Denial, Joining, cluster_of};
@@ -52,6 +55,7 @@ pub(crate) use self::clock::Clock;
 use self::cluster::Membership;
 pub(crate) use self::cluster::{keep_member, prepare, read_chain, request};
 pub use self::error::IdentityError;
+pub(crate) use self::removed::{MAX_LIST_BYTES, Removed, keep_removals};
 pub(crate) use self::renewal::keep_renewed;
 pub(crate) use self::token::{EXPORTED_BYTES, EXPORTER_LABEL};
 pub use self::token::{JoinToken, NotAToken};
@@ -78,6 +82,8 @@ struct Inner {
     secret: Vec<u8>,
     origin: Origin,
     clock: Clock,
+    /// Members that were removed, as far as is known.
+    removed: watch::Sender<Arc<Removed>>,
     /// Whoever renews it, one at a time.
     renewing: tokio::sync::Mutex<()>,
     renewed: AtomicU64,
@@ -135,7 +141,19 @@ impl Identity {
     ) -> Self {
         let (shown, renewing) = (ArcSwap::from_pointee(shown), tokio::sync::Mutex::default());
         let (renewed, renewals_failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self(Arc::new(Inner { cluster, shown, authorities, secret, origin, clock, renewing, renewed, renewals_failed }))
+        let removed = watch::Sender::default();
+        Self(Arc::new(Inner {
+            cluster,
+            shown,
+            authorities,
+            secret,
+            origin,
+            clock,
+            removed,
+            renewing,
+            renewed,
+            renewals_failed,
+        }))
     }
 
     /// The name of the cluster that it belongs to.

@@ -14,14 +14,19 @@ use callboard_codec::{DecodeLimits, Format, Payload, Value};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::authority::MAX_LIFE;
 use super::certificate::Role;
 use super::error::IdentityError;
 use super::files::{
     claim_private_file, failed, private_directory, read_private, remove_private_file, replace_private_file,
 };
+use super::removed::Removed;
 
 /// More uses than this are no join but a public service.
 pub(super) const MAX_USES: u32 = 1_000;
+
+/// A removed member is remembered for so much longer than its certificates hold.
+const REMOVED_FOR_LONGER: Duration = Duration::from_secs(3600);
 
 /// Who has a use whose member was removed: nobody, which is no key and no name.
 const NOBODY: &str = "removed";
@@ -55,6 +60,9 @@ pub(super) struct Entry {
     /// The id of the token with which it has joined.
     #[serde(default)]
     pub(super) token: String,
+    /// How long its certificates hold, in seconds; 0 where that was not written down.
+    #[serde(default, rename = "life")]
+    pub(super) certificate_life: u64,
 }
 
 /// Entries with their names, and what is wrong with those that cannot be read.
@@ -65,11 +73,14 @@ pub(super) type Read = (Vec<(String, Entry)>, Vec<IdentityError>);
 pub(super) struct Register {
     tokens: PathBuf,
     members: PathBuf,
+    /// One file for each member that was removed, by its id, until its last certificate is over.
+    removed: PathBuf,
 }
 
 impl Register {
     pub(super) fn new(directory: &Path) -> Self {
-        Self { tokens: directory.join("tokens"), members: directory.join("members") }
+        let [tokens, members, removed] = ["tokens", "members", "removed"].map(|name| directory.join(name));
+        Self { tokens, members, removed }
     }
 
     /// Keeps a new token, and forgets those that are over.
@@ -147,10 +158,16 @@ impl Register {
 
     /// Forgets a member, whatever is in its entry. The uses that it has had stay spent, and are nobody's: first, so that who is removed
     /// never is there without a name and with a use. `false`: there is none of that name.
-    pub(super) fn remove_member(&self, name: &str) -> Result<bool, IdentityError> {
+    pub(super) fn remove_member(&self, name: &str, now: SystemTime) -> Result<bool, IdentityError> {
         let path = self.members.join(name);
         if !path.exists() {
             return Ok(false);
+        }
+        // Before anything else: who is no member any more is refused. Nobody knows the id in an entry that cannot be read.
+        if let Ok(Some(entry)) = self.member(name)
+            && is_token_id(&entry.id)
+        {
+            self.add_removed(&entry, now)?;
         }
         for file in names(&self.tokens)?.iter().filter(|file| file.contains('.')) {
             let path = self.tokens.join(file);
@@ -160,6 +177,32 @@ impl Register {
             }
         }
         remove_private_file(&path).map_err(|source| failed(&path, source))
+    }
+
+    fn add_removed(&self, entry: &Entry, now: SystemTime) -> Result<(), IdentityError> {
+        private_directory(&self.removed).map_err(|source| failed(&self.removed, source))?;
+        let life = match entry.certificate_life {
+            0 => MAX_LIFE,
+            seconds => Duration::from_secs(seconds),
+        };
+        // One that is being given at this moment, by a clock that is a little ahead, is refused as well.
+        let until = seconds(now + life + REMOVED_FOR_LONGER);
+        replace_private_file(&self.removed.join(&entry.id), &until.to_string())
+    }
+
+    /// Those who were removed and whose certificates still hold. Others are forgotten.
+    pub(super) fn removed(&self, now: SystemTime) -> Result<Removed, IdentityError> {
+        let mut removed = Vec::new();
+        for id in names(&self.removed)? {
+            let path = self.removed.join(&id);
+            // One that cannot be read is of somebody who was removed all the same.
+            let until = read_private(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+            match until > seconds(now) {
+                true => removed.push((id, until)),
+                false => drop(remove_private_file(&path)),
+            }
+        }
+        Ok(Removed::new(removed))
     }
 
     /// Every member with its name, in the order of names, and what cannot be read in the place of one.
@@ -306,7 +349,26 @@ mod tests {
             joined_with: "key".to_owned(),
             joined: 0,
             token: ID.to_owned(),
+            certificate_life: 60,
         }
+    }
+
+    #[test]
+    fn who_is_removed_is_remembered_for_longer_than_its_certificates_hold() {
+        let register = register("remembered");
+        let now = UNIX_EPOCH + Duration::from_secs(1_000);
+        for (name, id, certificate_life) in [("left", ID, 60), ("right", "fedcba9876543210", 0)] {
+            let entry = Entry { id: id.to_owned(), certificate_life, ..entry() };
+            assert!(register.claim_name(name, &entry).unwrap());
+            assert!(!register.removed(now).unwrap().contains(id));
+            assert!(register.remove_member(name, now).unwrap());
+            assert!(register.removed(now).unwrap().contains(id));
+        }
+        let over = now + Duration::from_secs(60) + REMOVED_FOR_LONGER;
+        assert!(register.removed(over - Duration::from_secs(1)).unwrap().contains(ID));
+        let removed = register.removed(over).unwrap();
+        assert!(!removed.contains(ID) && removed.contains("fedcba9876543210"), "one of unknown life");
+        assert!(!register.removed.join(ID).exists());
     }
 
     #[test]
@@ -318,8 +380,8 @@ mod tests {
             assert!(register.claim_use(ID, &token, "key", name).unwrap());
             assert!(register.claim_name(name, &entry()).unwrap());
         }
-        assert!(register.remove_member("left").unwrap());
-        assert!(!register.remove_member("left").unwrap());
+        assert!(register.remove_member("left", UNIX_EPOCH).unwrap());
+        assert!(!register.remove_member("left", UNIX_EPOCH).unwrap());
         assert!(!register.claim_use(ID, &token, "key", "left").unwrap());
         assert!(register.claim_use(ID, &token, "key", "far-left").unwrap());
     }
@@ -335,7 +397,7 @@ mod tests {
         let [IdentityError::DamagedRecord { path, .. }] = &damaged[..] else { panic!("{damaged:?}") };
         assert_eq!(*path, register.members.join("left"));
         assert!(!damaged[0].to_string().contains("directory"), "{}", damaged[0]);
-        assert!(register.remove_member("left").unwrap());
+        assert!(register.remove_member("left", UNIX_EPOCH).unwrap());
         assert!(register.claim_name("left", &entry()).unwrap());
     }
 

@@ -142,7 +142,7 @@ impl Identity {
 }
 
 /// Does what needs a disk where nothing else waits for it.
-async fn with_files<T: Send + 'static>(
+pub(super) async fn with_files<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, IdentityError> + Send + 'static,
 ) -> Result<T, IdentityError> {
     let done = tokio::task::spawn_blocking(work).await;

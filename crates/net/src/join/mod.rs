@@ -20,8 +20,8 @@ pub use self::error::JoinError;
 use crate::client::{QuicUrl, port_refuses};
 use crate::endpoint::{MAX_REQUEST_BYTES, code};
 use crate::identity::{
-    EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, joining_config, keep_member, pin, prepare,
-    read_chain, request,
+    EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, MAX_LIST_BYTES, joining_config, keep_member, pin,
+    prepare, read_chain, request,
 };
 use crate::refusal::{explained, tls_word};
 use crate::stream::{Incoming, Outgoing};
@@ -110,6 +110,25 @@ pub(crate) async fn renew(
     issuers: &QuicUrl,
     request: &str,
 ) -> Result<String, JoinError> {
+    ask_issuers(endpoint, identity, issuers, request).await
+}
+
+/// Asks which members were removed: a renewal of nothing.
+pub(crate) async fn removed_members(
+    endpoint: &Endpoint,
+    identity: &Identity,
+    issuers: &QuicUrl,
+) -> Result<String, JoinError> {
+    ask_issuers(endpoint, identity, issuers, "").await
+}
+
+/// Asks one issuer after the other, with the certificate that there is.
+async fn ask_issuers(
+    endpoint: &Endpoint,
+    identity: &Identity,
+    issuers: &QuicUrl,
+    request: &str,
+) -> Result<String, JoinError> {
     let config = ClientConfig::new(Arc::new(identity.client_config(true)?));
     let mut fault = JoinError::Nowhere;
     for address in issuers.resolve(ANSWER_WITHIN).await? {
@@ -186,7 +205,7 @@ async fn ask<H: serde::Serialize>(
         None => JoinError::Lost { address, reason: reason.to_string() },
     };
     let (send, receive) = connection.open_bi().await.map_err(|error| lost(&error))?;
-    let limits = FrameLimits { max_body_bytes: MAX_REQUEST_BYTES, ..FrameLimits::default() };
+    let limits = FrameLimits { max_body_bytes: MAX_REQUEST_BYTES.max(MAX_LIST_BYTES), ..FrameLimits::default() };
     let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, limits));
     let head = frame_head(kind, 0, header, request.len()).map_err(|error| lost(&error))?;
     let body = Bytes::copy_from_slice(request.as_bytes());

@@ -1,17 +1,21 @@
 //! The reading half: frames out of a stream.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use callboard_codec::wire::{FrameHead, FrameLimits, FramePart, FrameReader, ResetCode, WireError};
 use quinn::{ReadError, RecvStream};
 
 use super::why;
-use crate::endpoint::code;
+use crate::endpoint::{Window, code};
 
 /// Frames as they arrive. Dropped before its end, it tells the other side that nobody reads any more.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     stream: RecvStream,
     reader: FrameReader,
+    /// What is told how much was read.
+    window: Option<Arc<Window>>,
     /// What the other side is told.
     on_drop: ResetCode,
     ended: bool,
@@ -36,7 +40,13 @@ pub(crate) enum ReadFault {
 
 impl Incoming {
     pub(crate) fn new(stream: RecvStream, limits: FrameLimits) -> Self {
-        Self { stream, reader: FrameReader::new(limits), on_drop: ResetCode::Cancelled, ended: false }
+        Self { stream, reader: FrameReader::new(limits), window: None, on_drop: ResetCode::Cancelled, ended: false }
+    }
+
+    /// The same, of which each byte that is read is told to the window of its connection.
+    pub(crate) fn counted_by(mut self, window: Arc<Window>) -> Self {
+        self.window = Some(window);
+        self
     }
 
     /// The next piece, or `None` at the end of the stream between two frames.
@@ -57,7 +67,12 @@ impl Incoming {
                 }
             }
             match self.stream.read_chunk(usize::MAX, true).await {
-                Ok(Some(chunk)) => self.reader.push(chunk.bytes),
+                Ok(Some(chunk)) => {
+                    if let Some(window) = &self.window {
+                        window.read(chunk.bytes.len());
+                    }
+                    self.reader.push(chunk.bytes);
+                }
                 Ok(None) => {
                     self.ended = true;
                     return self.reader.finish().map(|()| None).map_err(|_| ReadFault::Ended);

@@ -153,6 +153,21 @@ impl RawPeer {
         stuff(&self.connection).await
     }
 
+    /// Opens as many streams as it is let and writes on them as much as it is let, until nothing is taken for this long:
+    /// on how many streams, and how many bytes.
+    pub async fn fill(&self, silence: Duration) -> (usize, usize) {
+        let (mut streams, mut bytes) = (Vec::new(), 0);
+        while let Ok(Ok(stream)) = tokio::time::timeout(silence, self.connection.open_bi()).await {
+            streams.push(stream);
+        }
+        for (send, _) in &mut streams {
+            while let Ok(Ok(taken)) = tokio::time::timeout(silence, send.write(&[0; 1 << 12])).await {
+                bytes += taken;
+            }
+        }
+        (streams.len(), bytes)
+    }
+
     /// Waits until the node ends the connection.
     pub async fn closed(&self) -> (Option<ResetCode>, String) {
         closed(&self.connection.closed().await)
@@ -227,6 +242,27 @@ impl RawStream {
     /// When the stream is closed.
     pub async fn write(&mut self, mut pieces: Vec<Bytes>) {
         self.0.0.write(&mut pieces).await.expect("the stream is open");
+    }
+
+    /// Writes this again and again, with pauses, until the stream is stopped; says how often.
+    pub async fn trickle(&mut self, piece: Bytes, pause: Duration) -> usize {
+        let mut written = 0;
+        while self.0.0.write(&mut [piece.clone()]).await.is_ok() {
+            written += 1;
+            tokio::time::sleep(pause).await;
+        }
+        written
+    }
+
+    /// Writes zeros until nothing is taken for this long; says how many.
+    pub async fn fill(&mut self, silence: Duration) -> usize {
+        let mut written = 0;
+        let mut pieces = [Bytes::from_static(&[0; 1 << 12])];
+        while let Ok(Ok((bytes, _))) = tokio::time::timeout(silence, self.0.0.write_some(&mut pieces)).await {
+            written += bytes;
+            pieces = [Bytes::from_static(&[0; 1 << 12])];
+        }
+        written
     }
 
     /// The next frame's head. Its body stays where it is.

@@ -169,9 +169,9 @@ async fn a_dropped_call_is_cancelled_where_it_runs() {
     }
     // Nobody opens the gate: they end because they were given up.
     served.comes_to_rest().await;
-    let metrics = served.node.client().metrics();
     let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",why=\"cancelled\"} 8";
-    assert!(metrics.contains(line), "{metrics}");
+    // By their worker, a moment after the calls are over.
+    until(|| served.node.client().metrics().contains(line)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

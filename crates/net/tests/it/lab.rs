@@ -112,3 +112,10 @@ pub(crate) fn total(edge: &Edge, name: &str) -> u64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
     line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()
 }
+
+/// A gauge of an edge.
+pub(crate) fn gauge(edge: &Edge, name: &str) -> usize {
+    let (metrics, start) = (edge.metrics(), format!("callboard_net_{name} "));
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
+    line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()
+}

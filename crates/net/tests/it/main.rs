@@ -4,6 +4,7 @@
 
 mod calls;
 mod common;
+mod earned;
 mod hostile;
 mod identity;
 mod incarnations;
@@ -15,6 +16,7 @@ mod limits;
 mod members;
 mod names;
 mod packs;
+mod peers;
 mod processes;
 mod promises;
 mod refusals;
@@ -26,3 +28,4 @@ mod stages;
 mod streams;
 mod traces;
 mod transcripts;
+mod windows;

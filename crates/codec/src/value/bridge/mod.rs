@@ -9,7 +9,9 @@ mod ser;
 use ::serde::Serialize;
 use ::serde::de::DeserializeOwned;
 
+use crate::MAX_DEPTH;
 use crate::error::{DecodeError, EncodeError};
+use crate::metered::{Metered, refusal};
 use crate::value::Value;
 
 impl Value {
@@ -39,6 +41,8 @@ impl Value {
     /// A [`Mismatch`](crate::DecodeErrorKind::Mismatch) that names the field: missing, of another type, or refused by the
     /// type's own `Deserialize`.
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
-        T::deserialize(de::ValueDeserializer::new(self))
+        let read = T::deserialize(Metered::new(de::ValueDeserializer::new(self), MAX_DEPTH));
+        // Also where it was read: an untagged enum goes on with its next variant after a refusal.
+        refusal(MAX_DEPTH).map_or(read, Err)
     }
 }

@@ -4,6 +4,7 @@ use ::serde::Serialize;
 use ::serde::ser::{self, Serializer};
 use bytes::Bytes;
 
+use crate::account::charge;
 use crate::error::EncodeError;
 use crate::msgpack::ext;
 use crate::value::{Map, Value, exact, handover};
@@ -35,12 +36,16 @@ impl ValueSerializer {
         tag: Option<&'static str>,
         finish: fn(Vec<Value>) -> Value,
     ) -> Result<Items, EncodeError> {
-        let items = Vec::with_capacity(len.unwrap_or(0));
+        let len = len.unwrap_or(0);
+        charge(len.saturating_mul(size_of::<Value>()))?;
+        let items = Vec::with_capacity(len);
         Ok(Items { items, inner: self.deeper()?, tag, finish })
     }
 
     fn map(self, len: Option<usize>, tag: Option<&'static str>) -> Result<Entries, EncodeError> {
-        let map = Map::with_capacity(len.unwrap_or(0));
+        let len = len.unwrap_or(0);
+        charge(len.saturating_mul(size_of::<(String, Value)>()))?;
+        let map = Map::with_capacity(len);
         Ok(Entries { map, key: None, inner: self.deeper()?, tag })
     }
 }
@@ -127,10 +132,12 @@ impl Serializer for ValueSerializer {
     }
 
     fn serialize_str(self, value: &str) -> Result<Value, EncodeError> {
+        charge(value.len())?;
         Ok(value.into())
     }
 
     fn serialize_bytes(self, value: &[u8]) -> Result<Value, EncodeError> {
+        charge(value.len())?;
         Ok(Bytes::copy_from_slice(value).into())
     }
 

@@ -32,7 +32,7 @@ use crate::deadline::MAX_TIMEOUT;
 use crate::error::CallError;
 use crate::failure::Failure;
 
-pub use prepare::{AsIs, Prepare, Preprocess};
+pub use prepare::{AsIs, Prepare, Preprocess, Ready};
 
 impl LocalClient {
     /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.

@@ -171,8 +171,8 @@ where
         let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
         let priority = self.options.priority().unwrap_or_else(|| admission.route().default_priority());
         let mut flight = Flight::patient(deadline, priority).of_session(self.options.session());
-        flight.beyond = admission.beyond();
         flight.recorder = self.options.recorder().cloned();
+        flight.permit = Some(admission.permit());
         let flight = Arc::new(flight);
         let driver = self.driver.get_or_insert_with(|| Driver::spawn(self.client.runtime()));
         driver.begin(AdmittedCall::new(admission, Arc::clone(&flight)), payload);

@@ -44,6 +44,22 @@ impl<X: Data> Prepare<X> for AsIs {
     }
 }
 
+/// The input of a call that is made already, or why there is none: what an edge pulls off a connection.
+#[derive(Clone, Debug)]
+pub struct Ready(pub Result<Payload, Failure>);
+
+impl Prepare<Ready> for AsIs {
+    type Kept = Ready;
+
+    fn prepare(&mut self, input: Ready, keep: bool) -> (Option<Ready>, Result<Payload, Failure>) {
+        (keep.then(|| input.clone()), input.0)
+    }
+
+    fn give_back(kept: Ready) -> Ready {
+        kept
+    }
+}
+
 /// A function makes the input of each call; see [`CallStream::preprocess`](super::CallStream::preprocess).
 #[derive(Clone, Copy)]
 pub struct Preprocess<F>(pub(super) F);

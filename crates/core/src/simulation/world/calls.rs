@@ -106,6 +106,7 @@ impl World {
         }
         if let Some(line) = self.calls[call].line.take() {
             self.ledger.close(line);
+            self.ledger.remove(line);
         }
         self.counts.outcomes[outcome as usize] += 1;
     }

@@ -8,10 +8,12 @@ use std::collections::VecDeque;
 use std::io::Write as _;
 
 use axum::http::header::HeaderValue;
+use bytes::Bytes;
 use callboard_codec::{EncodeError, Format, MediaType, Payload};
 
 use super::heartbeat::HEARTBEAT;
 use super::unsent::Unsent;
+use crate::convert::Expense;
 use crate::error::ApiError;
 use crate::respond::frame::{Frame, Kind};
 
@@ -62,6 +64,38 @@ impl StreamForm {
 /// Frames, each with an envelope.
 pub(crate) const ENVELOPE_STREAM: &str = "application/vnd.callboard.envelope-stream";
 
+/// One outcome that is encoded and not written.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// On one line.
+    Json(Bytes),
+    Frame(Frame),
+}
+
+impl Item {
+    pub(super) fn of(payload: &Payload, form: StreamForm) -> Result<Self, EncodeError> {
+        if form == StreamForm::Envelopes {
+            return Frame::of(Kind::Value, payload.to_envelope()?).map(Self::Frame);
+        }
+        let json = payload.encode(Format::Json)?;
+        Ok(Self::Json(match one_line(&json) {
+            Cow::Borrowed(_) => json,
+            Cow::Owned(line) => line.into(),
+        }))
+    }
+
+    /// The same outcome, whose memory is paid for until it is sent.
+    pub(super) fn held(self, expense: &Expense<'_>) -> Result<Self, ApiError> {
+        Ok(match self {
+            Self::Json(json) => Self::Json(expense.held(json)),
+            Self::Frame(frame) => {
+                expense.charge(frame.shared_bytes())?;
+                Self::Frame(frame.held(expense))
+            }
+        })
+    }
+}
+
 /// Writes one stream.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -80,26 +114,17 @@ impl Writer {
     }
 
     /// One outcome.
-    pub(super) fn item(&mut self, payload: Payload, out: &mut Unsent) -> Result<(), EncodeError> {
-        match self.form {
-            StreamForm::Events | StreamForm::Lines => self.json(&payload.encode(Format::Json)?, out),
-            StreamForm::Envelopes => {
-                write(Frame::of(Kind::Value, payload.to_envelope()?)?, out);
-                self.items += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// One outcome that is written as JSON already.
-    pub(super) fn json(&mut self, json: &[u8], out: &mut Unsent) {
-        let json = one_line(json);
-        match self.form {
-            StreamForm::Events => {
+    pub(super) fn item(&mut self, item: Item, out: &mut Unsent) {
+        match item {
+            Item::Json(json) if self.form == StreamForm::Events => {
                 let id = self.items;
-                event(format_args!("id: {id}\n"), &json, out.last());
+                event(format_args!("id: {id}\n"), json, out);
             }
-            StreamForm::Lines | StreamForm::Envelopes => line(&[&json], out.last()),
+            Item::Json(json) => {
+                out.push(json);
+                out.last().push(b'\n');
+            }
+            Item::Frame(frame) => write(frame, out),
         }
         self.items += 1;
     }
@@ -108,8 +133,10 @@ impl Writer {
     pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut Unsent) {
         let problem = || error.to_problem(request_id);
         match self.form {
-            StreamForm::Events => event(format_args!("event: error\n"), &problem(), out.last()),
-            StreamForm::Lines => line(&[b"{\"error\":", &problem(), b"}"], out.last()),
+            StreamForm::Events => event(format_args!("event: error\n"), problem().into(), out),
+            StreamForm::Lines => [&b"{\"error\":"[..], &problem(), b"}\n"].iter().for_each(|part| {
+                out.last().extend_from_slice(part);
+            }),
             StreamForm::Envelopes => write(Frame::of_problem(error, request_id), out),
         }
     }
@@ -117,7 +144,7 @@ impl Writer {
     /// Where the time went, in the one form that has a place for it beside the items.
     pub(super) fn timeline(&self, json: &str, out: &mut Unsent) {
         if self.form == StreamForm::Events {
-            event(format_args!("event: timeline\n"), json.as_bytes(), out.last());
+            event(format_args!("event: timeline\n"), Bytes::copy_from_slice(json.as_bytes()), out);
         }
     }
 
@@ -126,7 +153,7 @@ impl Writer {
         match self.form {
             StreamForm::Events => {
                 let items = format!("{{\"items\":{}}}", self.items);
-                event(format_args!("event: end\n"), items.as_bytes(), out.last());
+                event(format_args!("event: end\n"), items.into(), out);
             }
             // The end of the body says it: one that is cut has none.
             StreamForm::Lines => {}
@@ -156,15 +183,10 @@ pub(crate) fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// One event, of JSON that is [one line](one_line) of data.
-fn event(head: std::fmt::Arguments<'_>, json: &[u8], out: &mut Vec<u8>) {
+fn event(head: std::fmt::Arguments<'_>, json: Bytes, out: &mut Unsent) {
     // Writing into memory does not fail.
-    let _ = out.write_fmt(head);
-    out.extend_from_slice(b"data: ");
-    out.extend_from_slice(json);
-    out.extend_from_slice(b"\n\n");
-}
-
-fn line(parts: &[&[u8]], out: &mut Vec<u8>) {
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-    out.push(b'\n');
+    let _ = out.last().write_fmt(head);
+    out.last().extend_from_slice(b"data: ");
+    out.push(json);
+    out.last().extend_from_slice(b"\n\n");
 }

@@ -22,19 +22,19 @@ use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::{Format, Payload};
-use callboard_core::{CallError, PayloadReplies, Recorder};
+use callboard_codec::Payload;
+use callboard_core::{CallError, Deadline, LocalClient, PayloadReplies, Recorder};
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 
 pub(crate) use self::form::{STREAM_FORMS, StreamForm, one_line};
 pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
 
-use self::form::Writer;
+use self::form::{Item, Writer};
 use self::unsent::Unsent;
-use crate::catch_panic::{caught, caught_within};
+use crate::catch_panic::caught_within;
 use crate::coding::{Coding, Packer};
-use crate::convert::{self, LARGE_BYTES};
+use crate::convert::{Expense, LARGE_BYTES};
 use crate::error::ApiError;
 use crate::explain;
 use crate::request_id::RequestId;
@@ -44,6 +44,10 @@ use crate::spans::RequestSpan;
 #[derive(Debug)]
 pub(crate) struct Streamed {
     pub(crate) form: StreamForm,
+    /// Has the memory for what is written.
+    pub(crate) client: LocalClient,
+    /// When the whole stream is late.
+    pub(crate) deadline: Deadline,
     pub(crate) id: RequestId,
     /// Its span goes on until the stream ends.
     pub(crate) span: Option<Arc<RequestSpan>>,
@@ -67,6 +71,8 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
     let coding = streamed.coding.filter(|_| packer.is_some());
     let mut talk = Talk {
         replies,
+        client: streamed.client,
+        deadline: streamed.deadline,
         writer: Writer::new(form),
         held: None,
         unsent: Unsent::default(),
@@ -102,6 +108,8 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 /// One stream on its way to its reader.
 struct Talk {
     replies: PayloadReplies,
+    client: LocalClient,
+    deadline: Deadline,
     writer: Writer,
     /// A large item that was ready: it is written when what was before it has left.
     held: Option<Payload>,
@@ -210,16 +218,15 @@ impl Talk {
         self.over();
     }
 
-    /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'.
+    /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'. What is
+    /// written is charged to an account of its own, until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
-        let is_long = self.is_long(&payload);
-        let (writer, unsent) = (&mut self.writer, &mut self.unsent);
-        if !is_long {
-            return caught(&self.panics, || writer.item(payload, unsent).map_err(ApiError::unencodable));
-        }
-        let encoding = Box::pin(convert::encode(payload, Format::Json));
-        let encoded = caught_within(&self.panics, encoding).await?;
-        writer.json(&encoded.map_err(ApiError::unencodable)?, unsent);
+        let expense = Expense::own(&self.client, self.client.account(), self.deadline);
+        let (bytes, form) = (payload.size_hint(), self.writer.form());
+        let bytes = if form.is_json() { bytes } else { 0 };
+        let encoding = Box::pin(expense.run((), bytes, move || Item::of(&payload, form)));
+        let ((), item) = caught_within(&self.panics, encoding).await?;
+        self.writer.item(item.map_err(ApiError::unencodable)?.held(&expense)?, &mut self.unsent);
         Ok(())
     }
 

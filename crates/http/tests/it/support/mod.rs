@@ -1,6 +1,7 @@
 //! A server on a free port and a client that says exactly the bytes it is told to.
 
 pub(crate) mod app;
+pub(crate) mod frames;
 pub(crate) mod raw;
 
 use std::net::SocketAddr;

@@ -1,0 +1,268 @@
+//! Charges what a decoder or encoder allocates to the call it works for, before it is allocated.
+//!
+//! An edge opens a scope with [`charged_to`]; everything this crate does on that thread inside the scope is paid for by the scope's
+//! [`Account`]: trees, texts, unpacked parts, cells, copies, and the bytes of an answer. serde hands no context from a format to a
+//! type, so the scope belongs to the thread and not to a parameter.
+//!
+//! * **Full:** the account refuses, and the decoder or encoder ends with an error that names the limit. What was charged stays charged
+//!   until the owner of the account gives it back, which it does when the call ends.
+//! * **Late, cancelled:** the account is asked at least once for each [`STEP_BYTES`] that are allocated. It answers
+//!   [`ChargeError::Stopped`] when the result is not wanted any more, and the work ends there.
+//! * **No scope:** nothing is charged. In-process callers pay for their own memory.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use crate::error::ExceededLimit;
+
+/// Pays for what one call makes this process hold. Implemented by the owner of the memory budget.
+pub trait Account: Send + Sync {
+    /// Takes `bytes` out of the budget, before they are allocated.
+    ///
+    /// # Errors
+    ///
+    /// When they do not fit, or when the work is to stop. A refused charge changes nothing.
+    fn charge(&self, bytes: usize) -> Result<(), ChargeError>;
+
+    /// Gives `bytes` back that were charged and freed, or never used: at most what is charged.
+    fn refund(&self, bytes: usize);
+}
+
+/// Why an account does not pay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChargeError {
+    /// The bytes would never fit, however idle the process is. Remedy: send less, or raise the limit.
+    #[error("more memory than {} = {}", .0.name, .0.max)]
+    TooLarge(ExceededLimit),
+    /// The bytes do not fit now, because other calls hold the budget. Remedy: try again later.
+    #[error("no memory left of {} = {}", .0.name, .0.max)]
+    Exhausted(ExceededLimit),
+    /// The result is not wanted any more: its caller left, or its deadline passed.
+    #[error("the call has ended")]
+    Stopped,
+}
+
+impl ChargeError {
+    /// A refusal because `name`, set to `max`, is too small for the call by itself.
+    #[must_use]
+    pub const fn too_large(name: &'static str, max: usize) -> Self {
+        Self::TooLarge(ExceededLimit { name, max })
+    }
+
+    /// A refusal because other calls hold what `name`, set to `max`, allows.
+    #[must_use]
+    pub const fn exhausted(name: &'static str, max: usize) -> Self {
+        Self::Exhausted(ExceededLimit { name, max })
+    }
+}
+
+/// The account is asked in steps of this size, so that most charges are a subtraction.
+pub const STEP_BYTES: usize = 64 * 1024;
+
+/// Each scope may use this much without asking, so that a small call never asks at all. Part of the constant that a node takes for each
+/// call beside its budget.
+const FREE_BYTES: usize = 2048;
+
+/// Outside of a scope there is always enough.
+const UNLIMITED: usize = usize::MAX / 2;
+
+thread_local! {
+    /// What may be allocated before the account is asked again.
+    static GRANTED: Cell<usize> = const { Cell::new(UNLIMITED) };
+    static ACCOUNT: RefCell<Option<Arc<dyn Account>>> = const { RefCell::new(None) };
+    static FAULT: Cell<Option<ChargeError>> = const { Cell::new(None) };
+}
+
+/// Runs `work`; what this crate allocates in it on this thread is charged to `account`. Scopes may be nested: the innermost pays.
+pub fn charged_to<T>(account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> T {
+    let _scope = Scope::open(Arc::clone(account));
+    work()
+}
+
+/// Restores the scope around it when dropped, also by a panic.
+struct Scope {
+    granted: usize,
+    account: Option<Arc<dyn Account>>,
+}
+
+impl Scope {
+    fn open(account: Arc<dyn Account>) -> Self {
+        FAULT.set(None);
+        Self { granted: GRANTED.replace(FREE_BYTES), account: ACCOUNT.replace(Some(account)) }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let unused = GRANTED.replace(self.granted).saturating_sub(FREE_BYTES);
+        let account = ACCOUNT.replace(self.account.take());
+        if let Some(account) = account.filter(|_| unused > 0) {
+            account.refund(unused);
+        }
+    }
+}
+
+/// Charges `bytes` to the scope's account. Called before they are allocated.
+pub(crate) fn charge(bytes: usize) -> Result<(), ChargeError> {
+    match GRANTED.get().checked_sub(bytes) {
+        Some(left) => {
+            GRANTED.set(left);
+            Ok(())
+        }
+        None => charge_more(bytes),
+    }
+}
+
+#[cold]
+fn charge_more(bytes: usize) -> Result<(), ChargeError> {
+    let account = ACCOUNT.with_borrow(Clone::clone);
+    let Some(account) = account else { return Ok(()) };
+    let granted = GRANTED.get();
+    let missing = bytes - granted;
+    // A whole step where there is room for it, else just what is missing.
+    let step = missing.max(STEP_BYTES);
+    let taken = match account.charge(step) {
+        Err(ChargeError::TooLarge(_) | ChargeError::Exhausted(_)) if missing < step => {
+            account.charge(missing).map(|()| missing)
+        }
+        taken => taken.map(|()| step),
+    };
+    match taken {
+        Ok(taken) => {
+            GRANTED.set(granted + taken - bytes);
+            Ok(())
+        }
+        Err(error) => {
+            FAULT.set(Some(error));
+            Err(error)
+        }
+    }
+}
+
+/// Makes `bytes` that were charged in this scope and freed available to it again.
+pub(crate) fn release(bytes: usize) {
+    GRANTED.set(GRANTED.get().saturating_add(bytes).min(UNLIMITED));
+}
+
+/// The last refusal in this scope, where serde could only pass on a message.
+pub(crate) fn take_fault() -> Option<ChargeError> {
+    FAULT.take()
+}
+
+/// Memory that is charged while this value lives: for what is freed before the call ends.
+#[derive(Debug)]
+pub(crate) struct Temporary(usize);
+
+impl Temporary {
+    pub(crate) const fn new() -> Self {
+        Self(0)
+    }
+
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), ChargeError> {
+        charge(bytes)?;
+        self.0 += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        release(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A budget of so many bytes.
+    struct Fixed {
+        left: AtomicUsize,
+        asked: AtomicUsize,
+    }
+
+    impl Fixed {
+        fn shared(left: usize) -> Arc<Self> {
+            Arc::new(Self { left: AtomicUsize::new(left), asked: AtomicUsize::new(0) })
+        }
+
+        fn left(&self) -> usize {
+            self.left.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Account for Fixed {
+        fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let left = self.left().checked_sub(bytes).ok_or(ChargeError::exhausted("bytes", 0))?;
+            self.left.store(left, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn refund(&self, bytes: usize) {
+            self.left.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn scope<T>(account: &Arc<Fixed>, work: impl FnOnce() -> T) -> T {
+        let account: Arc<dyn Account> = account.clone();
+        charged_to(&account, work)
+    }
+
+    #[test]
+    fn a_small_scope_never_asks() {
+        let account = Fixed::shared(1 << 20);
+        scope(&account, || charge(FREE_BYTES)).unwrap();
+        assert_eq!((account.left(), account.asked.load(Ordering::Relaxed)), (1 << 20, 0));
+    }
+
+    #[test]
+    fn what_was_used_stays_charged_and_the_rest_of_a_step_goes_back() {
+        let account = Fixed::shared(1 << 20);
+        scope(&account, || (0..100).try_for_each(|_| charge(1000))).unwrap();
+        assert_eq!((1 << 20) - account.left(), 100_000);
+        assert_eq!(account.asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_last_bytes_of_a_budget_can_be_had() {
+        let account = Fixed::shared(1000);
+        scope(&account, || charge(FREE_BYTES + 1000)).unwrap();
+        assert_eq!(account.left(), 0);
+        assert_eq!(scope(&account, || charge(FREE_BYTES + 1)), Err(ChargeError::exhausted("bytes", 0)));
+    }
+
+    #[test]
+    fn what_is_freed_within_a_scope_is_used_again() {
+        let account = Fixed::shared(STEP_BYTES);
+        scope(&account, || {
+            for _ in 0..100 {
+                let mut temporary = Temporary::new();
+                temporary.grow(STEP_BYTES / 2).unwrap();
+            }
+        });
+        assert_eq!(account.left(), STEP_BYTES);
+    }
+
+    #[test]
+    fn the_innermost_scope_pays_and_the_outer_one_comes_back_after_a_panic() {
+        let (outer, inner) = (Fixed::shared(1 << 20), Fixed::shared(1 << 20));
+        scope(&outer, || {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                scope(&inner, || {
+                    charge(5000).unwrap();
+                    panic!("in the scope");
+                })
+            }));
+            assert!(panicked.is_err());
+            charge(7000).unwrap();
+        });
+        assert_eq!((1 << 20) - inner.left(), 5000);
+        assert_eq!((1 << 20) - outer.left(), 7000);
+        assert_eq!(charge(usize::MAX / 4), Ok(()), "no scope, no charge");
+        release(usize::MAX / 4);
+    }
+}

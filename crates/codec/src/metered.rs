@@ -1,0 +1,429 @@
+//! A deserializer around another one that counts depth and charges memory while serde builds a Rust type.
+//!
+//! serde's formats bound neither: rmp-serde does not count the levels of newtype variants and options, and a list of empty lists
+//! becomes 24 bytes for each byte of input. This wrapper sees every value that any format hands to any type, so the rules stand in one
+//! place:
+//!
+//! * Lists, maps, structs and the data of enum variants are levels; they are counted, and deeper than the limit is refused.
+//!   Options and newtypes are no levels, but only [`MAX_WRAPPERS`] of them may follow each other: a type that contains itself
+//!   through nothing else would recurse without end on a single byte.
+//! * An item of a list or map costs twice its size (a vector doubles), text and bytes cost their length, and every structure costs its
+//!   own size once more, because it may lie in a box.
+//! * A length that the input announces reserves almost nothing ([`MAX_RESERVED`]).
+//!
+//! serde carries only messages through its errors, so what was refused is kept beside it: [`refusal`] tells.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor};
+
+use crate::account::{self, charge};
+use crate::error::DecodeError;
+
+/// Options and newtypes without a level between them.
+const MAX_WRAPPERS: u8 = 32;
+
+/// Items that a type may reserve room for on the word of the input.
+const MAX_RESERVED: usize = 16;
+
+/// A vector that grows has at most this many times the room it needs.
+const GROWTH: usize = 2;
+
+thread_local! {
+    static TOO_DEEP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What ended the last reading with a metered deserializer, where it was a limit: the message of serde's error says less.
+pub(crate) fn refusal(max_depth: usize) -> Option<DecodeError> {
+    let fault = account::take_fault();
+    match TOO_DEEP.take() {
+        true => Some(DecodeError::too_deep(max_depth)),
+        false => fault.map(DecodeError::from),
+    }
+}
+
+/// How many more levels there may be below a value.
+#[derive(Clone, Copy)]
+struct Level {
+    left: u16,
+    wrappers: u8,
+}
+
+impl Level {
+    fn enter<E: Error>(self) -> Result<Self, E> {
+        match self.left.checked_sub(1) {
+            Some(left) => Ok(Self { left, wrappers: MAX_WRAPPERS }),
+            None => Err(too_deep()),
+        }
+    }
+
+    fn wrap<E: Error>(self) -> Result<Self, E> {
+        match self.wrappers.checked_sub(1) {
+            Some(wrappers) => Ok(Self { wrappers, ..self }),
+            None => Err(too_deep()),
+        }
+    }
+}
+
+#[cold]
+fn too_deep<E: Error>() -> E {
+    TOO_DEEP.set(true);
+    E::custom("nested too deep")
+}
+
+fn pay<E: Error>(bytes: usize) -> Result<(), E> {
+    charge(bytes).map_err(E::custom)
+}
+
+/// A deserializer whose values are counted and charged.
+pub(crate) struct Metered<D> {
+    inner: D,
+    level: Level,
+}
+
+impl<D> Metered<D> {
+    /// Allows `max_depth` levels, at most [`MAX_DEPTH`](crate::MAX_DEPTH).
+    pub(crate) fn new(inner: D, max_depth: usize) -> Self {
+        TOO_DEEP.set(false);
+        let left = u16::try_from(max_depth.min(crate::MAX_DEPTH)).unwrap_or(u16::MAX);
+        Self { inner, level: Level { left, wrappers: MAX_WRAPPERS } }
+    }
+
+    fn counted<V>(&self, visitor: V, growth: usize) -> Counted<V> {
+        Counted { visitor, level: self.level, growth }
+    }
+}
+
+macro_rules! plain {
+    ($($method:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+            self.inner.$method(visitor)
+        }
+    )*};
+}
+
+macro_rules! counted {
+    ($($method:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+            let visitor = self.counted(visitor, GROWTH);
+            self.inner.$method(visitor)
+        }
+    )*};
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
+    type Error = D::Error;
+
+    // Numbers hold no memory of their own, and what is ignored holds none at all.
+    plain! {
+        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128 deserialize_u8
+        deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
+        deserialize_unit deserialize_identifier deserialize_ignored_any
+    }
+
+    counted! {
+        deserialize_any deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_option
+        deserialize_seq deserialize_map
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_unit_struct(name, visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, D::Error> {
+        let visitor = self.counted(visitor, GROWTH);
+        self.inner.deserialize_newtype_struct(name, visitor)
+    }
+
+    // The parts of a tuple or struct lie in it: they cost no more than it does.
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, D::Error> {
+        let visitor = self.counted(visitor, 0);
+        self.inner.deserialize_tuple(len, visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        let visitor = self.counted(visitor, 0);
+        self.inner.deserialize_tuple_struct(name, len, visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        let visitor = self.counted(visitor, 0);
+        self.inner.deserialize_struct(name, fields, visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        let visitor = self.counted(visitor, 0);
+        self.inner.deserialize_enum(name, variants, visitor)
+    }
+
+    fn is_human_readable(&self) -> bool {
+        self.inner.is_human_readable()
+    }
+}
+
+/// A visitor that counts what it is shown.
+struct Counted<V> {
+    visitor: V,
+    level: Level,
+    /// How many times its size an item costs.
+    growth: usize,
+}
+
+macro_rules! numbers {
+    ($($method:ident: $t:ty)*) => {$(
+        fn $method<E: Error>(self, value: $t) -> Result<V::Value, E> {
+            self.visitor.$method(value)
+        }
+    )*};
+}
+
+macro_rules! texts {
+    ($($method:ident: $t:ty)*) => {$(
+        fn $method<E: Error>(self, value: $t) -> Result<V::Value, E> {
+            pay(value.len())?;
+            self.visitor.$method(value)
+        }
+    )*};
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visitor.expecting(f)
+    }
+
+    numbers! {
+        visit_bool: bool visit_i8: i8 visit_i16: i16 visit_i32: i32 visit_i64: i64 visit_i128: i128 visit_u8: u8 visit_u16: u16
+        visit_u32: u32 visit_u64: u64 visit_u128: u128 visit_f32: f32 visit_f64: f64 visit_char: char
+    }
+
+    texts! {
+        visit_str: &str visit_borrowed_str: &'de str visit_string: String
+        visit_bytes: &[u8] visit_borrowed_bytes: &'de [u8] visit_byte_buf: Vec<u8>
+    }
+
+    fn visit_none<E: Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_none()
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
+        self.visitor.visit_some(Metered { inner: deserializer, level: self.level.wrap()? })
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
+        pay(size_of::<V::Value>())?;
+        self.visitor.visit_newtype_struct(Metered { inner: deserializer, level: self.level.wrap()? })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
+        pay(size_of::<V::Value>())?;
+        self.visitor.visit_seq(Access { inner: items, level: self.level.enter()?, growth: self.growth })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
+        pay(size_of::<V::Value>())?;
+        self.visitor.visit_map(Access { inner: entries, level: self.level.enter()?, growth: self.growth })
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<V::Value, A::Error> {
+        pay(size_of::<V::Value>())?;
+        self.visitor.visit_enum(Access { inner: data, level: self.level, growth: 0 })
+    }
+}
+
+/// The items, entries or data of what is read, a level deeper.
+struct Access<A> {
+    inner: A,
+    level: Level,
+    growth: usize,
+}
+
+impl<A> Access<A> {
+    fn inside<S>(&self, seed: S) -> Seed<S> {
+        Seed { seed, level: self.level }
+    }
+
+    /// Called for each item when it is there and before a list has to grow for it.
+    fn pay_for<T, E: Error>(&self) -> Result<(), E> {
+        pay(self.growth * size_of::<T>())
+    }
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<A> {
+    type Error = A::Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, A::Error> {
+        let seed = self.inside(seed);
+        let item = self.inner.next_element_seed(seed)?;
+        self.pay_for::<T::Value, _>()?;
+        Ok(item)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.inner.size_hint().map(|items| items.min(MAX_RESERVED))
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let seed = self.inside(seed);
+        let key = self.inner.next_key_seed(seed)?;
+        self.pay_for::<K::Value, _>()?;
+        Ok(key)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, A::Error> {
+        let seed = self.inside(seed);
+        let value = self.inner.next_value_seed(seed)?;
+        self.pay_for::<T::Value, _>()?;
+        Ok(value)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.inner.size_hint().map(|entries| entries.min(MAX_RESERVED))
+    }
+}
+
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Access<A> {
+    type Error = A::Error;
+    type Variant = Access<A::Variant>;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
+        let (name, data) = self.inner.variant_seed(seed)?;
+        Ok((name, Access { inner: data, level: self.level, growth: 0 }))
+    }
+}
+
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Access<A> {
+    type Error = A::Error;
+
+    fn unit_variant(self) -> Result<(), A::Error> {
+        self.inner.unit_variant()
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, A::Error> {
+        let level = self.level.enter()?;
+        self.inner.newtype_variant_seed(Seed { seed, level })
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
+        let level = self.level.enter()?;
+        self.inner.tuple_variant(len, Counted { visitor, level, growth: 0 })
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        let level = self.level.enter()?;
+        self.inner.struct_variant(fields, Counted { visitor, level, growth: 0 })
+    }
+}
+
+/// The seed of a part, which is read by a metered deserializer, too.
+struct Seed<S> {
+    seed: S,
+    level: Level,
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
+        self.seed.deserialize(Metered { inner: deserializer, level: self.level })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use crate::{DataType, DecodeErrorKind, DecodeLimits, Format, Value};
+
+    #[derive(Debug, Serialize, Deserialize, schemars::JsonSchema)]
+    enum Chain {
+        Leaf,
+        N(Box<Self>),
+    }
+
+    /// Contains itself through nothing that takes a byte.
+    #[derive(Debug, Serialize, Deserialize, schemars::JsonSchema)]
+    struct Endless(Option<Box<Self>>);
+
+    #[derive(Debug, Serialize, Deserialize, schemars::JsonSchema)]
+    struct List {
+        next: Option<Box<Self>>,
+    }
+
+    fn chain(levels: usize) -> bytes::Bytes {
+        [&b"\x81\xa1N".repeat(levels)[..], b"\xa4Leaf"].concat().into()
+    }
+
+    fn refused<T: Serialize + serde::de::DeserializeOwned + Send + Sync + schemars::JsonSchema + 'static>(
+        format: Format,
+        input: bytes::Bytes,
+    ) -> String {
+        let error = DataType::of::<T>().decode(format, &input, &DecodeLimits::default()).unwrap_err();
+        assert_eq!(error.kind(), DecodeErrorKind::LimitExceeded, "{error}");
+        error.limit().unwrap().name.to_owned()
+    }
+
+    #[test]
+    fn variants_are_levels_in_every_format() {
+        let limits = DecodeLimits::default();
+        let chains = DataType::of::<Chain>();
+        assert!(chains.decode(Format::Msgpack, &chain(128), &limits).is_ok());
+        for levels in [129, 1000, 100_000] {
+            assert_eq!(refused::<Chain>(Format::Msgpack, chain(levels)), "max_depth");
+        }
+        let text = format!("{}\"Leaf\"{}", "{\"N\":".repeat(100_000), "}".repeat(100_000));
+        assert_eq!(refused::<Chain>(Format::Json, text.into()), "max_depth");
+    }
+
+    #[test]
+    fn a_type_that_contains_itself_through_newtypes_ends() {
+        for (format, input) in [(Format::Json, &b"1"[..]), (Format::Msgpack, b"\x01")] {
+            assert_eq!(refused::<Endless>(format, bytes::Bytes::from_static(input)), "max_depth");
+        }
+        let from_value = DataType::of::<Endless>().from_value(Value::from(1)).unwrap_err();
+        assert_eq!(from_value.limit().unwrap().name, "max_depth");
+    }
+
+    #[test]
+    fn options_between_structs_are_no_levels() {
+        let mut value = Value::Null;
+        for _ in 0..120 {
+            value = Value::from(crate::Map::from_iter([("next", value)]));
+        }
+        let lists = DataType::of::<List>();
+        for format in [Format::Json, Format::Msgpack, Format::Envelope] {
+            let input = value.encode(format).unwrap();
+            lists.decode(format, &input, &DecodeLimits::default()).unwrap();
+        }
+    }
+}

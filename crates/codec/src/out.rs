@@ -1,0 +1,262 @@
+//! The buffer that encoders write into. Its growth is charged to the scope's account before it is allocated.
+//!
+//! * **Full:** the first refused charge is kept, and bytes that have no room are dropped from then on. [`into_bytes`] reports the
+//!   refusal; an encoder asks [`check`] at each list item, so that it stops soon. As [`io::Write`] the buffer reports it at once.
+//! * **Dropped:** an unfinished buffer gives its charge back. A finished one stays charged with the memory that it keeps.
+//!
+//! [`into_bytes`]: ChargedBuffer::into_bytes
+//! [`check`]: ChargedBuffer::check
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::account::{ChargeError, charge, release, take_fault};
+
+/// Bytes that are written one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct ChargedBuffer {
+    bytes: Vec<u8>,
+    refused: Option<ChargeError>,
+}
+
+impl ChargedBuffer {
+    /// An empty buffer with room for `capacity` bytes.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let mut buffer = Self::default();
+        buffer.reserve(capacity);
+        buffer
+    }
+
+    /// Makes room for `additional` bytes: just these in an empty buffer, for a length that is known.
+    pub(crate) fn reserve(&mut self, additional: usize) {
+        if self.bytes.capacity() == 0 && additional > 0 {
+            self.grow(additional);
+        } else {
+            self.has_room(additional);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, byte: u8) {
+        if self.has_room(1) {
+            self.bytes.push(byte);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) {
+        if self.has_room(bytes.len()) {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// Appends `count` bytes of one value.
+    pub(crate) fn extend_with(&mut self, byte: u8, count: usize) {
+        if self.has_room(count) {
+            self.bytes.resize(self.bytes.len() + count, byte);
+        }
+    }
+
+    /// Says whether a charge was refused. Asked in loops, so that work on a refused buffer ends.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), ChargeError> {
+        self.refused.map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What was written, to be filled in afterwards. Of a refused buffer it may be less than was written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// The bytes. Room that is left over is given back where it is worth a reallocation.
+    ///
+    /// # Errors
+    ///
+    /// The first refused charge.
+    pub(crate) fn into_bytes(mut self) -> Result<Bytes, ChargeError> {
+        self.check()?;
+        let unused = self.bytes.capacity() - self.bytes.len();
+        if unused >= LEAST_TRIMMED && unused > self.bytes.len() / 8 {
+            self.shrink();
+        }
+        Ok(std::mem::take(&mut self.bytes).into())
+    }
+
+    /// An allocator may move the bytes, so old and new room are charged as for growing. Where there is nothing left for that, the
+    /// buffer stays as it is.
+    fn shrink(&mut self) {
+        let before = self.bytes.capacity();
+        if charge(self.bytes.len()).is_err() {
+            take_fault();
+            return;
+        }
+        self.bytes.shrink_to_fit();
+        release(before);
+    }
+
+    #[inline]
+    fn has_room(&mut self, additional: usize) -> bool {
+        self.bytes.capacity() - self.bytes.len() >= additional || self.grow_for(additional)
+    }
+
+    /// Doubles the room, so that writing n bytes copies at most n.
+    #[cold]
+    #[inline(never)]
+    fn grow_for(&mut self, additional: usize) -> bool {
+        let needed = self.bytes.len().saturating_add(additional);
+        self.grow(needed.max(self.bytes.capacity().saturating_mul(2)).max(LEAST_ROOM))
+    }
+
+    /// Old and new room are charged while both are there.
+    fn grow(&mut self, capacity: usize) -> bool {
+        if self.refused.is_some() {
+            return false;
+        }
+        if let Err(error) = charge(capacity) {
+            self.refused = Some(error);
+            return false;
+        }
+        let before = self.bytes.capacity();
+        self.bytes.reserve_exact(capacity - self.bytes.len());
+        release(before);
+        true
+    }
+}
+
+/// Pieces one behind the other.
+pub(crate) fn concat<T: AsRef<[u8]>>(pieces: &[T]) -> Result<ChargedBuffer, ChargeError> {
+    let mut buffer = ChargedBuffer::new(pieces.iter().map(|piece| piece.as_ref().len()).sum());
+    pieces.iter().for_each(|piece| buffer.extend_from_slice(piece.as_ref()));
+    buffer.check().map(|()| buffer)
+}
+
+/// Makes room for one more item of a list that may grow to `at_most` items. Old and new room are charged while both are there.
+pub(crate) fn make_room<T>(items: &mut Vec<T>, at_most: usize) -> Result<(), ChargeError> {
+    let (len, before) = (items.len(), items.capacity());
+    if len < before {
+        return Ok(());
+    }
+    let room = before.saturating_mul(2).max(LEAST_ITEMS).min(at_most).max(len + 1);
+    charge(room.saturating_mul(size_of::<T>()))?;
+    items.reserve_exact(room - len);
+    release(before * size_of::<T>());
+    Ok(())
+}
+
+/// The first room of a list.
+const LEAST_ITEMS: usize = 4;
+/// The first room of a buffer of unknown length.
+const LEAST_ROOM: usize = 128;
+/// Less room than this is not given back.
+const LEAST_TRIMMED: usize = 4096;
+
+impl Drop for ChargedBuffer {
+    fn drop(&mut self) {
+        release(self.bytes.capacity());
+    }
+}
+
+impl io::Write for ChargedBuffer {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    #[inline]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.has_room(bytes.len()) {
+            true => {
+                self.bytes.extend_from_slice(bytes);
+                Ok(())
+            }
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::account::{Account, STEP_BYTES, charged_to};
+
+    /// A budget of a number of bytes.
+    struct Fixed(AtomicUsize);
+
+    impl Account for Fixed {
+        fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+            let left = self.0.load(Ordering::Relaxed).checked_sub(bytes).ok_or(ChargeError::exhausted("bytes", 0))?;
+            self.0.store(left, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn refund(&self, bytes: usize) {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What `work` leaves charged, in an account of `left` bytes.
+    fn charged<T>(left: usize, work: impl FnOnce() -> T) -> (T, usize) {
+        let account = Arc::new(Fixed(AtomicUsize::new(left)));
+        let shared: Arc<dyn Account> = account.clone();
+        let made = charged_to(&shared, work);
+        (made, left - account.0.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_finished_buffer_stays_charged_with_what_it_keeps() {
+        let (bytes, charged) = charged(64 << 20, || {
+            let mut buffer = ChargedBuffer::new(0);
+            (0..1_000_000).for_each(|_| buffer.push(7));
+            buffer.into_bytes().unwrap()
+        });
+        assert_eq!(bytes.len(), 1_000_000);
+        assert!((990_000..1_130_000).contains(&charged), "{charged}");
+    }
+
+    #[test]
+    fn an_unfinished_buffer_gives_its_charge_back() {
+        let ((), charged) = charged(64 << 20, || drop(ChargedBuffer::new(10 << 20)));
+        assert_eq!(charged, 0);
+    }
+
+    #[test]
+    fn a_refused_buffer_says_so_and_takes_no_more_memory() {
+        let (refused, charged) = charged(2 * STEP_BYTES, || {
+            let mut buffer = ChargedBuffer::new(0);
+            (0..1000).for_each(|_| buffer.extend_from_slice(&[0; 1024]));
+            assert!(buffer.bytes.capacity() <= 2 * STEP_BYTES);
+            assert_eq!(buffer.write_all(&[0; 1 << 20]).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+            assert!(buffer.check().is_err());
+            buffer.into_bytes().unwrap_err()
+        });
+        assert_eq!((refused, charged), (ChargeError::exhausted("bytes", 0), 0));
+    }
+
+    #[test]
+    fn a_length_that_is_known_takes_just_that() {
+        let (bytes, charged) = charged(1 << 20, || {
+            let mut buffer = ChargedBuffer::new(100_000);
+            buffer.extend_with(1, 100_000);
+            buffer.into_bytes().unwrap()
+        });
+        assert_eq!(bytes.len(), 100_000);
+        assert!(charged <= 100_000, "{charged}");
+    }
+}

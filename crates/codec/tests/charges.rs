@@ -1,0 +1,391 @@
+//! What a call's account pays for: everything that decoding and encoding hold, before they hold it.
+//!
+//! The inputs are small and would take gigabytes. Each must end in an error that names what it met, with the heap below what was
+//! charged. One allocator counts for the whole binary, so the tests take turns.
+
+#![cfg(feature = "arrow-compression")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "common/heap.rs"]
+mod heap;
+#[path = "common/ledger.rs"]
+mod ledger;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::builder::StringViewBuilder;
+use arrow_array::{
+    Array, ArrayRef, DictionaryArray, Float64Array, Int32Array, ListArray, MapArray, NullArray, RecordBatch,
+    RecordBatchOptions, StringArray, StructArray,
+};
+use arrow_buffer::{Buffer, OffsetBuffer};
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
+use arrow_schema::{DataType, Field, Schema};
+use bytes::Bytes;
+use callboard_codec::{
+    DecodeError, DecodeErrorKind, DecodeLimits, EncodeError, EncodeErrorKind, Format, Map, StrTensor, Tensor, Value,
+};
+use ledger::{LIMIT, charged};
+use serde::de::IgnoredAny;
+
+const MIB: usize = 1 << 20;
+const SLACK: usize = 64 * 1024;
+
+/// Runs `work` on an account of `max` bytes, and holds the heap against what was charged.
+fn within<T>(max: usize, input: usize, work: impl FnOnce() -> T) -> T {
+    let ((made, charged), peak, _) = heap::measured(|| charged(max, work));
+    let allowed = charged.peak + 2 * input + SLACK;
+    assert!(peak <= allowed, "{peak} bytes of heap, {} charged, {input} of input", charged.peak);
+    assert!(charged.peak <= max);
+    made
+}
+
+fn decode(format: Format, input: &Bytes) -> Result<Value, DecodeError> {
+    Value::decode(format, input, &DecodeLimits::default())
+}
+
+#[track_caller]
+fn names_the_account<T: std::fmt::Debug>(refused: Result<T, EncodeError>) {
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), EncodeErrorKind::LimitExceeded, "{error}");
+    assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT));
+}
+
+fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+    let fields: Vec<Field> =
+        columns.iter().map(|(name, array)| Field::new(*name, array.data_type().clone(), true)).collect();
+    let rows = columns.first().map_or(0, |(_, array)| array.len());
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options).unwrap()
+}
+
+fn stream(batch: &RecordBatch, times: usize, compression: Option<CompressionType>) -> Bytes {
+    let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
+    let mut writer = StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+    (0..times).for_each(|_| writer.write(batch).unwrap());
+    writer.into_inner().unwrap().into()
+}
+
+/// A frame of one column out of its stream, in an account of its own.
+fn frame(column: ArrayRef) -> Value {
+    let input = stream(&batch(vec![("x", column)]), 1, None);
+    within(256 * MIB, input.len(), || decode(Format::ArrowStream, &input).unwrap())
+}
+
+fn one_text_for_each_row(rows: usize) -> ArrayRef {
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(MIB)]));
+    Arc::new(DictionaryArray::new(Int32Array::from(vec![0; rows]), texts))
+}
+
+#[test]
+fn rows_without_bytes_are_counted_over_all_batches() {
+    let _turn = heap::turn();
+    let input = stream(&batch(vec![("x", Arc::new(NullArray::new(MIB)))]), 5000, None);
+    let mut wrapped = vec![0xc9];
+    wrapped.extend_from_slice(&u32::try_from(input.len()).unwrap().to_be_bytes());
+    wrapped.push(5); // A data frame.
+    wrapped.extend_from_slice(&input);
+    for (format, input) in [(Format::ArrowStream, input), (Format::Msgpack, wrapped.into())] {
+        let error = within(16 * MIB, input.len(), || decode(format, &input).unwrap_err());
+        assert_eq!(error.kind(), DecodeErrorKind::Malformed);
+        assert!(error.to_string().contains("rows that no byte stands behind"), "{error}");
+    }
+    // What one batch may have, all may have together.
+    let input = stream(&batch(vec![("x", Arc::new(NullArray::new(MIB / 4)))]), 4, None);
+    let value = decode(Format::ArrowStream, &input).unwrap();
+    assert_eq!(value.as_data_frame().unwrap().num_rows(), MIB);
+}
+
+#[test]
+fn rows_without_columns_are_counted_over_all_batches() {
+    let _turn = heap::turn();
+    let options = RecordBatchOptions::new().with_row_count(Some(MIB / 2));
+    let empty = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options).unwrap();
+    assert!(decode(Format::ArrowStream, &stream(&empty, 2, None)).is_ok());
+    let error = decode(Format::ArrowStream, &stream(&empty, 3, None)).unwrap_err();
+    assert!(error.to_string().contains("rows that no byte stands behind"), "{error}");
+}
+
+#[test]
+fn columns_of_nulls_beside_others_are_as_long_as_these() {
+    let _turn = heap::turn();
+    let rows = 3 * MIB;
+    let numbers: ArrayRef = Arc::new(Float64Array::from(vec![0.5; rows]));
+    let columns = vec![("a", numbers), ("b", Arc::new(NullArray::new(rows)) as ArrayRef)];
+    assert!(decode(Format::ArrowStream, &stream(&batch(columns), 1, None)).is_ok());
+}
+
+#[test]
+fn cells_of_zeros_that_were_packed_are_charged() {
+    let _turn = heap::turn();
+    let zeros: ArrayRef = Arc::new(Float64Array::from(vec![0.0; 15 * MIB / 8]));
+    let columns = ["a", "b", "c", "d"].map(|name| (name, Arc::clone(&zeros))).to_vec();
+    let input = stream(&batch(columns), 1, Some(CompressionType::ZSTD));
+    assert!(input.len() < 16 * 1024, "{}", input.len());
+    drop(zeros);
+    let refused = within(75 * MIB, input.len(), || {
+        let value = decode(Format::ArrowStream, &input).unwrap();
+        let typed = value.deserialize::<BTreeMap<String, Vec<f64>>>().map(drop);
+        (value.encode(Format::Json), typed)
+    });
+    names_the_account(refused.0);
+    assert!(refused.1.is_err());
+    // Without the room for what is unpacked, nothing is.
+    let refused = within(25 * MIB, input.len(), || decode(Format::ArrowStream, &input).unwrap_err());
+    assert_eq!(refused.limit().map(|limit| limit.name), Some(LIMIT));
+}
+
+/// Rows that are views of one text.
+fn views(rows: usize, len: usize) -> ArrayRef {
+    let mut views = StringViewBuilder::new();
+    let block = views.append_block(Buffer::from_vec(vec![b'x'; len]));
+    (0..rows).for_each(|_| views.try_append_view(block, 0, len as u32).unwrap());
+    Arc::new(views.finish())
+}
+
+#[test]
+fn views_of_the_same_text_are_counted_before_it_is_looked_at() {
+    let _turn = heap::turn();
+    for compression in [None, Some(CompressionType::ZSTD), Some(CompressionType::LZ4_FRAME)] {
+        let input = stream(&batch(vec![("x", views(4100, MIB))]), 1, compression);
+        let error = within(64 * MIB, input.len(), || decode(Format::ArrowStream, &input).unwrap_err());
+        assert!(error.to_string().contains("views of 4299161600 bytes of text"), "{error}");
+        let few = stream(&batch(vec![("x", views(4, MIB))]), 1, compression);
+        let value = within(64 * MIB, few.len(), || decode(Format::ArrowStream, &few).unwrap());
+        assert_eq!(value.as_data_frame().unwrap().batches()[0].column(0), &views(4, MIB), "{compression:?}");
+    }
+}
+
+#[test]
+fn a_text_that_many_rows_point_to_is_charged_for_each() {
+    let _turn = heap::turn();
+    let nested = {
+        let rows = one_text_for_each_row(60_000);
+        let field = Arc::new(Field::new("item", rows.data_type().clone(), true));
+        Arc::new(ListArray::new(field, OffsetBuffer::from_lengths([30_000, 30_000]), rows, None))
+    };
+    let inside = one_text_for_each_row(60_000);
+    let inside = StructArray::from(vec![(Arc::new(Field::new("t", inside.data_type().clone(), true)), inside)]);
+    let columns: [ArrayRef; 4] = [one_text_for_each_row(60_000), nested, Arc::new(inside), views(200, MIB)];
+    for column in columns {
+        let shown = column.data_type().clone();
+        let value = frame(column);
+        names_the_account(within(8 * MIB, 0, || value.encode(Format::Json)));
+        let error = within(8 * MIB, 0, || value.deserialize::<BTreeMap<String, IgnoredAny>>().map(drop).unwrap_err());
+        assert!(error.to_string().contains(LIMIT), "{shown}: {error}");
+    }
+}
+
+/// A column that is written fits into the room of its answer: no tree of all its cells is made.
+#[test]
+fn a_frame_is_written_as_json_in_slices() {
+    let _turn = heap::turn();
+    let rows = 50_000;
+    let numbers: ArrayRef = Arc::new(Float64Array::from(vec![0.5; rows]));
+    let texts: ArrayRef = Arc::new((0..rows).map(|row| Some(format!("row {row}"))).collect::<StringArray>());
+    let value = frame(Arc::new(StructArray::from(vec![
+        (Arc::new(Field::new("n", DataType::Float64, true)), numbers),
+        (Arc::new(Field::new("t", DataType::Utf8, true)), texts),
+    ])));
+    let written = within(5 * MIB, 0, || value.encode(Format::Json).unwrap());
+    assert!(written.len() > MIB && written.ends_with(b"{\"n\":0.5,\"t\":\"row 49999\"}]}"), "{}", written.len());
+    // As a field of a type, in the same way.
+    let frame = value.as_data_frame().unwrap();
+    assert_eq!(serde_json::to_vec(frame).unwrap(), written);
+}
+
+#[test]
+fn nested_columns_are_charged() {
+    let _turn = heap::turn();
+    let rows = 100_000;
+    let keys: ArrayRef = Arc::new(StringArray::from(vec!["same"; rows]));
+    let values: ArrayRef = Arc::new(Int32Array::from(vec![1; rows]));
+    let entries = StructArray::from(vec![
+        (Arc::new(Field::new("keys", DataType::Utf8, false)), Arc::clone(&keys)),
+        (Arc::new(Field::new("values", DataType::Int32, true)), values),
+    ]);
+    let field = Arc::new(Field::new("entries", entries.data_type().clone(), false));
+    let map = MapArray::new(field, OffsetBuffer::from_lengths([rows]), entries, None, false);
+    let empties = ListArray::new(
+        Arc::new(Field::new("item", DataType::Int32, true)),
+        OffsetBuffer::from_lengths(vec![0; rows]),
+        Arc::new(Int32Array::from(Vec::<i32>::new())),
+        None,
+    );
+    for column in [Arc::new(map) as ArrayRef, Arc::new(empties)] {
+        let value = frame(column);
+        within(64 * MIB, 0, || value.deserialize::<BTreeMap<String, IgnoredAny>>().unwrap());
+        within(64 * MIB, 0, || value.encode(Format::Json).unwrap());
+        assert!(within(2 * MIB, 0, || value.deserialize::<BTreeMap<String, IgnoredAny>>()).is_err());
+    }
+}
+
+#[test]
+fn a_dictionary_message_for_each_of_many_columns_is_refused() {
+    let _turn = heap::turn();
+    let words: ArrayRef = Arc::new(["a"].into_iter().collect::<DictionaryArray<arrow_array::types::Int32Type>>());
+    let names: Vec<String> = (0..4_000).map(|n| n.to_string()).collect();
+    let columns = names.iter().map(|name| (name.as_str(), Arc::clone(&words))).collect();
+    let input = stream(&batch(columns), 1, None);
+    let error = within(256 * MIB, input.len(), || decode(Format::ArrowStream, &input).unwrap_err());
+    assert!(error.to_string().contains("dictionary messages × columns"), "{error}");
+    let columns = names[..200].iter().map(|name| (name.as_str(), Arc::clone(&words))).collect();
+    assert!(decode(Format::ArrowStream, &stream(&batch(columns), 2, None)).is_ok());
+}
+
+#[test]
+fn members_are_unpacked_when_all_of_them_are_charged() {
+    let _turn = heap::turn();
+    let input = archive(5, 10 * MIB);
+    assert!(input.len() < 60_000, "{}", input.len());
+    let error = within(26 * MIB, input.len(), || decode(Format::Npz, &input).unwrap_err());
+    assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT), "{error}");
+    let (error, peak, _) = heap::measured(|| charged(26 * MIB, || decode(Format::Npz, &input).unwrap_err()));
+    assert!(peak < MIB, "{peak} bytes of heap for {}", error.0);
+    let value = within(51 * MIB, input.len(), || decode(Format::Npz, &input).unwrap());
+    assert_eq!(value.as_map().map(Map::len), Some(5));
+}
+
+/// A zip archive of deflated members, each an array of zeros.
+fn archive(members: usize, zeros: usize) -> Bytes {
+    let array = Value::from(Tensor::from_vec(&[zeros], vec![0_u8; zeros]).unwrap()).encode(Format::Npy).unwrap();
+    let packed = miniz_oxide::deflate::compress_to_vec(&array, 9);
+    let (mut out, mut directory) = (Vec::new(), Vec::new());
+    for name in 0..members as u8 {
+        let at = u32::try_from(out.len()).unwrap();
+        let mut common = Vec::new();
+        [20_u16, 0, 8, 0, 0x21].iter().for_each(|field| common.extend_from_slice(&field.to_le_bytes()));
+        let sizes = [crc32fast::hash(&array), packed.len() as u32, array.len() as u32];
+        sizes.iter().for_each(|field| common.extend_from_slice(&field.to_le_bytes()));
+        [1_u16, 0].iter().for_each(|field| common.extend_from_slice(&field.to_le_bytes()));
+        out.extend_from_slice(b"PK\x03\x04");
+        out.extend_from_slice(&common);
+        out.push(b'a' + name);
+        out.extend_from_slice(&packed);
+        directory.extend_from_slice(b"PK\x01\x02\x14\x00");
+        directory.extend_from_slice(&common);
+        directory.extend_from_slice(&[0; 10]);
+        directory.extend_from_slice(&at.to_le_bytes());
+        directory.push(b'a' + name);
+    }
+    let at = u32::try_from(out.len()).unwrap();
+    out.extend_from_slice(&directory);
+    out.extend_from_slice(b"PK\x05\x06\x00\x00\x00\x00");
+    [members as u16; 2].iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
+    out.extend_from_slice(&(directory.len() as u32).to_le_bytes());
+    out.extend_from_slice(&at.to_le_bytes());
+    out.extend_from_slice(&[0; 2]);
+    out.into()
+}
+
+#[test]
+fn empty_axes_count_every_bracket() {
+    let _turn = heap::turn();
+    let mut shape = vec![1; 31];
+    (shape[0], shape[30]) = (MIB, 0);
+    assert!(Tensor::from_vec::<f64>(&shape, vec![]).unwrap_err().to_string().contains("larger than memory"));
+    assert!(StrTensor::from_texts::<&str>(&shape, []).is_err());
+    let flat = Tensor::from_vec::<f64>(&[MIB, 0], vec![]).unwrap();
+    assert!(flat.reshape(&shape).is_err());
+    assert_eq!(flat.reshape(&[1024, 1022, 0]).unwrap().shape(), [1024, 1022, 0]);
+    let rows = Tensor::from_vec::<f64>(&[512, 0], vec![]).unwrap();
+    assert_eq!(Tensor::stack(&[&rows; 3]).unwrap().shape(), [3, 512, 0]);
+    let written = within(16 * MIB, 0, || Value::from(flat).encode(Format::Json).unwrap());
+    assert_eq!(written.len(), 3 * MIB + 1);
+}
+
+#[test]
+fn a_long_text_among_many_short_ones_is_no_npy() {
+    let _turn = heap::turn();
+    let texts = |long: usize, short: usize| {
+        let long = "x".repeat(long);
+        let texts = std::iter::once(long.as_str()).chain(std::iter::repeat_n("", short));
+        Value::from(StrTensor::from_texts(&[short + 1], texts).unwrap())
+    };
+    let hostile = texts(5000, 20_000);
+    let error = within(512 * MIB, 0, || hostile.encode(Format::Npy).unwrap_err());
+    assert_eq!(error.limit().map(|limit| limit.name), Some("max_decompressed_bytes"), "{error}");
+    let archive = Value::from(Map::from_iter([("texts", hostile)]));
+    let error = within(512 * MIB, 0, || archive.encode(Format::Npz).unwrap_err());
+    assert_eq!((error.limit().map(|limit| limit.name), error.path()), (Some("max_decompressed_bytes"), "$.texts"));
+    // Below that the account decides.
+    let padded = texts(3000, 10_000);
+    names_the_account(within(64 * MIB, 0, || padded.encode(Format::Npy)));
+    assert_eq!(within(128 * MIB, 0, || padded.encode(Format::Npy).unwrap()).len(), 128 + 4 * 3000 * 10_001);
+}
+
+#[test]
+fn trees_are_charged() {
+    let _turn = heap::turn();
+    let mut maps = vec![0xdd, 0, 0x04, 0, 0];
+    maps.extend(std::iter::repeat_n(0x80, MIB / 4));
+    let keys: String = (0..50_000).map(|n| format!("\"{n}\":[],")).collect();
+    let keys = format!("{{{}}}", keys.trim_end_matches(','));
+    for (format, input) in [(Format::Msgpack, Bytes::from(maps)), (Format::Json, keys.into())] {
+        let error = within(4 * MIB, input.len(), || decode(format, &input).unwrap_err());
+        assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT), "{error}");
+        let value = within(64 * MIB, input.len(), || decode(format, &input).unwrap());
+        // And so is what they are written as.
+        for format in [Format::Json, Format::Msgpack, Format::Envelope] {
+            within(16 * MIB, 0, || value.encode(format).unwrap());
+            names_the_account(within(MIB / 8, 0, || value.encode(format)));
+        }
+    }
+}
+
+#[test]
+fn copies_into_order_are_charged() {
+    let _turn = heap::turn();
+    let elements: Vec<f64> = (0..MIB).map(|n| n as f64).collect();
+    let plain = Value::from(Tensor::from_vec(&[1024, 1024], elements).unwrap()).encode(Format::Npy).unwrap();
+    let at = plain.windows(5).position(|window| window == b"False").unwrap();
+    let (mut fortran, mut big_endian) = (plain.to_vec(), plain.to_vec());
+    fortran[at..at + 5].copy_from_slice(b"True ");
+    let at = plain.windows(3).position(|window| window == b"<f8").unwrap();
+    big_endian[at] = b'>';
+    for input in [fortran, big_endian] {
+        let input = Bytes::from(input);
+        let decoded = within(9 * MIB, 0, || decode(Format::Npy, &input).map(drop));
+        assert!(decoded.is_ok());
+        let error = within(4 * MIB, 0, || decode(Format::Npy, &input).unwrap_err());
+        assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT), "{error}");
+    }
+    // An array that lies askew is copied too.
+    let mut askew = vec![0; 1];
+    askew.extend_from_slice(&plain);
+    let askew = Bytes::from(askew).slice(1..);
+    let error = within(4 * MIB, 0, || decode(Format::Npy, &askew).unwrap_err());
+    assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT), "{error}");
+}
+
+/// Fortran order of any shape, axes of length 1 among them, is what it says.
+#[test]
+fn fortran_order_is_read_right_whatever_the_axes() {
+    let _turn = heap::turn();
+    for shape in [vec![2; 12], vec![1, 3, 1, 2, 1], vec![4, 1, 1, 5], vec![7], vec![3, 2, 4], vec![1; 32], vec![]] {
+        let len: usize = shape.iter().product();
+        let value = Value::from(Tensor::from_vec(&shape, (0..len as u32).collect()).unwrap());
+        let mut file = value.encode(Format::Npy).unwrap().to_vec();
+        let at = file.windows(5).position(|window| window == b"False").unwrap();
+        file[at..at + 5].copy_from_slice(b"True ");
+        let read = decode(Format::Npy, &file.into()).unwrap();
+        let read = read.as_tensor().unwrap().view::<u32>().unwrap().to_owned();
+        for (index, element) in read.indexed_iter() {
+            let strides = shape.iter().scan(1, |stride, len| Some(std::mem::replace(stride, *stride * len)));
+            let place: usize = strides.enumerate().map(|(axis, stride)| index[axis] * stride).sum();
+            assert_eq!(*element as usize, place, "{shape:?} at {index:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_refused_gives_back_what_is_freed() {
+    let _turn = heap::turn();
+    let tensor = Value::from(Tensor::from_vec(&[MIB], vec![0.5_f64; MIB]).unwrap());
+    let (refused, charged) = charged(8 * MIB, || tensor.encode(Format::Json));
+    names_the_account(refused);
+    assert_eq!(charged.left, 0);
+}

@@ -1,0 +1,49 @@
+//! An account that notes what is charged to it, for tests that hold the heap against the charges.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use callboard_codec::{Account, ChargeError, charged_to};
+
+/// The limit that refusals name.
+pub(crate) const LIMIT: &str = "max_in_flight_bytes";
+
+struct Ledger {
+    max: usize,
+    charged: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl Account for Ledger {
+    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+        let charged = self.charged.load(Relaxed).saturating_add(bytes);
+        if charged > self.max {
+            return Err(ChargeError::too_large(LIMIT, self.max));
+        }
+        self.charged.store(charged, Relaxed);
+        self.peak.fetch_max(charged, Relaxed);
+        Ok(())
+    }
+
+    fn refund(&self, bytes: usize) {
+        self.charged.fetch_sub(bytes, Relaxed);
+    }
+}
+
+/// What a scope charged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charged {
+    /// At most at one time.
+    pub(crate) peak: usize,
+    /// When it had ended.
+    #[allow(dead_code, reason = "not every binary asks")]
+    pub(crate) left: usize,
+}
+
+/// Runs `work` on an account of `max` bytes.
+pub(crate) fn charged<T>(max: usize, work: impl FnOnce() -> T) -> (T, Charged) {
+    let ledger = Arc::new(Ledger { max, charged: AtomicUsize::new(0), peak: AtomicUsize::new(0) });
+    let account: Arc<dyn Account> = Arc::clone(&ledger) as _;
+    let made = charged_to(&account, work);
+    (made, Charged { peak: ledger.peak.load(Relaxed), left: ledger.charged.load(Relaxed) })
+}

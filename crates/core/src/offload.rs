@@ -1,0 +1,208 @@
+//! Runs a call's decoding and encoding away from the runtime's threads, when there is much of it.
+//!
+//! One piece of work less runs at a time than there are cores: more would only take turns, and the runtime keeps a core for everybody
+//! else's calls.
+//!
+//! * **Full:** further work waits, within its call's deadline, and at most [`MAX_WAITING`] of it; beyond that the call is refused with
+//!   `Overloaded`.
+//! * **Late, cancelled:** dropping the future stops the work at its next charge, at the latest after 64 KiB of allocations, and so does
+//!   the call's deadline. Until it returns it owns its call's [`Admission`](crate::Admission): a call whose caller left is in flight as long as it costs
+//!   something.
+
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::available_parallelism;
+
+use callboard_codec::{Account, ChargeError, charged_to};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, spawn_blocking};
+
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::error::{CallError, ErrorKind, RETRY_AFTER};
+
+/// Pieces of work that wait for a thread. What they wait with is charged to their calls already.
+const MAX_WAITING: usize = 1024;
+
+/// The threads of one node for such work.
+#[derive(Debug)]
+pub(crate) struct Offload {
+    free: Arc<Semaphore>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Offload {
+    pub(crate) fn new() -> Self {
+        let cores = available_parallelism().map_or(2, NonZeroUsize::get);
+        Self::with_threads(cores.saturating_sub(1).max(1))
+    }
+
+    fn with_threads(threads: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(threads)), waiting: Arc::default() }
+    }
+
+    /// Runs `work` on a thread of its own at the expense of `account`. The thread holds `owner`, such as the call's admission, until the
+    /// work returns, and gives it back with the result.
+    ///
+    /// A panic of `work` goes on in the caller.
+    pub(crate) async fn run<O: Send + 'static, T: Send + 'static>(
+        &self,
+        runtime: &Handle,
+        owner: O,
+        account: Arc<dyn Account>,
+        deadline: Deadline,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(O, T), CallError> {
+        let (waiting, free) = (self.wait()?, Arc::clone(&self.free));
+        let stop = Arc::new(AtomicBool::new(false));
+        let account: Arc<dyn Account> = Arc::new(Stoppable { account, stop: Arc::clone(&stop), deadline });
+        // In a task of its own, which the runtime polls: a caller that is not polled, such as a stream whose reader pauses, would keep
+        // the place that it was given in the queue from everybody behind it.
+        let task = runtime.spawn(async move {
+            let free = match tokio::time::timeout_at(deadline.instant(), free.acquire_owned()).await {
+                Ok(Ok(free)) => free,
+                Ok(Err(_closed)) => return Err(stopping()),
+                Err(_late) => {
+                    return Err(CallError::deadline_exceeded("before there was a thread to read or write it"));
+                }
+            };
+            drop(waiting);
+            let work = move || {
+                let done = charged_to(&account, work);
+                drop(free);
+                (owner, done)
+            };
+            match spawn_blocking(work).await {
+                Ok(done) => Ok(done),
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    Err(_stopped) => Err(stopping()),
+                },
+            }
+        });
+        let _stop = StopOnDrop { stop, task: task.abort_handle() };
+        match task.await {
+            Ok(done) => done,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_stopped) => Err(stopping()),
+            },
+        }
+    }
+
+    fn wait(&self) -> Result<Waiting, CallError> {
+        let waiting = Waiting(Arc::clone(&self.waiting));
+        match self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING {
+            true => Ok(waiting),
+            false => {
+                let message = format!("{MAX_WAITING} large payloads wait to be read or written");
+                Err(CallError::overloaded(message, RETRY_AFTER))
+            }
+        }
+    }
+}
+
+fn stopping() -> CallError {
+    CallError::new(ErrorKind::Unavailable, "the node is stopping")
+}
+
+/// One piece of work that waits.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Stops the work of a future that is dropped: what waits is not begun, and what was begun ends at its next charge.
+struct StopOnDrop {
+    stop: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.abort();
+    }
+}
+
+/// A call's account that pays only as long as the result is wanted.
+struct Stoppable {
+    account: Arc<dyn Account>,
+    stop: Arc<AtomicBool>,
+    deadline: Deadline,
+}
+
+impl Account for Stoppable {
+    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+        match self.stop.load(Ordering::Relaxed) || self.deadline.is_expired(clock::now()) {
+            true => Err(ChargeError::Stopped),
+            false => self.account.charge(bytes),
+        }
+    }
+
+    fn refund(&self, bytes: usize) {
+        self.account.refund(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Instant;
+
+    /// Pays for everything.
+    struct Free;
+
+    impl Account for Free {
+        fn charge(&self, _: usize) -> Result<(), ChargeError> {
+            Ok(())
+        }
+
+        fn refund(&self, _: usize) {}
+    }
+
+    fn within_a_minute() -> Deadline {
+        Deadline::after(Instant::now(), Duration::from_secs(60))
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_is_not_polled_keeps_no_thread_from_others() {
+        let (offload, runtime) = (Offload::with_threads(1), Handle::current());
+        let (release, released) = channel::<()>();
+        let busy = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), move || released.recv().is_ok());
+        let paused = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), || ());
+        let (mut busy, mut paused) = (Box::pin(busy), Box::pin(paused));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(busy.as_mut().poll(&mut context), Poll::Pending));
+        assert!(matches!(paused.as_mut().poll(&mut context), Poll::Pending));
+        release.send(()).unwrap();
+        let next = offload.run(&runtime, 7, Arc::new(Free), within_a_minute(), || 8);
+        assert_eq!(tokio::time::timeout(Duration::from_secs(30), next).await.expect("has its turn").unwrap(), (7, 8));
+        assert_eq!(busy.await.unwrap(), ((), true));
+        assert_eq!(paused.await.unwrap(), ((), ()));
+    }
+
+    #[tokio::test]
+    async fn work_whose_caller_left_is_told_at_its_next_charge() {
+        let (offload, runtime) = (Offload::with_threads(1), Handle::current());
+        let (tell, told) = channel();
+        let work = move || {
+            while callboard_codec::Value::from_serialize(&vec![0_u8; 100_000]).is_ok() {}
+            tell.send(()).unwrap();
+        };
+        let left = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), work);
+        let left = tokio::time::timeout(Duration::from_millis(50), left).await;
+        assert!(left.is_err(), "the work goes on as long as its caller is there");
+        told.recv_timeout(Duration::from_secs(30)).expect("the work has ended");
+    }
+}

@@ -1,0 +1,257 @@
+//! Permits are earned: a body holds what has arrived of it, and not what it announces.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_codec::wire::{Call, Fail, FrameHead, FrameKind, Hello, ResetCode, VERSION, frame_head};
+use callboard_core::{App, Caller, Limits, Stage};
+use callboard_net::NetConfig;
+use callboard_net::testing::{RawPeer, RawStream};
+use parking_lot::{Condvar, Mutex};
+
+use crate::common::{IDENTITY, LONG, Served, patient, until};
+
+fn app() -> App {
+    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+}
+
+fn hello() -> Hello {
+    let cluster = IDENTITY.cluster().to_owned();
+    Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }
+}
+
+async fn peer(served: &Served) -> RawPeer {
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    peer
+}
+
+/// The head of a call that may take an hour, of the route or of the stage of this name.
+fn head(name: &str, entry: u16, bytes: usize) -> Bytes {
+    let mut call = Call { millis_left: 3_600_000, ..Call::default() };
+    match name.starts_with('/') {
+        true => call.route = name.to_owned(),
+        false => call.stages = vec![name.to_owned()],
+    }
+    frame_head(FrameKind::Call, entry, &call, bytes).unwrap()
+}
+
+/// A whole call.
+fn whole(name: &str, entry: u16, input: &str) -> [Bytes; 2] {
+    let body = Value::from(input).to_envelope().unwrap().into_bytes();
+    [head(name, entry, body.len()), body]
+}
+
+/// The beginning of an envelope with one text of so many bytes, as long as what is announced with it.
+fn beginning(length: usize, sent: usize) -> (usize, Bytes) {
+    let body = Value::from("a".repeat(length)).to_envelope().unwrap().into_bytes();
+    (body.len(), body.slice(..sent))
+}
+
+async fn next_head(stream: &mut RawStream) -> FrameHead {
+    tokio::time::timeout(LONG, stream.next_head()).await.expect("an answer").unwrap()
+}
+
+fn limited(max_in_flight: usize, max_in_flight_bytes: u64) -> App {
+    let mut limits = Limits::default();
+    (limits.max_in_flight, limits.max_in_flight_bytes) = (max_in_flight, max_in_flight_bytes);
+    app().limits(limits)
+}
+
+fn refused_as_slow(served: &Served, count: usize) -> bool {
+    let line = format!("callboard_net_streams_refused_total{{reason=\"slow_body\"}} {count}\n");
+    served.edge.metrics().contains(&line)
+}
+
+const MIB: usize = 1 << 20;
+
+/// As much is announced as the node may have in flight, of routes and of stages; and callers by other doors have all but what has come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_are_announced_and_trickle_hold_what_has_come_of_them() {
+    for name in ["/shout", "shout"] {
+        let served = Served::start_with(limited(1_000, 64 * MIB as u64), patient()).await;
+        let peer = peer(&served).await;
+        let mut trickling = Vec::new();
+        for _ in 0..4 {
+            let (announced, begun) = beginning(16 * MIB - 100, 1_200);
+            trickling.push(peer.begin(vec![head(name, 0, announced), begun]).await);
+        }
+        until(|| served.node.describe().in_flight == 4).await;
+        for _ in 0..20 {
+            for stream in &mut trickling {
+                stream.write(vec![Bytes::from_static(&[b'a'; 1_200])]).await;
+            }
+        }
+        until(|| served.node.describe().in_flight_bytes >= 4 * 1_200).await;
+        let held = served.node.describe().in_flight_bytes;
+        assert!(held <= 4 * 512 * 1024, "{held} bytes are held for {}", 4 * 21 * 1_200);
+        let input = "a".repeat(48 * MIB);
+        let loud: String = served.node.client().call("/shout", input).await.unwrap();
+        assert_eq!(loud.len(), 48 * MIB);
+        drop(trickling);
+        served.comes_to_rest().await;
+        assert_eq!(served.node.describe().in_flight_bytes, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_without_a_body_holds_no_bytes() {
+    let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
+    let peer = peer(&served).await;
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        held.push(peer.begin(vec![head("/shout", 0, MIB / 2)]).await);
+    }
+    until(|| served.node.describe().in_flight == 10).await;
+    assert_eq!(served.node.describe().in_flight_bytes, 0);
+    drop(held);
+    served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_for_which_there_is_no_room_is_refused_before_it_comes() {
+    for name in ["/shout", "shout"] {
+        let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
+        let held = served.node.client().held_bytes();
+        let mut held = held;
+        held.grow(MIB as u64 / 2).unwrap();
+        let peer = peer(&served).await;
+        let mut stream = peer.begin(vec![head(name, 0, MIB / 2 + 1)]).await;
+        let fail: Fail = next_head(&mut stream).await.header().unwrap();
+        assert_eq!((fail.kind.as_str(), fail.started), ("overloaded", false));
+        // More than there ever is.
+        let mut stream = peer.begin(vec![head(name, 0, MIB + 1)]).await;
+        let fail: Fail = next_head(&mut stream).await.header().unwrap();
+        assert_eq!((fail.kind.as_str(), fail.status), ("invalid_input", 413));
+    }
+}
+
+/// The node's bytes go to others while a body comes: it is refused in the middle, and the calls behind it are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_for_which_there_is_no_room_any_more_is_refused_and_the_next_call_is_heard() {
+    let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
+    let peer = peer(&served).await;
+    let text = Value::from("a".repeat(MIB - 1_000)).to_envelope().unwrap().into_bytes();
+    let mut stream = peer.begin(vec![head("/shout", 0, text.len()), text.slice(..1_000)]).await;
+    until(|| served.node.describe().in_flight_bytes > 0).await;
+    let mut others = served.node.client().held_bytes();
+    others.grow(MIB as u64 - served.node.describe().in_flight_bytes).unwrap();
+    stream.write(vec![text.slice(1_000..)]).await;
+    let fail: Fail = next_head(&mut stream).await.header().unwrap();
+    assert_eq!((fail.kind.as_str(), fail.started), ("overloaded", false));
+    until(|| served.node.describe().in_flight == 0).await;
+    others.release();
+    stream.write(whole("/shout", 1, "x").to_vec()).await;
+    let done = next_head(&mut stream).await;
+    assert_eq!((done.kind, done.entry), (FrameKind::Done, 1));
+}
+
+/// Whatever its pace, and whatever deadline its caller asks for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_takes_no_longer_than_bodies_may() {
+    for name in ["/shout", "shout", "/nowhere"] {
+        let mut config = patient();
+        (config.body_timeout, config.min_bytes_per_second) = (Duration::from_millis(500), 0);
+        let served = Served::start_with(app(), config).await;
+        let peer = peer(&served).await;
+        let (announced, begun) = beginning(MIB, 100);
+        let mut stream = peer.begin(vec![head(name, 0, announced), begun]).await;
+        // 100 KiB would take ten seconds, and all of it a hundred.
+        let trickling = stream.trickle(Bytes::from_static(&[b'a'; 100]), Duration::from_millis(10));
+        let written = tokio::time::timeout(LONG, trickling).await.expect("it is stopped");
+        assert!((1..1_000).contains(&written), "{written}");
+        until(|| refused_as_slow(&served, 1)).await;
+        let ended = tokio::time::timeout(LONG, async {
+            // The answer of a call that was refused comes before.
+            loop {
+                if let Err(code) = stream.next_frame().await {
+                    return code;
+                }
+            }
+        });
+        assert_eq!(ended.await.unwrap(), Some(ResetCode::Deadline), "{name}");
+        served.comes_to_rest().await;
+    }
+}
+
+/// Calls whose bodies are on their way have half of the node's places; the other half is for calls that are there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_on_their_way_leave_half_of_the_calls_in_flight_to_others() {
+    let served = Served::start_with(limited(4, MIB as u64), patient()).await;
+    let peer = peer(&served).await;
+    let (announced, begun) = beginning(10_000, 100);
+    let first = peer.begin(vec![head("/shout", 0, announced), begun.clone()]).await;
+    let second = peer.begin(vec![head("/shout", 0, announced), begun.clone()]).await;
+    until(|| served.node.describe().in_flight == 2).await;
+    let mut third = peer.begin(vec![head("/shout", 0, announced), begun]).await;
+    let fail: Fail = next_head(&mut third).await.header().unwrap();
+    assert_eq!((fail.kind.as_str(), fail.started), ("overloaded", false));
+    assert!(fail.retry_after_millis > 0);
+    assert_eq!(served.node.client().call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+    drop((first, second, third));
+    served.comes_to_rest().await;
+    assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
+}
+
+/// An input that is read when the test says so.
+#[derive(Clone, Debug, serde::Serialize, schemars::JsonSchema)]
+struct Slow(usize);
+
+/// Readings that have begun, and those that may end.
+static READING: (AtomicUsize, Mutex<bool>, Condvar) = (AtomicUsize::new(0), Mutex::new(false), Condvar::new());
+
+impl<'de> serde::Deserialize<'de> for Slow {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let length = <String as serde::Deserialize>::deserialize(deserializer)?.len();
+        let (begun, may_end, told) = &READING;
+        begun.fetch_add(1, Ordering::SeqCst);
+        let mut may_end = may_end.lock();
+        told.wait_while(&mut may_end, |may_end| !*may_end);
+        Ok(Self(length))
+    }
+}
+
+/// Its caller is gone, and it still costs a thread and what it has sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() {
+    let app = App::new().route("/slow", Stage::each("slow", |input: &Slow| Ok(input.0)));
+    let served = Served::start(app).await;
+    let client = served.client().await;
+    let calling = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<_, usize>("/slow", "a".repeat(MIB)).await })
+    };
+    until(|| READING.0.load(Ordering::SeqCst) == 1).await;
+    calling.abort();
+    until(|| served.edge.streams() == 0).await;
+    let left = served.node.describe();
+    assert!(left.in_flight == 1 && left.in_flight_bytes >= MIB as u64, "{left:?}");
+    *READING.1.lock() = true;
+    READING.2.notify_all();
+    served.comes_to_rest().await;
+    assert_eq!(served.node.describe().in_flight_bytes, 0);
+}
+
+/// What is written and not taken is in the node's account.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_holds_its_bytes_until_it_is_sent() {
+    let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));
+    let served = Served::start(App::new().route("/large", large)).await;
+    let peer = peer(&served).await;
+    let body = Value::from(40_i64 << 20).to_envelope().unwrap().into_bytes();
+    // More than any window.
+    let mut stream = peer.begin(vec![head("/large", 0, body.len()), body]).await;
+    assert_eq!(next_head(&mut stream).await.kind, FrameKind::Done);
+    assert_eq!(served.node.describe().in_flight, 0);
+    let held = served.node.describe().in_flight_bytes;
+    assert!((40 << 20..42 << 20).contains(&held), "{held}");
+    drop(stream);
+    until(|| served.node.describe().in_flight_bytes == 0).await;
+}
+
+#[test]
+fn the_time_of_a_body_is_that_of_the_other_door() {
+    assert_eq!(NetConfig::default().body_timeout, Duration::from_secs(60));
+}

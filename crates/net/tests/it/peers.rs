@@ -1,0 +1,198 @@
+//! What a node takes from other nodes, and what it does not: offers, addresses, replies; and members that were removed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::wire::{Hello, VERSION};
+use callboard_core::{App, CallOptions, Caller, Deadline, Elsewhere, ErrorKind, Instant, Stage};
+use callboard_net::testing::{BareEndpoint, RawPeer};
+use callboard_net::{Cluster, ClusterView, ConnectError, Edge, Identity, NetConfig, Role, Static, View};
+use parking_lot::Mutex;
+use serde::{Deserialize, Deserializer, Serialize};
+use tokio::sync::watch;
+
+use crate::common::{IDENTITY, LONG, Served, loopback, patient, until};
+use crate::lab::{Lab, builder, counted, serve, serve_with, shout, total, url};
+
+fn hello(node: &str, address: String) -> Hello {
+    let (cluster, node) = (IDENTITY.cluster().to_owned(), node.to_owned());
+    Hello { min_version: 1, max_version: VERSION, cluster, node, address, ..Hello::default() }
+}
+
+/// A node that asks others, under these rules.
+async fn gateway(identity: &Identity, offers: &str, peers: &[&Edge]) -> (Edge, Cluster) {
+    let mut config = patient();
+    config.offers = offers.parse().unwrap();
+    let edge = Edge::bind(loopback(), identity.clone(), config).unwrap();
+    let view = Static::try_new(peers.iter().map(|edge| edge.address())).unwrap();
+    let cluster = Cluster::start(&edge, Arc::new(view));
+    until(|| cluster.linked() == peers.len()).await;
+    (edge, cluster)
+}
+
+/// Each runs the same stage, and one of them may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_runs_the_stages_that_its_member_may_offer_and_no_other() {
+    let lab = Lab::start("offers").await;
+    let (left, right) = (lab.member(Role::Node, "left").await, lab.member(Role::Node, "right").await);
+    let (left, _of_left) = serve(left).await;
+    let own = lab.member(Role::Node, "gateway").await;
+    for (rules, is_offered) in
+        [("any", true), ("left=shout", true), ("*=shout", true), ("left=other,right=shout", false), ("right=*", false)]
+    {
+        let (edge, cluster) = gateway(&own, rules, &[&left]).await;
+        assert_eq!(cluster.offers("shout"), is_offered, "{rules}");
+        assert_eq!(cluster.peers()[0].stages.contains(&"shout".to_owned()), is_offered, "{rules}");
+        assert_eq!(total(&edge, "offers_refused") > 0, !is_offered, "{rules}");
+        drop((edge, cluster));
+    }
+    let (right, _of_right) = serve(right).await;
+    let (_edge, cluster) = gateway(&own, "right=shout", &[&left, &right]).await;
+    let offering = cluster.peers().into_iter().filter(|peer| !peer.stages.is_empty());
+    assert_eq!(offering.map(|peer| peer.address).collect::<Vec<_>>(), [right.address().to_string()]);
+}
+
+/// A view that is told of peers and has none.
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<SocketAddr>>);
+
+impl ClusterView for Told {
+    fn watch(&self) -> watch::Receiver<Arc<View>> {
+        watch::channel(Arc::default()).1
+    }
+
+    fn introduce(&self, _member: &str, peer: SocketAddr) -> bool {
+        self.0.lock().push(peer);
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_called_back_where_it_has_come_from_and_nowhere_that_it_names() {
+    for calls_back in [true, false] {
+        let mut config = patient();
+        config.calls_back = calls_back;
+        let app = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())));
+        let served = Served::start_with(app, config).await;
+        let told = Arc::new(Told::default());
+        let _cluster = Cluster::start(&served.edge, Arc::clone(&told) as _);
+        let endpoint = BareEndpoint::serving(loopback(), &IDENTITY).unwrap();
+        let here = endpoint.endpoint().local_addr().unwrap();
+        let elsewhere = SocketAddr::new(here.ip(), if here.port() == 9 { 10 } else { 9 });
+        let named = [elsewhere.to_string(), format!("0.0.0.0:{}", elsewhere.port()), "192.0.2.1:9".to_owned()];
+        for address in named {
+            let peer = RawPeer::over(&endpoint, served.edge.address()).await.unwrap();
+            peer.greet(&hello("", address)).await.unwrap();
+        }
+        let not_taken = if calls_back { 2 } else { 0 };
+        until(|| total(&served.edge, "peers_not_taken") == not_taken).await;
+        let mut expected = Vec::new();
+        for address in [here.to_string(), format!("0.0.0.0:{}", here.port())] {
+            let peer = RawPeer::over(&endpoint, served.edge.address()).await.unwrap();
+            peer.greet(&hello("", address)).await.unwrap();
+            expected.extend(calls_back.then_some(here));
+            until(|| *told.0.lock() == expected).await;
+        }
+    }
+}
+
+/// An output whose reader says where it is read, or has a defect.
+#[derive(Clone, Debug, Serialize)]
+struct Read {
+    thread: String,
+}
+
+impl<'de> Deserialize<'de> for Read {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        assert!(!text.starts_with('!'), "a defect");
+        Ok(Self { thread: format!("{:?}", std::thread::current().id()) })
+    }
+}
+
+/// On one thread, so that it is known which.
+#[tokio::test]
+async fn a_large_reply_is_read_where_it_holds_up_nobody_and_a_defect_in_it_ends_its_call() {
+    let served = Served::start(App::new().route("/echo", Stage::each("echo", |text: &String| Ok(text.clone())))).await;
+    let client = served.client().await;
+    let here = format!("{:?}", std::thread::current().id());
+    let small: Read = client.call("/echo", "a".to_owned()).await.unwrap();
+    assert_eq!(small.thread, here);
+    let large: Read = client.call("/echo", "a".repeat(1 << 20)).await.unwrap();
+    assert_ne!(large.thread, here);
+    for length in [1, 1 << 20] {
+        let error = client.call::<_, Read>("/echo", "!".repeat(length)).await.unwrap_err();
+        assert_eq!((error.kind(), error.was_started()), (ErrorKind::Internal, true), "{error}");
+        assert!(error.message().ends_with("a defect"), "{error}");
+        assert_eq!(client.call::<_, String>("/echo", "a".to_owned()).await.unwrap(), "a");
+    }
+}
+
+fn attentive() -> NetConfig {
+    let mut config = patient();
+    config.removals_every = Duration::from_millis(200);
+    config
+}
+
+/// At the node with the authority, at others, and on links to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_of_it() {
+    let lab = Lab::start_with("removed", attentive()).await;
+    let [left, right] = [lab.member(Role::Node, "left").await, lab.member(Role::Node, "right").await];
+    let (desk, other) = (lab.member(Role::Client, "desk").await, lab.member(Role::Client, "other").await);
+    let (left, _of_left) = serve_with(left, attentive()).await;
+    let (right, _of_right) = serve_with(right, attentive()).await;
+    let cluster = Cluster::start(&left, Arc::new(Static::try_new([right.address()]).unwrap()));
+    until(|| cluster.offers("shout")).await;
+    let mut clients = Vec::new();
+    for edge in [&lab.edge, &left] {
+        let client = builder(&desk).connect(&url(edge)).await.unwrap();
+        let honest = builder(&other).connect(&url(edge)).await.unwrap();
+        assert_eq!((shout(&client).await, shout(&honest).await), ("A".to_owned(), "A".to_owned()));
+        clients.push((edge, client, honest));
+    }
+    assert!(lab.authority.remove("desk").unwrap());
+    for (edge, client, honest) in clients {
+        until(|| counted(edge, "removed_member") > 0).await;
+        // One that was on its way when the connection was cut is lost with it; no other is.
+        let mut denied = false;
+        for _ in 0..2 {
+            let options = CallOptions::new().with_deadline(Deadline::after(Instant::now(), LONG));
+            let error = client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap_err();
+            assert!(error.message().contains("removed_member"), "{error}");
+            denied = error.kind() == ErrorKind::PermissionDenied;
+        }
+        assert!(denied);
+        assert_eq!(shout(&honest).await, "A");
+        let error = builder(&desk).connect(&url(edge)).await.unwrap_err();
+        assert!(matches!(&error, ConnectError::Refused { .. }), "{error:?}");
+        assert!(error.to_string().contains("join again with a new token"), "{error}");
+    }
+    // A link of the node itself.
+    assert!(cluster.offers("shout"));
+    assert!(lab.authority.remove("right").unwrap());
+    until(|| cluster.linked() == 0 && !cluster.offers("shout")).await;
+}
+
+/// Names are free again, and who joins under one is not taken for who had it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_joins_under_the_name_of_a_removed_member_is_let_in() {
+    let lab = Lab::start_with("rejoined", attentive()).await;
+    let first = lab.member(Role::Client, "desk").await;
+    assert!(lab.authority.remove("desk").unwrap());
+    let second = lab.directory.join("second");
+    let token = lab.token(|spec| spec.role = Role::Client);
+    let second = callboard_net::join(&token, &lab.url(), &second, Some("desk")).await.unwrap();
+    let client = builder(&second).connect(&url(&lab.edge)).await.unwrap();
+    let mut watching = tokio::time::interval(Duration::from_millis(50));
+    let refused = tokio::time::timeout(LONG, async {
+        while builder(&first).connect(&url(&lab.edge)).await.is_ok() {
+            watching.tick().await;
+        }
+    });
+    refused.await.expect("the first is refused");
+    assert_eq!(shout(&client).await, "A");
+    client.close().await;
+    assert_eq!(shout(&builder(&second).connect(&url(&lab.edge)).await.unwrap()).await, "A");
+}

@@ -1,0 +1,222 @@
+//! What callers may send that nobody has read: little, until a call of theirs is admitted, and bounded for all of them together.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_codec::wire::{Call, FrameKind, Hello, VERSION, frame_head};
+use callboard_core::{App, Caller, Limits, Stage};
+use callboard_net::NetConfig;
+use callboard_net::testing::{RawPeer, RawStream};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+
+use crate::common::{IDENTITY, LONG, Served, patient, until};
+use crate::lab::gauge;
+
+const MIB: usize = 1 << 20;
+
+/// What a connection may send at any time, and what it has beyond that when a call of it was admitted.
+const USUAL: usize = 128 << 10;
+const CALLING: usize = MIB - USUAL;
+
+fn app() -> App {
+    App::new().route("/count", Stage::each("count", |text: &String| Ok(text.len())))
+}
+
+fn hello() -> Hello {
+    let cluster = IDENTITY.cluster().to_owned();
+    Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }
+}
+
+async fn peer(served: &Served) -> RawPeer {
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    peer.greet(&hello()).await.unwrap();
+    peer
+}
+
+fn head(bytes: usize) -> Bytes {
+    let call = Call { route: "/count".to_owned(), millis_left: 3_600_000, ..Call::default() };
+    frame_head(FrameKind::Call, 0, &call, bytes).unwrap()
+}
+
+/// A call that is admitted, of which nothing but the head has come.
+async fn begun(served: &Served, peer: &RawPeer, bytes: usize) -> RawStream {
+    let before = served.node.describe().in_flight;
+    let stream = peer.begin(vec![head(bytes)]).await;
+    until(|| served.node.describe().in_flight > before).await;
+    stream
+}
+
+/// A node on a runtime that can be made to stand still: its connections go on, and nothing is read on their streams.
+struct Standing {
+    served: Served,
+    runtime: Option<Runtime>,
+}
+
+impl Standing {
+    async fn start(app: App, config: NetConfig) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let served = runtime.spawn(Served::start_with(app, config)).await.unwrap();
+        Self { served, runtime: Some(runtime) }
+    }
+
+    /// Until what is returned is dropped.
+    async fn stop(&self) -> mpsc::Sender<()> {
+        let (go_on, gate) = mpsc::channel();
+        let (stopped, has_stopped) = tokio::sync::oneshot::channel();
+        self.runtime.as_ref().unwrap().spawn(async move {
+            stopped.send(()).unwrap();
+            let _ = gate.recv();
+        });
+        has_stopped.await.unwrap();
+        go_on
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.runtime.take().unwrap().shutdown_background();
+    }
+}
+
+const SILENCE: Duration = Duration::from_millis(300);
+
+fn given(served: &Served) -> usize {
+    gauge(&served.edge, "windows_bytes")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_made_no_call_may_send_little_and_on_few_streams() {
+    let standing = Standing::start(app(), patient()).await;
+    let peer = peer(&standing.served).await;
+    let _stopped = standing.stop().await;
+    let (streams, bytes) = peer.fill(SILENCE).await;
+    assert_eq!(streams, 16);
+    assert!((1..=USUAL).contains(&bytes), "{bytes}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_lets_its_body_come_and_no_more_than_that() {
+    let standing = Standing::start(app(), patient()).await;
+    let peer = peer(&standing.served).await;
+    let mut stream = begun(&standing.served, &peer, MIB).await;
+    until(|| given(&standing.served) == MIB + CALLING).await;
+    let stopped = standing.stop().await;
+    let sent = stream.fill(SILENCE).await;
+    assert!((MIB..=2 * MIB).contains(&sent), "{sent}");
+    assert_eq!(peer.fill(SILENCE).await.1, 0, "it has no more for other streams");
+    drop(stopped);
+    // What was read is no longer counted, whatever becomes of the call.
+    until(|| given(&standing.served) < CALLING + 64 * 1024).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_connections_together_may_send_what_the_node_has_for_it() {
+    let mut config = patient();
+    config.tuning.windows_bytes = 4 * MIB as u64;
+    let standing = Standing::start(app(), config).await;
+    let mut peers = Vec::new();
+    for _ in 0..16 {
+        let peer = peer(&standing.served).await;
+        let stream = begun(&standing.served, &peer, 32 * MIB).await;
+        peers.push((peer, stream));
+    }
+    assert!((MIB..=4 * MIB).contains(&given(&standing.served)), "{}", given(&standing.served));
+    let _stopped = standing.stop().await;
+    let mut sent = 0;
+    for (_, stream) in &mut peers {
+        sent += stream.fill(Duration::from_millis(50)).await;
+    }
+    // A little of it may have been read before.
+    assert!(sent <= 4 * MIB + 16 * (USUAL + 1024), "{sent}");
+}
+
+/// The bound follows the bytes that the node has for calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_have_at_most_half_of_the_bytes_in_flight() {
+    let limits = Limits { max_in_flight_bytes: 2 * MIB as u64, ..Limits::default() };
+    let served = Served::start(app().limits(limits)).await;
+    let mut peers = Vec::new();
+    for _ in 0..30 {
+        let peer = peer(&served).await;
+        let stream = begun(&served, &peer, MIB).await;
+        peers.push((peer, stream));
+    }
+    assert!((MIB / 2..=MIB).contains(&given(&served)), "{}", given(&served));
+    drop(peers);
+    until(|| given(&served) == 0).await;
+}
+
+/// Whatever was left of windows: bodies come, and nothing is left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_come_beside_each_other_and_leave_no_window_behind() {
+    for windows in [0, MIB as u64, 128 * MIB as u64] {
+        let mut config = patient();
+        config.tuning.windows_bytes = windows;
+        let served = Served::start_with(app(), config).await;
+        let client = served.client().await;
+        let calls = (0..8).map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, usize>("/count", "a".repeat((n + 1) * MIB)).await })
+        });
+        for (n, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap(), (n + 1) * MIB);
+        }
+        served.comes_to_rest().await;
+        // What came with a head was read before there was a window for it.
+        assert!(given(&served) <= CALLING + 8 * 64 * 1024, "{}", given(&served));
+    }
+}
+
+/// Who gives calls up half-way has what is left of their windows, once; calls after that use it up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_that_was_not_used_is_not_given_twice() {
+    let served = Served::start(app()).await;
+    let peer = peer(&served).await;
+    for _ in 0..50 {
+        drop(begun(&served, &peer, 8 * MIB).await);
+        until(|| served.node.describe().in_flight == 0).await;
+    }
+    assert!(given(&served) <= 32 * MIB - USUAL, "{}", given(&served));
+    let text = Value::from("a".repeat(8 * MIB)).to_envelope().unwrap().into_bytes();
+    let before = given(&served);
+    for _ in 0..3 {
+        let answer = peer.exchange(vec![head(text.len()), text.clone()]).await.unwrap();
+        assert_eq!(answer[0].0.kind, FrameKind::Done);
+    }
+    assert!(given(&served) < before, "{} after {before}", given(&served));
+    drop(peer);
+    until(|| given(&served) == 0).await;
+}
+
+/// Streams that wait for calls of a peer that makes some.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_makes_calls_has_more_streams_when_it_needs_them() {
+    let gate = Arc::new(Semaphore::new(0));
+    let waiting = Arc::clone(&gate);
+    let stage = Stage::<String, usize>::each_async("wait", move |text| {
+        let waiting = Arc::clone(&waiting);
+        async move {
+            waiting.acquire().await.unwrap().forget();
+            Ok(text.len())
+        }
+    });
+    let served = Served::start(App::new().route("/wait", stage)).await;
+    let client = served.client().await;
+    // Too large for packs, so that each has a stream to itself.
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<_, usize>("/wait", "a".repeat(20_000)).await })
+        })
+        .collect();
+    until(|| served.edge.streams() == 200).await;
+    gate.add_permits(200);
+    for call in calls {
+        assert_eq!(tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap(), 20_000);
+    }
+    served.comes_to_rest().await;
+}

@@ -1,0 +1,133 @@
+//! Text of others on its way to a terminal.
+//!
+//! What a server, a certificate or a model file says may hold characters that a terminal obeys instead of showing: they move the
+//! cursor, name the window, write to the clipboard, or turn the direction of text. All such characters of text that goes to
+//! a terminal are written as JSON writes them, `\u001b`, so that JSON stays the same value. A value that stands in a line of ours is
+//! [one line](line); whole texts [keep theirs](lines). Bytes for programs are left as they are: see [`Plain`].
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// The text in a line of ours: without line breaks and tabs, too.
+pub(crate) fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, |_, _| false)
+}
+
+/// Text of several lines, which keeps their ends and tabs.
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c, next| matches!(c, '\n' | '\t') || c == '\r' && next == Some('\n'))
+}
+
+/// Text of several lines behind a label of ours, with those after the first further in: none of them looks like a line of ours.
+pub(crate) fn indented(text: &str) -> String {
+    text.lines().map(line).collect::<Vec<_>>().join("\n    ")
+}
+
+/// A control character (C0, DEL and C1), or one that overrides, embeds or isolates the direction of text (Unicode Standard Annex 9).
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// With all that is obeyed written out, but what `is_kept` with the character behind it.
+fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        if is_obeyed(c) && !is_kept(c, rest.peek().copied()) {
+            // Writing to a string cannot fail. All of them are below U+10000.
+            _ = write!(shown, "\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// A terminal as a place for bytes: it gets the [lines](lines) of their text. What is not UTF-8 becomes U+FFFD.
+pub(crate) struct Plain<W: Write> {
+    terminal: W,
+    /// The begin of a character, or of a line's end, whose rest has not come.
+    begun: Vec<u8>,
+}
+
+impl<W: Write> Plain<W> {
+    pub(crate) fn new(terminal: W) -> Self {
+        Self { terminal, begun: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for Plain<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend_from_slice(bytes);
+        self.begun = all.split_off(all.len() - begun_bytes(&all));
+        self.terminal.write_all(lines(&String::from_utf8_lossy(&all)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.terminal.flush()
+    }
+}
+
+impl<W: Write> Drop for Plain<W> {
+    fn drop(&mut self) {
+        // The end of what was said. If nobody can see it, that is no reason to say more.
+        let rest = std::mem::take(&mut self.begun);
+        _ = self.terminal.write_all(lines(&String::from_utf8_lossy(&rest)).as_bytes());
+    }
+}
+
+/// How many of the last bytes mean nothing without those behind them: up to three of a character, or a carriage return.
+fn begun_bytes(bytes: &[u8]) -> usize {
+    if bytes.last() == Some(&b'\r') {
+        return 1;
+    }
+    let is_begun = |tail: &&[u8]| {
+        std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    let tails = (1..=bytes.len().min(3)).rev().map(|count| &bytes[bytes.len() - count..]);
+    tails.into_iter().find(is_begun).map_or(0, <[u8]>::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown() {
+        assert_eq!(line("plain é € 😀 \u{200d}"), "plain é € 😀 \u{200d}");
+        assert_eq!(line("\u{0}\u{1b}[2J\u{7f}\u{9b}\u{9f}\u{a0}"), "\\u0000\\u001b[2J\\u007f\\u009b\\u009f\u{a0}");
+        assert_eq!(line("a\r\n\tb\u{202e}\u{2069}"), "a\\u000d\\u000a\\u0009b\\u202e\\u2069");
+        assert_eq!(lines("a\r\n\tb\rc\r"), "a\r\n\tb\\u000dc\\u000d");
+    }
+
+    #[test]
+    fn json_that_is_shown_is_the_same_value() {
+        let value = serde_json::json!({ "\u{9b}\u{202e}": ["\u{1b}\u{7f}\r\n", "é"] });
+        let shown = line(&value.to_string()).into_owned();
+        assert!(!shown.contains(is_obeyed));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
+    fn pieces_of_characters_wait_for_their_rest() {
+        let text = "é€😀\u{9b}\r\nx\ry\u{1b}";
+        for size in 1..=text.len() {
+            let mut shown = Vec::new();
+            let mut plain = Plain::new(&mut shown);
+            text.as_bytes().chunks(size).for_each(|piece| plain.write_all(piece).unwrap());
+            drop(plain);
+            assert_eq!(String::from_utf8(shown).unwrap(), "é€😀\\u009b\r\nx\\u000dy\\u001b", "{size}");
+        }
+        let mut shown = Vec::new();
+        let mut plain = Plain::new(&mut shown);
+        plain.write_all(b"a\xffb\x9bc\xe2\x82").unwrap();
+        drop(plain);
+        assert_eq!(String::from_utf8(shown).unwrap(), "a\u{fffd}b\u{fffd}c\u{fffd}");
+    }
+}

@@ -1,0 +1,168 @@
+//! What a hostile server can say at a terminal: text. Characters that a terminal obeys instead of showing are shown as text, too.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::support::{callboard, failure};
+
+/// Names the window, clears the screen, colours by a control of C1, goes back to the begin of the line, and turns the direction
+/// of text.
+const EVIL: &str = "\u{1b}]0;evil\u{7}\u{1b}[2J\u{9b}31m\u{7f}\rover\nfaked: line\u{202e}\u{2066}";
+
+/// Answers every request with these bytes, and gives its URL.
+fn server(answer: impl Into<Vec<u8>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = answer.into();
+    thread::spawn(move || {
+        for mut socket in listener.incoming().map_while(Result::ok) {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && socket.read(&mut byte).is_ok_and(|read| read > 0) {
+                head.push(byte[0]);
+            }
+            _ = socket.write_all(&answer);
+        }
+    });
+    url
+}
+
+fn answer(status: &str, content_type: &str, more: &str, body: &str) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\n{more}connection: close\r\n");
+    format!("{head}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A problem document in which everything that a server chooses is hostile.
+fn problem() -> Vec<u8> {
+    let body = json!({
+        "kind": EVIL, "message": EVIL, "stage": EVIL, "error_type": EVIL, "remote_trace": EVIL, "request_id": EVIL,
+        "details": { "fields": [{ "path": EVIL, "message": EVIL }] },
+    });
+    answer("422 Wrong", "application/problem+json", "x-evil: \u{9b}31m\r\n", &body.to_string())
+}
+
+/// Text in which a terminal finds nothing to obey but ends of lines.
+fn plain(bytes: &[u8]) -> String {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let obeyed =
+        |c: char| c.is_control() && c != '\n' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    assert!(!text.contains(obeyed), "{text:?}");
+    text
+}
+
+fn plain_output(mut command: Command) -> (Output, String) {
+    let output = command.output().unwrap();
+    let said = plain(&output.stdout) + &plain(&output.stderr);
+    (output, said)
+}
+
+fn status() -> Value {
+    json!({
+        "version": EVIL, "uptime_seconds": 1, "health": { "ready": true, "elsewhere": [{ "name": EVIL, "reason": EVIL }] },
+        "node": {
+            "in_flight": EVIL, "admitted": EVIL, "refused": EVIL,
+            "routes": [{ "name": EVIL, "revision": EVIL, "pipeline": EVIL }],
+            "stages": [{ "name": EVIL, "state": EVIL, "reason": EVIL, "queued": EVIL, "batches": EVIL, "restarts": EVIL }],
+            "peers": [{ "address": EVIL, "node": EVIL, "stages": [EVIL] }],
+        },
+    })
+}
+
+#[test]
+fn a_status_is_shown_as_text_and_each_value_on_its_line() {
+    let url = server(answer("200 OK", "application/json", "", &status().to_string()));
+    let (output, said) = plain_output(callboard(["status", &url]));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        said.contains("\\u001b]0;evil\\u0007") && said.contains("\\u009b31m\\u007f\\u000dover\\u000afaked"),
+        "{said}"
+    );
+    assert!(said.lines().all(|line| !line.starts_with("faked")), "{said}");
+
+    // For programs it is the same value.
+    let output = callboard(["status", &url, "--json"]).output().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), status());
+    let (message, code) = failure(callboard(["status", &server(problem())]));
+    assert_eq!((plain(message.as_bytes()), code), (message, 1));
+}
+
+#[test]
+fn a_problem_is_shown_as_text() {
+    let url = server(problem());
+    let (output, said) = plain_output(callboard(["call", &url, "/x", "--include"]));
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    for label in ["  stage: ", "  error type: ", "  remote trace: ", "  request id: ", "callboard: 422 "] {
+        let line = said.lines().find(|line| line.starts_with(label)).unwrap_or_else(|| panic!("{label}: {said}"));
+        assert!(line.contains("\\u001b]0;evil\\u0007\\u001b[2J\\u009b31m\\u007f"), "{line}");
+    }
+    assert!(said.lines().all(|line| !line.starts_with("faked")), "{said}");
+
+    let page = server(answer("500 Wrong", "text/html", "location: \u{9b}31m\r\n", EVIL));
+    let (output, said) = plain_output(callboard(["call", &page, "/x"]));
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert!(said.contains("\\u001b]0;evil"), "{said}");
+}
+
+#[test]
+fn a_benchmark_counts_kinds_of_errors_as_text() {
+    let url = server(problem());
+    let words = ["bench", &url, "/x", "--warm-up", "0s", "-n", "3", "-c", "1", "--anyway"];
+    let (output, said) = plain_output(callboard(words));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said.contains("  errors: \\u001b]0;evil\\u0007"), "{said}");
+    let (output, said) = plain_output(callboard(&words[..words.len() - 1]));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains("answered 422 ") && said.contains("\\u001b]0;evil"), "{said}");
+}
+
+#[test]
+fn a_reply_is_handed_on_byte_by_byte_to_a_program() {
+    let url = server(answer("200 OK", "text/plain", "", &format!("{EVIL}\n")));
+    let output = callboard(["call", &url, "/x"]).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(0), format!("{EVIL}\n").into_bytes()));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reply_is_shown_as_text_at_a_terminal() {
+    let reply = format!("{{\"a\": \"{EVIL}\"}}\r\n\tend é €");
+    let chunk = |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+    // Characters are cut into pieces as well.
+    let pieces: Vec<u8> = reply.as_bytes().iter().flat_map(|byte| chunk(&[*byte])).collect();
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    let url = server([head.as_bytes(), &pieces, b"0\r\n\r\n"].concat());
+    let shown = at_a_terminal(callboard(["call", &url, "/x"]));
+    // The reply's own end of a line has become three characters.
+    let shown = plain(shown.replace("\r\r\n", "\n").replace("\r\n", "\n").replace('\t', "    ").as_bytes());
+    let expected = "{\"a\": \"\\u001b]0;evil\\u0007\\u001b[2J\\u009b31m\\u007f\\u000dover\n\
+                    faked: line\\u202e\\u2066\"}\n    end é €\n";
+    assert_eq!(shown, expected);
+
+    let url = server(answer("200 OK", "application/json", "", &status().to_string()));
+    let shown = at_a_terminal(callboard(["status", &url, "--json"]));
+    assert_eq!(serde_json::from_str::<Value>(&plain(shown.replace("\r\n", "\n").as_bytes())).unwrap(), status());
+}
+
+/// What a command writes to stdout where that is a terminal. It turns the end of a line into two characters, and nothing else.
+#[cfg(unix)]
+fn at_a_terminal(mut command: Command) -> String {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let mut child = command.stdout(terminal).stderr(Stdio::null()).spawn().unwrap();
+    // Its end of the terminal is closed with it, which ends what is read here: by an error, as terminals do.
+    drop(command);
+    let mut shown = Vec::new();
+    _ = std::fs::File::from(master).read_to_end(&mut shown);
+    assert!(child.wait().unwrap().success(), "{shown:?}");
+    String::from_utf8(shown).unwrap()
+}
