@@ -41,6 +41,12 @@ fuzz target runs="1000000":
     mkdir -p fuzz/corpus/{{target}}
     cargo +nightly fuzz run {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- -runs={{runs}} -max_len=2048 -timeout=20
 
+# Which changes of limits and decoders no test notices, all of them or those of one file; needs cargo-mutants. Hours for all.
+mutants file=mutated:
+    cargo mutants --package callboard-codec --file '{{file}}' --timeout 120 --build-timeout 600 --jobs 1 --output target
+
+mutated := "crates/codec/src/{limits.rs,msgpack/decode.rs,msgpack/typed.rs,json/decode.rs,npy/*.rs,data_frame/check.rs,envelope/layout.rs}"
+
 # Licences, advisories and bans; needs cargo-deny.
 deny:
     cargo deny check
@@ -48,6 +54,11 @@ deny:
 # Ten thousand idle and ten thousand slow clients: what they cost, and what they cost others.
 crowds:
     cargo test --release --test crowds -- --nocapture --include-ignored ten_thousand
+
+# Attacks on the release binary, each with an honest caller beside it: a quiet machine, about five minutes.
+hostile *args:
+    cargo build --release --bin callboard --example hostile_server
+    CALLBOARD_HOSTILE_BINARY=${CARGO_TARGET_DIR:-$PWD/target}/release/callboard cargo test --test hostile -- {{args}}
 
 # What is promised of a cluster under load and loss, in full and with its figures: a quiet machine, about fifteen minutes.
 promises:

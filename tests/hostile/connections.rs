@@ -1,0 +1,342 @@
+//! Connections that hold much with little: heads without bodies, windows without room, frames without end.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use crate::attack::{Attack, Target};
+use crate::http1::Request;
+use crate::http2::{
+    CONTINUATION, Connection, DATA, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, PING, PRIORITY, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, frame, get, literal, post,
+};
+use crate::npy::NPY;
+use crate::payloads::gzip;
+use crate::payloads::npy::{array, empty_axes};
+
+/// The largest payload of a frame, unless a node allows more.
+const MAX_FRAME: usize = 16_384;
+
+/// Writes the same bytes again and again on so many connections, each read or not; opens another when one is closed.
+fn flood(target: &Target, connections: usize, bytes: &[u8], is_read: bool) {
+    target.crowd(connections, |_| {
+        while target.goes_on() {
+            let Some(mut connection) = Connection::open(target, &[]) else { return };
+            if is_read {
+                connection = connection.drain();
+            }
+            while target.goes_on() && connection.write(bytes) {
+                // Slower than a loop could: the flood is one of the node's work, not of this machine's cores.
+                thread::sleep(Duration::from_millis(1));
+            }
+            target.met(if target.goes_on() { "cut" } else { "held to the end" });
+        }
+    });
+}
+
+#[test]
+fn heads_that_announce_bodies() {
+    let headers = post("/honest", "application/json", &[("content-length", "1000")]);
+    Attack::new("h2: 65 connections × 256 heads without bodies")
+        .lasting(Duration::from_secs(3))
+        .earns_no_permits()
+        .run(|target| {
+            let held: Vec<Connection> = (0..65)
+                .filter_map(|_| {
+                    let mut connection = Connection::open(target, &[])?.drain();
+                    (0..256).for_each(|_| _ = connection.request(&headers, 0));
+                    Some(connection)
+                })
+                .collect();
+            target.met(format!("held, {}", held.len()));
+            thread::sleep(target.left());
+        });
+}
+
+#[test]
+fn bodies_that_stop_after_their_first_bytes() {
+    let headers = post("/honest", "application/json", &[("content-length", "1000000")]);
+    Attack::new("h2: 16 connections × 256 bodies of 1 MB that stop at 200 bytes")
+        .lasting(Duration::from_secs(3))
+        .earns_no_permits()
+        .run(|target| {
+            let held: Vec<Connection> = (0..16)
+                .filter_map(|_| {
+                    let mut connection = Connection::open(target, &[])?.drain();
+                    for _ in 0..256 {
+                        let stream = connection.request(&headers, 0)?;
+                        connection.write(&frame(DATA, 0, stream, &[b' '; 200]));
+                    }
+                    Some(connection)
+                })
+                .collect();
+            target.met(format!("held, {}", held.len()));
+            thread::sleep(target.left());
+        });
+}
+
+/// What a node has room for is charged to calls; what comes before that waits in the windows of connections.
+#[test]
+fn windows_full_of_bodies_that_wait() {
+    let headers = post("/keep", "application/json", &[("content-length", "1000000")]);
+    let piece = frame(DATA, 0, 1, &vec![b' '; MAX_FRAME]).repeat(55);
+    Attack::new("h2: 600 connections with 900 kB of a body each").lasting(Duration::from_secs(3)).run(|target| {
+        let opened = || {
+            let mut connection = Connection::open(target, &[])?.drain();
+            connection.request(&headers, 0)?;
+            Some(connection)
+        };
+        let held = Mutex::new(Vec::new());
+        target.crowd(8, |_| {
+            let mut some: Vec<Connection> = (0..75).filter_map(|_| opened()).collect();
+            // The node has opened its windows by now, or means to keep them small.
+            thread::sleep(Duration::from_millis(50));
+            some.retain_mut(|connection| connection.stays_within(Duration::from_millis(20)).write(&piece));
+            held.lock().unwrap().append(&mut some);
+        });
+        let held = held.into_inner().unwrap();
+        target.met(format!("filled, {}", held.len()));
+        thread::sleep(target.left());
+    });
+}
+
+#[test]
+fn answers_without_a_window() {
+    let body = gzip(&array("|u1", false, &empty_axes(), &[]));
+    let fields = [("content-encoding", "gzip"), ("accept", "application/json")];
+    let headers = post("/keep", NPY, &fields);
+    Attack::new("h2: 100 × 64 MB of JSON for windows of 0").run(|target| {
+        let held: Vec<Connection> = (0..4)
+            .filter_map(|_| {
+                let mut connection = Connection::open(target, &[(INITIAL_WINDOW_SIZE, 0)])?.drain();
+                for _ in 0..25 {
+                    let stream = connection.request(&headers, 0)?;
+                    connection.write(&frame(DATA, END_STREAM, stream, &body));
+                }
+                Some(connection)
+            })
+            .collect();
+        target.met(format!("held, {}", held.len()));
+        thread::sleep(target.left());
+    });
+}
+
+/// Windows that open and close again, so that everything that waits is looked at each time.
+#[test]
+fn windows_that_change_with_every_frame() {
+    let change =
+        |size: u32| frame(SETTINGS, 0, 0, &[&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &size.to_be_bytes()].concat());
+    let changes = [change(0), change(1)].concat().repeat(200);
+    Attack::new("h2: 100 waiting answers, windows that change 100,000 times").run(|target| {
+        target.crowd(2, |_| {
+            let Some(connection) = Connection::open(target, &[(INITIAL_WINDOW_SIZE, 0)]) else { return };
+            let mut connection = connection.drain();
+            (0..100).for_each(|_| _ = connection.request(&get("/metrics"), END_STREAM));
+            while target.goes_on() && connection.write(&changes) {
+                thread::sleep(Duration::from_millis(2));
+            }
+            target.met(if target.goes_on() { "cut" } else { "held to the end" });
+        });
+    });
+}
+
+#[test]
+fn settings_without_end() {
+    let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]).repeat(500);
+    Attack::new("h2: settings, acknowledgements unread").run(|target| flood(target, 4, &settings, false));
+}
+
+#[test]
+fn pings_without_end() {
+    let pings = frame(PING, 0, 0, &[7; 8]).repeat(500);
+    Attack::new("h2: pings, answers unread").run(|target| flood(target, 4, &pings, false));
+}
+
+#[test]
+fn priorities_without_end() {
+    let frames: Vec<u8> = (0..500).flat_map(|index| frame(PRIORITY, 0, 2 * index + 1, &[0, 0, 0, 0, 7])).collect();
+    Attack::new("h2: priorities of streams that are not there").run(|target| flood(target, 4, &frames, true));
+}
+
+#[test]
+fn windows_raised_by_one() {
+    let updates = frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).repeat(500);
+    Attack::new("h2: windows raised byte by byte").run(|target| flood(target, 4, &updates, true));
+}
+
+#[test]
+fn headers_that_are_continued_without_end() {
+    let begin = frame(HEADERS, 0, 1, &get("/"));
+    let more = frame(CONTINUATION, 0, 1, &literal(0, "x", &"a".repeat(8000))).repeat(10);
+    Attack::new("h2: continuations without end").run(|target| {
+        target.crowd(8, |_| {
+            while target.goes_on() {
+                let Some(connection) = Connection::open(target, &[]) else { return };
+                let mut connection = connection.drain();
+                connection.write(&begin);
+                while target.goes_on() && connection.write(&more) {}
+                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+            }
+        });
+    });
+}
+
+/// A header that the table keeps, and heads that name it thousands of times.
+#[test]
+fn headers_that_unpack() {
+    let kept = [get("/"), literal(0x40, "x", &"a".repeat(4000))].concat();
+    let named = [get("/"), vec![0xbe; 16_000]].concat();
+    assert!(named.len() < MAX_FRAME);
+    Attack::new("h2: heads of 64 MB, packed by the table").run(|target| {
+        target.crowd(4, |_| {
+            while target.goes_on() {
+                let Some(connection) = Connection::open(target, &[]) else { return };
+                let mut connection = connection.drain();
+                connection.request(&kept, END_STREAM);
+                while target.goes_on() && connection.request(&named, END_STREAM).is_some() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+            }
+        });
+    });
+}
+
+#[test]
+fn requests_that_are_taken_back() {
+    let headers = post("/honest", "application/json", &[]);
+    Attack::new("h2: requests reset with the next frame").run(|target| {
+        target.crowd(4, |_| {
+            while target.goes_on() {
+                let Some(connection) = Connection::open(target, &[]) else { return };
+                let mut connection = connection.drain();
+                for _ in 0..2000 {
+                    let Some(stream) = connection.request(&headers, 0) else { break };
+                    if !target.goes_on() || !connection.write(&frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])) {
+                        break;
+                    }
+                }
+                target.met("connection used up");
+            }
+        });
+    });
+}
+
+#[test]
+fn data_without_bytes() {
+    let headers = post("/honest", "application/json", &[]);
+    Attack::new("h2: empty data frames without end").run(|target| {
+        target.crowd(4, |_| {
+            while target.goes_on() {
+                let Some(connection) = Connection::open(target, &[]) else { return };
+                let mut connection = connection.drain();
+                let Some(stream) = connection.request(&headers, 0) else { continue };
+                let empty = frame(DATA, 0, stream, &[]).repeat(500);
+                while target.goes_on() && connection.write(&empty) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+            }
+        });
+    });
+}
+
+#[test]
+fn heads_byte_by_byte() {
+    Attack::new("h1: 800 heads, a byte each 500 ms").earns_no_permits().run(|target| {
+        target.trickle(b"POST /honest HTTP/1.1\r\nhost: localhost\r\nx: ", b"a", Duration::from_millis(500), 800);
+    });
+}
+
+#[test]
+fn bodies_byte_by_byte() {
+    let head = Request::post("/honest", "application/json", "").head_announcing(60 << 20);
+    Attack::new("h1: 800 bodies of 60 MiB, a byte each 500 ms").lasting(Duration::from_secs(3)).earns_no_permits().run(
+        |target| {
+            target.trickle(head.as_bytes(), b" ", Duration::from_millis(500), 800);
+        },
+    );
+}
+
+#[test]
+fn long_heads_that_do_not_end() {
+    let head = format!("POST /honest HTTP/1.1\r\nhost: localhost\r\nx: {}", "a".repeat(60_000));
+    Attack::new("h1: 800 heads of 60 kB that do not end").earns_no_permits().run(|target| {
+        target.trickle(head.as_bytes(), b"a", Duration::from_millis(500), 800);
+    });
+}
+
+/// Each chunk brings one byte and a kilobyte that means nothing.
+#[test]
+fn chunks_with_long_extensions() {
+    let head = "POST /keep HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunk = format!("1;{}\r\n \r\n", "x=y;".repeat(250)).repeat(16);
+    Attack::new("h1: chunks of one byte with extensions of 1 kB").run(|target| {
+        target.crowd(8, |_| {
+            while target.goes_on() {
+                let Some(mut stream) = target.connect() else { return };
+                let _ = stream.set_write_timeout(Some(target.left()));
+                let _ = stream.write_all(head.as_bytes());
+                while target.goes_on() && stream.write_all(chunk.as_bytes()).is_ok() {}
+                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+            }
+        });
+    });
+}
+
+#[test]
+fn requests_in_a_row_without_reading() {
+    let requests = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(1000);
+    Attack::new("h1: 100 connections with requests in a row, unread").run(|target| {
+        let mut held: Vec<TcpStream> = (0..100).filter_map(|_| target.connect()).collect();
+        for stream in &mut held {
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(5)));
+            let _ = stream.write_all(requests.as_bytes());
+        }
+        target.met(format!("held, {}", held.len()));
+        thread::sleep(target.left());
+    });
+}
+
+#[test]
+fn connections_that_say_nothing() {
+    Attack::new("h1: connections opened and closed").run(|target| {
+        target.crowd(8, |_| {
+            while target.goes_on() {
+                target.connect();
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+    });
+}
+
+/// Every client comes again at once with whatever it was told, also with a refusal.
+#[test]
+fn callers_that_come_again_at_once() {
+    let request = Request::post("/honest", "application/json", "[0.5,0.5]");
+    Attack::new("h1: 64 callers that come again at once").run(|target| target.repeat(&request, 64));
+}
+
+/// The node is full, and every refused caller comes again.
+#[test]
+fn callers_that_come_again_to_a_full_node() {
+    let slow = array("|u1", false, &[4 << 20], &vec![0; 4 << 20]);
+    let request = Request::post("/keep", NPY, slow).gzip().accept("application/json");
+    Attack::new("h1: 48 callers of 4 MiB arrays as JSON, again at once").run(|target| target.repeat(&request, 48));
+}
+
+#[test]
+fn keep_alive_without_requests() {
+    Attack::new("h1: 900 connections that are kept open").earns_no_permits().run(|target| {
+        let mut held: Vec<TcpStream> = (0..900).filter_map(|_| target.connect()).collect();
+        for stream in &mut held {
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
+            let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            let _ = stream.read(&mut [0; 512]);
+        }
+        target.met(format!("held, {}", held.len()));
+        thread::sleep(target.left());
+    });
+}

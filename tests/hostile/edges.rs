@@ -1,0 +1,137 @@
+//! What the admin listener takes for a request, and what the commands print of a server that they do not know.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
+
+use crate::attack::{alone, is_wanted};
+use crate::http1::status_of;
+use crate::node::{BINARIES, Node, Served};
+
+/// The status of the answer to a request in exactly these bytes.
+fn answered(node: std::net::SocketAddr, request: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(node).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    // A reset is an answer, too: the request was not taken.
+    let _ = stream.read_to_end(&mut answer);
+    status_of(&String::from_utf8_lossy(&answer))
+}
+
+/// A page that points its own name at this machine would be served, were the name not looked at.
+#[test]
+fn both_listeners_want_one_host_that_is_theirs() {
+    if !is_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let node = Node::start(Served::Files, &[]);
+    let hosts = [
+        ("none", ""),
+        ("two", "host: localhost\r\nhost: localhost\r\n"),
+        ("double brackets", "host: [[::1]]\r\n"),
+        ("another", "host: evil.example\r\n"),
+        ("an empty one", "host:\r\n"),
+        ("two in one", "host: localhost, evil.example\r\n"),
+    ];
+    let mut taken = Vec::new();
+    for (listener, address, path) in [("admin", node.admin, "/v1/status"), ("http", node.http, "/metrics")] {
+        let ask = |hosts: &str| answered(address, &format!("GET {path} HTTP/1.1\r\n{hosts}connection: close\r\n\r\n"));
+        assert_eq!(ask("host: localhost\r\n"), Some(200), "{listener}");
+        taken.extend(
+            hosts.iter().filter(|(_, hosts)| ask(hosts) == Some(200)).map(|(name, _)| format!("{listener}: {name}")),
+        );
+    }
+    assert!(taken.is_empty(), "served with these hosts: {taken:?}");
+}
+
+/// What a page of another origin may do with the node's pages: nothing.
+#[test]
+fn pages_may_not_be_framed_and_are_what_they_say() {
+    if !is_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let node = Node::start(Served::Files, &[]);
+    let mut missing = Vec::new();
+    for path in ["/", "/docs/"] {
+        let mut stream = TcpStream::connect(node.http).unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/html\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+        let head = answer.split("\r\n\r\n").next().unwrap_or_default();
+        let wanted = ["x-content-type-options: nosniff", "content-security-policy:", "frame-ancestors 'none'"];
+        missing
+            .extend(wanted.into_iter().filter(|words| !head.contains(words)).map(|words| format!("{path}: {words}")));
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// A server that answers every request with this.
+fn impostor(status: &str, media_type: &str, body: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+        }
+    });
+    url
+}
+
+fn run(words: &[&str]) -> Output {
+    Command::new(&BINARIES.callboard).args(words).output().unwrap()
+}
+
+/// The characters with which a terminal is told what to do: all controls but the end of a line.
+fn controls(bytes: &[u8]) -> Vec<char> {
+    String::from_utf8_lossy(bytes).chars().filter(|letter| letter.is_control() && *letter != '\n').collect()
+}
+
+/// Clears the screen, sets the title, and the same in single characters of eight bits.
+const TRICKS: &str = r"x\u001b[2J\u001b]0;title\u0007\u009b2J\r";
+
+#[test]
+fn the_status_of_a_hostile_server_does_nothing_to_the_terminal() {
+    if !is_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let status = r#"{"version": "T", "uptime_seconds": 1, "health": {"ready": true, "elsewhere": [{"name": "T", "ready": false, "reason": "T"}]},
+        "node": {"in_flight": 0, "admitted": 0, "refused": 0, "routes": [{"name": "/T", "revision": 1, "pipeline": "T"}],
+        "stages": [{"name": "T", "state": "T", "replicas": [], "queued": 0, "queue_limit": 1, "batches": 0, "restarts": 0, "reason": "T"}],
+        "peers": [{"address": "T", "node": "T", "linked_for": null, "stages": ["T"]}]}}"#;
+    let url = impostor("200 OK", "application/json", status.replace('T', TRICKS));
+    let output = run(&["status", &url]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((controls(&output.stdout), controls(&output.stderr)), (vec![], vec![]), "{output:?}");
+}
+
+#[test]
+fn the_errors_of_a_hostile_server_do_nothing_to_the_terminal() {
+    if !is_wanted() {
+        return;
+    }
+    let _alone = alone();
+    let problem = r#"{"type": "urn:callboard:error:failed", "title": "T", "status": 500, "detail": "T", "kind": "failed", "message": "T",
+        "stage": "T", "error_type": "T", "remote_trace": "T", "fields": [{"path": "T", "message": "T"}], "retryable": false}"#;
+    for media_type in ["application/problem+json", "text/plain"] {
+        let url = impostor("500 Internal Server Error", media_type, problem.replace('T', TRICKS));
+        for words in [vec!["call", &url, "/x", "--json", "1"], vec!["status", &url]] {
+            let output = run(&words);
+            assert_eq!(controls(&output.stderr), vec![], "{words:?}, {media_type}: {output:?}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! QUIC streams with a gap near their beginning: what lies behind it waits in the node, and no one reads it.
+//!
+//! quinn sends what was lost again, so a relay stands between it and the node. In a burst the relay loses every eighth large datagram and all
+//! acknowledgements, so that the burst goes on; afterwards it passes only datagrams that are too small to bring anything. How much waits
+//! behind the gaps is bounded by the caller's congestion window, some 100 kB on each connection: a sender that ignores its window would
+//! reach the node's own.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard::net::testing::{BareEndpoint, RawPeer};
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::attack::{Attack, Target};
+use crate::payloads::MIB;
+use crate::payloads::msgpack::envelope_head;
+use crate::quic::{IDENTITY, call, hello, runs};
+
+/// A datagram that brings acknowledgements or a ping, and no bytes of a stream.
+const SMALL: usize = 100;
+
+/// Of so many large datagrams of a burst one is lost.
+const LOST_OF: u64 = 8;
+
+/// All datagrams pass.
+const FAIR: u8 = 0;
+/// Every eighth large one is lost, and nothing comes back.
+const BURST: u8 = 1;
+/// Only small ones pass.
+const HOLD: u8 = 2;
+
+/// Stands between one caller and the node.
+struct Relay {
+    address: SocketAddr,
+    mode: Arc<AtomicU8>,
+    /// What the node was brought in a burst.
+    burst_bytes: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Relay {
+    fn begin(node: SocketAddr) -> Self {
+        let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        back.connect(node).unwrap();
+        for socket in [&front, &back] {
+            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        }
+        let address = front.local_addr().unwrap();
+        let relay =
+            Self { address, mode: Arc::new(AtomicU8::new(FAIR)), burst_bytes: Arc::default(), is_over: Arc::default() };
+        let (front, back) = (Arc::new(front), Arc::new(back));
+        let caller = Arc::new(std::sync::Mutex::new(None));
+        {
+            let (front, back, caller) = (Arc::clone(&front), Arc::clone(&back), Arc::clone(&caller));
+            let (mode, bytes, over) =
+                (Arc::clone(&relay.mode), Arc::clone(&relay.burst_bytes), Arc::clone(&relay.is_over));
+            thread::spawn(move || to_node(&front, &back, &caller, &mode, &bytes, &over));
+        }
+        let (mode, over) = (Arc::clone(&relay.mode), Arc::clone(&relay.is_over));
+        thread::spawn(move || {
+            let mut datagram = vec![0; 1 << 16];
+            while !over.load(Ordering::Relaxed) {
+                let Ok(count) = back.recv(&mut datagram) else { continue };
+                if let (Some(caller), true) = (*caller.lock().unwrap(), mode.load(Ordering::Relaxed) != BURST) {
+                    let _ = front.send_to(&datagram[..count], caller);
+                }
+            }
+        });
+        relay
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn to_node(
+    front: &UdpSocket,
+    back: &UdpSocket,
+    caller: &std::sync::Mutex<Option<SocketAddr>>,
+    mode: &AtomicU8,
+    burst_bytes: &AtomicU64,
+    is_over: &AtomicBool,
+) {
+    let mut datagram = vec![0; 1 << 16];
+    let mut large = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let Ok((count, from)) = front.recv_from(&mut datagram) else { continue };
+        *caller.lock().unwrap() = Some(from);
+        let passes = match mode.load(Ordering::Relaxed) {
+            _ if count <= SMALL => true,
+            FAIR => true,
+            BURST => {
+                large += 1;
+                large % LOST_OF != 1
+            }
+            _ => false,
+        };
+        if passes {
+            let _ = back.send(&datagram[..count]);
+            if mode.load(Ordering::Relaxed) == BURST {
+                burst_bytes.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// One caller with its gaps, until the attack is over.
+async fn hold(target: &Target) {
+    let relay = Relay::begin(target.quic);
+    let endpoint = BareEndpoint::reaching(&IDENTITY).expect("a socket");
+    let Ok(peer) = RawPeer::over(&endpoint, relay.address).await else { return target.met("not connected") };
+    if peer.greet(&hello()).await.is_err() {
+        return target.met("not welcomed");
+    }
+    // A body that is discarded opens the caller's congestion window.
+    let zeros = Bytes::from(vec![0; 4 * MIB]);
+    let _ = peer.exchange(vec![call("/nowhere", false, zeros.len()), zeros.clone()]).await;
+    relay.mode.store(BURST, Ordering::Relaxed);
+    let body = Bytes::from([envelope_head(60 * MIB), vec![0; MIB]].concat());
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        streams.push(peer.begin(vec![call("/keep", false, 60 * MIB), body.clone()]).await);
+    }
+    // Shorter than what the caller waits before it takes its packets for lost.
+    sleep(Duration::from_millis(15)).await;
+    relay.mode.store(HOLD, Ordering::Relaxed);
+    target.met(format!("{} kB in a burst with gaps", relay.burst_bytes.load(Ordering::Relaxed) >> 10));
+    sleep(target.left()).await;
+}
+
+#[test]
+fn bodies_with_gaps() {
+    Attack::new("quic: 12 connections × 8 streams with gaps").lasting(Duration::from_secs(4)).earns_no_permits().run(
+        |target| {
+            runs(target, async {
+                join_all((0..12).map(|_| hold(target))).await;
+            });
+        },
+    );
+}

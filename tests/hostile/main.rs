@@ -1,0 +1,41 @@
+//! Attacks on a node, each with an honest caller beside it.
+//!
+//! Every test sends one kind of hostile traffic to a server in a process of its own, with the default settings and at most 1 GiB
+//! of private memory. [`attack`] checks the same promises under each of them: the process lives, honest callers get their
+//! answers, health is told in time, memory stays within the budget's multiple, and the node comes to rest.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `CALLBOARD_HOSTILE_BINARY` | the `callboard` binary to attack; without it every attack is skipped with a line |
+//! | `CALLBOARD_HOSTILE_SERVER` | the server of Rust types; else `examples/hostile_server` beside the binary |
+//! | `CALLBOARD_HOSTILE_SLACK` | how many times longer latencies may be; 1 where it is not set |
+//! | `CALLBOARD_HOSTILE_REPORT` | a file to which each attack appends a row of a table |
+//!
+//! Time bounds are those of a release build where the path of the binary names one; a debug build has five times as long for health.
+//! Attacks run one after the other, and only against loopback.
+
+#![allow(clippy::print_stdout, reason = "each attack tells what was seen of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::disallowed_methods, reason = "attacks and probes are paced by time")]
+
+mod answers;
+mod arrow;
+mod attack;
+mod connections;
+mod edges;
+mod forms;
+mod gaps;
+mod honest;
+mod http1;
+mod http2;
+mod json;
+mod msgpack;
+mod node;
+mod npy;
+mod npz;
+mod oip;
+mod payloads;
+mod peers;
+mod quic;
+mod send;
+mod streams;

@@ -1,0 +1,217 @@
+//! A server under limits, and what can be seen of it from outside: whether it lives, its memory, its processor time, its gauges.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::http1::{self, Request};
+
+/// The most private memory of the process, in KiB: what it cannot get beyond this ends it.
+const DATA_LIMIT_KIB: u32 = 1 << 20;
+
+/// How often the memory of the process is looked at.
+const SAMPLE: Duration = Duration::from_millis(20);
+
+/// What the kernel counts processor time in.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Longer than a start takes on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Where the binaries are, and how fast they may be expected to be.
+pub(crate) struct Binaries {
+    pub(crate) callboard: PathBuf,
+    pub(crate) typed: PathBuf,
+    pub(crate) is_release: bool,
+}
+
+pub(crate) static BINARIES: LazyLock<Binaries> = LazyLock::new(|| {
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let callboard = named("CALLBOARD_HOSTILE_BINARY").expect("a binary to attack is named");
+    let beside = || callboard.parent().expect("a binary lies in a directory").join("examples/hostile_server");
+    let typed = named("CALLBOARD_HOSTILE_SERVER").unwrap_or_else(beside);
+    let is_release = callboard.iter().any(|part| part == "release");
+    Binaries { callboard, typed, is_release }
+});
+
+/// One directory for the files and the identity of this run.
+pub(crate) fn directory() -> &'static Path {
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory for the tests");
+        path
+    });
+    &DIRECTORY
+}
+
+/// What is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// The `callboard` binary with `callboard.toml` of this directory: a picture model, `/keep` and `/pick` for any value.
+    Files,
+    /// The routes of `server.rs`.
+    Types,
+    /// The `callboard` binary with `gateway.toml` of this directory: `/bomb` runs on a peer.
+    Gateway,
+}
+
+/// A running server. It is killed when it is dropped.
+pub(crate) struct Node {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+    watch: Watch,
+    pub(crate) http: SocketAddr,
+    pub(crate) quic: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Node {
+    /// Starts it under its limits and waits until it listens. `words` are further arguments.
+    pub(crate) fn start(served: Served, words: &[String]) -> Self {
+        let (binary, file) = match served {
+            Served::Files => (&BINARIES.callboard, Some(written("callboard.toml", include_str!("callboard.toml")))),
+            Served::Gateway => (&BINARIES.callboard, Some(written("gateway.toml", include_str!("gateway.toml")))),
+            Served::Types => (&BINARIES.typed, None),
+        };
+        assert!(binary.exists(), "{} is not there: build it first, see tests/hostile/main.rs", binary.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -d {DATA_LIMIT_KIB}; exec \"$0\" \"$@\"")]).arg(binary).arg("serve");
+        command.args(file).args(["--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
+        command.args(["--admin", "127.0.0.1:0", "--access-log", "false"]).args(words);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CALLBOARD_")) {
+            command.env_remove(name);
+        }
+        command.env("XDG_STATE_HOME", directory()).env("RUST_BACKTRACE", "0");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = listen(child.stderr.take().expect("a pipe"));
+        let until = Instant::now() + START_LIMIT;
+        let mut told = |words: &str| loop {
+            let found =
+                said.lock().unwrap().iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest.to_owned());
+            match found {
+                Some(rest) => break rest.split(' ').next().and_then(|word| word.parse().ok()).expect("an address"),
+                None if Instant::now() > until || child.try_wait().unwrap().is_some() => {
+                    panic!("never said {words:?}: {:#?}", said.lock().unwrap())
+                }
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let [http, quic, admin] = ["listening on http://", "listening on quic://", "admin on http://"].map(&mut told);
+        let watch = Watch::begin(child.id());
+        let node = Self { child, said, watch, http, quic, admin };
+        // A gateway is ready when it has linked its peer.
+        while node.ask("/readyz").is_none() {
+            assert!(Instant::now() < until, "never ready: {:#?}", node.said.lock().unwrap());
+            thread::sleep(Duration::from_millis(10));
+        }
+        node
+    }
+
+    /// What it answers here, if that is 200.
+    fn ask(&self, path: &str) -> Option<String> {
+        http1::get(self.http, Ipv4Addr::new(127, 0, 0, 4), &Request::get(path), Duration::from_secs(1)).ok()
+    }
+
+    /// How it ended, if it did.
+    pub(crate) fn death(&mut self) -> Option<String> {
+        let status = self.child.try_wait().expect("a child to ask for")?;
+        let said = self.said.lock().unwrap();
+        let last: Vec<&str> = said.iter().rev().take(3).rev().map(String::as_str).collect();
+        Some(format!("{status}, after {last:?}"))
+    }
+
+    /// The most resident memory so far, in bytes.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.watch.peak_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most threads so far.
+    pub(crate) fn peak_threads(&self) -> u64 {
+        self.watch.peak_threads.load(Ordering::Relaxed)
+    }
+
+    /// The processor time so far. `None` once it is gone.
+    pub(crate) fn processor_time(&self) -> Option<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        // The name of the program, which may hold spaces, ends with the last bracket.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |index: usize| fields.get(index)?.parse::<u32>().ok();
+        Some(TICK * (ticks(11)? + ticks(12)?))
+    }
+
+    /// Calls and bytes in flight, as its metrics say. `None` when it does not answer.
+    pub(crate) fn in_flight(&self) -> Option<(u64, u64)> {
+        let text = self.ask("/metrics")?;
+        let gauge = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        Some((gauge("callboard_in_flight ")?, gauge("callboard_in_flight_bytes ")?))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Keeps what the server says.
+fn listen(pipe: ChildStderr) -> Arc<Mutex<Vec<String>>> {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&said);
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            kept.lock().unwrap().push(line);
+        }
+    });
+    said
+}
+
+/// Writes a file that is served, with the place of the models in it.
+fn written(name: &str, text: &str) -> PathBuf {
+    let path = directory().join(name);
+    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits");
+    fs::write(&path, text.replace("DIGITS", models)).expect("a file for the tests");
+    path
+}
+
+/// Looks at the memory of a process until it is dropped: what a process needed is not told once it has died.
+struct Watch {
+    peak_bytes: Arc<AtomicU64>,
+    peak_threads: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn begin(id: u32) -> Self {
+        let (peak_bytes, peak_threads, is_over) = <(Arc<AtomicU64>, Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let (bytes, threads, over) = (Arc::clone(&peak_bytes), Arc::clone(&peak_threads), Arc::clone(&is_over));
+        let thread = thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+                let number = |name: &str| {
+                    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+                    line.split_whitespace().next()?.parse::<u64>().ok()
+                };
+                bytes.fetch_max(number("VmHWM:").unwrap_or_default() * 1024, Ordering::Relaxed);
+                threads.fetch_max(number("Threads:").unwrap_or_default(), Ordering::Relaxed);
+                thread::sleep(SAMPLE);
+            }
+        });
+        Self { peak_bytes, peak_threads, is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}

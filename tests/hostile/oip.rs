@@ -1,0 +1,92 @@
+//! The Open Inference Protocol: inputs and outputs without number, shapes that lie, lengths that do not fit.
+
+use crate::attack::Attack;
+use crate::http1::Request;
+use crate::payloads::MIB;
+
+const INFER: &str = "/v2/models/honest/infer";
+const JSON: &str = "application/json";
+const INPUT: &str = r#"{"name":"input","shape":[2],"datatype":"FP64","data":[0.1,0.2]}"#;
+
+fn many(count: usize, item: impl Fn(usize) -> String) -> String {
+    (0..count).map(item).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn a_hundred_thousand_inputs() {
+    let named = many(100_000, |index| format!(r#"{{"name":"i{index}","shape":[1],"datatype":"FP64","data":[0]}}"#));
+    let same = many(100_000, |_| INPUT.to_owned());
+    let requests = [named, same].map(|inputs| Request::post(INFER, JSON, format!(r#"{{"inputs":[{inputs}]}}"#)));
+    Attack::new("oip: 100,000 inputs").run(|target| target.crowd(4, |index| target.repeat(&requests[index % 2], 1)));
+}
+
+#[test]
+fn a_hundred_thousand_outputs() {
+    let outputs = many(100_000, |index| format!(r#"{{"name":"{}"}}"#, ["score", "label", "top"][index % 3]));
+    let body = format!(r#"{{"inputs":[{INPUT}],"outputs":[{outputs}]}}"#);
+    let request = Request::post(INFER, JSON, body);
+    Attack::new("oip: 100,000 outputs").run(|target| target.repeat(&request, 4));
+}
+
+#[test]
+fn a_hundred_thousand_parameters() {
+    let parameters = many(100_000, |index| format!(r#""p{index}":{index}"#));
+    let body = format!(r#"{{"parameters":{{{parameters}}},"inputs":[{INPUT}]}}"#);
+    let request = Request::post(INFER, JSON, body);
+    Attack::new("oip: 100,000 parameters").run(|target| target.repeat(&request, 4));
+}
+
+#[test]
+fn shapes_without_elements() {
+    let axes = format!("1048576,{}0", "1,".repeat(29));
+    let shapes = [axes, "1,".repeat(100_000) + "0", format!("{},{}", u64::MAX, u64::MAX), "-1".to_owned()];
+    let requests = shapes.map(|shape| {
+        let input = format!(r#"{{"name":"input","shape":[{shape}],"datatype":"FP64","data":[]}}"#);
+        Request::post(INFER, JSON, format!(r#"{{"inputs":[{input}]}}"#))
+    });
+    Attack::new("oip: shapes of empty, of 100,000 and of endless axes").run(|target| {
+        target.crowd(4, |index| target.repeat(&requests[index], 1));
+    });
+}
+
+#[test]
+fn lengths_of_binary_data_that_lie() {
+    let input = |bytes: u64| {
+        let parameters = format!(r#"{{"binary_data_size":{bytes}}}"#);
+        format!(r#"{{"inputs":[{{"name":"input","shape":[2],"datatype":"FP64","parameters":{parameters}}}]}}"#)
+    };
+    let requests: Vec<Request> = [0, 16, 1 << 40, u64::MAX]
+        .iter()
+        .map(|bytes| {
+            let head = input(*bytes);
+            let length = head.len().to_string();
+            let body = [head.as_bytes(), &[0; 15]].concat();
+            Request::post(INFER, "application/octet-stream", body).header("inference-header-content-length", &length)
+        })
+        .collect();
+    Attack::new("oip: binary sizes that lie").run(|target| {
+        target.crowd(requests.len(), |index| target.repeat(&requests[index], 1));
+    });
+}
+
+/// Every element is a value of its own, and costs far more than its four bytes.
+#[test]
+fn a_million_empty_elements() {
+    let count = MIB - 1;
+    let parameters = format!(r#"{{"binary_data_size":{}}}"#, 4 * count);
+    let shape = format!(r#""shape":[{count}],"datatype":"BYTES""#);
+    let head = format!(r#"{{"inputs":[{{"name":"input",{shape},"parameters":{parameters}}}]}}"#);
+    let body = [head.as_bytes(), &vec![0; 4 * count]].concat();
+    let request = Request::post("/v2/models/keep/infer", "application/octet-stream", body)
+        .header("inference-header-content-length", &head.len().to_string())
+        .gzip();
+    Attack::new("oip: 16 × a million empty BYTES, gzip").run(|target| target.repeat(&request, 16));
+}
+
+#[test]
+fn rows_without_number() {
+    let data = many(500_000, |_| "[0.1,0.2]".to_owned());
+    let input = format!(r#"{{"name":"input","shape":[500000,2],"datatype":"FP64","data":[{data}]}}"#);
+    let request = Request::post(INFER, JSON, format!(r#"{{"inputs":[{input}]}}"#)).gzip();
+    Attack::new("oip: 8 × 500,000 rows, gzip").run(|target| target.repeat(&request, 8));
+}

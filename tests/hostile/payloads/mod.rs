@@ -1,0 +1,28 @@
+//! Bodies that an honest client would not send, built by hand where no library would write them.
+
+pub(crate) mod arrow;
+pub(crate) mod msgpack;
+pub(crate) mod npy;
+pub(crate) mod zip;
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::{DeflateEncoder, GzEncoder};
+
+pub(crate) const MIB: usize = 1 << 20;
+
+pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(bytes).and_then(|()| packed.finish()).expect("a vector takes all")
+}
+
+pub(crate) fn deflate(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(bytes).and_then(|()| packed.finish()).expect("a vector takes all")
+}
+
+/// `open` so many times, `core`, and `close` so many times.
+pub(crate) fn nested(open: &str, levels: usize, core: &str, close: &str) -> Vec<u8> {
+    [&open.repeat(levels), core, &close.repeat(levels)].concat().into_bytes()
+}

@@ -1,0 +1,142 @@
+//! The ways in which hostile clients send a request over HTTP/1: over and over, in crowds, and without reading or waiting.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::attack::{HOSTILE, Target};
+use crate::http1::{Request, connect_from, status_of};
+
+/// How long a client waits before it tries again after something went wrong.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(2);
+
+impl Target {
+    pub(crate) fn connect(&self) -> Option<TcpStream> {
+        let stream = connect_from(HOSTILE, self.http, CONNECT.min(self.left()));
+        stream.map_err(|error| self.met(error.kind().to_string())).ok()
+    }
+
+    /// Sends one request on a connection of its own and reads the whole answer, no longer than the attack lasts.
+    pub(crate) fn exchange(&self, request: &Request) {
+        let Some(mut stream) = self.connect() else {
+            thread::sleep(PAUSE);
+            return;
+        };
+        // A node that refuses early closes before it has read all: its answer counts.
+        self.push(&mut stream, &request.bytes());
+        match self.answer(&mut stream) {
+            Some(status) => self.met(status.to_string()),
+            None if self.goes_on() => {
+                self.met("no answer");
+                thread::sleep(PAUSE);
+            }
+            None => self.met("left waiting"),
+        }
+    }
+
+    /// Reads an answer to its end; gives its status.
+    fn answer(&self, stream: &mut TcpStream) -> Option<u16> {
+        let mut chunk = vec![0; 1 << 16];
+        let mut status = None;
+        while self.goes_on() {
+            let _ = stream.set_read_timeout(Some(self.left()));
+            match stream.read(&mut chunk) {
+                Ok(0) => return status,
+                Ok(count) => status = status.or_else(|| status_of(&String::from_utf8_lossy(&chunk[..count.min(16)]))),
+                Err(_) => return status,
+            }
+        }
+        status
+    }
+
+    /// Writes as much of this as the node takes while the attack lasts; tells whether that was all.
+    pub(crate) fn push(&self, stream: &mut TcpStream, bytes: &[u8]) -> bool {
+        bytes.chunks(1 << 16).all(|chunk| {
+            let _ = stream.set_write_timeout(Some(self.left()));
+            self.goes_on() && stream.write_all(chunk).is_ok()
+        })
+    }
+
+    /// So many clients send this request again as soon as it is answered.
+    pub(crate) fn repeat(&self, request: &Request, clients: usize) {
+        self.crowd(clients, |_| {
+            while self.goes_on() {
+                self.exchange(request);
+            }
+        });
+    }
+
+    /// Runs `client` on so many threads, and waits for all of them.
+    pub(crate) fn crowd(&self, clients: usize, client: impl Fn(usize) + Sync) {
+        thread::scope(|scope| {
+            for index in 0..clients {
+                let client = &client;
+                scope.spawn(move || client(index));
+            }
+        });
+    }
+
+    /// Clients send the request, and reset the connection before it is answered: `count` times in all, by a few threads.
+    pub(crate) fn leave(&self, request: &Request, count: usize, stay: Duration) {
+        let (bytes, left) = (request.bytes(), AtomicUsize::new(count));
+        self.crowd(8, |_| {
+            let another =
+                || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+            while self.goes_on() && another() {
+                let Some(mut stream) = self.connect() else { continue };
+                let sent = stream.write_all(&bytes).is_ok();
+                thread::sleep(stay);
+                // Without a linger the close is a reset.
+                let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+                self.met(if sent { "left" } else { "closed early" });
+            }
+        });
+    }
+
+    /// Clients send the request and read nothing of its answer until the attack is over.
+    pub(crate) fn starve(&self, request: &Request, readers: usize) {
+        let bytes = request.bytes();
+        let held: Vec<TcpStream> = (0..readers)
+            .filter_map(|_| {
+                let mut stream = self.connect()?;
+                // The smallest window that the kernel allows.
+                let _ = SockRef::from(&stream).set_recv_buffer_size(4096);
+                stream.write_all(&bytes).ok()?;
+                Some(stream)
+            })
+            .collect();
+        thread::sleep(self.left());
+        // What has come until now tells how far the node went.
+        for mut stream in held {
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
+            let mut head = [0; 16];
+            let count = stream.read(&mut head).unwrap_or_default();
+            let status = status_of(&String::from_utf8_lossy(&head[..count]));
+            self.met(status.map_or_else(|| "nothing yet".to_owned(), |status| status.to_string()));
+        }
+    }
+
+    /// Clients send the head, and then `piece` again and again at this pace until the attack is over.
+    pub(crate) fn trickle(&self, head: &[u8], piece: &[u8], pace: Duration, clients: usize) {
+        let mut held: Vec<TcpStream> = (0..clients).filter_map(|_| self.connect()).collect();
+        held.retain_mut(|stream| stream.write_all(head).is_ok());
+        self.met(format!("held, {}", held.len()));
+        while self.goes_on() {
+            let beat = Instant::now();
+            held.retain_mut(|stream| {
+                let _ = stream.set_write_timeout(Some(Duration::from_millis(1)));
+                stream.write_all(piece).is_ok()
+            });
+            thread::sleep(pace.saturating_sub(beat.elapsed()).min(self.left()));
+        }
+        self.met(format!("held at the end, {}", held.len()));
+        held.iter().for_each(|stream| _ = stream.shutdown(Shutdown::Both));
+    }
+}

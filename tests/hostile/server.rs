@@ -1,0 +1,61 @@
+//! The served app of the attacks on Rust types: routes whose inputs recurse, grow with the input, or are tables and arrays.
+//!
+//! It has the commands of the `callboard` binary; the attacks run its `serve`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use callboard::codec::{DataFrame, Tensor};
+use callboard::prelude::*;
+use futures_util::stream::{self, Stream};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A tree as deep as its input. MessagePack writes a level in three bytes.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+enum Tree {
+    Leaf,
+    N(Box<Self>),
+}
+
+/// The same with a newtype struct and an option between two levels.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+enum Chain {
+    End,
+    Next(Link),
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+struct Link(Option<Box<Chain>>);
+
+/// A list as a struct with an option of itself.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+struct Node {
+    next: Option<Box<Self>>,
+}
+
+fn app() -> App {
+    App::new()
+        .route("/honest", Stage::each("honest", |scores: &Vec<f64>| Ok(scores.iter().sum::<f64>())))
+        .route("/echo", Stage::each("echo", |value: &Value| Ok(value.clone())))
+        .route("/tree", Stage::each("tree", |tree: &Tree| Ok(matches!(tree, Tree::Leaf))))
+        .route("/chain", Stage::each("chain", |chain: &Chain| Ok(matches!(chain, Chain::End))))
+        .route("/nodes", Stage::each("nodes", |node: &Node| Ok(node.next.is_some())))
+        .route("/texts", Stage::each("texts", |texts: &Vec<String>| Ok(texts.len())))
+        .route("/words", Stage::each("words", |words: &BTreeMap<String, i64>| Ok(words.len())))
+        .route("/numbers", Stage::each("numbers", |numbers: &HashMap<i64, i64>| Ok(numbers.len())))
+        .route("/frame", Stage::each("frame", |frame: &DataFrame| Ok(frame.clone())))
+        .route("/tensor", Stage::each("tensor", |tensor: &Tensor| Ok(tensor.clone())))
+        .route("/function", Stage::each("function", |call: &FunctionCall| call.arg::<Value>(0, "x")))
+        .route_streaming("/count", StreamStage::each("count", lines))
+}
+
+/// As many lines of a kibibyte as the caller asks for.
+fn lines(most: Arc<u64>) -> impl Stream<Item = Result<String, Failure>> {
+    stream::iter((0..*most).map(|number| Ok(format!("{number:01024}"))))
+}
+
+fn main() -> ExitCode {
+    callboard::cli(app())
+}
