@@ -140,10 +140,56 @@ fn semantics_states_the_bounds_that_hold() {
         row[1].replace(',', "")
     };
     assert_eq!(default("calls in flight"), DEFAULT_MAX_IN_FLIGHT.to_string());
-    assert_eq!(default("bytes in flight"), format!("{} MiB", DEFAULT_MAX_IN_FLIGHT_BYTES >> 20));
+    assert_eq!(default("memory that all calls"), format!("{} MiB", DEFAULT_MAX_IN_FLIGHT_BYTES >> 20));
     assert_eq!(default("entries waiting"), DEFAULT_QUEUE_ENTRIES.to_string());
     assert_eq!(default("time for a call"), format!("{} s", DEFAULT_TIMEOUT.as_secs()));
     assert!(page.contains("at most one hour") && MAX_TIMEOUT.as_secs() == 3600);
+}
+
+/// The buffers of a connection are constants of the HTTP crate, one a line: `const NAME: usize = 128 * 1024;`.
+#[test]
+fn operations_states_what_a_connection_may_hold() {
+    let rows = rows("docs/operations.md", "| of one connection |");
+    let (connection, config) = (read("crates/http/src/accept/connection.rs"), read("crates/http/src/config.rs"));
+    let number = |source: &str, before: &str, after: &str| -> u32 {
+        let (_, rest) = source.split_once(before).unwrap_or_else(|| panic!("no {before}"));
+        rest.split_once(after).and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("{before}"))
+    };
+    let constant = |name: &str| number(&connection, &format!("const {name}: usize = "), " * 1024;");
+    let window = number(&config, "            http2_stream_window_bytes: ", " * 1024,");
+    let window = window * number(&connection, "const STREAMS_OF_A_WINDOW: u32 = ", ";");
+    for (what, kib) in [
+        ("HTTP/1 read buffer", constant("MAX_READ_BUFFER")),
+        ("HTTP/1 write buffer", constant("MAX_READ_BUFFER")),
+        ("HTTP/2 window", window),
+        ("HTTP/2 send buffer", constant("MAX_SEND_BUFFER")),
+    ] {
+        let row = rows.iter().find(|row| row[0] == what).unwrap_or_else(|| panic!("no row for {what}"));
+        assert_eq!(row[1], format!("{kib} KiB"), "{what}");
+    }
+}
+
+/// Settings by their keys, and fields of a program's own configuration by their types.
+#[test]
+fn security_names_settings_that_exist() {
+    let sources = [
+        ("HttpConfig", read("crates/http/src/config.rs")),
+        ("NetConfig", read("crates/net/src/edge/mod.rs")),
+        ("Tuning", read("crates/net/src/endpoint/tuning.rs")),
+    ];
+    for page in ["SECURITY.md", "docs/operations.md"] {
+        for word in read(page).split('`').skip(1).step_by(2) {
+            let section = word.split_once('.').map_or("", |(section, _)| section);
+            if page == "SECURITY.md" && ["http", "quic", "admin", "limits"].contains(&section) {
+                assert!(SETTINGS.iter().any(|known| known.key == word), "there is no setting `{word}`");
+            }
+            let field = word.split_once("::").filter(|(_, field)| field.starts_with(|c: char| c.is_lowercase()));
+            let source = field.and_then(|(name, _)| sources.iter().find(|(known, _)| *known == name));
+            if let (Some((_, field)), Some((_, source))) = (field, source) {
+                assert!(source.contains(&format!("    pub {field}: ")), "there is no field `{word}`");
+            }
+        }
+    }
 }
 
 #[test]
