@@ -26,6 +26,11 @@ pub trait Account: Send + Sync {
 
     /// Gives `bytes` back that were charged and freed, or never used: at most what is charged.
     fn refund(&self, bytes: usize);
+
+    /// Gives all back that is charged.
+    fn refund_all(&self) {
+        self.refund(usize::MAX);
+    }
 }
 
 /// Why an account does not pay.

@@ -1,12 +1,14 @@
 //! So many requests over loopback, one after the other, and nothing else: something to count instructions of.
 //!
-//! `benches/metrics-cost.sh` runs it under callgrind. With `log` behind the number there is an access log, written as the command
-//! line writes it, into memory. The client does next to nothing, on a thread of its own.
+//! `benches/metrics-cost.sh` and `benches/cost-since.sh` run it under callgrind. With `log` behind the number there is an access
+//! log, written as the command line writes it, into memory; with `tensor` each request is an array of a mebibyte that comes back.
+//! The client does next to nothing, on a thread of its own.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use callboard_codec::Tensor;
 use callboard_core::{App, Stage};
 use callboard_http::{AccessLog, AccessRecord, AccessSink, HttpConfig, serve};
 use tokio::net::TcpListener;
@@ -16,17 +18,39 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-const REQUEST: &[u8] =
-    b"POST /add HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n7";
+/// What is asked, and the end of the answer: nothing else has to be looked for.
+struct Exchange {
+    request: Vec<u8>,
+    answered: Vec<u8>,
+}
 
-/// The end of the answer: nothing else has to be looked for.
-const ANSWERED: &[u8] = b"\r\n\r\n8";
+impl Exchange {
+    fn number() -> Self {
+        let head =
+            "POST /add HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n";
+        Self { request: [head.as_bytes(), b"7"].concat(), answered: b"\r\n\r\n8".to_vec() }
+    }
+
+    /// 2¹⁸ numbers of four bytes, of which only the last few are not zero.
+    fn tensor() -> Self {
+        let header = format!("{:<117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (262144,), }");
+        let answered: Vec<u8> = [1.5_f32, -2.5, 3.5].into_iter().flat_map(f32::to_le_bytes).collect();
+        let zeros = vec![0; (1 << 20) - answered.len()];
+        let body = [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), &zeros, &answered].concat();
+        let media = "application/x-npy";
+        let fields = format!("content-type: {media}\r\naccept: {media}\r\ncontent-length: {}", body.len());
+        let head = format!("POST /echo HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n\r\n");
+        Self { request: [head.as_bytes(), &body].concat(), answered }
+    }
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let requests: u32 = arguments.next().map_or(Ok(1_000), |text| text.parse())?;
-    let has_log = arguments.next().is_some_and(|word| word == "log");
+    let word = arguments.next().unwrap_or_default();
+    let has_log = word == "log";
+    let exchange = if word == "tensor" { Exchange::tensor() } else { Exchange::number() };
     let lines = Lines::default();
     log_the_rest()?;
     let mut config = HttpConfig::default();
@@ -34,11 +58,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         config.access_log = AccessLog::To(Arc::new(lines.clone()));
     }
 
-    let node = App::new().route("/add", Stage::each("add", |n: &u64| Ok(n + 1))).start().await?;
+    let app = App::new().route("/add", Stage::each("add", |n: &u64| Ok(n + 1)));
+    let node = app.route("/echo", Stage::each("echo", |tensor: &Tensor| Ok(tensor.clone()))).start().await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let (done, asked) = oneshot::channel();
-    std::thread::spawn(move || done.send(ask(address, requests)));
+    std::thread::spawn(move || done.send(ask(address, requests, &exchange)));
     serve(listener, node.client(), config, async {
         asked.await.expect("the client tells how it went").expect("answers")
     })
@@ -48,14 +73,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn ask(address: SocketAddr, requests: u32) -> io::Result<()> {
+fn ask(address: SocketAddr, requests: u32, exchange: &Exchange) -> io::Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    let mut answer = [0; 4096];
+    let mut answer = vec![0; exchange.request.len() + 4096];
     for _ in 0..requests {
-        stream.write_all(REQUEST)?;
+        stream.write_all(&exchange.request)?;
         let mut length = 0;
-        while !answer[..length].ends_with(ANSWERED) {
+        while !answer[..length].ends_with(&exchange.answered) {
             match stream.read(&mut answer[length..])? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => length += read,

@@ -66,7 +66,7 @@ impl<'a> Expense<'a> {
 
     /// Charges these bytes in the place of all that was charged so far: the outcome is written, and all else of the call is gone.
     pub(crate) fn settle(&self, bytes: usize) -> Result<(), ApiError> {
-        self.account.refund(usize::MAX);
+        self.account.refund_all();
         self.charge(if bytes < HELD_FROM_BYTES { 0 } else { bytes })
     }
 

@@ -139,6 +139,7 @@ mod snippet;
 mod spans;
 mod tls;
 mod trace;
+mod turn;
 
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use access_log::{AccessLog, AccessRecord, AccessSink};

@@ -30,7 +30,7 @@ use crate::clock::{self, Instant};
 use crate::containment::panic_message;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::{Admission, HeldBytes, Limits, OwnAccount};
+use crate::gateway::{Admission, HeldBytes, Limits};
 use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
@@ -126,19 +126,13 @@ impl LocalClient {
         self.shared.gateway.check_room(route, bytes)
     }
 
-    /// An account of its own, for what is read before there is a call for it. It gives back what is left when it is dropped.
-    #[must_use]
-    pub fn account(&self) -> Arc<dyn Account> {
-        Arc::new(OwnAccount::new(&self.shared.gateway))
-    }
-
     /// The node's bounds.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.shared.gateway.limits()
     }
 
-    /// Permits for bytes that are read before there is a call for them.
+    /// An account of its own, for bytes that are read before there is a call for them.
     #[must_use]
     pub fn held_bytes(&self) -> HeldBytes {
         HeldBytes::none_of(&self.shared.gateway)

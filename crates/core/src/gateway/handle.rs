@@ -264,7 +264,7 @@ impl Admission {
     /// because the outcome may share the memory of the input.
     pub(crate) fn settle(&self) {
         if !self.permit.is_kept.load(Ordering::Relaxed) {
-            self.shrink(u64::MAX);
+            self.permit.refund_all();
         }
     }
 }
@@ -318,18 +318,18 @@ impl Drop for Permit {
 #[derive(Debug)]
 pub struct HeldBytes {
     gateway: Arc<Gateway>,
-    bytes: u64,
+    bytes: AtomicU64,
 }
 
 impl HeldBytes {
     pub(crate) fn none_of(gateway: &Arc<Gateway>) -> Self {
-        Self { gateway: Arc::clone(gateway), bytes: 0 }
+        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0) }
     }
 
     /// How many are held.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// How many the node has for all together: more will never be held.
@@ -340,9 +340,9 @@ impl HeldBytes {
 
     /// Takes `bytes` more if there is room for them now. That there is none is not counted as a refusal: the caller may wait.
     #[must_use]
-    pub fn try_grow(&mut self, bytes: u64) -> bool {
+    pub fn try_grow(&self, bytes: u64) -> bool {
         let taken = self.gateway.ledger.lock().take_patiently(bytes).is_ok();
-        self.bytes += if taken { bytes } else { 0 };
+        self.bytes.fetch_add(if taken { bytes } else { 0 }, Ordering::Relaxed);
         taken
     }
 
@@ -351,57 +351,36 @@ impl HeldBytes {
     /// # Errors
     ///
     /// `Overloaded` when the node's bytes are all out, `InvalidInput` when it never has so many. What is held already stays.
-    pub fn grow(&mut self, bytes: u64) -> Result<(), CallError> {
-        let taken = self.gateway.ledger.lock().take(bytes);
-        taken.map_err(|refusal| self.gateway.refuse(refusal))?;
-        self.bytes += bytes;
+    pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        self.take(bytes).map_err(|refusal| self.gateway.refuse(refusal))
+    }
+
+    fn take(&self, bytes: u64) -> Result<(), Refusal> {
+        self.gateway.ledger.lock().take(bytes)?;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// Gives all of them back.
-    pub fn release(&mut self) {
-        self.gateway.ledger.lock().give_back(std::mem::take(&mut self.bytes));
+    pub fn release(&self) {
+        self.refund_all();
+    }
+}
+
+impl Account for HeldBytes {
+    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+        self.take(bytes as u64).map_err(|refusal| self.gateway.refuse_charge(&refusal))
+    }
+
+    fn refund(&self, bytes: usize) {
+        let left = |held: u64| Some(held.saturating_sub(bytes as u64));
+        let held = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).unwrap_or_default();
+        self.gateway.ledger.lock().give_back(held.min(bytes as u64));
     }
 }
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.release();
-    }
-}
-
-/// An account of bytes for which there is no call.
-#[derive(Debug)]
-pub(crate) struct OwnAccount {
-    gateway: Arc<Gateway>,
-    bytes: AtomicU64,
-}
-
-impl OwnAccount {
-    pub(crate) fn new(gateway: &Arc<Gateway>) -> Self {
-        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0) }
-    }
-}
-
-impl Account for OwnAccount {
-    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-        let bytes = bytes as u64;
-        let taken = self.gateway.ledger.lock().take(bytes);
-        taken.map_err(|refusal| self.gateway.refuse_charge(&refusal))?;
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn refund(&self, bytes: usize) {
-        let held = self
-            .bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held.saturating_sub(bytes as u64)));
-        self.gateway.ledger.lock().give_back(held.unwrap_or_default().min(bytes as u64));
-    }
-}
-
-impl Drop for OwnAccount {
-    fn drop(&mut self) {
-        self.gateway.ledger.lock().give_back(*self.bytes.get_mut());
     }
 }

@@ -19,5 +19,5 @@ pub(crate) use actor::GatewayActor;
 #[cfg(test)]
 pub(crate) use admission::Ledger;
 pub(crate) use admission::Refusal;
-pub(crate) use handle::{Gateway, OwnAccount, Permit};
+pub(crate) use handle::{Gateway, Permit};
 pub(crate) use message::GatewayMessage;

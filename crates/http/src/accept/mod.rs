@@ -29,6 +29,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -90,6 +91,7 @@ pub(crate) async fn run(
     metrics: AcceptMetrics,
     shutdown: impl Future<Output = Duration>,
 ) {
+    wait_in_line(&listener);
     // Ends with this function, however that ends.
     let mut freshness = JoinSet::new();
     if let Some(tls) = tls.clone() {
@@ -110,6 +112,17 @@ pub(crate) async fn run(
         grace = shutdown => grace,
     };
     accepting.close(grace).await;
+}
+
+/// New clients that the kernel keeps until they are accepted. It takes less where its own limit is lower (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
+
+/// Makes the backlog longer than the 128 that sockets are bound with: a client for which there is no place in it is not told so,
+/// and tries again after a second.
+fn wait_in_line(listener: &TcpListener) {
+    if let Err(error) = SockRef::from(listener).listen(BACKLOG) {
+        tracing::debug!(%error, "the backlog stays as it is");
+    }
 }
 
 /// Whether only this machine can reach it. Who cannot tell takes the stricter rule.

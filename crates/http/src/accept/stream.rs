@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::activity::Activity;
+use crate::turn;
 
 /// The first bytes of an HTTP/2 connection whose client knows beforehand that we speak it (RFC 9113 §3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -149,6 +150,7 @@ impl<S: Socket> Stream<S> {
         match written {
             Poll::Ready(Ok(written)) => {
                 self.activity.wrote(written as u64);
+                turn::count(cx, written);
                 let has_enough = self.blocked.as_mut().is_some_and(|blocked| {
                     blocked.taken_bytes += written as u64;
                     blocked.taken_bytes >= self.limits.write_bytes

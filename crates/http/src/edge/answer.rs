@@ -34,6 +34,7 @@ use crate::pages;
 use crate::request::body::RequestBody;
 use crate::request_id::{NAMING, RequestId, X_REQUEST_ID};
 use crate::server_timing::{SERVER_TIMING, error_timing};
+use crate::turn;
 
 /// What became of a request inside: an answer, an error, or a panic.
 type Outcome = Result<Result<Response, ApiError>, Box<dyn Any + Send>>;
@@ -126,6 +127,7 @@ impl Edge {
             // What is left of the body, said before the request is given away, or else when it has been read.
             let (outcome, unread): (Outcome, _) =
                 if let Some(early) = inner.early(&request, origin, &mut holder, line.as_mut()) {
+                    turn::answered_at_once().await;
                     (Ok(early), Unread::of(request.body()))
                 } else {
                     let around = |serving| inner.around(serving, &id, observed.as_deref(), holder.as_ref());
@@ -155,6 +157,7 @@ impl Edge {
                             (outcome, Unread::of(request.body()))
                         }
                         Goes::Page(serving) => {
+                            turn::answered_at_once().await;
                             let unread = Unread::of(request.body());
                             (catch_panic(pin!(serving.page(request.map(Body::new), origin))).await, unread)
                         }

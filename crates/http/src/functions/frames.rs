@@ -203,10 +203,11 @@ impl Frames {
             };
             pace.received(Instant::now(), chunk.len() as u64, &self.pace);
             self.rest = chunk;
-            gathering.push(self.take(length - gathering.received()));
+            let piece = self.take(length - gathering.received());
+            gathering.push(piece).await;
             room.keep(gathering.received(), length, pace).await?;
         }
-        Ok(gathering.finish())
+        Ok(gathering.finish().await)
     }
 
     fn whole(&self, chunk: Result<Bytes, axum::Error>) -> Result<Bytes, ApiError> {
@@ -236,7 +237,7 @@ impl Reading {
     async fn input(self, envelope: Bytes) -> Ready {
         let end = Instant::now() + self.timeout;
         let (account, input) = loop {
-            let account = self.client.account();
+            let account: Arc<dyn Account> = Arc::new(self.client.held_bytes());
             let input = self.read(Arc::clone(&account), envelope.clone(), end).await;
             match input {
                 Err(error) if error.is_overloaded() && Instant::now() < end => sleep(LOOK_FOR_ROOM_EVERY).await,

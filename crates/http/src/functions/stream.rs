@@ -173,7 +173,7 @@ async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result
 }
 
 async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
-    let expense = Expense::own(client, client.account(), Deadline::after(end, Duration::ZERO));
+    let expense = Expense::own(client, Arc::new(client.held_bytes()), Deadline::after(end, Duration::ZERO));
     let write = move || value.to_envelope().and_then(|envelope| Frame::of(Kind::Value, envelope));
     let ((), frame) = caught_within(panics, Box::pin(expense.run((), 0, write))).await?;
     let frame = frame.map_err(ApiError::unencodable)?;

@@ -43,6 +43,7 @@ struct Sources {
     metrics: Arc<EdgeMetrics>,
     info: Arc<ApiInfo>,
     document: Arc<DocumentCache>,
+    scraped: Arc<metrics::Scraped>,
 }
 
 pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
@@ -56,12 +57,13 @@ pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<A
         .route("/", get(index::index))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(Sources { client, metrics, info, document: Arc::default() })
+        .with_state(Sources { client, metrics, info, document: Arc::default(), scraped: Arc::default() })
 }
 
 /// The pages that the admin listener has, too.
 pub(crate) fn for_machines(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
-    machines().with_state(Sources { client, metrics, info: Arc::default(), document: Arc::default() })
+    let (info, document, scraped) = <(Arc<_>, Arc<_>, Arc<_>)>::default();
+    machines().with_state(Sources { client, metrics, info, document, scraped })
 }
 
 fn machines() -> Router<Sources> {
@@ -81,7 +83,7 @@ pub(crate) fn while_starting(path: &str, headers: &HeaderMap, counted: &EdgeMetr
         }
         // The same question in the protocol's words.
         "/v2/health/live" => Ok(axum::Json(serde_json::json!({ "live": true })).into_response()),
-        "/metrics" => Ok(metrics::answer(headers, counted.encode_after(String::new())).into_response()),
+        "/metrics" => Ok(metrics::Page::new(counted.encode_after(String::new())).answer(headers).into_response()),
         _ => Err(ApiError::starting()),
     }
 }
@@ -98,7 +100,8 @@ fn for_browsers(mut page: Response, policy: &'static str) -> Response {
 }
 
 async fn metrics_page(State(sources): State<Sources>, headers: HeaderMap) -> impl IntoResponse {
-    metrics::answer(&headers, sources.metrics.encode_after(sources.client.metrics()))
+    let (client, counted) = (sources.client, sources.metrics);
+    sources.scraped.get(move || counted.encode_after(client.metrics())).await.answer(&headers)
 }
 
 async fn openapi_page(State(sources): State<Sources>) -> impl IntoResponse {

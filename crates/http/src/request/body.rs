@@ -22,6 +22,7 @@ use super::gather::Gathering;
 use super::pace::{Pace, PaceLimits, TooSlow};
 use crate::coding::{Coding, MAX_WINDOW_BYTES, Unpacking};
 use crate::error::ApiError;
+use crate::turn;
 
 /// The most that an announced body is charged ahead of its arrival: fewer locks than chunks.
 const STEP_BYTES: u64 = 256 * 1024;
@@ -134,16 +135,16 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
         let mut whole = Gathering::aligned_at(place, self.announced, first);
-        whole.push(second);
+        whole.push(second).await;
         while let Some(chunk) = self.chunk().await? {
-            whole.push(chunk);
+            whole.push(chunk).await;
         }
         // While the pieces are joined, the body is there twice.
         let joined = whole.copies_at_end();
         if joined > 0 {
             self.arrival.charge(joined)?;
         }
-        let whole = whole.finish();
+        let whole = whole.finish().await;
         self.arrival.refund(joined);
         Ok(whole)
     }
@@ -161,8 +162,6 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
     /// The next piece of what a packed body unpacks to.
     async fn unpacked_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
-            // A bomb goes off at the speed of memory: others have their turn in between.
-            tokio::task::consume_budget().await;
             let Some(packed) = &mut self.unpacking else { return Ok(None) };
             let unpacked = match packed.step()? {
                 Some(unpacked) => unpacked,
@@ -184,6 +183,8 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
                 },
             };
             self.account(unpacked.len() as u64)?;
+            // A bomb goes off at the speed of memory: others have their turn in between.
+            turn::moved(unpacked.len()).await;
             if !unpacked.is_empty() {
                 return Ok(Some(unpacked));
             }
@@ -208,6 +209,7 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
                 let frame = frame.transpose().map_err(|error| ApiError::broken_body(&*error.into()))?;
                 let bytes = frame.as_ref().and_then(|frame| frame.data_ref()).map_or(0, Bytes::len);
                 self.patience.rewarded(bytes as u64, &self.limits.pace);
+                turn::count(cx, bytes);
                 Poll::Ready(Ok(frame))
             }
             Poll::Pending => self.patience.poll_exhausted(cx, &self.limits.pace).map(Err),

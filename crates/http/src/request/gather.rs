@@ -8,6 +8,8 @@
 use bytes::Bytes;
 use callboard_codec::AlignedBuffer;
 
+use crate::turn;
+
 /// Keeping a piece costs 32 bytes beside it; smaller ones are gathered first, and copied twice.
 const SMALL_PIECE: usize = 1024;
 
@@ -38,24 +40,22 @@ impl Gathering {
     /// A body of which this was the first piece and whose first array lies at a place of its own.
     pub(crate) fn aligned_at(aligned_at: usize, announced: Option<u64>, first: Bytes) -> Self {
         let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
-        let (kept, small) = (Vec::new(), Vec::new());
-        let mut gathering = Self { announced, received: 0, kept, small, buffer: None, aligned_at };
-        gathering.push(first);
-        gathering
+        Self { announced, received: first.len(), kept: vec![first], small: Vec::new(), buffer: None, aligned_at }
     }
 
     /// Takes the next piece.
-    pub(crate) fn push(&mut self, piece: Bytes) {
-        self.received += piece.len();
-        if let Some(buffer) = &mut self.buffer {
-            return buffer.push(&piece);
-        }
-        self.keep(piece);
-        if let Some(all) = self.announced
+    pub(crate) async fn push(&mut self, piece: Bytes) {
+        if self.buffer.is_none()
+            && let Some(all) = self.announced
             && self.received < all
             && (self.received * 2 >= all || all <= SMALL_BODY)
         {
-            self.buffer = Some(self.joined(all));
+            self.buffer = Some(self.joined(all).await);
+        }
+        self.received += piece.len();
+        match &mut self.buffer {
+            Some(buffer) => buffer.push(&piece),
+            None => self.keep(piece),
         }
     }
 
@@ -71,18 +71,18 @@ impl Gathering {
     }
 
     /// All of it.
-    pub(crate) fn finish(mut self) -> Bytes {
+    pub(crate) async fn finish(mut self) -> Bytes {
         if let Some(buffer) = self.buffer {
             return buffer.into_bytes();
         }
         if self.small.is_empty() && self.kept.len() == 1 {
             return self.kept.swap_remove(0);
         }
-        self.joined(self.received).into_bytes()
+        self.joined(self.received).await.into_bytes()
     }
 
     fn keep(&mut self, piece: Bytes) {
-        if piece.len() >= SMALL_PIECE || self.received == piece.len() {
+        if piece.len() >= SMALL_PIECE {
             self.flush();
             return self.kept.push(piece);
         }
@@ -99,12 +99,14 @@ impl Gathering {
         }
     }
 
-    /// What was kept in a buffer with room for `all`; each piece is released behind its copy.
-    fn joined(&mut self, all: usize) -> AlignedBuffer {
+    /// What was kept in a buffer with room for `all`; each piece is released behind its copy. Others have
+    /// their turn in between.
+    async fn joined(&mut self, all: usize) -> AlignedBuffer {
         self.flush();
         let mut buffer = AlignedBuffer::with_capacity_aligned_at(all, self.aligned_at);
         for piece in std::mem::take(&mut self.kept) {
             buffer.push(&piece);
+            turn::moved(piece.len()).await;
         }
         buffer
     }
@@ -114,52 +116,55 @@ impl Gathering {
 mod tests {
     use super::*;
 
-    fn gather(announced: Option<u64>, pieces: impl IntoIterator<Item = Bytes>) -> Bytes {
-        let mut pieces = pieces.into_iter();
-        let mut gathering = Gathering::new(announced, pieces.next().unwrap());
-        pieces.for_each(|piece| gathering.push(piece));
-        gathering.finish()
+    async fn gather(announced: Option<u64>, pieces: impl IntoIterator<Item = Bytes>) -> Bytes {
+        gather_at(0, announced, pieces).await
     }
 
-    #[test]
-    fn pieces_of_any_size_become_one_aligned_buffer() {
+    async fn gather_at(place: usize, announced: Option<u64>, pieces: impl IntoIterator<Item = Bytes>) -> Bytes {
+        let mut pieces = pieces.into_iter();
+        let mut gathering = Gathering::aligned_at(place, announced, pieces.next().unwrap());
+        for piece in pieces {
+            gathering.push(piece).await;
+        }
+        gathering.finish().await
+    }
+
+    #[tokio::test]
+    async fn pieces_of_any_size_become_one_aligned_buffer() {
         let body: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
         for size in [1, 7, 1000, 1024, 65_536, 299_999] {
             for announced in [None, Some(body.len() as u64)] {
-                let whole = gather(announced, body.chunks(size).map(Bytes::copy_from_slice));
+                let whole = gather(announced, body.chunks(size).map(Bytes::copy_from_slice)).await;
                 assert_eq!(whole, body, "{size} {announced:?}");
                 assert!(whole.as_ptr().addr().is_multiple_of(16));
             }
         }
     }
 
-    #[test]
-    fn the_first_array_lies_aligned_wherever_it_is() {
+    #[tokio::test]
+    async fn the_first_array_lies_aligned_wherever_it_is() {
         let body: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
         for place in [1, 15, 16, 135, 5000] {
             for announced in [None, Some(body.len() as u64)] {
-                let mut pieces = body.chunks(1000).map(Bytes::copy_from_slice);
-                let mut gathering = Gathering::aligned_at(place, announced, pieces.next().unwrap());
-                pieces.for_each(|piece| gathering.push(piece));
-                let whole = gathering.finish();
+                let whole = gather_at(place, announced, body.chunks(1000).map(Bytes::copy_from_slice)).await;
                 assert_eq!(whole, body);
                 assert!((whole.as_ptr().addr() + place).is_multiple_of(16), "{place} {announced:?}");
             }
         }
     }
 
-    #[test]
-    fn one_piece_is_not_copied() {
+    #[tokio::test]
+    async fn one_piece_is_not_copied() {
         let piece = Bytes::from(vec![7; 100_000]);
         for announced in [None, Some(100_000)] {
-            assert_eq!(gather(announced, [piece.clone()]).as_ptr(), piece.as_ptr());
+            assert_eq!(gather(announced, [piece.clone()]).await.as_ptr(), piece.as_ptr());
         }
     }
 
-    #[test]
-    fn an_announced_gigabyte_costs_what_has_arrived() {
+    #[tokio::test]
+    async fn an_announced_gigabyte_costs_what_has_arrived() {
         let mut gathering = Gathering::new(Some(1 << 30), Bytes::from_static(&[0; 5000]));
-        gathering.push(Bytes::from_static(&[0; 5000]));
+        gathering.push(Bytes::from_static(&[0; 5000])).await;
         assert!(gathering.buffer.is_none());
     }
 }

@@ -221,7 +221,7 @@ impl Talk {
     /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'. What is
     /// written is charged to an account of its own, until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
-        let expense = Expense::own(&self.client, self.client.account(), self.deadline);
+        let expense = Expense::own(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_hint(), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
         let encoding = Box::pin(expense.run((), bytes, move || Item::of(&payload, form)));
