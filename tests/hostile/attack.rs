@@ -39,7 +39,7 @@ static SLACK: LazyLock<u32> = LazyLock::new(|| {
 });
 
 /// How far attackers give way to all others on this machine.
-const MOST_PATIENT: i32 = 19;
+const MOST_PATIENT: i32 = 10;
 
 /// How long an honest caller is measured alone.
 const ALONE: Duration = Duration::from_millis(400);
