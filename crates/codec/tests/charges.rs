@@ -11,7 +11,7 @@ mod heap;
 #[path = "common/ledger.rs"]
 mod ledger;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow_array::builder::StringViewBuilder;
@@ -378,6 +378,26 @@ fn fortran_order_is_read_right_whatever_the_axes() {
             let place: usize = strides.enumerate().map(|(axis, stride)| index[axis] * stride).sum();
             assert_eq!(*element as usize, place, "{shape:?} at {index:?}");
         }
+    }
+}
+
+/// A map of one entry has room for eleven, and one that grows for more than it has.
+#[test]
+fn small_and_growing_maps_of_rust_types_are_charged() {
+    type Small = Vec<BTreeMap<String, u8>>;
+    let _turn = heap::turn();
+    fn held<T: callboard_codec::Data + schemars::JsonSchema>(input: String) {
+        let (input, kind) = (Bytes::from(input), callboard_codec::DataType::of::<T>());
+        let decoded = within(usize::MAX, input.len(), || kind.decode(Format::Json, &input, &DecodeLimits::default()));
+        decoded.unwrap();
+    }
+    let small = "{\"a\":1},".repeat(20_000);
+    held::<Small>(format!("[{}]", small.trim_end_matches(',')));
+    for entries in [500, 3585, 28_673, 50_000] {
+        let growing: String = (0..entries).map(|n| format!("\"{n:05}\":{n},")).collect();
+        let growing = format!("{{{}}}", growing.trim_end_matches(','));
+        held::<BTreeMap<String, u64>>(growing.clone());
+        held::<HashMap<String, u64>>(growing);
     }
 }
 
