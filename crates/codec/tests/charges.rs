@@ -401,6 +401,43 @@ fn small_and_growing_maps_of_rust_types_are_charged() {
     }
 }
 
+/// A row of a tensor is a tensor, which is larger than an element.
+#[test]
+fn rows_of_arrays_that_are_read_as_lists_are_charged_or_made_one_by_one() {
+    let _turn = heap::turn();
+    let rows = MIB / 4;
+    let bytes = Value::from(Tensor::from_vec(&[rows, 1], vec![7_u8; rows]).unwrap());
+    within(usize::MAX, rows, || bytes.deserialize::<Vec<IgnoredAny>>().unwrap());
+    let texts = StrTensor::from_texts(&[rows, 1], vec!["a"; rows]).unwrap();
+    let texts = Value::from(texts);
+    within(usize::MAX, 0, || texts.deserialize::<Vec<IgnoredAny>>().unwrap());
+    assert!(within(4 * MIB, 0, || texts.deserialize::<Vec<IgnoredAny>>()).is_err());
+}
+
+#[test]
+fn a_value_that_a_rust_type_takes_from_another_is_charged() {
+    let _turn = heap::turn();
+    let list = Value::List(vec![Value::from(1); 100_000]);
+    let map = Value::Map((0..1000).map(|n| (n.to_string(), list_of(n))).collect());
+    let both = Value::Map(Map::from_iter([("list", list), ("map", map)]));
+    within(usize::MAX, 0, || both.deserialize::<BTreeMap<String, Value>>().unwrap());
+    assert!(within(MIB, 0, || both.deserialize::<BTreeMap<String, Value>>()).is_err());
+}
+
+fn list_of(n: i64) -> Value {
+    Value::List(vec![Value::from(n), Value::from("text")])
+}
+
+/// An envelope in one piece is a copy of the segments, whoever asks for it.
+#[test]
+fn an_envelope_of_a_rust_type_in_one_piece_is_charged() {
+    let _turn = heap::turn();
+    let tensor = Tensor::from_vec(&[MIB], vec![0.5_f64; MIB]).unwrap();
+    let payload = callboard_codec::Payload::new(BTreeMap::from([("x".to_owned(), tensor)]));
+    within(9 * MIB, 0, || payload.encode(Format::Envelope).unwrap());
+    names_the_account(within(4 * MIB, 0, || payload.encode(Format::Envelope)));
+}
+
 #[test]
 fn what_is_refused_gives_back_what_is_freed() {
     let _turn = heap::turn();
