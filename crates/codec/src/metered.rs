@@ -7,8 +7,9 @@
 //! * Lists, maps, structs and the data of enum variants are levels; they are counted, and deeper than the limit is refused.
 //!   Options and newtypes are no levels, but only [`MAX_WRAPPERS`] of them may follow each other: a type that contains itself
 //!   through nothing else would recurse without end on a single byte.
-//! * An item of a list or map costs twice its size (a vector doubles), text and bytes cost their length, and every structure costs its
-//!   own size once more, because it may lie in a box.
+//! * An item of a list costs twice its size (a vector doubles). The first entry of a map costs as much as a node of a B-tree, which has
+//!   room for eleven; those that follow three times their size. Text and bytes cost their length, and every structure costs its own
+//!   size once more, because it may lie in a box.
 //! * A length that the input announces reserves almost nothing ([`MAX_RESERVED`]).
 //!
 //! serde carries only messages through its errors, so what was refused is kept beside it: [`refusal`] tells.
@@ -29,6 +30,15 @@ const MAX_RESERVED: usize = 16;
 
 /// A vector that grows has at most this many times the room it needs.
 const GROWTH: usize = 2;
+
+/// The same of a map: nodes of B-trees may be half empty, and a hash table that has just grown is more than half empty.
+const MAP_GROWTH: usize = 3;
+
+/// Entries that a map has room for when it has one: those of a node of a B-tree (`std` has 11), and what is beside them there.
+const FIRST_ENTRIES: usize = 12;
+
+/// Entries of a map that the room for the first ones is enough for: a node that is full is split in halves.
+const PREPAID_ENTRIES: usize = 5;
 
 thread_local! {
     static TOO_DEEP: Cell<bool> = const { Cell::new(false) };
@@ -239,17 +249,17 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<V> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
         pay(size_of::<V::Value>())?;
-        self.visitor.visit_seq(Access { inner: items, level: self.level.enter()?, growth: self.growth })
+        self.visitor.visit_seq(Access { inner: items, level: self.level.enter()?, growth: self.growth, entries: 0 })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
         pay(size_of::<V::Value>())?;
-        self.visitor.visit_map(Access { inner: entries, level: self.level.enter()?, growth: self.growth })
+        self.visitor.visit_map(Access { inner: entries, level: self.level.enter()?, growth: self.growth, entries: 0 })
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<V::Value, A::Error> {
         pay(size_of::<V::Value>())?;
-        self.visitor.visit_enum(Access { inner: data, level: self.level, growth: 0 })
+        self.visitor.visit_enum(Access { inner: data, level: self.level, growth: 0, entries: 0 })
     }
 }
 
@@ -258,6 +268,8 @@ struct Access<A> {
     inner: A,
     level: Level,
     growth: usize,
+    /// Keys of a map so far.
+    entries: usize,
 }
 
 impl<A> Access<A> {
@@ -268,6 +280,16 @@ impl<A> Access<A> {
     /// Called for each item when it is there and before a list has to grow for it.
     fn pay_for<T, E: Error>(&self) -> Result<(), E> {
         pay(self.growth * size_of::<T>())
+    }
+
+    /// The same for a key or value of a map. The fields of a struct lie in it.
+    fn pay_for_entry<T, E: Error>(&self) -> Result<(), E> {
+        pay(match self.entries {
+            _ if self.growth == 0 => 0,
+            1 => FIRST_ENTRIES * size_of::<T>(),
+            2..=PREPAID_ENTRIES => 0,
+            _ => MAP_GROWTH * size_of::<T>(),
+        })
     }
 }
 
@@ -292,14 +314,17 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         let seed = self.inside(seed);
         let key = self.inner.next_key_seed(seed)?;
-        self.pay_for::<K::Value, _>()?;
+        if key.is_some() {
+            self.entries += 1;
+            self.pay_for_entry::<K::Value, _>()?;
+        }
         Ok(key)
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, A::Error> {
         let seed = self.inside(seed);
         let value = self.inner.next_value_seed(seed)?;
-        self.pay_for::<T::Value, _>()?;
+        self.pay_for_entry::<T::Value, _>()?;
         Ok(value)
     }
 
@@ -314,7 +339,7 @@ impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Access<A> {
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
         let (name, data) = self.inner.variant_seed(seed)?;
-        Ok((name, Access { inner: data, level: self.level, growth: 0 }))
+        Ok((name, Access { inner: data, level: self.level, growth: 0, entries: 0 }))
     }
 }
 

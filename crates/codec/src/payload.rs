@@ -198,7 +198,7 @@ fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
     match format {
         Format::Json => json::to_bytes(value),
         Format::Msgpack => msgpack::to_bytes(value),
-        Format::Envelope => envelope::encode_typed(value).map(Envelope::into_bytes),
+        Format::Envelope => Ok(envelope::encode_typed(value)?.try_into_bytes()?),
         // The others know values only.
         other => Value::from_serialize(value)?.encode(other),
     }

@@ -11,7 +11,7 @@ mod heap;
 #[path = "common/ledger.rs"]
 mod ledger;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow_array::builder::StringViewBuilder;
@@ -379,6 +379,63 @@ fn fortran_order_is_read_right_whatever_the_axes() {
             assert_eq!(*element as usize, place, "{shape:?} at {index:?}");
         }
     }
+}
+
+/// A map of one entry has room for eleven, and one that grows for more than it has.
+#[test]
+fn small_and_growing_maps_of_rust_types_are_charged() {
+    type Small = Vec<BTreeMap<String, u8>>;
+    let _turn = heap::turn();
+    fn held<T: callboard_codec::Data + schemars::JsonSchema>(input: String) {
+        let (input, kind) = (Bytes::from(input), callboard_codec::DataType::of::<T>());
+        let decoded = within(usize::MAX, input.len(), || kind.decode(Format::Json, &input, &DecodeLimits::default()));
+        decoded.unwrap();
+    }
+    let small = "{\"a\":1},".repeat(20_000);
+    held::<Small>(format!("[{}]", small.trim_end_matches(',')));
+    for entries in [500, 3585, 28_673, 50_000] {
+        let growing: String = (0..entries).map(|n| format!("\"{n:05}\":{n},")).collect();
+        let growing = format!("{{{}}}", growing.trim_end_matches(','));
+        held::<BTreeMap<String, u64>>(growing.clone());
+        held::<HashMap<String, u64>>(growing);
+    }
+}
+
+/// A row of a tensor is a tensor, which is larger than an element.
+#[test]
+fn rows_of_arrays_that_are_read_as_lists_are_charged_or_made_one_by_one() {
+    let _turn = heap::turn();
+    let rows = MIB / 4;
+    let bytes = Value::from(Tensor::from_vec(&[rows, 1], vec![7_u8; rows]).unwrap());
+    within(usize::MAX, rows, || bytes.deserialize::<Vec<IgnoredAny>>().unwrap());
+    let texts = StrTensor::from_texts(&[rows, 1], vec!["a"; rows]).unwrap();
+    let texts = Value::from(texts);
+    within(usize::MAX, 0, || texts.deserialize::<Vec<IgnoredAny>>().unwrap());
+    assert!(within(4 * MIB, 0, || texts.deserialize::<Vec<IgnoredAny>>()).is_err());
+}
+
+#[test]
+fn a_value_that_a_rust_type_takes_from_another_is_charged() {
+    let _turn = heap::turn();
+    let list = Value::List(vec![Value::from(1); 100_000]);
+    let map = Value::Map((0..1000).map(|n| (n.to_string(), list_of(n))).collect());
+    let both = Value::Map(Map::from_iter([("list", list), ("map", map)]));
+    within(usize::MAX, 0, || both.deserialize::<BTreeMap<String, Value>>().unwrap());
+    assert!(within(MIB, 0, || both.deserialize::<BTreeMap<String, Value>>()).is_err());
+}
+
+fn list_of(n: i64) -> Value {
+    Value::List(vec![Value::from(n), Value::from("text")])
+}
+
+/// An envelope in one piece is a copy of the segments, whoever asks for it.
+#[test]
+fn an_envelope_of_a_rust_type_in_one_piece_is_charged() {
+    let _turn = heap::turn();
+    let tensor = Tensor::from_vec(&[MIB], vec![0.5_f64; MIB]).unwrap();
+    let payload = callboard_codec::Payload::new(BTreeMap::from([("x".to_owned(), tensor)]));
+    within(9 * MIB, 0, || payload.encode(Format::Envelope).unwrap());
+    names_the_account(within(4 * MIB, 0, || payload.encode(Format::Envelope)));
 }
 
 #[test]

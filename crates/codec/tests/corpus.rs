@@ -8,6 +8,8 @@ mod fuzz;
 mod heap;
 #[path = "common/ledger.rs"]
 mod ledger;
+#[path = "common/mutate.rs"]
+mod mutate;
 
 use std::fs;
 use std::panic;
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fuzz::TARGETS;
+use mutate::{Random, mutate};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -102,10 +105,10 @@ fn no_mutated_input_takes_more_heap_than_it_is_charged() {
         .map(|file| fs::read(file).expect("can be read"))
         .collect();
     let (_, run) = TARGETS.into_iter().find(|(name, _)| *name == "budget").expect("is a target");
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     for number in 0..runs {
         let mut input = corpus[random.below(corpus.len())].clone();
-        (0..=random.below(4)).for_each(|_| mutate(&mut input, &mut random));
+        (0..=random.below(4)).for_each(|_| mutate(&mut input, &mut random, MAX_MUTATED_BYTES));
         let outcome = panic::catch_unwind(|| run(&input));
         if outcome.is_err() {
             let kept = std::env::temp_dir().join(format!("callboard-budget-{seed}-{number}"));
@@ -115,44 +118,8 @@ fn no_mutated_input_takes_more_heap_than_it_is_charged() {
     }
 }
 
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end.max(1)
-    }
-}
-
 /// Longest input that is made.
 const MAX_MUTATED_BYTES: usize = 1 << 18;
-
-fn mutate(input: &mut Vec<u8>, random: &mut Random) {
-    let at = 1 + random.below(input.len().saturating_sub(1));
-    match random.below(5) {
-        0 => input.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.below(256) as u8),
-        1 => input.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
-        2 => {
-            // A length that lies.
-            let lie = [0_u32, 1, 127, 255, 65_535, 1 << 20, u32::MAX][random.below(7)];
-            let bytes = if random.below(2) == 0 { lie.to_le_bytes() } else { lie.to_be_bytes() };
-            input.iter_mut().skip(at).zip(bytes).for_each(|(byte, new)| *byte = new);
-        }
-        3 => input.truncate(at),
-        _ => {
-            // A piece again and again.
-            let len = 1 + random.below(64.min(input.len().saturating_sub(at)).max(1));
-            let piece: Vec<u8> = input.iter().skip(at).take(len).copied().collect();
-            let times = 1 << random.below(17);
-            let room = MAX_MUTATED_BYTES.saturating_sub(input.len()) / piece.len().max(1);
-            let again = piece.repeat(times.min(room));
-            input.splice(at.min(input.len())..at.min(input.len()), again);
-        }
-    }
-}
 
 /// Targets of other crates, whose own tests replay their seeds.
 const OTHERS: [&str; 1] = ["oip"];

@@ -64,10 +64,25 @@ impl<'a> Expense<'a> {
         self.account.charge(bytes).map_err(ApiError::from)
     }
 
+    /// Gives back what a body was charged that nothing shares any more: it was read, and what it became is charged by itself.
+    fn release(&self, body: Bytes) {
+        if body.is_unique() {
+            let bytes = body.len();
+            drop(body);
+            self.account.refund(bytes);
+        }
+    }
+
     /// Charges these bytes in the place of all that was charged so far: the outcome is written, and all else of the call is gone.
     pub(crate) fn settle(&self, bytes: usize) -> Result<(), ApiError> {
         self.account.refund_all();
         self.charge(if bytes < HELD_FROM_BYTES { 0 } else { bytes })
+    }
+
+    /// Whether an answer of so many bytes may be packed: its packer, a copy, and what it is packed to are charged until the answer is
+    /// [settled](Self::settle) again. Where there is no memory for that, it is sent as it is.
+    pub(crate) fn may_pack(&self, coding: Coding, bytes: usize) -> bool {
+        self.account.charge(bytes.saturating_mul(2).saturating_add(coding.packer_bytes())).is_ok()
     }
 
     /// The same bytes, for which the account is kept until they are sent.
@@ -178,9 +193,10 @@ pub(crate) async fn decode(
     limits: &DecodeLimits,
 ) -> Result<(Admission, Payload), ApiError> {
     let (route, limits) = (Arc::clone(route), limits.clone());
-    let length = bytes.len();
+    let (length, body) = (bytes.len(), bytes.clone());
     let read = move || payload(route.input(), format, &bytes, &limits);
     let (admission, payload) = expense.run(admission, length, read).await?;
+    expense.release(body);
     Ok((admission, payload?))
 }
 
@@ -228,9 +244,10 @@ pub(crate) async fn decode_call(
     limits: &DecodeLimits,
 ) -> Result<(Admission, Payload), ApiError> {
     let (route, limits) = (Arc::clone(route), limits.clone());
-    let length = bytes.len();
+    let (length, body) = (bytes.len(), bytes.clone());
     let read = move || functions::decode(&route, format, &bytes, &limits);
     let (admission, payload) = expense.run(admission, length, read).await?;
+    expense.release(body);
     Ok((admission, payload?))
 }
 
@@ -279,7 +296,12 @@ pub(crate) async fn from_text(
         payload_of_form(route.input(), Value::Str(text))
     };
     let (admission, payload) = expense.run_once(admission, length, read).await?;
-    Ok((admission, payload?))
+    let payload = payload?;
+    // A value is the body itself; a Rust type has a copy of it, which was charged, and the body is gone.
+    if !payload.is::<Value>() {
+        expense.account.refund(length);
+    }
+    Ok((admission, payload))
 }
 
 /// The payload that this value means to `route`.

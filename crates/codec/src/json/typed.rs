@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
+use crate::account::Temporary;
 use crate::error::{DecodeError, EncodeError};
 use crate::json::decode;
 use crate::limits::{Budget, DecodeLimits};
@@ -32,6 +33,11 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimit
     if may_exceed(bytes.len(), limits) && scan(bytes, limits).is_err() {
         // The decoder for values keeps the path; it stops where the scan did.
         return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
+    }
+    // serde_json unescapes texts in a buffer of its own, which doubles as it grows.
+    let mut unescaped = Temporary::new();
+    if bytes.contains(&b'\\') {
+        unescaped.grow(bytes.len().saturating_mul(2))?;
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let read = T::deserialize(Metered::new(&mut deserializer, limits.depth()));

@@ -76,10 +76,15 @@ impl Tensor {
     ///
     /// [`TensorError::NoFirstAxis`] for a tensor without axes.
     pub fn split(&self) -> Result<Vec<Self>, TensorError> {
+        Ok(self.rows()?.collect())
+    }
+
+    /// The same, one row after the other: each is an allocation of its own, and larger than few elements.
+    pub(crate) fn rows(&self) -> Result<impl ExactSizeIterator<Item = Self> + '_, TensorError> {
         let (rows, row_shape) = self.shape().split_first().ok_or(TensorError::NoFirstAxis)?;
         let row_bytes = size_of_shape(self.dtype(), row_shape)?;
-        let row = |index| self.data().slice(index * row_bytes..(index + 1) * row_bytes);
-        Ok((0..*rows).map(|index| Self::from_parts(self.dtype(), row_shape, row(index))).collect())
+        let row = move |index| self.data().slice(index * row_bytes..(index + 1) * row_bytes);
+        Ok((0..*rows).map(move |index| Self::from_parts(self.dtype(), row_shape, row(index))))
     }
 
     /// Joins tensors along the first axis that they have; the other axes must agree.

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "arrow")]
 use crate::data_frame::COLUMN_BYTES;
-use crate::value::Value;
+use crate::value::{Map, Value};
 
 impl Value {
     /// The bytes that this value keeps alive, its own size included. Shared buffers count in full for each holder, and the
@@ -27,6 +27,21 @@ impl Value {
             Self::DataFrame(frame) => frame.resident_bytes(),
             #[cfg(feature = "arrow")]
             Self::Series(series) => series.resident_bytes(),
+        }
+    }
+
+    /// The bytes that a clone of this takes: arrays, tables and byte strings are shared.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        match self {
+            Self::Str(text) => text.len(),
+            Self::List(items) | Self::Tuple(items) => {
+                size_of_val(items.as_slice()) + items.iter().map(Self::copied_bytes).sum::<usize>()
+            }
+            Self::Map(map) => {
+                let entries = map.iter().map(|(key, value)| key.len() + value.copied_bytes());
+                Map::room_bytes(map.len()) + entries.sum::<usize>()
+            }
+            _ => 0,
         }
     }
 

@@ -103,10 +103,15 @@ impl Flight {
 
     /// Runs a conversion of its payload at the expense of its account.
     pub(crate) fn charged<T>(&self, convert: impl FnOnce() -> T) -> T {
-        match &self.permit {
-            Some(permit) => charged_to(&(Arc::clone(permit) as Arc<dyn callboard_codec::Account>), convert),
+        match self.account() {
+            Some(account) => charged_to(&account, convert),
             None => convert(),
         }
+    }
+
+    /// The account of its call, where that was admitted here.
+    pub(crate) fn account(&self) -> Option<Arc<dyn callboard_codec::Account>> {
+        self.permit.as_ref().map(|permit| Arc::clone(permit) as Arc<dyn callboard_codec::Account>)
     }
 
     /// Nobody waits any more. Work that has not begun must not begin.

@@ -211,6 +211,22 @@ impl LocalClient {
         self.shared.gateway.in_flight()
     }
 
+    /// The sum of all accounts.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn charged_bytes(&self) -> u64 {
+        self.shared.gateway.bytes()
+    }
+
+    /// The largest sum of all accounts since this was last asked for.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn take_peak_charged_bytes(&self) -> u64 {
+        self.shared.gateway.take_peak_bytes()
+    }
+
     /// A call's flight by what its caller, its route and its node say.
     fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
         Arc::new(Self::new_flight(admission, options))

@@ -82,13 +82,25 @@ pub(crate) struct Ledger {
     lines: Slab<LedgerLine>,
     open: usize,
     bytes: u64,
+    /// The most bytes at one time since this was last asked for.
+    #[cfg(feature = "testing")]
+    peak_bytes: u64,
     admitted: u64,
     draining: bool,
 }
 
 impl Ledger {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, lines: Slab::new(), open: 0, bytes: 0, admitted: 0, draining: false }
+        Self {
+            limits,
+            lines: Slab::new(),
+            open: 0,
+            bytes: 0,
+            #[cfg(feature = "testing")]
+            peak_bytes: 0,
+            admitted: 0,
+            draining: false,
+        }
     }
 
     /// Lets a call in, or says why not. The key closes the line again.
@@ -187,6 +199,11 @@ impl Ledger {
         self.bytes
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn take_peak_bytes(&mut self) -> u64 {
+        std::mem::replace(&mut self.peak_bytes, self.bytes)
+    }
+
     pub(crate) fn admitted(&self) -> u64 {
         self.admitted
     }
@@ -206,6 +223,10 @@ impl Ledger {
         match self.bytes.checked_add(bytes) {
             Some(sum) if sum <= limit => {
                 self.bytes = sum;
+                #[cfg(feature = "testing")]
+                {
+                    self.peak_bytes = self.peak_bytes.max(sum);
+                }
                 Ok(())
             }
             _ => Err(Refusal::TooManyBytes { asked: bytes, limit }),

@@ -120,6 +120,11 @@ impl Gateway {
         self.ledger.lock().bytes()
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn take_peak_bytes(&self) -> u64 {
+        self.ledger.lock().take_peak_bytes()
+    }
+
     pub(crate) fn admitted(&self) -> u64 {
         self.ledger.lock().admitted()
     }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::{Data, Payload};
+use callboard_codec::{Account, Data, Payload};
 use serde::Serialize;
 
 use super::run::check_time;
@@ -137,13 +137,30 @@ pub struct StageCall {
     pub revision: Option<u64>,
     /// How many outputs there is room for, where the first stage streams.
     pub credit: usize,
+    payer: Option<Payer>,
 }
 
 impl StageCall {
+    /// The account of the call on this node, which pays for what an outcome becomes here.
+    #[must_use]
+    pub fn account(&self) -> Option<Arc<dyn Account>> {
+        self.payer.as_ref().map(|Payer(account)| Arc::clone(account))
+    }
+
     /// The first stage.
     #[must_use]
     pub fn stage(&self) -> &str {
         self.stages.first().map_or("", StageName::as_str)
+    }
+}
+
+/// An account, in what can be printed.
+#[derive(Clone)]
+struct Payer(Arc<dyn Account>);
+
+impl fmt::Debug for Payer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Payer")
     }
 }
 
@@ -432,7 +449,8 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
             _ => break,
         }
     }
-    StageCall { stages, payload, options, may_run_again, runs_here, asks_again: false, revision, credit }
+    let payer = flight.account().map(Payer);
+    StageCall { stages, payload, options, may_run_again, runs_here, asks_again: false, revision, credit, payer }
 }
 
 fn nowhere(stage: &StageName) -> CallError {

@@ -31,6 +31,14 @@ const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Gzip, Coding::Deflate];
 pub(crate) const NAMES: &str = "gzip, deflate, zstd";
 
 impl Coding {
+    /// What a [`Packer`] takes as long as it lives.
+    pub(crate) const fn packer_bytes(self) -> usize {
+        match self {
+            Self::Gzip | Self::Deflate => 360 * 1024,
+            Self::Zstd => 1024 * 1024,
+        }
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",

@@ -12,7 +12,7 @@ use super::Coding;
 
 const ZSTD_LEVEL: i32 = 1;
 
-/// Packs one stream. Takes some 300 KiB, up to a mebibyte for zstd, as long as it lives.
+/// Packs one stream. Takes [`Coding::packer_bytes`] as long as it lives.
 pub(crate) struct Packer(Encoder);
 
 enum Encoder {

@@ -107,6 +107,7 @@ impl Written {
         let parts: Vec<Bytes> =
             std::iter::once(Bytes::from(self.json)).chain(self.binary).map(|part| expense.held(part)).collect();
         let coding = packing.of_bytes(binary_bytes > json_bytes, json_bytes + binary_bytes);
+        let coding = coding.filter(|coding| expense.may_pack(*coding, json_bytes + binary_bytes));
         let body = match coding {
             // Below this one buffer is written faster than several.
             None if json_bytes + binary_bytes > SMALL_BYTES => body_of_parts(parts),

@@ -96,13 +96,10 @@ enum Encoded {
 
 impl Encoded {
     /// In one piece: an envelope is copied.
-    fn into_bytes(self, expense: &Expense<'_>) -> Result<Bytes, ApiError> {
+    fn into_bytes(self) -> Bytes {
         match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            Self::Envelope(envelope) => {
-                expense.charge(envelope.len())?;
-                Ok(envelope.into_bytes())
-            }
+            Self::Bytes(bytes) => bytes,
+            Self::Envelope(envelope) => envelope.into_bytes(),
         }
     }
 }
@@ -138,15 +135,15 @@ async fn response(
         Encoded::Bytes(bytes) => bytes.len(),
         Encoded::Envelope(envelope) => envelope.len(),
     };
-    let coding = packing.of(form, length);
     expense.settle(length)?;
+    let coding = packing.of(form, length).filter(|coding| expense.may_pack(*coding, length));
     let body = match (encoded, coding) {
         (Encoded::Bytes(bytes), None) => Body::from(expense.held(bytes)),
         (Encoded::Envelope(envelope), None) => {
             parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.held(part)).collect())
         }
         (encoded, Some(coding)) => {
-            let packed = convert::pack(expense, encoded.into_bytes(expense)?, coding).await?;
+            let packed = convert::pack(expense, encoded.into_bytes(), coding).await?;
             expense.settle(packed.len())?;
             Body::from(expense.held(packed))
         }

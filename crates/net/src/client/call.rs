@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, frame_head};
-use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
+use callboard_codec::{Account, DecodeLimits, Envelope, EnvelopeDecoder, charged_to};
 use callboard_core::{CallError, ErrorKind};
 
 use super::fault::{early, not_started, read_fault, unknown, unreadable};
@@ -20,13 +20,21 @@ pub(crate) struct Answer {
 }
 
 /// Reads an output, off the runtime where it is large. Whatever is wrong with it, or panics in reading it, ends this call alone; the call
-/// itself has run.
+/// itself has run. `account` pays for the body and for what it becomes, where a caller of this node waits for it.
 pub(crate) async fn read_output<T: Send + 'static, E: std::fmt::Display>(
     body: EnvelopeDecoder,
+    account: Option<Arc<dyn Account>>,
     read: impl FnOnce(EnvelopeDecoder) -> Result<T, E> + Send + 'static,
 ) -> Result<T, CallError> {
     let bytes = body.total_bytes().unwrap_or_default();
-    let read = contained::run(bytes, move || read(body).map_err(unreadable)).await;
+    let work = move || match &account {
+        Some(account) => {
+            account.charge(bytes).map_err(unreadable)?;
+            charged_to(account, || read(body).map_err(unreadable))
+        }
+        None => read(body).map_err(unreadable),
+    };
+    let read = contained::run(bytes, work).await;
     read.map_err(|error| {
         let mut parts = error.into_parts();
         parts.started = true;

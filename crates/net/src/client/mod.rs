@@ -152,7 +152,7 @@ impl Client {
     ) -> Result<Returned<Out>, CallError> {
         let Answer { done, body } = self.run(prepared, &options).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = read_output(body, |body| body.finish_as::<Out>()).await?;
+        let output = read_output(body, None, |body| body.finish_as::<Out>()).await?;
         Ok(Returned { output, timing: convert::timing(done.times), received_bytes })
     }
 

@@ -113,7 +113,7 @@ impl Reading {
         }
         let body = talk.body(&head).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = read_output(body, |body| body.finish_as::<Out>()).await?;
+        let output = read_output(body, None, |body| body.finish_as::<Out>()).await?;
         *read += 1;
         // Half of what there is room for, so that the node need not wait for the word.
         if *read * 2 >= credit {

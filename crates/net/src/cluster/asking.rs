@@ -48,10 +48,11 @@ struct Pick {
 
 impl Inner {
     pub(super) async fn run(&self, call: StageCall) -> Result<StageReply, CallError> {
+        let account = call.account();
         match self.ask(call, false).await? {
             Told { came: Came::Outcome(answer), stages, node } => {
                 let Answer { done, body } = *answer;
-                let value = read_output(body, |body| body.finish()).await?;
+                let value = read_output(body, account, |body| body.finish()).await?;
                 // 0 says that all of them ran.
                 let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
                 let reply = Reply::new(Payload::new(value), convert::timing(done.times));

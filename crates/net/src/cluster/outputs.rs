@@ -73,7 +73,7 @@ impl Outputs {
             self.talk.outgoing.finish();
             return Ok(None);
         }
-        let value = read_output(self.talk.body(&head).await?, |body| body.finish()).await?;
+        let value = read_output(self.talk.body(&head).await?, None, |body| body.finish()).await?;
         self.total += 1;
         self.taken += 1;
         // Half of what there is room for, so that the peer need not wait for the word.

@@ -93,6 +93,24 @@ async fn a_node_is_ready_while_each_stage_that_only_others_run_is_run_by_one_of_
     assert_eq!(health().elsewhere[0].reason.as_deref(), Some("no node that runs it can be reached"));
 }
 
+/// A short envelope may become a large value: a list of nulls takes 32 times as much.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_peer_answers_is_charged_to_the_call() {
+    let nulls = Stage::each("nulls", |n: &i64| Ok(vec![(); usize::try_from(*n).unwrap()]));
+    let worker = Served::start(App::new().route("/nulls", nulls)).await;
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let pipeline = Pipeline::<i64, Vec<()>>::elsewhere("nulls");
+    let gateway = Member::start(App::new().limits(limits).route("/run", pipeline), &[&worker.edge]).await;
+    gateway.sees("nulls").await;
+    let client = gateway.served.node.client();
+    let call = |n: i64| client.call::<_, Vec<()>>("/run", n);
+    assert_eq!(call(10_000).await.unwrap().len(), 10_000);
+    let error = call(200_000).await.map(|nulls| nulls.len()).unwrap_err();
+    assert!(error.was_started() && error.message().contains("max_in_flight_bytes"), "{error}");
+    gateway.served.comes_to_rest().await;
+    assert_eq!(gateway.served.node.describe().in_flight_bytes, 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tensors_cross_to_a_typed_stage_and_back() {
     let sum = Stage::each("sum", |tensor: &Tensor| {

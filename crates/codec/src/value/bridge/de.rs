@@ -9,6 +9,7 @@ use ::serde::de::{
 };
 use ::serde::forward_to_deserialize_any;
 
+use crate::account::{Temporary, charge};
 use crate::error::DecodeError;
 use crate::tensor::{StrTensor, Tensor};
 use crate::value::{MapIter, Scalar, Value, exact, handover};
@@ -27,6 +28,7 @@ impl<'v> ValueDeserializer<'v> {
 
     /// Hands the value itself over: who asked for the exact form is [`Value`]'s own `Deserialize`.
     fn visit_exact<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        charge(self.value.copied_bytes())?;
         handover::give(self.value.clone(), || visitor.visit_newtype_struct(Self::new(self.value)))
     }
 }
@@ -137,15 +139,22 @@ fn visit_scalar<'de, V: Visitor<'de>>(scalar: Scalar, visitor: V) -> Result<V::V
     }
 }
 
+/// What a row of texts takes beside its texts: an array, and a value that holds it.
+const ROW_BYTES: usize = 192;
+
 /// A tensor, to a type that does not know tensors, is nested lists; one without axes is its number.
 fn visit_tensor<'de, V: Visitor<'de>>(tensor: &Tensor, visitor: V) -> Result<V::Value, DecodeError> {
-    match tensor.split() {
-        Ok(rows) => visit_all(Rows(rows.into_iter().enumerate()), visitor),
+    match tensor.rows() {
+        Ok(rows) => visit_all(Rows(rows.enumerate()), visitor),
         Err(_) => visit_scalar(tensor.to_scalar().expect("a tensor without axes has one element"), visitor),
     }
 }
 
 fn visit_texts<'de, V: Visitor<'de>>(tensor: &StrTensor, visitor: V) -> Result<V::Value, DecodeError> {
+    // All rows are there at once, and their texts are copies.
+    let mut copies = Temporary::new();
+    let rows = tensor.shape().first().copied().unwrap_or(0);
+    copies.grow(tensor.data().len().saturating_mul(2).saturating_add(rows.saturating_mul(ROW_BYTES)))?;
     match tensor.split() {
         Ok(rows) => {
             let rows: Vec<Value> = rows.into_iter().map(Value::StrTensor).collect();
@@ -190,9 +199,9 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 }
 
 /// The rows of a tensor, each a tensor of one axis less.
-struct Rows(std::iter::Enumerate<std::vec::IntoIter<Tensor>>);
+struct Rows<I>(std::iter::Enumerate<I>);
 
-impl<'de> SeqAccess<'de> for Rows {
+impl<'de, I: ExactSizeIterator<Item = Tensor>> SeqAccess<'de> for Rows<I> {
     type Error = DecodeError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {

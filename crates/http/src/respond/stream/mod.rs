@@ -23,7 +23,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderNa
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Payload;
-use callboard_core::{CallError, Deadline, LocalClient, PayloadReplies, Recorder};
+use callboard_core::{CallError, Deadline, HeldBytes, LocalClient, PayloadReplies, Recorder};
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 
@@ -67,8 +67,11 @@ pub(crate) struct Streamed {
 /// The answer to a call whose outcomes are read one by one.
 pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result<Response, ApiError> {
     let form = streamed.form;
-    let packer = streamed.coding.and_then(|coding| Packer::new(coding).ok());
-    let coding = streamed.coding.filter(|_| packer.is_some());
+    // A packer is as large as many calls: where there is no memory for it, the stream is sent as it is.
+    let mut held_by_packer = streamed.client.held_bytes();
+    let coding = streamed.coding.filter(|coding| held_by_packer.try_grow(coding.packer_bytes() as u64));
+    let packer = coding.and_then(|coding| Packer::new(coding).ok());
+    let coding = coding.filter(|_| packer.is_some());
     let mut talk = Talk {
         replies,
         client: streamed.client,
@@ -77,6 +80,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         held: None,
         unsent: Unsent::default(),
         packer,
+        _held_by_packer: held_by_packer,
         is_over: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
         leaving: None,
@@ -116,6 +120,7 @@ struct Talk {
     /// Pieces of what was read already.
     unsent: Unsent,
     packer: Option<Packer>,
+    _held_by_packer: HeldBytes,
     is_over: bool,
     heartbeat: Option<Heartbeat>,
     leaving: Option<Leaving>,

@@ -1,0 +1,162 @@
+//! Arbitrary bodies of every media type through the whole edge, in process: admission, reading, a stage, and the answer, each call on
+//! its account.
+//!
+//! A fuzzer that needs no other toolchain. It changes the inputs of `fuzz/seeds/budget` at random. `CALLBOARD_RUNS` says how many
+//! inputs it makes, `CALLBOARD_SEED` repeats a run, and `CALLBOARD_KEEP=DIRECTORY` writes the input of each form that came nearest to a
+//! bound there.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on says so by panicking")]
+
+#[path = "../../../codec/tests/common/heap.rs"]
+#[allow(dead_code, reason = "shared with tests that use other parts of it")]
+mod heap;
+mod input;
+#[path = "../../../codec/tests/common/mutate.rs"]
+mod mutate;
+mod node;
+mod sums;
+
+use std::fs;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use input::{Coding, FORMS, Input};
+use mutate::{Random, mutate};
+use node::{Measured, Tested};
+
+/// Inputs of an ordinary test run.
+const SHORT_RUN: u64 = 3000;
+
+/// Most inputs are short, so that there are many of them.
+const USUAL_BYTES: usize = 2048;
+
+/// One of so many inputs may be as long as [`MOST_BYTES`].
+const LONG_ONE_OF: usize = 64;
+
+const MOST_BYTES: usize = 1 << 18;
+
+fn seeds() -> Vec<(PathBuf, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/budget");
+    let mut files: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect()
+}
+
+/// Panics so far, also those that a dependency catches.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+fn count_panics() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        PANICS.fetch_add(1, Ordering::SeqCst);
+        before(info);
+    }));
+}
+
+/// Makes one call of an input, and ends the test where a promise does not hold.
+fn hold(tested: &Tested, input: &Input, name: impl Fn() -> String) -> Measured {
+    let before = PANICS.load(Ordering::SeqCst);
+    let measured = tested.call(input);
+    let broken = measured.broken(|| tested.call(input));
+    let panicked = PANICS.load(Ordering::SeqCst) > before;
+    if let Some(broken) = broken.or_else(|| panicked.then(|| "something panicked".to_owned())) {
+        let kept = std::env::temp_dir().join(format!("callboard-budget-{}", name().replace(['/', ' '], "-")));
+        fs::write(&kept, input.bytes()).unwrap();
+        panic!("{}: {broken}\n{input:?}\n{measured:?}\nkept at {}", name(), kept.display());
+    }
+    measured
+}
+
+#[test]
+fn every_kept_input_stays_on_its_account() {
+    let _turn = heap::turn();
+    count_panics();
+    let tested = Tested::start();
+    for (file, bytes) in seeds() {
+        // Also in pieces, as a Rust type, and packed in each way.
+        for flags in 0..=0x0f {
+            let Some(input) = Input::with_flags(&bytes, flags << 4) else { continue };
+            hold(&tested, &input.packed(), || format!("{} with {flags:#x}", file.file_name().unwrap().display()));
+        }
+    }
+}
+
+#[test]
+fn some_kept_inputs_of_each_form_are_taken() {
+    let _turn = heap::turn();
+    let tested = Tested::start();
+    let mut taken = [0; FORMS];
+    for (_, bytes) in seeds() {
+        let input = Input::with_flags(&bytes, 0).unwrap();
+        taken[input.form()] += usize::from(tested.call(&input).status == 200);
+    }
+    assert!(taken.iter().all(|taken| *taken > 0), "{taken:?}");
+}
+
+#[test]
+fn no_changed_input_takes_more_than_its_account() {
+    let _turn = heap::turn();
+    count_panics();
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed =
+        number("CALLBOARD_SEED").unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |age| age.as_secs()));
+    let runs = number("CALLBOARD_RUNS").unwrap_or(SHORT_RUN);
+    println!("CALLBOARD_SEED={seed} CALLBOARD_RUNS={runs}");
+    let tested = Tested::start();
+    let corpus: Vec<Vec<u8>> = seeds().into_iter().map(|(_, bytes)| bytes).filter(|bytes| !bytes.is_empty()).collect();
+    let mut random = Random::new(seed);
+    let (mut nearest, mut statuses) = (Nearest::default(), std::collections::BTreeMap::new());
+    let begun = std::time::Instant::now();
+    for number in 0..runs {
+        let input = change(&corpus, &mut random);
+        let measured = hold(&tested, &input, || format!("input {number} of CALLBOARD_SEED={seed}"));
+        *statuses.entry(measured.status).or_insert(0_u64) += 1;
+        nearest.note(&input, &measured);
+    }
+    let rate = runs as f64 / begun.elapsed().as_secs_f64();
+    println!("{runs} inputs, {rate:.0} a second; by status {statuses:?}");
+    nearest.tell(std::env::var_os("CALLBOARD_KEEP").map(PathBuf::from));
+}
+
+/// An input out of one that is kept: changed, and packed before or after that.
+fn change(corpus: &[Vec<u8>], random: &mut Random) -> Input {
+    let most = if random.below(LONG_ONE_OF) == 0 { MOST_BYTES } else { USUAL_BYTES };
+    let mut bytes = corpus[random.below(corpus.len())].clone();
+    let changes = random.below(5);
+    // A body that is changed after it was packed is mostly refused at once; before, it is another body.
+    let is_packed_first = random.below(4) == 0;
+    let flags = (random.below(16) << 4) as u8;
+    if is_packed_first {
+        bytes = Input::with_flags(&bytes, flags).unwrap().packed().bytes().to_vec();
+    }
+    (0..=changes).for_each(|_| mutate(&mut bytes, random, most));
+    let input = Input::with_flags(&bytes, flags).unwrap();
+    if is_packed_first || input.coding() == Coding::None { input } else { input.packed() }
+}
+
+/// How near inputs came to their bounds, by form.
+#[derive(Default)]
+struct Nearest([[(f64, Vec<u8>); 3]; FORMS]);
+
+impl Nearest {
+    fn note(&mut self, input: &Input, measured: &Measured) {
+        for (nearest, share) in self.0[input.form()].iter_mut().zip(measured.shares()) {
+            if share > nearest.0 {
+                *nearest = (share, input.bytes().to_vec());
+            }
+        }
+    }
+
+    fn tell(&self, keep: Option<PathBuf>) {
+        for (form, bounds) in self.0.iter().enumerate() {
+            let shares = bounds.each_ref().map(|(share, _)| (share * 100.0).round() / 100.0);
+            println!("{:>12}: of its bounds on heap, held, time {shares:?}", input::NAMES[form]);
+            for (bound, (share, bytes)) in ["heap", "held", "time"].iter().zip(bounds) {
+                if let Some(keep) = keep.as_ref().filter(|_| *share > 0.0) {
+                    fs::write(keep.join(format!("{}-{bound}", input::NAMES[form])), bytes).unwrap();
+                }
+            }
+        }
+    }
+}

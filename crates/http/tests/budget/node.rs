@@ -1,0 +1,243 @@
+//! The edge that is tested, and what one call took of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use callboard_codec::{DType, Data, DataFrame, DataType, Tensor, TensorField, TensorFields, Value};
+use callboard_core::{App, Failure, Limits, LocalClient, Node, RouteSpec, Stage};
+use callboard_http::{ApiInfo, Edge, HttpConfig};
+use http_body_util::BodyExt as _;
+use rustix::time::{ClockId, clock_gettime};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Runtime};
+use tower::Service as _;
+
+use crate::heap;
+use crate::input::{Coding, Input};
+
+/// The budget of the node: what an input becomes ends here.
+const BUDGET: u64 = 16 << 20;
+
+/// A call's heap is at most its account times this …
+const HEAP_FACTOR: f64 = 1.5;
+
+/// … and so many bytes: the call itself, its request and its answer's head, what small work is not charged, and the stage's own.
+const HEAP_CONSTANT: usize = 96 * 1024;
+
+/// What a stage is given holds at most what is charged, and so many bytes.
+const HELD_CONSTANT: usize = 32 * 1024;
+
+/// What each further call of the same request takes beside its account: of a stream, or of an inference request of many rows.
+const CALL_CONSTANT: usize = 4 * 1024;
+
+/// The window that a frame of zstd asks for, and the buffers of its decoder, are allocated at once. They are charged as they are touched.
+const ZSTD_RESERVED: usize = (8 << 20) + 256 * 1024;
+
+/// A call takes at most this, in nanoseconds of all threads …
+const TIME_CONSTANT: u64 = if cfg!(debug_assertions) { 100_000_000 } else { 5_000_000 };
+
+/// … and so many for each byte of its body, its account and its answer.
+const TIME_PER_BYTE: u64 = if cfg!(debug_assertions) { 20_000 } else { 1000 };
+
+/// A type with every collection that serde knows, and itself.
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Typed {
+    name: String,
+    numbers: Vec<u16>,
+    pairs: Vec<(u8, Option<u64>)>,
+    lists: Vec<Vec<u8>>,
+    texts: Vec<String>,
+    choice: Option<Choice>,
+    choices: VecDeque<Choice>,
+    table: BTreeMap<String, (i64, bool)>,
+    tables: Vec<BTreeMap<String, u8>>,
+    hashed: HashMap<String, Vec<u8>>,
+    set: BTreeSet<u32>,
+    boxed: Vec<Box<Typed>>,
+    tensor: Option<Tensor>,
+    extra: Value,
+}
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+enum Choice {
+    Plain,
+    Number(u8),
+    Pair { left: String, right: char },
+}
+
+/// What is alive before a call.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+
+/// By how much more a stage's input held than was charged, and than its calls take beside.
+static BEYOND: AtomicUsize = AtomicUsize::new(0);
+
+/// Most calls in flight that a stage saw.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+static CLIENT: parking_lot::Mutex<Option<LocalClient>> = parking_lot::Mutex::new(None);
+
+/// Gives back what it gets, and notes what is held at that time.
+fn echo<T: Data + Clone>(name: &str) -> Stage<T, T> {
+    Stage::each_async(name, |value: Arc<T>| {
+        let held = heap::live().saturating_sub(BASE.load(Relaxed));
+        let (charged, calls) = CLIENT.lock().as_ref().map_or((0, 1), |node| (node.charged_bytes(), node.in_flight()));
+        let paid = usize::try_from(charged).unwrap() + calls * CALL_CONSTANT;
+        BEYOND.fetch_max(held.saturating_sub(paid), Relaxed);
+        CALLS.fetch_max(calls, Relaxed);
+        async { Ok::<_, Failure>(Arc::unwrap_or_clone(value)) }
+    })
+}
+
+fn app() -> App {
+    let field = |name: &str, dtype, shape| TensorField { name: name.to_owned(), dtype, shape };
+    let arrays = |stackable: bool| {
+        let shape = stackable.then(|| vec![Some(2)]);
+        let fields = vec![field("x", Some(DType::F32), shape)];
+        DataType::value().with_tensors(TensorFields { fields, stackable })
+    };
+    App::new()
+        .limits(Limits { max_in_flight_bytes: BUDGET, ..Limits::default() })
+        .route("/value", echo::<Value>("value"))
+        .route("/typed", echo::<Typed>("typed"))
+        .route("/text", echo::<String>("text"))
+        .route("/tensor", echo::<Tensor>("tensor"))
+        .route("/frame", echo::<DataFrame>("frame"))
+        .mount(RouteSpec::described("/arrays", echo::<Value>("arrays"), arrays(false), arrays(false)))
+        .mount(RouteSpec::described("/rows", echo::<Value>("rows").queue(100_000), arrays(true), arrays(true)))
+}
+
+/// One node, for many calls in turn.
+pub(crate) struct Tested {
+    runtime: Runtime,
+    edge: Edge,
+    client: LocalClient,
+    _node: Node,
+}
+
+/// What one call took.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) status: u16,
+    /// Peaks of the heap and of the account.
+    heap: usize,
+    account: usize,
+    /// What the stage's input held beyond what was charged then.
+    beyond: usize,
+    calls: usize,
+    /// Left on the account, and calls in flight, when the answer was read.
+    left: u64,
+    in_flight: usize,
+    nanoseconds: u64,
+    /// What may be allocated and is never touched, or is the test's own.
+    reserved: usize,
+    /// Of body and answer.
+    bytes: usize,
+}
+
+impl Tested {
+    pub(crate) fn start() -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let node = runtime.block_on(app().start()).unwrap();
+        let client = node.client();
+        *CLIENT.lock() = Some(client.clone());
+        let edge = Edge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        let tested = Self { runtime, edge, client, _node: node };
+        // What is made once is not part of any call.
+        for form in 0..=u8::MAX {
+            tested.call(&Input::with_flags(&[form, b'1'], form).unwrap().packed());
+        }
+        tested
+    }
+
+    /// Makes the call, and reads all of its answer.
+    pub(crate) fn call(&self, input: &Input) -> Measured {
+        let _ = self.client.take_peak_charged_bytes();
+        BEYOND.store(0, Relaxed);
+        CALLS.store(0, Relaxed);
+        // What of a stream was not asked for yet is the test's own.
+        BASE.store(heap::live() + if input.is_stream() { input.body().len() } else { 0 }, Relaxed);
+        let begun = cpu_time();
+        let ((status, answered, left, in_flight), heap, _) =
+            heap::measured(|| self.runtime.block_on(self.answer(input)));
+        Measured {
+            status,
+            heap,
+            account: usize::try_from(self.client.take_peak_charged_bytes()).unwrap(),
+            beyond: BEYOND.load(Relaxed),
+            calls: CALLS.load(Relaxed),
+            left,
+            in_flight,
+            nanoseconds: cpu_time() - begun,
+            reserved: if input.coding() == Coding::Zstd { ZSTD_RESERVED } else { 0 } + input.unread_bytes(),
+            bytes: input.body().len() + answered,
+        }
+    }
+
+    async fn answer(&self, input: &Input) -> (u16, usize, u64, usize) {
+        let Ok(answer) = self.edge.clone().call(input.request()).await;
+        let (head, mut body) = answer.into_parts();
+        let mut bytes = 0;
+        while let Some(frame) = body.frame().await {
+            // An answer that is cut has its own reasons.
+            let Ok(frame) = frame else { break };
+            bytes += frame.data_ref().map_or(0, |data| data.len());
+        }
+        drop((head.headers, body));
+        // Work that was handed to a thread owns its call until it has returned.
+        let mut turns = 0;
+        while turns < 1000 && (self.client.charged_bytes(), self.client.in_flight()) != (0, 0) {
+            tokio::task::yield_now().await;
+            turns += 1;
+            if turns > 100 {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+        (head.status.as_u16(), bytes, self.client.charged_bytes(), self.client.in_flight())
+    }
+}
+
+impl Measured {
+    /// Which promise does not hold. Time is measured again before it counts.
+    pub(crate) fn broken(&self, again: impl Fn() -> Self) -> Option<String> {
+        let allowed = self.allowed_heap();
+        if self.heap > allowed {
+            return Some(format!("{} bytes of heap, {} charged, {allowed} allowed", self.heap, self.account));
+        }
+        if self.beyond > HELD_CONSTANT {
+            return Some(format!("the stage's input holds {} bytes more than is charged", self.beyond));
+        }
+        if (self.left, self.in_flight) != (0, 0) {
+            return Some(format!("{} bytes and {} calls are left", self.left, self.in_flight));
+        }
+        let least = |most: u64| (0..2).map(|_| again().nanoseconds).fold(most, u64::min);
+        let is_slow = self.nanoseconds > self.allowed_time() && least(self.nanoseconds) > self.allowed_time();
+        is_slow.then(|| format!("{} ns, {} allowed", self.nanoseconds, self.allowed_time()))
+    }
+
+    /// Of what is allowed: heap, held beyond the charges, time.
+    pub(crate) fn shares(&self) -> [f64; 3] {
+        let share = |is: f64, allowed: f64| is / allowed;
+        [
+            share(self.heap as f64, self.allowed_heap() as f64),
+            share(self.beyond as f64, HELD_CONSTANT as f64),
+            share(self.nanoseconds as f64, self.allowed_time() as f64),
+        ]
+    }
+
+    fn allowed_heap(&self) -> usize {
+        self.reserved + (self.account as f64 * HEAP_FACTOR) as usize + HEAP_CONSTANT + self.calls * CALL_CONSTANT
+    }
+
+    fn allowed_time(&self) -> u64 {
+        TIME_CONSTANT + TIME_PER_BYTE * (self.bytes + self.account) as u64
+    }
+}
+
+/// Of all threads of this process, in nanoseconds.
+fn cpu_time() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,380 @@
+//! Calls that are held half way, and what comes of calls that end in every way: the sum of all accounts is what is alive, and zero in
+//! the end.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::{Data, Format, Map, Tensor, Value};
+use callboard_core::{App, Failure, Limits, LocalClient, Node, Stage, StreamStage};
+use callboard_http::{ApiInfo, Edge, HttpConfig};
+use futures_util::{StreamExt as _, stream};
+use http_body_util::BodyExt as _;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, mpsc};
+use tower::Service as _;
+
+use crate::heap;
+use crate::mutate::Random;
+
+/// What calls hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Tensor,
+    Text,
+    Bytes,
+    /// A dynamic value of many small parts.
+    Tree,
+    /// The same as a Rust type.
+    Typed,
+}
+
+use Class::{Bytes as Binary, Tensor as Array, Text, Tree, Typed};
+
+/// By how much accounts may differ from what is alive, as a share of it. What is one buffer is charged exactly; collections are charged by
+/// what they may have grown to.
+fn tolerance(class: Class) -> f64 {
+    match class {
+        Array | Text | Binary => 0.05,
+        Tree => 0.1,
+        Typed => 1.0,
+    }
+}
+
+/// What each call takes beside its account.
+const CALL_BYTES: f64 = 8.0 * 1024.0;
+
+fn body_of(class: Class, size: usize) -> (&'static str, &'static str, Vec<u8>) {
+    let json = "application/json";
+    match class {
+        Array => {
+            let tensor = Value::from(Tensor::from_vec(&[size / 8], vec![0.5_f64; size / 8]).unwrap());
+            ("/tensor", "application/x-npy", tensor.encode(Format::Npy).unwrap().to_vec())
+        }
+        Text => ("/text", "text/plain", vec![b'a'; size]),
+        Binary => ("/value", "application/octet-stream", vec![7; size]),
+        Tree => ("/value", json, format!("[{}[]]", "{\"key\":[1,2.5,\"text\"]},".repeat(size / 200)).into_bytes()),
+        Typed => {
+            let entries: Vec<String> = (0..size / 200).map(|n| format!("\"{n}\":[{n},1,2,3]")).collect();
+            ("/typed", json, format!("{{{}}}", entries.join(",")).into_bytes())
+        }
+    }
+}
+
+/// An edge whose stages wait to be let go.
+struct Held {
+    runtime: Runtime,
+    edge: Edge,
+    client: LocalClient,
+    gate: Arc<Semaphore>,
+    _node: Node,
+}
+
+fn waiting<T: Data + Clone>(name: &str, gate: &Arc<Semaphore>) -> Stage<T, T> {
+    let gate = Arc::clone(gate);
+    let stage = Stage::each_async(name, move |value: Arc<T>| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok::<_, Failure>(Arc::unwrap_or_clone(value))
+        }
+    });
+    stage.queue(10_000)
+}
+
+impl Held {
+    fn start(limits: Limits) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let gate = Arc::new(Semaphore::new(0));
+        let app = App::new()
+            .limits(limits)
+            .route("/value", waiting::<Value>("value", &gate))
+            .route("/text", waiting::<String>("text", &gate))
+            .route("/tensor", waiting::<Tensor>("tensor", &gate))
+            .route("/typed", waiting::<BTreeMap<String, Vec<u32>>>("typed", &gate));
+        let node = runtime.block_on(app.start()).unwrap();
+        let client = node.client();
+        let edge = Edge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        Self { runtime, edge, client, gate, _node: node }
+    }
+
+    fn answer(&self, request: Request<Body>) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        let answer = self.edge.clone().call(request);
+        Box::pin(async { answer.await.unwrap_or_else(|never: Infallible| match never {}) })
+    }
+
+    /// Lets everything come as far as it can, on the threads for large payloads as well.
+    async fn settle(&self) {
+        let (mut before, mut same) = (0, 0);
+        while same < 6 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let now = heap::live();
+            same = if now == before { same + 1 } else { 0 };
+            before = now;
+        }
+    }
+}
+
+/// A body of which this much has come.
+fn begun(body: &[u8], come: usize) -> (Body, mpsc::Sender<Bytes>) {
+    let (send, receive) = mpsc::channel(1);
+    let pieces: Vec<Bytes> = body[..come].chunks(16 * 1024).map(Bytes::copy_from_slice).collect();
+    let first = stream::iter(pieces);
+    let rest = stream::unfold(receive, async |mut receive| Some((receive.recv().await?, receive)));
+    (Body::from_stream(first.chain(rest).map(Ok::<_, Infallible>)), send)
+}
+
+/// A call that is held half way, with what keeps it there.
+enum HeldCall {
+    Arriving(tokio::task::JoinHandle<Response>, #[expect(dead_code, reason = "held")] mpsc::Sender<Bytes>),
+    Waiting(tokio::task::JoinHandle<Response>),
+    Unread(#[expect(dead_code, reason = "held")] Response),
+}
+
+async fn hold_calls(held: &Held, class: Class, random: &mut Random) -> Vec<HeldCall> {
+    let mut states: Vec<usize> = (0..6 + random.below(10)).map(|_| random.below(3)).collect();
+    // Answers that are not read come first: a permit is for the call that has waited longest.
+    states.sort_unstable();
+    let mut calls = Vec::new();
+    for state in states {
+        let (path, media_type, body) = body_of(class, 100_000 + random.below(400_000));
+        let request = Request::post(path).header("content-type", media_type).header("accept", media_type);
+        calls.push(match state {
+            2 => {
+                let (body, rest) = begun(&body, 1 + random.below(body.len() - 1));
+                HeldCall::Arriving(tokio::spawn(held.answer(request.body(body).unwrap())), rest)
+            }
+            1 => HeldCall::Waiting(tokio::spawn(held.answer(request.body(Body::from(body)).unwrap()))),
+            _ => {
+                held.gate.add_permits(1);
+                HeldCall::Unread(held.answer(request.body(Body::from(body)).unwrap()).await)
+            }
+        });
+    }
+    held.settle().await;
+    calls
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn the_sum_of_all_accounts_is_what_is_alive() {
+    let _turn = heap::turn();
+    let seed = number("CALLBOARD_SEED").unwrap_or(1);
+    println!("CALLBOARD_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut worst: BTreeMap<Class, (f64, f64)> = BTreeMap::new();
+    for round in 0..number("CALLBOARD_ROUNDS").unwrap_or(3) {
+        for class in [Array, Text, Binary, Tree, Typed] {
+            let held = Held::start(Limits::default());
+            let (charged, alive, calls) = held.runtime.block_on(async {
+                // What is made once is not part of any call.
+                held.gate.add_permits(1);
+                let (path, media_type, body) = body_of(class, 500_000);
+                let request = Request::post(path).header("content-type", media_type).body(Body::from(body)).unwrap();
+                assert_eq!(held.answer(request).await.status(), 200);
+                held.settle().await;
+                assert_eq!(held.client.charged_bytes(), 0);
+                let base = heap::live();
+                let calls = hold_calls(&held, class, &mut random).await;
+                let sums = (held.client.charged_bytes() as f64, (heap::live() - base) as f64, calls.len() as f64);
+                for call in calls {
+                    if let HeldCall::Arriving(task, _) | HeldCall::Waiting(task) = call {
+                        task.abort();
+                    }
+                }
+                held.settle().await;
+                assert_eq!((held.client.charged_bytes(), held.client.in_flight()), (0, 0), "{class:?}");
+                sums
+            });
+            let off = ((charged - alive).abs() - calls * CALL_BYTES).max(0.0) / alive;
+            let (least, most) = worst.entry(class).or_insert((f64::MAX, 0.0));
+            (*least, *most) = (least.min(charged / alive), most.max(charged / alive));
+            let allowed = tolerance(class);
+            assert!(
+                off <= allowed,
+                "round {round}, {class:?}: {charged} bytes charged and {alive} alive with {calls} calls"
+            );
+        }
+    }
+    for (class, (least, most)) in worst {
+        println!("{class:?}: charged is {least:.3} to {most:.3} times what is alive");
+    }
+}
+
+/// Whoever wants many streams packed, and reads none of them, holds a packer for each.
+#[test]
+fn a_packed_stream_pays_for_its_packer() {
+    let _turn = heap::turn();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endless = StreamStage::each("endless", |text: Arc<String>| {
+            stream::iter([Ok(String::clone(&text))]).chain(stream::pending())
+        });
+        let limits = Limits { max_in_flight_bytes: 2 << 20, ..Limits::default() };
+        let node = App::new().limits(limits).route_streaming("/endless", endless).start().await.unwrap();
+        let client = node.client();
+        let mut edge = Edge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        let mut streams = Vec::new();
+        let base = heap::live();
+        for _ in 0..10 {
+            let request = Request::post("/endless").header("content-type", "application/json");
+            let request = request.header("accept-encoding", "gzip, identity;q=0.5").body(Body::from("\"a\"")).unwrap();
+            let Ok(answer) = edge.call(request).await;
+            assert_eq!(answer.status(), 200);
+            streams.push(answer);
+            let (alive, charged) = (heap::live() - base, client.charged_bytes() as usize);
+            assert!(alive <= charged + 64 * 1024 + 16 * 1024 * streams.len(), "{alive} bytes alive, {charged} charged");
+        }
+        let packed = streams.iter().filter(|answer| answer.headers().contains_key("content-encoding")).count();
+        assert!((1..10).contains(&packed), "{packed} of 10 are packed");
+        drop(streams);
+        for _ in 0..1000 {
+            if client.charged_bytes() == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("{} bytes are left", client.charged_bytes());
+    });
+}
+
+/// Ends of calls, by how many came to each.
+type Ends = BTreeMap<&'static str, u32>;
+
+#[test]
+fn a_storm_of_calls_ends_with_every_account_at_zero() {
+    let _turn = heap::turn();
+    let seed = number("CALLBOARD_SEED").unwrap_or(1);
+    let calls = number("CALLBOARD_STORM").unwrap_or(400);
+    println!("CALLBOARD_SEED={seed} CALLBOARD_STORM={calls}");
+    let held = Held::start(Limits { max_in_flight_bytes: 16 << 20, ..Limits::default() });
+    let mut random = Random::new(seed);
+    let mut ends = Ends::new();
+    held.runtime.block_on(async {
+        for wave in 0..calls.div_ceil(40) {
+            let mut flying = Vec::new();
+            for _ in 0..40 {
+                flying.push(fly(&held, &mut random));
+                if random.below(4) > 0 {
+                    held.gate.add_permits(1);
+                }
+                tokio::task::yield_now().await;
+            }
+            // What waits for a permit in vain is late, or left by its caller.
+            for call in flying {
+                *ends.entry(call.await.unwrap()).or_default() += 1;
+            }
+            until_zero(&held, wave).await;
+        }
+    });
+    println!("{ends:?}");
+    let expected = ["answered", "body broke off", "cut while it was read", "late", "left", "refused"];
+    assert!(expected.iter().all(|end| ends.contains_key(end)), "the storm was too calm: {ends:?}");
+}
+
+async fn until_zero(held: &Held, wave: u64) {
+    for _ in 0..2000 {
+        if (held.client.charged_bytes(), held.client.in_flight()) == (0, 0) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("wave {wave}: {} bytes and {} calls are left", held.client.charged_bytes(), held.client.in_flight());
+}
+
+/// One call, and how it ends.
+fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str> {
+    let class = [Array, Text, Binary, Tree, Typed][random.below(5)];
+    let (path, media_type, mut body) = body_of(class, 1000 + random.below(400_000));
+    let mut request = Request::post(path).header("content-type", media_type).header("x-request-timeout-ms", 200);
+    let kind = random.below(8);
+    if kind == 0 {
+        let calls = random.below(20);
+        request = Request::post(format!("/v1/call{path}"))
+            .header("content-type", "application/vnd.callboard.envelope-stream")
+            .header("x-request-timeout-ms", 200);
+        body = frames(calls, random.below(50_000));
+    } else if kind == 1 {
+        // Not what the route takes.
+        body = [b"{\"broken\": [", &body[..]].concat();
+        request = request.header("content-encoding", ["gzip", "zstd", "deflate"][random.below(3)]);
+    }
+    let cut = random.below(body.len());
+    let breaks = AtomicBool::new(kind == 2);
+    let pieces: Vec<Bytes> = body.chunks(20_000).map(Bytes::copy_from_slice).collect();
+    let count = pieces.len().max(1) * cut / body.len().max(1);
+    let pieces = stream::iter(pieces.into_iter().enumerate()).map(move |(number, piece)| {
+        match breaks.load(SeqCst) && number >= count {
+            true => Err(std::io::Error::other("the client has left")),
+            false => Ok(piece),
+        }
+    });
+    let pieces = pieces.then(async |piece| {
+        tokio::task::yield_now().await;
+        piece
+    });
+    let answer = held.answer(request.body(Body::from_stream(Box::pin(pieces))).unwrap());
+    let leaves_after = match kind {
+        3 | 4 => Some(random.below(30)),
+        _ => None,
+    };
+    let reads = random.below(4);
+    tokio::spawn(async move {
+        let Some(answer) = polled(answer, leaves_after).await else { return "left" };
+        let status = answer.status();
+        let mut body = answer.into_body();
+        if reads == 0 && status == 200 {
+            let _first = body.frame().await;
+            return "cut while it was read";
+        }
+        while let Some(Ok(_)) = body.frame().await {}
+        match status.as_u16() {
+            200 => "answered",
+            504 => "late",
+            _ if kind == 2 => "body broke off",
+            _ => "refused",
+        }
+    })
+}
+
+/// The future's outcome, or nothing where it is given up after so many turns.
+async fn polled<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>, most: Option<usize>) -> Option<T> {
+    let mut turns = 0;
+    poll_fn(move |context| match future.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if most.is_some_and(|most| turns >= most) => Poll::Ready(None),
+        Poll::Pending => {
+            turns += 1;
+            if most.is_some() {
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// A stream of so many calls, whose end is missing where their count is odd.
+fn frames(calls: usize, size: usize) -> Vec<u8> {
+    let text = Value::List(vec![Value::from("a".repeat(size))]);
+    let call = Value::Map(Map::from_iter([("args", text), ("kwargs", Value::Map(Map::new()))]));
+    let envelope = call.encode(Format::Envelope).unwrap();
+    let head = [[0; 4], (envelope.len() as u32).to_le_bytes()].concat();
+    let mut frames = [head, envelope.to_vec()].concat().repeat(calls);
+    if calls.is_multiple_of(2) {
+        frames.extend([2, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    frames
+}
