@@ -8,7 +8,7 @@ use super::route::RoutePlan;
 use super::setting::Name as SettingName;
 use super::setting::route as of_route;
 use super::setting::stage::{
-    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, MAX_ABANDONED_THREADS,
+    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS,
     MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
     MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
     TIMEOUT_FORM,
@@ -89,6 +89,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         Row::of(REPLICAS, &REPLICAS_FORM, &stage.replicas),
         Row::of(QUEUE, &QUEUE_FORM, &stage.queue),
         Row::of(CONTRACT, &CONTRACT_FORM, &stage.contract),
+        Row::of(CRASH_RETRIES, &CRASH_RETRIES_FORM, &stage.crash_retries),
         Row::of(AGEING, &AGEING_FORM, &stage.ageing),
         Row::of(REVISION, &REVISION_FORM, &stage.revision),
         Row::of(SPLIT, &SPLIT_FORM, &stage.split),

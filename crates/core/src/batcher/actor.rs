@@ -326,8 +326,8 @@ impl BatcherState {
         wanted
     }
 
-    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is found in at
-    /// most 2·log₂(n) + 1 runs, the first included.
+    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is alone in at
+    /// most 2·log₂(n) + 1 runs, the first included. One that is alone already comes back alone.
     fn isolate(&mut self, entries: Vec<Entry>) {
         let mut entries = self.keep_wanted(entries);
         let second = entries.split_off(entries.len() / 2);

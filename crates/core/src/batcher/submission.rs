@@ -129,6 +129,7 @@ impl Pool {
             enqueued_at: now,
             reply,
             outputs,
+            lone_crashes: 0,
             place: Some(place),
         };
         let batcher = self.check_open()?;

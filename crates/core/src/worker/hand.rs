@@ -127,13 +127,21 @@ impl Hand {
     }
 
     /// User code panicked. A stage whose calls may be run again has them run again in two halves, so that the one that did
-    /// it is found and alone fails; else all of them fail at once.
+    /// it is found and alone fails; an entry that was alone is run again as often as the stage says, because the crash may
+    /// have been the machine's. At most once, all of them fail at once.
     ///
     /// Returns whether this was a step of that search.
     pub(crate) fn after_panic(mut self, words: &str) -> bool {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.contract() != Contract::AtMostOnce;
-        if may_run_again && self.entries.len() > 1 {
+        let suffices = match self.entries.as_mut_slice() {
+            [alone] => {
+                alone.lone_crashes += 1;
+                alone.lone_crashes > pool.settings().crash_retries()
+            }
+            _ => false,
+        };
+        if may_run_again && !suffices {
             self.tell_observer(clock::now(), RunEnd::Panicked);
             let entries = self.take_entries();
             entries.iter().for_each(|entry| entry.note_again(pool.name(), RunEnd::Panicked));
