@@ -111,6 +111,7 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
         Row::new("stages", plan.steps_of(route).to_string(), &route.steps.source),
         Row::of(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
         Row::of(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
+        Row::of(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),
         Row::of(of_route::PRIORITY, &of_route::PRIORITY_FORM, &route.priority),
         Row::of(of_route::MAX_BODY_BYTES, of_route::max_body_bytes_form(), &route.max_body_bytes),
     ]

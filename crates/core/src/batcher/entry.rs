@@ -100,8 +100,6 @@ pub(crate) struct Entry {
     pub(crate) reply: ReplyPort,
     /// Where a streaming stage's outputs go, until a worker has it.
     pub(crate) outputs: Option<OutputSender>,
-    /// How often it was alone in a batch that killed its worker.
-    pub(crate) lone_crashes: u32,
     /// Its place in the queue, while it waits there.
     pub(crate) place: Option<Place>,
 }

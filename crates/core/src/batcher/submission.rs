@@ -129,7 +129,6 @@ impl Pool {
             enqueued_at: now,
             reply,
             outputs,
-            lone_crashes: 0,
             place: Some(place),
         };
         let batcher = self.check_open()?;
@@ -156,7 +155,7 @@ impl Pool {
             Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
             Err(words) => {
                 let message = format!("the {what} function of stage `{}` panicked: {words}", self.name);
-                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words))
+                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words.trace()))
             }
         }
     }
