@@ -14,8 +14,8 @@ use super::error::ConfigError;
 use super::graph::{self, StepPlan};
 use super::plan::Settings;
 use super::setting::route::{
-    MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT, max_body_bytes_form,
-    timeout_form,
+    MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT,
+    max_body_bytes_form, timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;

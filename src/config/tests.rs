@@ -440,7 +440,7 @@ fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
         ),
         ("timeout = 5", "timeout: expected a duration from 1ms to 1h, such as \"250ms\" or \"30s\", found 5"),
         (
-            "contract = \"at_most_once\"\ncrash_retries = 2",
+            "crash_retries = 2\ncontract = \"at_most_once\"",
             "crash_retries: it has no effect under the contract `at_most_once`, which repeats nothing",
         ),
         (

@@ -14,11 +14,11 @@
 
 use std::fmt::Display;
 
+use serde::Serialize;
 use serde::ser::{
     Error as _, Impossible, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
-use serde::Serialize;
 
 use crate::MAX_DEPTH;
 use crate::error::EncodeError;
@@ -174,11 +174,7 @@ impl<S: Serializer, const JSON: bool> Serializer for Uniform<S, JSON> {
     }
 
     #[inline]
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        name: &'static str,
-        value: &T,
-    ) -> Result<S::Ok, S::Error> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
         match name {
             exact::EXACT if !JSON => {
                 let value = Part::<T, JSON> { value, depth: self.depth, exact: true };
@@ -418,11 +414,7 @@ impl<S: Serializer> Serializer for KeyText<S> {
         value.serialize(self)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        name: &'static str,
-        value: &T,
-    ) -> Result<S::Ok, S::Error> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
         match name {
             exact::EXACT => Err(S::Error::custom(BAD_KEY)),
             _ => value.serialize(self),

@@ -44,7 +44,8 @@ enum Form {
 struct RawBytes(#[serde(with = "serde_bytes")] Vec<u8>);
 
 fn wide() -> impl Strategy<Value = i128> {
-    let edges = [i64::MIN.into(), i64::MAX.into(), u64::MAX.into(), i128::from(u64::MAX) + 1, i128::MIN, i128::MAX, 0, -1];
+    let edges =
+        [i64::MIN.into(), i64::MAX.into(), u64::MAX.into(), i128::from(u64::MAX) + 1, i128::MIN, i128::MAX, 0, -1];
     prop_oneof![any::<i128>(), prop::sample::select(edges.to_vec()), any::<i64>().prop_map(i128::from)]
 }
 
@@ -60,8 +61,12 @@ fn form() -> impl Strategy<Value = Form> {
         (float(), float()).prop_map(|(single, double)| Form::Struct { single: single as f32, double }),
         prop::collection::btree_map(prop::sample::select(vec![Word::One, Word::Two]), Just(Nothing), 0..3)
             .prop_map(Form::Words),
-        prop::collection::btree_map(any::<char>(), prop::option::of(prop::option::of(any::<char>())).prop_map(Wrapped), 0..3)
-            .prop_map(Form::Chars),
+        prop::collection::btree_map(
+            any::<char>(),
+            prop::option::of(prop::option::of(any::<char>())).prop_map(Wrapped),
+            0..3
+        )
+        .prop_map(Form::Chars),
         prop::collection::btree_map(any::<bool>(), any::<[i16; 2]>(), 0..3).prop_map(Form::Bools),
         prop::collection::btree_map(any::<(u8, u8)>(), any::<u8>(), 0..2).prop_map(Form::Pairs),
         prop::collection::btree_map(prop::option::of("[a-z]{1,3}"), any::<u8>(), 0..2).prop_map(Form::Options),
@@ -173,7 +178,10 @@ fn json_refuses_a_float_that_is_not_finite_wherever_it_stands() {
         (Payload::new(vec![0.5_f32, f32::INFINITY]), " at $[1]"),
         (Payload::new(figures(f32::NAN, 1.5)), " at $.mean"),
         (Payload::new(figures(0.5, f64::NEG_INFINITY)), " at $.rows[0].x"),
-        (Payload::new(Form::Newtype(Box::new(Form::Struct { single: 0.0, double: f64::NAN }))), " at $.Newtype.Struct.double"),
+        (
+            Payload::new(Form::Newtype(Box::new(Form::Struct { single: 0.0, double: f64::NAN }))),
+            " at $.Newtype.Struct.double",
+        ),
         (Payload::new(Some(Some(f64::NAN))), ""),
     ] {
         let error = json(value).unwrap_err();

@@ -254,7 +254,11 @@ impl Talk {
                 Some((Ok(payload), self))
             }
             Ok(None) => {
-                if close(&self.call, Ok(())) { None } else { self.end(late("outcome")) }
+                if close(&self.call, Ok(())) {
+                    None
+                } else {
+                    self.end(late("outcome"))
+                }
             }
             Err(error) => self.end(error),
         }

@@ -11,7 +11,8 @@ mod stream;
 pub use contract::Contract;
 pub use rows::Rows;
 pub use settings::{
-    DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Placement, StageSettings,
+    DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES,
+    Placement, StageSettings,
 };
 
 pub use stream::StreamStage;

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{
-    App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Instant, Node, Stage, StageState,
-};
+use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Instant, Node, Stage, StageState};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 

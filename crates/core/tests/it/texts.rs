@@ -47,7 +47,8 @@ async fn a_long_text_of_a_panic_is_cut_in_message_and_trace() {
 #[tokio::test(start_paused = true)]
 async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_allow() {
     use callboard_core::{CallOptions, Instant, Limits};
-    let waits = |name: &str| Stage::each_async(name, |_: std::sync::Arc<u64>| std::future::pending::<Result<u64, Failure>>());
+    let waits =
+        |name: &str| Stage::each_async(name, |_: std::sync::Arc<u64>| std::future::pending::<Result<u64, Failure>>());
     let limits = Limits { max_timeout: Duration::from_secs(5), ..Limits::default() };
     let app = App::new()
         .limits(limits)
@@ -64,7 +65,12 @@ async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_
             }
             let error = node.client().call_with::<u64, u64>(route, 1, options).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-            assert_eq!(begun.elapsed().as_millis().abs_diff(allowed) / 10, 0, "{route}, {asked:?}: {:?}", begun.elapsed());
+            assert_eq!(
+                begun.elapsed().as_millis().abs_diff(allowed) / 10,
+                0,
+                "{route}, {asked:?}: {:?}",
+                begun.elapsed()
+            );
         }
     }
 }

@@ -17,9 +17,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::{Account, DecodeLimits, Format, Payload};
-use callboard_core::{
-    Deadline, FunctionCall, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Ready, Route,
-};
+use callboard_core::{Deadline, FunctionCall, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Ready, Route};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;

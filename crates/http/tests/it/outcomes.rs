@@ -35,7 +35,10 @@ fn app() -> App {
         .route("/number", number)
         .route("/figures", figures)
         .route("/unwritable", Stage::each("unwritable", |_: &u8| Ok(Unwritable)))
-        .route("/long", Stage::each("long", |length: &usize| -> Result<u8, Failure> { Err(Failure::new("x".repeat(*length))) }))
+        .route(
+            "/long",
+            Stage::each("long", |length: &usize| -> Result<u8, Failure> { Err(Failure::new("x".repeat(*length))) }),
+        )
         .mount(RouteSpec::new("/waits", waits).max_timeout(Duration::from_millis(50)))
 }
 
@@ -46,11 +49,7 @@ async fn requests(server: &Server, route: &str, outcome: &str) -> Option<f64> {
 #[tokio::test]
 async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
-    for (route, words) in [
-        ("/number", "NaN"),
-        ("/figures", "$.by_name.x"),
-        ("/unwritable", "the picture is locked"),
-    ] {
+    for (route, words) in [("/number", "NaN"), ("/figures", "$.by_name.x"), ("/unwritable", "the picture is locked")] {
         let answer = server.post_json(route, "1").await;
         assert_eq!(answer.status, 500, "{answer:?}");
         assert!(answer.text().contains("\"kind\":\"failed\"") && answer.text().contains(words), "{}", answer.text());

@@ -27,8 +27,8 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::{
-    AsIs, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorParts, FunctionCall, Instant,
-    PayloadReplies, Prepare, Replies, Timing,
+    AsIs, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorParts, FunctionCall,
+    Instant, PayloadReplies, Prepare, Replies, Timing,
 };
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;

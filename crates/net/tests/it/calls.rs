@@ -78,7 +78,8 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
             taken.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let first: Vec<Result<i64, CallError>> = caller.stream("/echo", numbers).unwrap().look_ahead(64).take(100).collect().await;
+    let first: Vec<Result<i64, CallError>> =
+        caller.stream("/echo", numbers).unwrap().look_ahead(64).take(100).collect().await;
     assert_eq!(first.into_iter().map(Result::unwrap).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
     assert!(taken.load(Ordering::SeqCst) <= 100 + 64, "{taken:?}");
 }

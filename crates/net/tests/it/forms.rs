@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use callboard_codec::{Data, Value};
-use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, MAX_ERROR_CHARS, Stage};
+use callboard_core::{
+    App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, MAX_ERROR_CHARS, Stage,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -37,7 +39,10 @@ fn app() -> App {
         .route("/echo", Stage::each("echo", |value: &Value| Ok(value.clone())))
         .route("/unwritable", Stage::each("unwritable", |_: &u8| Ok(Unwritable)))
         .route("/nan", Stage::each("nan", |_: &u8| Ok(f64::NAN)))
-        .route("/long", Stage::each("long", |length: &usize| -> Result<u8, Failure> { Err(Failure::new("x".repeat(*length))) }))
+        .route(
+            "/long",
+            Stage::each("long", |length: &usize| -> Result<u8, Failure> { Err(Failure::new("x".repeat(*length))) }),
+        )
 }
 
 /// What a dynamic route makes of it, by both doors. By its text, because a NaN is not equal to itself.
@@ -55,7 +60,8 @@ async fn echoed<T: Data + Clone + Debug>(served: &Served, sent: T) -> Result<Str
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_arrives_over_quic_as_it_does_in_process() {
     let served = Served::start(app()).await;
-    let keys = echoed(&served, HashMap::from([(7_i64, "seven")].map(|(key, text)| (key, text.to_owned())))).await.unwrap();
+    let keys =
+        echoed(&served, HashMap::from([(7_i64, "seven")].map(|(key, text)| (key, text.to_owned())))).await.unwrap();
     assert!(keys.contains("\"7\""), "{keys}");
     let shapes = vec![
         Shape::Unit,
