@@ -69,7 +69,7 @@ impl ApiError {
         let message = match message.into() {
             // What a request brings may be in it.
             Cow::Owned(text) => Cow::Owned(limit_error_text(text)),
-            own => own,
+            Cow::Borrowed(own) => Cow::Borrowed(own),
         };
         Self(Box::new(Inner {
             status: status_of(kind, None),
