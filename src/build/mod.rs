@@ -134,6 +134,9 @@ fn route_spec(
     let mut spec = RouteSpec::described(&route.path.value, pipeline, input, output)
         .default_timeout(route.timeout.value)
         .default_priority(route.priority.value);
+    if let Some(timeout) = route.max_timeout.value {
+        spec = spec.max_timeout(timeout);
+    }
     if let Some(calls) = route.max_in_flight.value {
         spec = spec.max_in_flight(calls);
     }
@@ -171,7 +174,7 @@ mod tests {
         let text = "[limits]\ndefault_timeout = \"7s\"\n[[stage]]\nname = \"x\"\nkind = \"labels\"\n\
                     [[route]]\npath = \"/plain\"\nstages = \"x\"\n\
                     [[route]]\npath = \"/own\"\nstages = \"x\"\n\
-                    max_in_flight = 3\ntimeout = \"2s\"\npriority = \"low\"\n";
+                    max_in_flight = 3\ntimeout = \"2s\"\nmax_timeout = \"4s\"\npriority = \"low\"\n";
         let target = Target::File { path: PathBuf::from("f"), text: text.to_owned() };
         let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
         let node = app(&plan).unwrap().start().await.unwrap();
@@ -181,12 +184,12 @@ mod tests {
             .iter()
             .map(|route| {
                 let calls = route.max_in_flight().map(usize::from);
-                (route.name().to_owned(), calls, route.default_timeout(), route.default_priority())
+                (route.name().to_owned(), calls, route.default_timeout(), route.max_timeout(), route.default_priority())
             })
             .collect();
         limits.sort_by(|one, other| one.0.cmp(&other.0));
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        let own = ("/own".to_owned(), Some(3), seconds(2), Priority::Low);
-        assert_eq!(limits, [own, ("/plain".to_owned(), None, seconds(7), Priority::Normal)]);
+        let own = ("/own".to_owned(), Some(3), seconds(2), seconds(4), Priority::Low);
+        assert_eq!(limits, [own, ("/plain".to_owned(), None, seconds(7), None, Priority::Normal)]);
     }
 }

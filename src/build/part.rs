@@ -73,6 +73,7 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
         .ageing(planned.ageing.value)
         .pinned_to(planned.affinity.value.clone());
     let settings = stage.settings().clone().with_max_abandoned_threads(planned.max_abandoned_threads.value);
+    let settings = settings.with_crash_retries(planned.crash_retries.value as u32);
     let settings = settings.with_revision(planned.revision.value as u64);
     stage = stage.with_settings(settings);
     if let Some(timeout) = planned.timeout.value {
@@ -186,6 +187,7 @@ max_delay = "2ms"
 replicas = 3
 queue = 7
 contract = "idempotent"
+crash_retries = 3
 timeout = "11s"
 max_abandoned_threads = 2
 cost = "rows"
@@ -217,6 +219,7 @@ stages = "x"
         assert_eq!(settings.replicas().get(), 3);
         assert_eq!(settings.queue().get(), 7);
         assert_eq!(settings.contract(), Contract::Idempotent);
+        assert_eq!(settings.crash_retries(), 3);
         assert_eq!(settings.timeout(), Some(Duration::from_secs(11)));
         assert_eq!(settings.max_abandoned_threads(), 2);
         assert_eq!(settings.affinity(), [1, 0]);

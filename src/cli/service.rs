@@ -74,6 +74,7 @@ fn limits(own: Limits, settings: &Settings) -> Limits {
         max_in_flight: set_or(&settings.max_in_flight, own.max_in_flight),
         max_in_flight_bytes: set_or(&settings.max_in_flight_bytes, own.max_in_flight_bytes),
         default_timeout: set_or(&settings.default_timeout, own.default_timeout),
+        max_timeout: set_or(&settings.max_timeout, own.max_timeout),
     }
 }
 
@@ -227,6 +228,7 @@ mod tests {
         assert_eq!(settings.max_in_flight.value, core.max_in_flight);
         assert_eq!(settings.max_in_flight_bytes.value, core.max_in_flight_bytes);
         assert_eq!(settings.default_timeout.value, core.default_timeout);
+        assert_eq!(settings.max_timeout.value, core.max_timeout);
         assert_eq!(settings.queue.value, callboard_core::DEFAULT_QUEUE_ENTRIES);
         assert_eq!(settings.max_body_bytes.value, edge.max_body_bytes);
         assert_eq!(settings.max_connections.value, edge.max_connections);

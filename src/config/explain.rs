@@ -8,10 +8,10 @@ use super::route::RoutePlan;
 use super::setting::Name as SettingName;
 use super::setting::route as of_route;
 use super::setting::stage::{
-    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, MAX_ABANDONED_THREADS,
-    MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
-    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
-    TIMEOUT_FORM,
+    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES,
+    CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS, MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM,
+    MAX_COST, MAX_COST_FORM, MAX_DELAY, MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION,
+    REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT, TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -89,6 +89,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         Row::of(REPLICAS, &REPLICAS_FORM, &stage.replicas),
         Row::of(QUEUE, &QUEUE_FORM, &stage.queue),
         Row::of(CONTRACT, &CONTRACT_FORM, &stage.contract),
+        Row::of(CRASH_RETRIES, &CRASH_RETRIES_FORM, &stage.crash_retries),
         Row::of(AGEING, &AGEING_FORM, &stage.ageing),
         Row::of(REVISION, &REVISION_FORM, &stage.revision),
         Row::of(SPLIT, &SPLIT_FORM, &stage.split),
@@ -110,6 +111,7 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
         Row::new("stages", plan.steps_of(route).to_string(), &route.steps.source),
         Row::of(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
         Row::of(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
+        Row::of(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),
         Row::of(of_route::PRIORITY, &of_route::PRIORITY_FORM, &route.priority),
         Row::of(of_route::MAX_BODY_BYTES, of_route::max_body_bytes_form(), &route.max_body_bytes),
     ]

@@ -23,8 +23,8 @@ use super::setting::stage::SPLIT;
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MODEL_CONTROL, Name, OFFERS,
-    OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, Name,
+    OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
     TRACE_RATIO,
 };
 use super::source::{Source, Sourced};
@@ -136,6 +136,8 @@ pub struct Settings {
     pub trace_ratio: Sourced<SampleRatio>,
     /// The timeout of calls that bring none.
     pub default_timeout: Sourced<Duration>,
+    /// The longest timeout of any call.
+    pub max_timeout: Sourced<Duration>,
     /// Entries that may wait in a stage that does not say.
     pub queue: Sourced<usize>,
     /// Calls in flight on the node.
@@ -273,6 +275,7 @@ impl Settings {
             otlp_ca_file: layers.resolve(&OTLP_CA_FILE)?,
             trace_ratio: layers.resolve(&TRACE_RATIO)?,
             default_timeout: layers.resolve(&DEFAULT_TIMEOUT)?,
+            max_timeout: layers.resolve(&MAX_TIMEOUT)?,
             queue: layers.resolve(&QUEUE)?,
             max_in_flight: layers.resolve(&MAX_IN_FLIGHT)?,
             max_in_flight_bytes: layers.resolve(&MAX_IN_FLIGHT_BYTES)?,
@@ -384,6 +387,7 @@ impl Settings {
             row(&OTLP_CA_FILE, &self.otlp_ca_file),
             row(&TRACE_RATIO, &self.trace_ratio),
             row(&DEFAULT_TIMEOUT, &self.default_timeout),
+            row(&MAX_TIMEOUT, &self.max_timeout),
             row(&QUEUE, &self.queue),
             row(&MAX_IN_FLIGHT, &self.max_in_flight),
             row(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),

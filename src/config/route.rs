@@ -14,8 +14,8 @@ use super::error::ConfigError;
 use super::graph::{self, StepPlan};
 use super::plan::Settings;
 use super::setting::route::{
-    MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT, max_body_bytes_form,
-    timeout_form,
+    MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT,
+    max_body_bytes_form, timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -31,6 +31,8 @@ pub struct RoutePlan {
     pub max_in_flight: Sourced<Option<usize>>,
     /// The timeout of calls that bring none.
     pub timeout: Sourced<Duration>,
+    /// The longest timeout of its calls; `None` if only the node's limit holds.
+    pub max_timeout: Sourced<Option<Duration>>,
     /// The class in which calls wait that bring none.
     pub priority: Sourced<Priority>,
     /// The largest request body.
@@ -50,7 +52,8 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 8] = ["path", "stages", "summary", "examples", MAX_IN_FLIGHT, TIMEOUT, PRIORITY, MAX_BODY_BYTES];
+const KEYS: [&str; 9] =
+    ["path", "stages", "summary", "examples", MAX_IN_FLIGHT, TIMEOUT, MAX_TIMEOUT, PRIORITY, MAX_BODY_BYTES];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
 const EXAMPLE: &str = "tables such as { file = \"seven.png\" } or { json = { text = \"hello\" } }";
@@ -63,6 +66,7 @@ impl RoutePlan {
             steps,
             max_in_flight: Sourced::new(None, Source::Default),
             timeout: settings.default_timeout.clone(),
+            max_timeout: Sourced::new(None, Source::Default),
             priority: Sourced::new(Priority::default(), Source::Default),
             max_body_bytes: settings.max_body_bytes.clone(),
             summary: None,
@@ -105,6 +109,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     let mut route = RoutePlan::new(path, read_steps(&section, stages)?, settings);
     route.max_in_flight = section.read(MAX_IN_FLIGHT, &MAX_IN_FLIGHT_FORM)?.unwrap_or(route.max_in_flight);
     route.timeout = section.read(TIMEOUT, timeout_form())?.unwrap_or(route.timeout);
+    route.max_timeout = section.read(MAX_TIMEOUT, &MAX_TIMEOUT_FORM)?.unwrap_or(route.max_timeout);
     route.priority = section.read(PRIORITY, &PRIORITY_FORM)?.unwrap_or(route.priority);
     route.max_body_bytes = section.read(MAX_BODY_BYTES, max_body_bytes_form())?.unwrap_or(route.max_body_bytes);
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {

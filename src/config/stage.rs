@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use callboard_core::{Contract, DEFAULT_AGEING, DEFAULT_MAX_ABANDONED_THREADS};
+use callboard_core::{Contract, DEFAULT_AGEING, DEFAULT_CRASH_RETRIES, DEFAULT_MAX_ABANDONED_THREADS};
 
 use super::document::{Section, one_line};
 use super::error::ConfigError;
 use super::kind::StageKind;
 use super::setting::stage::{
-    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, MAX_ABANDONED_THREADS,
-    MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
-    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
-    TIMEOUT_FORM,
+    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES,
+    CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS, MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM,
+    MAX_COST, MAX_COST_FORM, MAX_DELAY, MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION,
+    REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT, TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 
 /// The keys that every stage has, whatever its kind.
-const COMMON: [&str; 15] = [
+const COMMON: [&str; 16] = [
     "name",
     "kind",
     MAX_BATCH_SIZE,
@@ -24,6 +24,7 @@ const COMMON: [&str; 15] = [
     REPLICAS,
     QUEUE,
     CONTRACT,
+    CRASH_RETRIES,
     TIMEOUT,
     MAX_ABANDONED_THREADS,
     COST,
@@ -64,6 +65,8 @@ pub struct StagePlan {
     pub queue: Sourced<usize>,
     /// What may be done with an entry whose worker did not survive it.
     pub contract: Sourced<Contract>,
+    /// How often an entry that was alone when its worker died is run again before it fails.
+    pub crash_retries: Sourced<usize>,
     /// How long one batch may take in the stage's code.
     pub timeout: Sourced<Option<Duration>>,
     /// How many threads may hang beyond that.
@@ -104,6 +107,7 @@ impl StagePlan {
             replicas: by_default(1),
             queue,
             contract: by_default(kind.contract()),
+            crash_retries: by_default(DEFAULT_CRASH_RETRIES as usize),
             timeout: by_default(None),
             max_abandoned_threads: by_default(DEFAULT_MAX_ABANDONED_THREADS),
             cost: by_default(CostUnit::default()),
@@ -145,6 +149,7 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     set(&mut stage.replicas, section.read(REPLICAS, &REPLICAS_FORM)?);
     set(&mut stage.queue, section.read(QUEUE, &QUEUE_FORM)?);
     set(&mut stage.contract, section.read(CONTRACT, &CONTRACT_FORM)?);
+    set(&mut stage.crash_retries, section.read(CRASH_RETRIES, &CRASH_RETRIES_FORM)?);
     set(&mut stage.timeout, section.read(TIMEOUT, &TIMEOUT_FORM)?);
     set(&mut stage.max_abandoned_threads, section.read(MAX_ABANDONED_THREADS, &MAX_ABANDONED_THREADS_FORM)?);
     set(&mut stage.cost, section.read(COST, &COST_FORM)?);
@@ -174,6 +179,9 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
         if !stage.kind.has_rows() {
             return refused(key, &format!("on stages of kind `{}`, whose items have no rows", stage.kind.name()));
         }
+    }
+    if is_set(CRASH_RETRIES) && !stage.contract.value.may_run_again() {
+        return refused(CRASH_RETRIES, "under the contract `at_most_once`, which repeats nothing");
     }
     if is_set(MAX_ABANDONED_THREADS) && stage.timeout.value.is_none() {
         return refused(MAX_ABANDONED_THREADS, "without `timeout`, which tells when a thread hangs");

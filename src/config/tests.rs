@@ -440,6 +440,10 @@ fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
         ),
         ("timeout = 5", "timeout: expected a duration from 1ms to 1h, such as \"250ms\" or \"30s\", found 5"),
         (
+            "crash_retries = 2\ncontract = \"at_most_once\"",
+            "crash_retries: it has no effect under the contract `at_most_once`, which repeats nothing",
+        ),
+        (
             "max_abandoned_threads = 2",
             "max_abandoned_threads: it has no effect without `timeout`, which tells when a thread hangs",
         ),
@@ -539,6 +543,7 @@ fn a_stage_elsewhere_has_a_field_and_a_split_and_nothing_that_is_set_where_it_ru
         ("queue = 8", queues),
         ("ageing = \"1s\"", queues),
         ("contract = \"pure\"", "the nodes that run it say whether it may be run again: set it there"),
+        ("crash_retries = 2", workers),
         ("revision = 1", "the nodes that run it say which one they run; `split` divides its calls between them"),
         (
             "timeout = \"1s\"",

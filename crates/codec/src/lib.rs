@@ -71,6 +71,7 @@ mod out;
 mod payload;
 mod tensor;
 mod tensor_fields;
+mod uniform;
 mod value;
 pub mod wire;
 

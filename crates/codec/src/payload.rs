@@ -94,8 +94,8 @@ impl Payload {
         self.into_arc().map(Arc::unwrap_or_clone)
     }
 
-    /// The value as a dynamic one; a [`Value`] inside is cloned, which copies its lists and texts but shares tensors and
-    /// byte strings.
+    /// The value as a dynamic one, as it would arrive over a network: a Rust tuple is a list. A [`Value`] inside is cloned,
+    /// which copies its lists and texts but shares tensors and byte strings.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
         Format::Msgpack => msgpack::to_bytes(value),
         Format::Envelope => Ok(envelope::encode_typed(value)?.try_into_bytes()?),
         // The others know values only.
-        other => Value::from_serialize(value)?.encode(other),
+        other => Value::of_payload(value)?.encode(other),
     }
 }
 
@@ -214,7 +214,7 @@ fn to_envelope<T: Data>(value: &T) -> Result<Envelope, EncodeError> {
 fn to_value<T: Data>(value: &T) -> Result<Value, EncodeError> {
     match (value as &dyn Any).downcast_ref::<Value>() {
         Some(value) => Ok(value.clone()),
-        None => Value::from_serialize(value),
+        None => Value::of_payload(value),
     }
 }
 

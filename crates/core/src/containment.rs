@@ -2,34 +2,119 @@
 //! it belongs to.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::RefCell;
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
+
+use crate::text::limit_error_text;
+
+/// What user code panicked with, and where. Its text is the message.
+#[derive(Clone, Debug)]
+pub(crate) struct Panicked {
+    message: String,
+    place: Option<String>,
+}
+
+impl Panicked {
+    fn of(panic: &(dyn Any + Send)) -> Self {
+        let place = PLACE.take();
+        if place.is_none() {
+            note_places_again();
+        }
+        Self { message: panic_message(panic), place }
+    }
+
+    /// Message and place, as Rust itself prints them.
+    pub(crate) fn trace(&self) -> String {
+        match &self.place {
+            Some(place) => format!("panicked at {place}:\n{}", self.message),
+            None => self.message.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
 
 /// The text of a panic, as far as it has one.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    panic
+    let text = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_owned())
+        .unwrap_or_else(|| "a panic without a message".to_owned());
+    limit_error_text(text)
 }
 
-/// Runs user code; what it panicked with comes back as text.
-pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, String> {
+/// Runs user code; what it panicked with comes back.
+pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(words_of)
 }
 
-/// Drives user code; what it panicked with comes back as text.
-pub(crate) async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, String> {
+/// Drives user code; what it panicked with comes back.
+pub(crate) async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(code).catch_unwind().await.map_err(words_of)
 }
 
-fn words_of(panic: Box<dyn Any + Send>) -> String {
-    let words = panic_message(panic.as_ref());
+fn words_of(panic: Box<dyn Any + Send>) -> Panicked {
+    let words = Panicked::of(panic.as_ref());
     // The panic's own payload is a user's value as well.
     drop_contained(panic);
     words
+}
+
+thread_local! {
+    /// Where this thread panicked last.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Threads that are in a panic hook.
+static IN_HOOKS: AtomicUsize = AtomicUsize::new(0);
+
+/// How often the hook was put around others.
+static HOOKS: Mutex<u32> = Mutex::new(0);
+
+/// As often it is put around a hook that a program has set since then. More would be a program that does nothing else.
+const MAX_HOOKS: u32 = 16;
+
+/// Has every panic note its place, and its time told apart, before the hook that prints it. Done once for a process.
+pub(crate) fn note_places() {
+    let mut hooks = HOOKS.lock();
+    if *hooks == 0 {
+        add_hook(&mut hooks);
+    }
+}
+
+/// A program has set a hook of its own since then, which does not come by here.
+fn note_places_again() {
+    let mut hooks = HOOKS.lock();
+    if (1..MAX_HOOKS).contains(&*hooks) && !thread::panicking() {
+        add_hook(&mut hooks);
+    }
+}
+
+fn add_hook(hooks: &mut u32) {
+    let others = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        IN_HOOKS.fetch_add(1, Ordering::Relaxed);
+        PLACE.replace(info.location().map(ToString::to_string));
+        others(info);
+        IN_HOOKS.fetch_sub(1, Ordering::Relaxed);
+    }));
+    *hooks += 1;
+}
+
+/// Whether a thread is printing a panic, which may take longer than all of its call: a backtrace reads the program's file.
+pub(crate) fn a_panic_is_printed() -> bool {
+    IN_HOOKS.load(Ordering::Relaxed) > 0
 }
 
 /// Drops a value that may hold a user's. A destructor that panics is told to the log and ends nothing else.
@@ -55,10 +140,10 @@ mod tests {
 
     #[test]
     fn tells_what_was_said_and_survives_what_it_was_said_with() {
-        assert_eq!(contain(|| 1), Ok(1));
-        assert_eq!(contain(|| panic!("no")), Err::<(), _>("no".to_owned()));
+        assert_eq!(contain(|| 1).unwrap(), 1);
+        assert_eq!(contain(|| panic!("no")).unwrap_err().to_string(), "no");
         let with_a_bomb = contain(|| std::panic::panic_any(Bomb));
-        assert_eq!(with_a_bomb, Err::<(), _>("a panic without a message".to_owned()));
+        assert_eq!(with_a_bomb.unwrap_err().to_string(), "a panic without a message");
         drop_contained(Bomb);
     }
 }

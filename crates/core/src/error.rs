@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::call::Timing;
 use crate::failure::Failure;
 use crate::id::StageName;
+use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// When a refused caller may come again: the time in which a node at its bound has surely finished something.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -44,7 +45,8 @@ pub enum ErrorKind {
     Overloaded,
     /// The caller left. Nobody reads this answer; it is for logs and metrics.
     Cancelled,
-    /// User code returned or raised an error. Never retried, not counted against the worker.
+    /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted against
+    /// the worker.
     Failed,
     /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
     WorkerFailed,
@@ -94,6 +96,11 @@ impl ErrorKind {
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// Whether user code, or the loss of it, is what such an error comes from.
+    const fn comes_after_start(self) -> bool {
+        matches!(self, Self::Failed | Self::WorkerFailed | Self::Internal)
     }
 
     /// Whether the same request may succeed if it is sent again unchanged.
@@ -150,21 +157,24 @@ impl ErrorParts {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
-            message: message.into(),
+            message: limit_error_text(message.into()),
             error_type: None,
             status: None,
             details: None,
             retry_after: None,
             remote_trace: None,
             stage: None,
-            started: false,
+            started: kind.comes_after_start(),
             timing: None,
         }
     }
 }
 
 impl From<ErrorParts> for CallError {
-    fn from(parts: ErrorParts) -> Self {
+    fn from(mut parts: ErrorParts) -> Self {
+        parts.message = limit_error_text(parts.message);
+        parts.error_type = parts.error_type.map(|name| limit(name, MAX_ERROR_TYPE_CHARS));
+        parts.remote_trace = parts.remote_trace.map(limit_error_text);
         Self(Box::new(parts))
     }
 }
@@ -210,7 +220,7 @@ impl CallError {
     /// The same error in other words: a composite says what it means for the whole.
     #[must_use]
     pub(crate) fn with_message(mut self, message: String) -> Self {
-        self.0.message = message;
+        self.0.message = limit_error_text(message);
         self
     }
 
@@ -243,7 +253,7 @@ impl CallError {
 
     #[must_use]
     pub(crate) fn with_trace(mut self, trace: impl Into<String>) -> Self {
-        self.0.remote_trace = Some(trace.into());
+        self.0.remote_trace = Some(limit_error_text(trace.into()));
         self
     }
 
@@ -253,7 +263,7 @@ impl CallError {
         self.0.kind
     }
 
-    /// What happened, for people.
+    /// What happened, for people: at most [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -284,7 +294,8 @@ impl CallError {
         self.0.retry_after
     }
 
-    /// The last message of the worker: a panic's message and place, or another process's traceback.
+    /// The last message of the worker: a panic's message and place (file, line and column), or another process's traceback. At
+    /// most [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters.
     #[must_use]
     pub fn remote_trace(&self) -> Option<&str> {
         self.0.remote_trace.as_deref()
@@ -297,12 +308,12 @@ impl CallError {
     }
 
     /// Whether user code may have run for the call. If the second stage of a pipeline is full, the error is
-    /// `Overloaded` as well, but the first stage has run. Always true for the kinds that user code, or the loss of it,
-    /// may cause: `Failed`, `WorkerFailed`, `DeadlineExceeded` and `Internal`.
+    /// `Overloaded` as well, but the first stage has run. Always true for `Failed`, `WorkerFailed` and `Internal`, which user
+    /// code or the loss of it causes. `DeadlineExceeded` is either: a call that was refused or never left a queue in time was
+    /// not started.
     #[must_use]
     pub fn was_started(&self) -> bool {
-        use ErrorKind::{DeadlineExceeded, Failed, Internal, WorkerFailed};
-        self.0.started || matches!(self.0.kind, Failed | WorkerFailed | DeadlineExceeded | Internal)
+        self.0.started || self.0.kind.comes_after_start()
     }
 
     /// Where the call's time went, if it was admitted: summed over its stages, including the elapsed part of the last
@@ -349,12 +360,14 @@ impl From<DecodeError> for CallError {
 }
 
 impl From<EncodeError> for CallError {
-    /// Our own value could not be encoded: the sender's fault, and here we are the sender.
+    /// The outcome of a call could not be written. Its value and its `Serialize` are the user's, so this is an error of user
+    /// code, unless there was no memory or no time.
     fn from(error: EncodeError) -> Self {
-        match error.kind() {
+        let told = match error.kind() {
             EncodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
             EncodeErrorKind::Stopped => Self::deadline_exceeded("while the outcome was written"),
-            _ => Self::new(ErrorKind::Internal, error.to_string()),
-        }
+            _ => Self::new(ErrorKind::Failed, format!("the outcome cannot be written: {error}")),
+        };
+        told.after_start(true)
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use callboard_codec::{DecodeError, DecodeErrorKind, Value};
 
 use crate::error::ErrorKind;
+use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.
 ///
@@ -36,7 +37,8 @@ pub(crate) struct Parts {
 }
 
 impl Failure {
-    /// A failure of user code: kind [`Failed`](ErrorKind::Failed).
+    /// A failure of user code: kind [`Failed`](ErrorKind::Failed). A message beyond
+    /// [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters is cut, and says so.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Failed, message)
@@ -59,7 +61,8 @@ impl Failure {
     }
 
     fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Parts { kind, message: message.into(), error_type: None, status: None, details: None }))
+        let message = limit_error_text(message.into());
+        Self(Box::new(Parts { kind, message, error_type: None, status: None, details: None }))
     }
 
     /// Chooses the HTTP status. Anything outside 400–599 is not a failure's status and is left out.
@@ -72,7 +75,7 @@ impl Failure {
     /// Names the type of the error, for programs that dispatch on it.
     #[must_use]
     pub fn with_type(mut self, error_type: impl Into<String>) -> Self {
-        self.0.error_type = Some(error_type.into());
+        self.0.error_type = Some(limit(error_type.into(), MAX_ERROR_TYPE_CHARS));
         self
     }
 

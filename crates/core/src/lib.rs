@@ -61,6 +61,7 @@ mod router;
 mod simulation;
 mod stage;
 mod supervisor;
+mod text;
 mod timeline;
 mod worker;
 
@@ -76,7 +77,7 @@ pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
     AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LocalClient,
     LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Ready, Replies, StageAdmission,
-    StageQueue,
+    StageQueue, Unwritten,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
@@ -97,10 +98,11 @@ pub use pipeline::{
 };
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{
-    Contract, DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Placement,
-    Rows, Stage, StageSettings, StreamStage,
+    Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
+    DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings, StreamStage,
 };
 pub use supervisor::{BackoffPolicy, Intensity, StageState};
+pub use text::{MAX_ERROR_CHARS, limit_error_text};
 pub use timeline::{
     BatchFacts, BatchObserver, CallTracer, EndedBatch, NodeFacts, Recorder, Run, RunEnd, SpanId, Timeline, Visit,
 };

@@ -85,8 +85,10 @@ pub(crate) async fn call<B: RequestBody>(
     };
     match wanted {
         Wanted::Whole(accepted) => {
-            let reply = client.submit(admission, payload, options).await?;
-            let mut response = respond::whole(reply.payload, accepted, &packing, &expense).await?;
+            let (reply, unwritten) = client.submit_unwritten(admission, payload, options).await?;
+            let written = respond::whole(reply.payload, accepted, &packing, &expense).await;
+            unwritten.end(written.as_ref().map(|_| ()).map_err(ApiError::kind));
+            let mut response = written?;
             response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
             Ok(response)
         }

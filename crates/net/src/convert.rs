@@ -15,9 +15,6 @@ use crate::contained;
 /// What user code attached is for programs; beyond this it is a reply of its own.
 const MAX_DETAILS_BYTES: usize = 1 << 20;
 
-/// Longest text of an error that crosses; a header has room for a message and a trace of this length.
-const MAX_TEXT_BYTES: usize = 16 * 1024;
-
 /// What a caller's options say in a call's header, with the time that is left now.
 pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) {
     if let Some(deadline) = options.deadline() {
@@ -100,13 +97,13 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
     let details = parts.details.and_then(|details| details.to_envelope().ok());
     let fail = Fail {
         kind: parts.kind.as_str().to_owned(),
-        message: shortened(parts.message),
+        message: parts.message,
         started,
-        error_type: parts.error_type.map(shortened),
+        error_type: parts.error_type,
         status: parts.status.unwrap_or(0),
         // 0 would say that nobody knows: at once is in a millisecond.
         retry_after_millis: parts.retry_after.map_or(0, |after| millis(after).max(1)),
-        remote_trace: parts.remote_trace.map(shortened),
+        remote_trace: parts.remote_trace,
         stage: parts.stage.map(|stage| stage.as_str().to_owned()),
         load,
     };
@@ -140,14 +137,6 @@ pub(crate) const fn max_details_bytes() -> usize {
 
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn shortened(mut text: String) -> String {
-    if text.len() > MAX_TEXT_BYTES {
-        text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
-        text.push('…');
-    }
-    text
 }
 
 #[cfg(test)]

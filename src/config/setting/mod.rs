@@ -443,6 +443,19 @@ pub(crate) static DEFAULT_TIMEOUT: Setting<Span> = Setting {
     form: Span(Duration::from_millis(1)..=HOUR),
 };
 
+/// As the default one.
+pub(crate) static MAX_TIMEOUT: Setting<Span> = Setting {
+    name: Name {
+        key: "limits.max_timeout",
+        flag: "max-timeout",
+        env: "CALLBOARD_MAX_TIMEOUT",
+        placeholder: "DURATION",
+        help: "Longest deadline of a call, whatever its caller or its route asks for",
+        default: "1h",
+    },
+    form: Span(Duration::from_millis(1)..=HOUR),
+};
+
 pub(crate) static QUEUE: Setting<Count> = Setting {
     name: Name {
         key: "limits.queue",
@@ -492,7 +505,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 34] = [
+pub static ALL: [&Name; 35] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -523,6 +536,7 @@ pub static ALL: [&Name; 34] = [
     &OTLP_CA_FILE.name,
     &TRACE_RATIO.name,
     &DEFAULT_TIMEOUT.name,
+    &MAX_TIMEOUT.name,
     &QUEUE.name,
     &MAX_IN_FLIGHT.name,
     &MAX_IN_FLIGHT_BYTES.name,
@@ -572,6 +586,7 @@ mod tests {
         reads_its_default(&OTLP_CA_FILE);
         reads_its_default(&TRACE_RATIO);
         reads_its_default(&DEFAULT_TIMEOUT);
+        reads_its_default(&MAX_TIMEOUT);
         reads_its_default(&QUEUE);
         reads_its_default(&MAX_IN_FLIGHT);
         reads_its_default(&MAX_IN_FLIGHT_BYTES);

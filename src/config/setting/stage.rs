@@ -11,6 +11,7 @@ pub(crate) const MAX_DELAY: &str = "max_delay";
 pub(crate) const REPLICAS: &str = "replicas";
 pub(crate) const QUEUE: &str = "queue";
 pub(crate) const CONTRACT: &str = "contract";
+pub(crate) const CRASH_RETRIES: &str = "crash_retries";
 pub(crate) const TIMEOUT: &str = "timeout";
 pub(crate) const MAX_ABANDONED_THREADS: &str = "max_abandoned_threads";
 pub(crate) const COST: &str = "cost";
@@ -31,6 +32,8 @@ pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[
     (Contract::Idempotent.as_str(), Contract::Idempotent),
     (Contract::Pure.as_str(), Contract::Pure),
 ]);
+/// What dies eleven times in a row does not die by chance.
+pub(crate) static CRASH_RETRIES_FORM: Count = Count(0..=10);
 /// A batch that may take longer than any call is not bounded at all.
 pub(crate) static TIMEOUT_FORM: Maybe<Span> = Maybe(Span(Duration::from_millis(1)..=HOUR));
 /// With none, the first call that hangs takes the stage out. More than a few hundred threads are a leak that nobody saw.

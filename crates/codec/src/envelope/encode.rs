@@ -22,13 +22,12 @@ pub(crate) fn encode(value: &Value) -> Result<Envelope, EncodeError> {
 pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeError> {
     let mut tree = ChargedBuffer::new(128);
     tree.extend_with(0, PRELUDE_BYTES);
-    let (written, large) =
-        handover::watch(INLINE_BELOW, || value.serialize(&mut rmp_serde::Serializer::new(&mut tree).with_struct_map()));
+    let (written, large) = handover::watch(INLINE_BELOW, || msgpack::write(&mut tree, value));
     if large {
-        return encode(&Value::from_serialize(value)?);
+        return encode(&Value::of_payload(value)?);
     }
     tree.check()?;
-    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))?;
+    written.map_err(|error| msgpack::unwritable(value, &error))?;
     assemble(tree, Vec::new())
 }
 

@@ -23,8 +23,8 @@
 //! with all their digits, categorical cells what they stand for.
 //!
 //! A type with a [`Tensor`](crate::Tensor) field reads nested lists or `{"dtype", "shape", "data"}`
-//! (see [`Tensor::from_value`](crate::Tensor::from_value)). Native Rust types follow serde_json's rules, which write a
-//! non-finite float as `null`.
+//! (see [`Tensor::from_value`](crate::Tensor::from_value)). Native Rust types follow serde_json's rules, except
+//! that a non-finite float is refused with its place, as in a [`Value`](crate::Value), and not written as `null`.
 //!
 //! Refused besides: duplicate keys, anything after the value, unpaired surrogates, raw control characters in text, comments,
 //! and whatever exceeds [`DecodeLimits`](crate::DecodeLimits). Depth is counted, so `[[[[…` ends in an error and not in the

@@ -10,17 +10,18 @@ use serde_json::error::Category;
 
 use crate::account::Temporary;
 use crate::error::{DecodeError, EncodeError};
-use crate::json::decode;
+use crate::json::{decode, encode};
 use crate::limits::{Budget, DecodeLimits};
 use crate::metered::{Metered, refusal};
 use crate::out::ChargedBuffer;
+use crate::uniform::{Uniform, located as unwritable};
 
 /// Writes the type by its own `Serialize`.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
     let mut out = ChargedBuffer::new(FIRST_ROOM);
-    let written = serde_json::to_writer(&mut out, value);
+    let written = value.serialize(Uniform::json(&mut serde_json::Serializer::new(&mut out)));
     out.check()?;
-    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))?;
+    written.map_err(|error| unwritable(value, &error, encode))?;
     Ok(out.into_bytes()?)
 }
 

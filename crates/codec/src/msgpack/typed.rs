@@ -15,20 +15,31 @@ use crate::limits::DecodeLimits;
 use crate::metered::{Metered, refusal};
 use crate::msgpack::decode::{check, decode};
 use crate::out::ChargedBuffer;
+use crate::uniform::{Uniform, located};
 
 /// Writes the type by its own `Serialize`, structs as maps.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
     let mut out = ChargedBuffer::new(FIRST_ROOM);
-    let written = rmp_serde::encode::write_named(&mut out, value);
+    let written = write(&mut out, value);
     out.check()?;
-    written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))?;
+    written.map_err(|error| unwritable(value, &error))?;
     Ok(out.into_bytes()?)
+}
+
+/// Writes the type in the form that it has in every format.
+pub(crate) fn write<T: Serialize>(out: &mut ChargedBuffer, value: &T) -> Result<(), rmp_serde::encode::Error> {
+    value.serialize(Uniform::msgpack(&mut rmp_serde::Serializer::new(out).with_struct_map()))
+}
+
+/// Why the type could not be written, and where.
+pub(crate) fn unwritable<T: Serialize>(value: &T, error: &rmp_serde::encode::Error) -> EncodeError {
+    located(value, error, |_| Ok(()))
 }
 
 /// What most answers fit into.
 const FIRST_ROOM: usize = 128;
 
-/// Writes the type by its own `Serialize` behind what is there.
+/// Writes one of our own types, a header, behind what is there.
 pub(crate) fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
     let written = rmp_serde::encode::write_named(out, value);
     written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))

@@ -109,7 +109,7 @@ fn what_has_no_form_is_refused_by_type_and_place() {
     let error = Value::from_serialize(&vec![1_u128, u128::MAX]).unwrap_err();
     assert_eq!((error.type_name(), error.path()), ("u128", "$[1]"));
     let error = Value::from_serialize(&BTreeMap::from([((1, 2), 3)])).unwrap_err();
-    assert_eq!(error.type_name(), "tuple");
+    assert_eq!(error.type_name(), "(i32, i32)");
 }
 
 #[test]

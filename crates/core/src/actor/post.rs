@@ -283,7 +283,7 @@ where
             let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));
             let made = made.map_err(|words| {
                 let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));
-                error.at_stage(&StageName::new(actor.name())).with_trace(words)
+                error.at_stage(&StageName::new(actor.name())).with_trace(words.trace())
             })??;
             let answer = actor.put(flight.deadline, made, answer).await;
             answer.map(Payload::new).map_err(|error| call_error(error, actor.name()))
@@ -297,7 +297,7 @@ fn call_error(error: AskError, actor: &str) -> CallError {
         AskError::Full => CallError::overloaded(message, std::time::Duration::from_secs(1)),
         AskError::Over => CallError::new(ErrorKind::Unavailable, message),
         AskError::Lost => CallError::new(ErrorKind::WorkerFailed, message),
-        AskError::DeadlineExceeded => CallError::new(ErrorKind::DeadlineExceeded, message),
+        AskError::DeadlineExceeded => CallError::new(ErrorKind::DeadlineExceeded, message).after_start(true),
     };
     told.at_stage(&StageName::new(actor))
 }

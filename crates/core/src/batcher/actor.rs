@@ -30,7 +30,7 @@ pub(crate) struct BatcherState {
     arrived: Vec<Entry>,
     queue: Lanes<Box<Entry>>,
     /// Halves of batches that killed their worker. Each runs alone, before anything else.
-    suspects: VecDeque<Vec<Entry>>,
+    suspects: VecDeque<Suspects>,
     workers: Vec<Arc<WorkerSlot>>,
     last_batch: usize,
     last_cost: u64,
@@ -45,6 +45,13 @@ pub(crate) struct BatcherState {
     draining: bool,
     /// The stage has given up: whatever comes is answered at once.
     closed: bool,
+}
+
+/// Entries that run together, and how often the one that is alone has killed its worker: kept here and not with each entry,
+/// of which many wait.
+struct Suspects {
+    entries: Vec<Entry>,
+    lone_crashes: u32,
 }
 
 impl Actor for BatcherActor {
@@ -102,7 +109,7 @@ impl Actor for BatcherActor {
             }
             BatcherMessage::Free => {}
             BatcherMessage::TakeBack(entries) => state.take_back(entries),
-            BatcherMessage::Isolate(entries) => state.isolate(entries),
+            BatcherMessage::Isolate { entries, lone_crashes } => state.isolate(entries, lone_crashes),
             BatcherMessage::Settled => state.settle(),
             BatcherMessage::Due => state.due_at = None,
             BatcherMessage::Close => state.closed = true,
@@ -162,7 +169,7 @@ impl BatcherState {
                 self.suspects.push_front(group);
                 return false;
             };
-            for entry in &mut group {
+            for entry in &mut group.entries {
                 entry.place = None;
             }
             self.pool.metrics().isolating();
@@ -249,17 +256,18 @@ impl BatcherState {
         self.last_batch = entries.len();
         self.last_cost = entries.iter().map(|entry| entry.cost).sum();
         self.pool.record_release(reason, entries.len());
-        self.hand_over(worker, entries, now, Some(reason));
+        self.hand_over(worker, Suspects { entries, lone_crashes: 0 }, now, Some(reason));
     }
 
     /// Without a reason it is a part of a batch that killed its worker.
-    fn hand_over(&self, worker: &WorkerSlot, entries: Vec<Entry>, now: Instant, reason: Option<ReleaseReason>) {
+    fn hand_over(&self, worker: &WorkerSlot, group: Suspects, now: Instant, reason: Option<ReleaseReason>) {
+        let Suspects { entries, lone_crashes } = group;
         let (id, size, replica) = (self.pool.next_batch(), entries.len(), worker.index());
         let facts = BatchFacts { id, size, replica, reason, span: None };
         for entry in &entries {
             entry.note_taken(self.pool.name(), now, facts);
         }
-        let run = BatchRun::new(Arc::clone(&self.pool), entries, now, facts);
+        let run = BatchRun::new(Arc::clone(&self.pool), entries, now, facts, lone_crashes);
         if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
             // The worker died between being free and being told. The run comes back, because nothing of it has started.
             worker.retire();
@@ -295,12 +303,12 @@ impl BatcherState {
         if let Some(entry) = self.queue.remove(key) {
             return Some(*entry);
         }
-        let find = |group: &mut Vec<Entry>| {
-            let position = group.iter().position(|entry| entry.key() == key)?;
-            Some(group.remove(position))
+        let find = |group: &mut Suspects| {
+            let position = group.entries.iter().position(|entry| entry.key() == key)?;
+            Some(group.entries.remove(position))
         };
         let entry = self.suspects.iter_mut().find_map(find)?;
-        self.suspects.retain(|group| !group.is_empty());
+        self.suspects.retain(|group| !group.entries.is_empty());
         Some(entry)
     }
 
@@ -326,12 +334,13 @@ impl BatcherState {
         wanted
     }
 
-    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is found in at
-    /// most 2·log₂(n) + 1 runs, the first included.
-    fn isolate(&mut self, entries: Vec<Entry>) {
+    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is alone in at
+    /// most 2·log₂(n) + 1 runs, the first included. One that is alone already comes back alone.
+    fn isolate(&mut self, entries: Vec<Entry>, lone_crashes: u32) {
         let mut entries = self.keep_wanted(entries);
         let second = entries.split_off(entries.len() / 2);
-        self.suspects.extend([entries, second].into_iter().filter(|half| !half.is_empty()));
+        let halves = [entries, second].into_iter().filter(|half| !half.is_empty());
+        self.suspects.extend(halves.map(|entries| Suspects { entries, lone_crashes }));
     }
 
     /// Sees to it that `Due` comes at `at`. A timer that is armed for an earlier moment serves: it will look again.
@@ -348,7 +357,7 @@ impl BatcherState {
             entry.note_end(self.pool.name(), clock::now(), RunEnd::Closed);
             entry.refuse(self.pool.unavailable());
         };
-        self.suspects.drain(..).flatten().for_each(refuse);
+        self.suspects.drain(..).flat_map(|group| group.entries).for_each(refuse);
         while let Some(entry) = self.queue.pop_any() {
             refuse(*entry);
         }

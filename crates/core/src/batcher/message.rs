@@ -22,7 +22,11 @@ pub(crate) enum BatcherMessage {
     /// These were handed to a worker that ended before it began them. From the batch that was dropped.
     TakeBack(Vec<Entry>),
     /// These, run together, killed their worker: run each half alone. From the worker.
-    Isolate(Vec<Entry>),
+    Isolate {
+        entries: Vec<Entry>,
+        /// How often the one entry was alone when a worker died; 0 for several.
+        lone_crashes: u32,
+    },
     /// The turn was given away; form a batch from what has come. From the batcher to itself.
     Settled,
     /// The delay that was armed has passed. From the batcher's timer.

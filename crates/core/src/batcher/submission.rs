@@ -155,7 +155,7 @@ impl Pool {
             Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
             Err(words) => {
                 let message = format!("the {what} function of stage `{}` panicked: {words}", self.name);
-                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words))
+                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words.trace()))
             }
         }
     }

@@ -12,6 +12,7 @@ use super::session::SessionKey;
 use super::timing::Timing;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
+use crate::error::{CallError, ErrorKind};
 use crate::gateway::Permit;
 use crate::pipeline::Beyond;
 use crate::timeline::{Account, Phase, Recorder};
@@ -99,6 +100,13 @@ impl Flight {
     /// Where its time went, for an error that has no outcome to tell it.
     pub(crate) fn spent(&self, now: Instant) -> Timing {
         self.account.spent(self.deadline, now)
+    }
+
+    /// The error that ends it, with where its time went. One that came of time alone does not know whether user code had the
+    /// call; the flight does.
+    pub(crate) fn told(&self, error: CallError, now: Instant) -> CallError {
+        let started = error.kind() == ErrorKind::DeadlineExceeded && self.account.has_started();
+        error.after(self.spent(now)).after_start(started)
     }
 
     /// Runs a conversion of its payload at the expense of its account.

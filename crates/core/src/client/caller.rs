@@ -1,15 +1,16 @@
 //! What every client can do, in this process or over a network, so that a program can work with either.
 
+use std::pin::Pin;
+
 use callboard_codec::{Data, Map, Payload, Value};
 use futures_util::future::lazy;
-use futures_util::{FutureExt, Stream, StreamExt, TryFutureExt, stream};
+use futures_util::stream::{self, Iter};
+use futures_util::{FutureExt, Stream, TryFutureExt};
 
+use super::stream::{AsIs, CallStream, Prepare};
 use super::{FunctionCall, LocalClient, Replies, read_output};
 use crate::call::CallOptions;
 use crate::error::CallError;
-
-/// Calls that [`Caller::stream`] makes at once: enough to hide a network, few enough for the smallest queue that anybody serves with.
-const LOOK_AHEAD: usize = 64;
 
 /// Calls by route and by function name, with one output or a stream of them, one by one or as an ordered stream of
 /// calls. [`LocalClient`] needs no socket: use it to test code that is written for any caller.
@@ -143,40 +144,67 @@ pub trait Caller: Clone + Send + Sync + 'static {
         self.replies_with(route, input, CallOptions::new())
     }
 
-    /// Calls a route with each of `inputs`, at most 64 at a time, and yields the outcomes in the order of the inputs,
-    /// errors in their places. Inputs may be endless: they are taken as they are called. Dropping the stream stops the
-    /// rest.
-    fn stream<I, Out>(
-        &self,
-        route: &str,
-        inputs: I,
-    ) -> impl Stream<Item = Result<Out, CallError>> + Send + use<Self, I, Out>
+    /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs. The
+    /// calls wait for room where a plain call would be refused; see [`CallStream`] for what can be set and what is promised,
+    /// which is the same for every caller.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::{App, CallError, Caller, Stage};
+    ///
+    /// async fn sum(caller: &impl Caller, numbers: Vec<u64>) -> Result<u64, CallError> {
+    ///     let mut doubled = caller.stream::<_, u64>("/double", numbers)?.look_ahead(8).stop_at_error();
+    ///     let mut sum = 0;
+    ///     while let Some(number) = doubled.next().await {
+    ///         sum += number?;
+    ///     }
+    ///     Ok(sum)
+    /// }
+    ///
+    /// let node = App::new().route("/double", Stage::each("double", |n: &u64| Ok(2 * n)).queue(1)).start().await?;
+    /// assert_eq!(sum(&node.client(), vec![1, 2, 3]).await?, 12);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What is known at once, such as that there is no such route.
+    fn stream<I, Out>(&self, route: &str, inputs: I) -> Result<CallStream<Iter<I::IntoIter>, Out>, CallError>
     where
-        I: IntoIterator<Item: Data, IntoIter: Send>,
+        I: IntoIterator,
         Out: Data + Clone,
+        AsIs: Prepare<I::Item>,
     {
-        self.in_order(route, stream::iter(inputs), LOOK_AHEAD)
+        self.call_each(route, stream::iter(inputs))
     }
 
-    /// As [`stream`](Self::stream), with inputs from an asynchronous stream, at most `look_ahead` at a time; 0 counts
-    /// as 1.
-    fn in_order<S, Out>(
-        &self,
-        route: &str,
-        inputs: S,
-        look_ahead: usize,
-    ) -> impl Stream<Item = Result<Out, CallError>> + Send + use<Self, S, Out>
+    /// As [`stream`](Self::stream), with inputs that come in their own time.
+    ///
+    /// # Errors
+    ///
+    /// As [`stream`](Self::stream).
+    fn stream_from<S, Out>(&self, route: &str, inputs: S) -> Result<CallStream<Pin<Box<S>>, Out>, CallError>
     where
-        S: Stream<Item: Data> + Send,
+        S: Stream,
         Out: Data + Clone,
+        AsIs: Prepare<S::Item>,
     {
-        let (caller, route) = (self.clone(), route.to_owned());
-        let calls = inputs.map(move |input| {
-            let (caller, route) = (caller.clone(), route.clone());
-            async move { caller.call(&route, input).await }
-        });
-        calls.buffered(look_ahead.max(1))
+        self.call_each(route, Box::pin(inputs))
     }
+
+    /// Makes the stream of calls that [`stream`](Self::stream) and [`stream_from`](Self::stream_from) give: for callers of
+    /// other transports, by [`CallStream::of_calls`].
+    ///
+    /// # Errors
+    ///
+    /// As [`stream`](Self::stream).
+    fn call_each<S, Out>(&self, route: &str, inputs: S) -> Result<CallStream<S, Out>, CallError>
+    where
+        S: Stream,
+        Out: Data + Clone,
+        AsIs: Prepare<S::Item>;
 }
 
 /// A prepared call within this process. Nothing is encoded, and no permit is held.
@@ -227,5 +255,14 @@ impl Caller for LocalClient {
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
         let begin = lazy(move |_| self.begin(&prepared.route, prepared.payload, options));
         begin.try_flatten().map(|outcome| read_output::<Out>(outcome?.into_parts().0))
+    }
+
+    fn call_each<S, Out>(&self, route: &str, inputs: S) -> Result<CallStream<S, Out>, CallError>
+    where
+        S: Stream,
+        Out: Data + Clone,
+        AsIs: Prepare<S::Item>,
+    {
+        CallStream::try_new(self.clone(), route, inputs)
     }
 }

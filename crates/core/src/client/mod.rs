@@ -18,6 +18,7 @@ pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess, Re
 use std::any::Any;
 use std::sync::Arc;
 use std::task::Context;
+use std::time::Duration;
 
 use callboard_codec::{Account, Data, Payload};
 use futures_util::future::lazy;
@@ -28,7 +29,7 @@ use tokio::task::JoinError;
 use crate::call::{CallOptions, Flight, Reply};
 use crate::clock::{self, Instant};
 use crate::containment::panic_message;
-use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::{Admission, HeldBytes, Limits};
 use crate::metrics::COUNTING;
@@ -78,6 +79,13 @@ impl LocalClient {
         // What the call is made of ends where its flight begins; an `async` block would keep it in every waiting call.
         let begin = move |_: &mut Context<'_>| self.begin(route, Payload::new(input), options);
         lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
+    }
+
+    /// How long a call of this route may take whose caller asked for `timeout`, or did not say: never longer than the route
+    /// and the node allow.
+    #[must_use]
+    pub fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
+        self.shared.gateway.timeout_of(route, timeout)
     }
 
     /// The route of this name, if it is being served.
@@ -182,6 +190,26 @@ impl LocalClient {
         self.submit_at(clock::now(), admission, payload, options).await
     }
 
+    /// As [`submit`](Self::submit), for an edge that still has to write the outcome: the call has ended when
+    /// [`Unwritten::end`] was told how that went.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub async fn submit_unwritten(
+        &self,
+        admission: Admission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<(Reply, Unwritten), CallError> {
+        let flight = Self::flight_of(&admission, &options);
+        let finish = |call: AdmittedCall, reply| {
+            call.settle();
+            (reply, Unwritten(call))
+        };
+        fly(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
+    }
+
     /// Lets a call in; what is given back does the rest.
     fn begin(
         &self,
@@ -202,7 +230,7 @@ impl LocalClient {
         options: CallOptions,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
         let flight = Self::flight_of(&admission, &options);
-        fly(now, AdmittedCall::new(admission, flight), payload)
+        fly(now, AdmittedCall::new(admission, flight), payload, AdmittedCall::succeeded)
     }
 
     /// Calls that this node has admitted and not answered.
@@ -229,12 +257,11 @@ impl LocalClient {
 
     /// A call's flight by what its caller, its route and its node say.
     fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
-        Arc::new(Self::new_flight(admission, options))
+        Arc::new(Self::new_flight(admission, options, Admission::latest_deadline))
     }
 
-    fn new_flight(admission: &Admission, options: &CallOptions) -> Flight {
-        let longest = Deadline::after(admission.admitted_at(), MAX_TIMEOUT);
-        let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(longest));
+    fn new_flight(admission: &Admission, options: &CallOptions, latest: fn(&Admission) -> Deadline) -> Flight {
+        let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(latest(admission)));
         let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
         let mut flight = Flight::new(deadline, priority).of_session(options.session());
         flight.recorder = options.recorder().cloned();
@@ -271,13 +298,14 @@ impl LocalClient {
     }
 }
 
-/// Runs an admitted call to its one outcome, and counts it.
+/// Runs an admitted call to its one outcome. `finish` sees to it that a good one is counted.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
-fn fly(
+fn fly<T>(
     now: Instant,
     mut call: AdmittedCall,
     payload: Payload,
-) -> impl Future<Output = Result<Reply, CallError>> + Send {
+    finish: impl FnOnce(AdmittedCall, Reply) -> T + Send,
+) -> impl Future<Output = Result<T, CallError>> + Send {
     async move {
         let AdmittedCall { admission, flight, .. } = &call;
         // The run first: an outcome that is there counts, even if the deadline passes in the same turn.
@@ -289,9 +317,26 @@ fn fly(
             }
         };
         // By the call, because a second way to its flight would be kept in every waiting call.
-        let result = result.map_err(|error| error.after(call.flight.spent(clock::now())));
-        call.close(&result);
-        result
+        match result {
+            Ok(reply) => Ok(finish(call, reply)),
+            Err(error) => {
+                let error = call.flight.told(error, clock::now());
+                call.close(Err(error.kind()));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A call whose outcome is there, and still to be written by its edge. Dropped before that, its caller has left.
+#[derive(Debug)]
+#[must_use = "dropped, it counts as cancelled"]
+pub struct Unwritten(AdmittedCall);
+
+impl Unwritten {
+    /// The outcome was written, or could not be for an error of this kind. The call is counted so.
+    pub fn end(mut self, written: Result<(), ErrorKind>) {
+        self.0.close(written);
     }
 }
 
@@ -306,6 +351,7 @@ fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
 
 /// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it was
 /// cancelled, or came too late.
+#[derive(Debug)]
 struct AdmittedCall {
     admission: Admission,
     flight: Arc<Flight>,
@@ -327,22 +373,31 @@ impl AdmittedCall {
         self.admission.admitted_at()
     }
 
-    fn close(&mut self, result: &Result<Reply, CallError>) {
-        // Where the time was up or the caller left, user code may still run; its bytes stay charged until it comes back. An edge
-        // has the outcome still to write: it keeps the account until that is sent.
-        let is_over = |error: &CallError| !matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Cancelled);
-        if result.as_ref().map_or_else(is_over, |_| true) {
-            self.admission.settle();
+    /// Counts it as one that succeeded.
+    fn succeeded(mut self, reply: Reply) -> Reply {
+        self.close(Ok(()));
+        reply
+    }
+
+    /// Gives back what is charged. An edge has the outcome still to write: it keeps the account until that is sent.
+    fn settle(&self) {
+        self.admission.settle();
+    }
+
+    fn close(&mut self, outcome: Result<(), ErrorKind>) {
+        // Where the time was up or the caller left, user code may still run; its bytes stay charged until it comes back.
+        if !matches!(outcome, Err(ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)) {
+            self.settle();
         }
         if !std::mem::take(&mut self.open) {
             return;
         }
         let metrics = self.admission.route().metrics();
-        match result {
+        match outcome {
             _ if !COUNTING => {}
-            Ok(_) => metrics.succeeded(clock::now().saturating_duration_since(self.admission.admitted_at())),
-            Err(error) => {
-                metrics.ended(error.kind(), clock::now().saturating_duration_since(self.admission.admitted_at()));
+            Ok(()) => metrics.succeeded(clock::now().saturating_duration_since(self.admission.admitted_at())),
+            Err(kind) => {
+                metrics.ended(kind, clock::now().saturating_duration_since(self.admission.admitted_at()));
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 
 use super::{AdmittedCall, LocalClient, read_output};
 use crate::batcher::{EntryOutcome, Pool};
-use crate::call::{CallOptions, Flight, Reply, Timing};
+use crate::call::{CallOptions, Flight};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
@@ -155,11 +155,11 @@ pub(super) struct OpenCall {
 async fn end_at_deadline(call: Open, flight: Arc<Flight>) {
     tokio::time::sleep_until(flight.deadline.instant()).await;
     flight.expire();
-    close(&call, &Err(late("outcome")));
+    close(&call, Err(ErrorKind::DeadlineExceeded));
 }
 
 /// Gives the call its outcome and its permits back, unless it has had one.
-fn close(call: &Open, outcome: &Result<Reply, CallError>) -> bool {
+fn close(call: &Open, outcome: Result<(), ErrorKind>) -> bool {
     let open = call.lock().take();
     open.map(|mut open| open.call.close(outcome)).is_some()
 }
@@ -254,8 +254,11 @@ impl Talk {
                 Some((Ok(payload), self))
             }
             Ok(None) => {
-                let outcome = Ok(Reply { payload: Payload::new(()), timing: Timing::default() });
-                if close(&self.call, &outcome) { None } else { self.end(late("outcome")) }
+                if close(&self.call, Ok(())) {
+                    None
+                } else {
+                    self.end(late("outcome"))
+                }
             }
             Err(error) => self.end(error),
         }
@@ -263,10 +266,10 @@ impl Talk {
 
     /// The error is the last item. What still runs is given up with it.
     fn end(mut self, error: CallError) -> Option<(Result<Payload, CallError>, Self)> {
-        let ended = Err(error.after(self.flight.spent(clock::now())));
-        close(&self.call, &ended);
+        let error = self.flight.told(error, clock::now());
+        close(&self.call, Err(error.kind()));
         self.phase = Phase::Over;
-        ended.err().map(|error| (Err(error), self))
+        Some((Err(error), self))
     }
 
     /// The next output, or `None` after the last.

@@ -174,11 +174,11 @@ impl LocalClient {
             outcome = run(&admission.pools, payload, &flight) => {
                 // It has come to its end, and nothing works for it.
                 admission.admission.settle();
-                outcome.map_err(|error| error.after(flight.spent(clock::now())))
+                outcome.map_err(|error| flight.told(error, clock::now()))
             }
             () = tokio::time::sleep_until(deadline) => {
                 let error = CallError::deadline_exceeded("before the outcome was there");
-                Err(error.at_stage(admission.pools[0].name()).after(flight.spent(clock::now())))
+                Err(flight.told(error.at_stage(admission.pools[0].name()), clock::now()))
             }
         }
     }
@@ -202,7 +202,7 @@ impl LocalClient {
 
 /// Not sent on: who sent it has made the choice.
 fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
-    let mut flight = LocalClient::new_flight(&admission.admission, options);
+    let mut flight = LocalClient::new_flight(&admission.admission, options, Admission::latest_deadline_of_node);
     flight.stays_here = true;
     Arc::new(flight)
 }

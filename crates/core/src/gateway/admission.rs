@@ -27,6 +27,10 @@ pub struct Limits {
     pub max_in_flight_bytes: u64,
     /// How long a call may take when its caller did not say. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
     pub default_timeout: Duration,
+    /// The longest that a call may take, whatever its caller or its route says. Default, and at most,
+    /// [`MAX_TIMEOUT`](crate::MAX_TIMEOUT). A longer timeout is shortened to it; a route may have a
+    /// [smaller one](crate::RouteSpec::max_timeout). Set it where callers are not trusted to know how long is too long.
+    pub max_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -35,6 +39,7 @@ impl Default for Limits {
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             max_in_flight_bytes: DEFAULT_MAX_IN_FLIGHT_BYTES,
             default_timeout: DEFAULT_TIMEOUT,
+            max_timeout: MAX_TIMEOUT,
         }
     }
 }

@@ -29,6 +29,7 @@ const TOO_LARGE: u16 = 413;
 #[derive(Debug)]
 pub(crate) struct Gateway {
     default_timeout: Duration,
+    max_timeout: Duration,
     ledger: Mutex<Ledger>,
     actor: Mutex<Option<ActorRef<GatewayMessage>>>,
     /// The other nodes, once this one has joined them.
@@ -40,7 +41,8 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn new(limits: Limits, metrics: SharedMetrics) -> Self {
         Self {
-            default_timeout: limits.default_timeout,
+            default_timeout: limits.default_timeout.min(limits.max_timeout),
+            max_timeout: limits.max_timeout,
             ledger: Mutex::new(Ledger::new(limits)),
             actor: Mutex::default(),
             beyond: OnceLock::new(),
@@ -131,6 +133,22 @@ impl Gateway {
 
     pub(crate) fn default_timeout(&self) -> Duration {
         self.default_timeout
+    }
+
+    /// The longest that a call may take.
+    pub(crate) fn max_timeout(&self) -> Duration {
+        self.max_timeout
+    }
+
+    /// How long a call of this route may take whose caller asked for `timeout`, or did not say.
+    pub(crate) fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
+        let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(self.default_timeout);
+        timeout.min(self.max_timeout_of(route))
+    }
+
+    /// The longest that a call of this route may take.
+    pub(crate) fn max_timeout_of(&self, route: &Route) -> Duration {
+        route.max_timeout().map_or(self.max_timeout, |own| own.min(self.max_timeout))
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -224,12 +242,20 @@ impl Admission {
     }
 
     /// When the call is late: `timeout` after it was let in, or the route's or the node's default where its caller said
-    /// nothing.
+    /// nothing. Never later than the route and the node allow.
     #[must_use]
     pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        let by_node = || self.permit.gateway.default_timeout();
-        let timeout = timeout.or_else(|| self.route.default_timeout()).unwrap_or_else(by_node);
-        Deadline::after(self.admitted_at, timeout)
+        Deadline::after(self.admitted_at, self.permit.gateway.timeout_of(&self.route, timeout))
+    }
+
+    /// The latest deadline that the route and the node allow.
+    pub(crate) fn latest_deadline(&self) -> Deadline {
+        Deadline::after(self.admitted_at, self.permit.gateway.max_timeout_of(&self.route))
+    }
+
+    /// The latest deadline that the node allows.
+    pub(crate) fn latest_deadline_of_node(&self) -> Deadline {
+        Deadline::after(self.admitted_at, self.permit.gateway.max_timeout())
     }
 
     /// Charges `bytes` more to the call: its body turned out longer than announced.

@@ -17,6 +17,7 @@ use crate::actor::{ActorError, ActorGroup, ActorSpec, Directory, Ref};
 use crate::app::{RouteSpec, StartError};
 use crate::batcher::BatcherMessage;
 use crate::client::LocalClient;
+use crate::containment::note_places;
 use crate::gateway::{Gateway, Limits};
 use crate::metrics::{NodeMetrics, SharedMetrics};
 use crate::router::{Change, ChangeError, Changed, Router, RouterMessage, STOP_WITHIN};
@@ -85,6 +86,7 @@ impl Node {
             alive: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
         });
+        note_places();
         let watchdog = Arc::new(Watchdog::spawn().map_err(StartError::Thread)?);
         let args = RootArgs { shared: Arc::clone(&shared), watchdog };
         let (root, _) =

@@ -15,7 +15,7 @@ use super::graph::{ChooseFn, MapFn};
 use crate::batcher::Pool;
 use crate::call::{Flight, Micros, Reply, Timing};
 use crate::clock::{self, Instant};
-use crate::containment::contain;
+use crate::containment::{Panicked, contain};
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 use crate::timeline::Phase;
@@ -196,7 +196,7 @@ fn guarded_join(join: impl FnOnce() -> Result<Payload, CallError>) -> Result<Pay
     contain(join).unwrap_or_else(|words| Err(panicked("ensemble", words)))
 }
 
-fn panicked(name: &str, words: String) -> CallError {
+fn panicked(name: &str, words: Panicked) -> CallError {
     let error = CallError::new(ErrorKind::WorkerFailed, format!("`{name}` panicked: {words}"));
-    error.at_stage(&name.into()).with_trace(words)
+    error.at_stage(&name.into()).with_trace(words.trace())
 }

@@ -40,6 +40,7 @@ pub struct Route {
 pub(crate) struct RouteLimits {
     pub(crate) max_in_flight: Option<NonZeroUsize>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) max_timeout: Option<Duration>,
     pub(crate) priority: Priority,
 }
 
@@ -207,6 +208,12 @@ impl Route {
     #[must_use]
     pub fn default_timeout(&self) -> Option<Duration> {
         self.parts.limits.timeout
+    }
+
+    /// The longest that its calls may take, where it has a limit of its own.
+    #[must_use]
+    pub fn max_timeout(&self) -> Option<Duration> {
+        self.parts.limits.max_timeout
     }
 
     /// The class of its calls when their callers do not say.

@@ -21,6 +21,7 @@ pub(super) struct Script {
     pub(super) queue: usize,
     pub(super) replicas: usize,
     pub(super) contract: Contract,
+    pub(super) crash_retries: u32,
     pub(super) intensity: Intensity,
     /// How long a call may stay in user code before it counts as hung.
     pub(super) timeout: u64,
@@ -108,6 +109,7 @@ impl Script {
             queue: chance.pick(&[2, 20, 1_000]),
             replicas: chance.within(1..5) as usize,
             contract: chance.pick(&[Contract::AtMostOnce, Contract::Idempotent, Contract::Pure]),
+            crash_retries: chance.pick(&[0, 1, 3]),
             intensity: Intensity {
                 max_restarts: chance.pick(&[0, 2, 1_000]),
                 within: Duration::from_millis(chance.within(50..1_000)),

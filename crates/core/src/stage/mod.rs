@@ -11,7 +11,8 @@ mod stream;
 pub use contract::Contract;
 pub use rows::Rows;
 pub use settings::{
-    DEFAULT_CONCURRENCY, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Placement, StageSettings,
+    DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES,
+    Placement, StageSettings,
 };
 
 pub use stream::StreamStage;
@@ -402,6 +403,13 @@ impl<In, Out> Stage<In, Out> {
     #[must_use]
     pub fn idempotent(self) -> Self {
         self.contract(Contract::Idempotent)
+    }
+
+    /// How often an entry that was alone when its worker died is run again before it fails, where the contract allows it;
+    /// see [`StageSettings::crash_retries`].
+    #[must_use]
+    pub fn crash_retries(self, retries: u32) -> Self {
+        self.change(|settings| settings.with_crash_retries(retries))
     }
 
     /// The longest that one batch may take in user code; see [`StageSettings::timeout`].

@@ -17,6 +17,10 @@ pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
 /// other, few enough not to be a flood to them.
 pub const DEFAULT_CONCURRENCY: u32 = 64;
 
+/// How often an entry that was alone when its worker died is run again by default. Once: a crash that was the machine's hardly
+/// comes twice, and an entry that does kill its worker costs one restart more.
+pub const DEFAULT_CRASH_RETRIES: u32 = 1;
+
 /// Threads of one stage that may hang in user code at a time by default. Each holds its stack, its worker and what that has
 /// allocated.
 pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
@@ -51,6 +55,7 @@ pub struct StageSettings {
     intensity: Intensity,
     backoff: BackoffPolicy,
     contract: Contract,
+    crash_retries: u32,
     timeout: Option<Duration>,
     max_abandoned_threads: usize,
     concurrency: NonZeroU32,
@@ -72,6 +77,7 @@ impl StageSettings {
             intensity: Intensity::default(),
             backoff: BackoffPolicy::default(),
             contract: Contract::default(),
+            crash_retries: DEFAULT_CRASH_RETRIES,
             timeout: None,
             max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
             concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
@@ -178,6 +184,22 @@ impl StageSettings {
     #[must_use]
     pub fn with_contract(mut self, contract: Contract) -> Self {
         self.contract = contract;
+        self
+    }
+
+    /// How often an entry that was alone in its batch when the worker died is run again, before it is called poison and gets
+    /// `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only where the [`contract`](Self::contract) lets
+    /// entries run again, and ends at the entry's deadline. More helps against crashes by chance; each costs a restart of the
+    /// worker for an input that always kills it.
+    #[must_use]
+    pub fn crash_retries(&self) -> u32 {
+        self.crash_retries
+    }
+
+    /// See [`crash_retries`](Self::crash_retries).
+    #[must_use]
+    pub fn with_crash_retries(mut self, retries: u32) -> Self {
+        self.crash_retries = retries;
         self
     }
 

@@ -9,7 +9,7 @@ const WINDOW: f64 = 200.0;
 /// The share of culprits above which a stage is `Degraded`.
 const TOLERATED: f64 = 0.2;
 
-/// Entries that ran lately, and those among them that killed their worker when they ran alone.
+/// Entries that ran lately, and those among them that killed their worker whenever they ran alone.
 #[derive(Debug, Default)]
 pub(crate) struct CulpritShare {
     entries: f64,

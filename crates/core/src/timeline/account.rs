@@ -31,7 +31,8 @@ pub(crate) enum Phase {
 pub(crate) struct Account {
     /// One for each phase that is told.
     sums: [AtomicU32; 3],
-    /// The phase, and above it what was left until the deadline when it began: saves the time at which the call began.
+    /// The phase, whether user code has had the call ([`STARTED`]), and above them what was left until the deadline when the phase
+    /// began: saves the time at which the call began.
     mark: AtomicU64,
 }
 
@@ -48,7 +49,13 @@ impl Account {
             let passed = left_of(mark).saturating_sub(left);
             sum.store(sum.load(Ordering::Relaxed).saturating_add(passed), Ordering::Relaxed);
         }
-        self.mark.store(u64::from(left) << 8 | phase as u64, Ordering::Relaxed);
+        let started = if phase == Phase::Compute { STARTED } else { mark & STARTED };
+        self.mark.store(u64::from(left) << 8 | started | phase as u64, Ordering::Relaxed);
+    }
+
+    /// Whether user code has had the call, or another node may have given it to some.
+    pub(crate) fn has_started(&self) -> bool {
+        self.mark.load(Ordering::Relaxed) & STARTED != 0
     }
 
     /// What was booked, and what has passed of the phase that goes on.
@@ -63,8 +70,11 @@ impl Account {
     }
 }
 
+/// Set in the mark once the call was in [`Phase::Compute`].
+const STARTED: u64 = 0x80;
+
 fn phase_of(mark: u64) -> usize {
-    (mark & 0xff) as usize
+    (mark & 0x7f) as usize
 }
 
 fn left_of(mark: u64) -> u32 {
@@ -87,6 +97,7 @@ mod tests {
         let deadline = Deadline::after(start, at(1000));
         let account = Account::new();
         assert_eq!(account.spent(deadline, start + at(5)), Timing::default());
+        assert!(!account.has_started());
         account.enter(Phase::Queue, deadline, start + at(10));
         account.enter(Phase::Batch, deadline, start + at(30));
         account.enter(Phase::Compute, deadline, start + at(33));
@@ -94,6 +105,7 @@ mod tests {
         account.enter(Phase::Queue, deadline, start + at(90));
         let spent = account.spent(deadline, start + at(100));
         assert_eq!(spent, Timing { queue: at(30), batch: at(3), compute: at(50) });
+        assert!(account.has_started());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::erased::{Item, ItemOutcome, WrongCount};
 use crate::batcher::{BatcherMessage, Entry, EntryReply, Pool};
 use crate::call::Timing;
 use crate::clock::{self, Instant};
+use crate::containment::Panicked;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Place;
 use crate::stage::Contract;
@@ -25,6 +26,8 @@ pub(crate) struct Hand {
     batch: Duration,
     formed_at: Instant,
     facts: BatchFacts,
+    /// How often its one entry was alone when a worker died.
+    lone_crashes: u32,
     /// Where a member is traced.
     trace: Option<Box<BatchTrace>>,
 }
@@ -61,7 +64,13 @@ impl Hand {
             entry.note_started(pool.name(), now, facts);
         }
         let batch = now.saturating_duration_since(formed_at);
-        (items, Self { pool: Arc::clone(pool), run, entries: owed, batch, formed_at, facts, trace })
+        (items, Self { pool: Arc::clone(pool), run, entries: owed, batch, formed_at, facts, lone_crashes: 0, trace })
+    }
+
+    /// The same, whose one entry has killed so many workers before.
+    pub(crate) fn after_crashes(mut self, lone_crashes: u32) -> Self {
+        self.lone_crashes = lone_crashes;
+        self
     }
 
     pub(crate) fn run(&self) -> u64 {
@@ -127,27 +136,31 @@ impl Hand {
     }
 
     /// User code panicked. A stage whose calls may be run again has them run again in two halves, so that the one that did
-    /// it is found and alone fails; else all of them fail at once.
+    /// it is found and alone fails; an entry that was alone is run again as often as the stage says, because the crash may
+    /// have been the machine's. At most once, all of them fail at once.
     ///
     /// Returns whether this was a step of that search.
-    pub(crate) fn after_panic(mut self, words: &str) -> bool {
+    pub(crate) fn after_panic(mut self, words: &Panicked) -> bool {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.contract() != Contract::AtMostOnce;
-        if may_run_again && self.entries.len() > 1 {
+        let is_alone = self.entries.len() == 1;
+        let lone_crashes = self.lone_crashes + u32::from(is_alone);
+        let suffices = is_alone && lone_crashes > pool.settings().crash_retries();
+        if may_run_again && !suffices {
             self.tell_observer(clock::now(), RunEnd::Panicked);
             let entries = self.take_entries();
             entries.iter().for_each(|entry| entry.note_again(pool.name(), RunEnd::Panicked));
-            pool.tell_batcher(BatcherMessage::Isolate(entries));
+            pool.tell_batcher(BatcherMessage::Isolate { entries, lone_crashes });
             return true;
         }
         if may_run_again {
             pool.found_culprit();
-            tracing::error!(stage = %pool.name(), panic = words, isolated = self.facts.is_isolating(), "an input kills its worker");
+            tracing::error!(stage = %pool.name(), panic = %words, isolated = self.facts.is_isolating(), "an input kills its worker");
         }
         self.fail(RunEnd::Panicked, || {
             CallError::new(ErrorKind::WorkerFailed, format!("the worker panicked: {words}"))
                 .at_stage(pool.name())
-                .with_trace(words)
+                .with_trace(words.trace())
         });
         may_run_again
     }
@@ -157,7 +170,7 @@ impl Hand {
         let pool = Arc::clone(&self.pool);
         self.fail(RunEnd::Hung, || {
             let message = format!("stage `{}` did not answer within its timeout of {timeout:?}", pool.name());
-            CallError::new(ErrorKind::DeadlineExceeded, message).at_stage(pool.name())
+            CallError::new(ErrorKind::DeadlineExceeded, message).at_stage(pool.name()).after_start(true)
         });
     }
 

@@ -15,7 +15,7 @@ use super::hand::Hand;
 use super::slot::{Death, WorkerSlot};
 use crate::batcher::{BatcherMessage, Entry, Pool};
 use crate::clock::{self, Instant};
-use crate::containment::{contain, contain_future, drop_contained};
+use crate::containment::{Panicked, contain, contain_future, drop_contained};
 use crate::timeline::{BatchFacts, RunEnd};
 
 /// A formed batch on its way to a worker.
@@ -25,6 +25,8 @@ pub(crate) struct BatchRun {
     entries: Vec<Entry>,
     formed_at: Instant,
     facts: BatchFacts,
+    /// How often its one entry was alone when a worker died.
+    lone_crashes: u32,
     /// Which run of its worker this is; told by the worker's actor.
     pub(super) number: u64,
 }
@@ -32,17 +34,23 @@ pub(crate) struct BatchRun {
 /// Why a replica cannot go on after a batch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    /// User code panicked. Holds the panic's message.
+    /// User code panicked.
     #[error("the worker panicked: {0}")]
-    Panicked(String),
+    Panicked(Panicked),
     /// The callers were answered while user code ran: it came back after its stage's timeout.
     #[error("the worker came back after it was given up")]
     Abandoned,
 }
 
 impl BatchRun {
-    pub(crate) fn new(pool: Arc<Pool>, entries: Vec<Entry>, formed_at: Instant, facts: BatchFacts) -> Self {
-        Self { pool, entries, formed_at, facts, number: 0 }
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        entries: Vec<Entry>,
+        formed_at: Instant,
+        facts: BatchFacts,
+        lone_crashes: u32,
+    ) -> Self {
+        Self { pool, entries, formed_at, facts, lone_crashes, number: 0 }
     }
 
     /// Runs the batch and answers every entry.
@@ -115,7 +123,8 @@ impl BatchRun {
 
     fn begin(mut self, now: Instant) -> (Vec<Item>, Hand) {
         let entries = std::mem::take(&mut self.entries);
-        Hand::take(&self.pool, entries, self.number, self.formed_at, now, self.facts)
+        let (items, hand) = Hand::take(&self.pool, entries, self.number, self.formed_at, now, self.facts);
+        (items, hand.after_crashes(self.lone_crashes))
     }
 }
 
@@ -127,7 +136,7 @@ impl Drop for BatchRun {
             entries.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::NotBegun));
             // Suspects stay apart from the others.
             let back = match self.facts.is_isolating() {
-                true => BatcherMessage::Isolate(entries),
+                true => BatcherMessage::Isolate { entries, lone_crashes: self.lone_crashes },
                 false => BatcherMessage::TakeBack(entries),
             };
             self.pool.tell_batcher(back);
@@ -135,7 +144,7 @@ impl Drop for BatchRun {
     }
 }
 
-type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, String>;
+type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, Panicked>;
 
 /// Drives the worker's future for as long as one of the callers is there. `None`: all of them have gone.
 async fn while_wanted(worker: &dyn DynAsyncWorker, items: Vec<Item>, hand: &mut Hand) -> Option<Ran> {

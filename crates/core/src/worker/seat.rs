@@ -20,7 +20,7 @@ use super::run::{BatchRun, RunError};
 use super::slot::{Death, WorkerSlot};
 use super::watchdog::Watched;
 use crate::batcher::Pool;
-use crate::containment::{contain, contain_future, drop_contained};
+use crate::containment::{Panicked, contain, contain_future, drop_contained};
 use crate::failure::Failure;
 
 /// Builds the worker, inside the replica and on the thread where it will run.
@@ -110,7 +110,7 @@ impl Seat {
                     let crash = match contain_future(run.execute_async(worker, &slot)).await {
                         Ok(Ok(())) => return,
                         Ok(Err(error)) => error.to_string(),
-                        Err(words) => words,
+                        Err(words) => words.to_string(),
                     };
                     slot.retire();
                     let _ = actor.send_message(WorkerMessage::Crashed(crash));
@@ -191,7 +191,7 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchR
             drop_contained(contain(|| worker.cleanup()));
             None
         }
-        Ok(Err(RunError::Panicked(words))) => Some(words),
+        Ok(Err(RunError::Panicked(words))) => Some(words.to_string()),
         Ok(Err(RunError::Abandoned)) => {
             context.pool.thread_came_back();
             None
@@ -203,7 +203,7 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchR
             {
                 context.slot.note_death(Death::Poison);
             }
-            Some(words)
+            Some(words.to_string())
         }
     };
     if let Some(words) = crash {
@@ -239,6 +239,6 @@ fn build_and_warm_up(build: Build, pool: &Pool) -> Result<Box<dyn DynWorker>, Fa
     .unwrap_or_else(|words| Err(panicked(&words)))
 }
 
-fn panicked(words: &str) -> Failure {
+fn panicked(words: &Panicked) -> Failure {
     Failure::new(format!("panicked: {words}"))
 }

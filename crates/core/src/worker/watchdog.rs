@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::batcher::Pool;
+use crate::containment::a_panic_is_printed;
 
 /// The longest a task stage may hold a runtime thread: ten times what "quick" means, and still unseen by a person.
 pub(crate) const MAX_TASK_CALL: Duration = Duration::from_millis(10);
@@ -68,6 +69,10 @@ impl Watchdog {
             move || {
                 while !stop.load(Ordering::Relaxed) {
                     thread::park_timeout(TICK);
+                    // The time in which a panic is printed is not its call's.
+                    if a_panic_is_printed() {
+                        continue;
+                    }
                     let tick = ticks.fetch_add(1, Ordering::Relaxed) + 1;
                     look_at(&mut seats.lock(), tick);
                 }

@@ -373,7 +373,8 @@ async fn an_actor_is_a_step_of_a_pipeline_and_calls_routes_itself() {
     let error = client.call::<u64, u64>("/lost", 1).await.unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::WorkerFailed, Some("tally")));
     let error = client.call::<u64, u64>("/odd", 1).await.unwrap_err();
-    assert_eq!((error.kind(), error.remote_trace()), (ErrorKind::WorkerFailed, Some("odd")));
+    assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+    assert!(error.remote_trace().is_some_and(|trace| trace.ends_with(":\nodd")), "{error:?}");
     let calling = actor.ask(soon(), |answer| Say::Call(client.clone(), answer));
     assert_eq!(calling.await, Ok(8));
     // A crash in between: the next call waits for the actor.

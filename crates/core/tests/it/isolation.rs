@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, AsyncWorker, Batch, ErrorKind, Failure, Node, Stage, StageState};
+use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Instant, Node, Stage, StageState};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
@@ -42,10 +42,77 @@ async fn the_culprit_alone_fails_and_is_found_in_few_runs() {
             let expected = if n == at { Err(ErrorKind::WorkerFailed) } else { Ok(n as u64 + 1) };
             assert_eq!(outcome, expected, "entry {n} of {size}");
         }
-        let bound = 2 * size.next_power_of_two().ilog2() as usize + 1;
+        let bound = 2 * size.next_power_of_two().ilog2() as usize + 2;
         let runs = runs.load(Ordering::SeqCst);
         assert!(runs <= bound, "{runs} runs for {size} entries, at most {bound} are promised");
     }
+}
+
+/// A stage of batches of one whose worker panics in every tenth run, whatever it is given.
+fn flaky() -> Stage<u64, u64> {
+    let runs = AtomicUsize::new(0);
+    Stage::each("fragile", move |n: &u64| {
+        assert!(runs.fetch_add(1, Ordering::SeqCst) % 10 != 9, "meant to panic");
+        Ok(n + 1)
+    })
+}
+
+async fn failures(stage: Stage<u64, u64>) -> usize {
+    let node = App::new().route("/fragile", stage).start().await.unwrap();
+    let mut failed = 0;
+    for n in 0..100 {
+        failed += outcomes(&node, [n]).await.iter().filter(|outcome| outcome.is_err()).count();
+    }
+    failed
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_was_alone_when_its_worker_died_is_tried_once_more() {
+    hush();
+    assert_eq!(failures(flaky().idempotent()).await, 0);
+    assert_eq!(failures(flaky().pure()).await, 0);
+    assert_eq!(failures(flaky()).await, 10, "at most once repeats nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_is_tried_as_often_as_its_stage_says_before_it_is_called_poison() {
+    hush();
+    for (retries, runs_made) in [(0, 1), (1, 2), (3, 4)] {
+        let runs = Arc::default();
+        let stage = fragile(1, &runs).pure().crash_retries(retries);
+        let node = App::new().route("/fragile", stage).start().await.unwrap();
+        assert_eq!(outcomes(&node, [POISON]).await, [Err(ErrorKind::WorkerFailed)]);
+        assert_eq!(runs.load(Ordering::SeqCst), runs_made);
+        assert!(node.metrics().contains("callboard_stage_culprits_total{stage=\"fragile\"} 1"));
+    }
+}
+
+/// Panics after ten milliseconds.
+struct DiesLate(Arc<AtomicUsize>);
+
+impl AsyncWorker for DiesLate {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, _: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        sleep(Duration::from_millis(10)).await;
+        panic!("meant to panic");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_the_tries_of_an_entry() {
+    hush();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let stage = Stage::async_worker("fragile", move |_| Ok(DiesLate(Arc::clone(&counted)))).pure().crash_retries(1000);
+    let node = App::new().route("/fragile", stage).start().await.unwrap();
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(35));
+    let error = node.client().call_with::<u64, u64>("/fragile", 1, options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 4);
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,5 +30,6 @@ mod statistics;
 mod streams;
 mod supervision;
 mod support;
+mod texts;
 mod timeline;
 mod watchdog;

@@ -54,3 +54,34 @@ async fn what_is_refused_at_the_door_was_not_started() {
     let drained = error_of(&node).await;
     assert_eq!((drained.kind(), drained.was_started()), (ErrorKind::Unavailable, false));
 }
+
+#[tokio::test]
+async fn a_call_that_is_refused_because_it_could_not_make_its_deadline_was_not_started() {
+    let stage = Stage::each_async("slow", |n: std::sync::Arc<u64>| async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok(*n)
+    });
+    let node = serve(stage).await;
+    for _ in 0..10 {
+        node.client().call::<u64, u64>("/route", 1).await.unwrap();
+    }
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(4));
+    let error = node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap_err();
+    assert!(error.message().contains("takes about"), "{error}");
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::DeadlineExceeded, false));
+    assert!(format!("{error:?}").contains("started: false"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_in_the_queue_says_that_it_was_not_started() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let first = tokio::spawn(async move { client.call::<u64, u64>("/route", 1).await });
+    super::support::until("the first runs", || gate.arrived() == 1).await;
+    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(20));
+    let error = node.client().call_with::<u64, u64>("/route", 2, options).await.unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::DeadlineExceeded, false));
+    gate.open();
+    first.await.unwrap().unwrap();
+}

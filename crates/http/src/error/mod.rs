@@ -15,7 +15,7 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Map, Value};
-use callboard_core::{CallError, ErrorKind, Failure, Timing};
+use callboard_core::{CallError, ErrorKind, Failure, Timing, limit_error_text};
 
 use self::mapping::status_of;
 use crate::access::RateLimit;
@@ -66,10 +66,15 @@ impl ApiError {
     }
 
     pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        let message = match message.into() {
+            // What a request brings may be in it.
+            Cow::Owned(text) => Cow::Owned(limit_error_text(text)),
+            Cow::Borrowed(own) => Cow::Borrowed(own),
+        };
         Self(Box::new(Inner {
             status: status_of(kind, None),
             kind,
-            message: message.into(),
+            message,
             error_type: None,
             retry_after: None,
             retryable: kind.is_retryable(),
@@ -335,6 +340,10 @@ impl ApiError {
     /// Where its call's time went, if there was one.
     pub(crate) fn timing(&self) -> Option<Timing> {
         self.0.timing
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.0.kind
     }
 
     pub(crate) fn status(&self) -> StatusCode {

@@ -17,9 +17,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::{Account, DecodeLimits, Format, Payload};
-use callboard_core::{
-    DEFAULT_TIMEOUT, Deadline, FunctionCall, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Ready, Route,
-};
+use callboard_core::{Deadline, FunctionCall, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Ready, Route};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -97,7 +95,7 @@ impl Frames {
         let Around { client, config, holder, .. } = around;
         let pace = config.pace(Deadline::after(Instant::now(), MAX_TIMEOUT));
         let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
-        let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(DEFAULT_TIMEOUT);
+        let timeout = client.timeout_of(route, timeout);
         Self {
             body: body.into_data_stream(),
             rest: Bytes::new(),

@@ -44,8 +44,7 @@ impl<'a> Arrival<'a> {
 
     /// When the call is late.
     pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        let timeout = timeout.or_else(|| self.route.default_timeout()).unwrap_or_else(|| self.client.default_timeout());
-        Deadline::after(self.at, timeout)
+        Deadline::after(self.at, self.client.timeout_of(self.route, timeout))
     }
 
     /// The permit of a call whose body was read.

@@ -170,7 +170,7 @@ async fn an_outcome_without_json_is_an_error_and_not_silently_another_form() {
     let body = list([0.5, f64::NAN]).encode(Format::Msgpack).unwrap();
     let mut client = server.connect().await;
     let refused = client.post("/mirror", &[("content-type", "application/msgpack"), ("accept", "*/*")], &body).await;
-    assert_eq!((refused.status, refused.problem()["kind"].as_str()), (500, Some("internal")));
+    assert_eq!((refused.status, refused.problem()["kind"].as_str()), (500, Some("failed")));
     assert!(refused.problem()["message"].as_str().unwrap().contains("$[1]"), "{refused:?}");
 }
 

@@ -20,6 +20,7 @@ mod observed;
 mod oip;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod outcomes;
 mod pages;
 mod refusals;
 mod spans;

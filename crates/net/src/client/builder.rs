@@ -149,7 +149,8 @@ impl ClientBuilder {
         look_up: &LookUp,
     ) -> Result<Links, ConnectError> {
         let wait = self.start_up_wait;
-        let until = Instant::now() + wait;
+        let begun = Instant::now();
+        let until = begun + wait;
         let links_to =
             |addresses| Links::new(Arc::clone(&transport), addresses, Greeting::default(), self.connect_timeout);
         let mut links = links_to(addresses.clone());
@@ -160,7 +161,7 @@ impl ClientBuilder {
                 biased;
                 linked = links.link() => linked,
                 () = tokio::time::sleep_until(until), if !wait.is_zero() => {
-                    return Err(ConnectError::NobodyThere { waited: wait, last });
+                    return Err(ConnectError::NobodyThere { waited: waited(begun), last });
                 }
             };
             let Err(fault) = linked else { return Ok(links) };
@@ -170,7 +171,7 @@ impl ClientBuilder {
                 // A client has no name under which there could be a younger one.
                 LinkFault::Stale { address } => return Err(ConnectError::Refused { address, reason: last }),
                 _ if Instant::now() + pause > until => {
-                    return Err(ConnectError::NobodyThere { waited: wait, last });
+                    return Err(ConnectError::NobodyThere { waited: waited(begun), last });
                 }
                 LinkFault::Absent { .. } | LinkFault::Closed => tokio::time::sleep(pause).await,
             }
@@ -178,7 +179,7 @@ impl ClientBuilder {
             let found = tokio::select! {
                 biased;
                 found = look_up() => found?,
-                () = tokio::time::sleep_until(until) => return Err(ConnectError::NobodyThere { waited: wait, last }),
+                () = tokio::time::sleep_until(until) => return Err(ConnectError::NobodyThere { waited: waited(begun), last }),
             };
             if found != addresses {
                 links = links_to(found.clone());
@@ -186,6 +187,11 @@ impl ClientBuilder {
             }
         }
     }
+}
+
+/// How long it has been waited, for people.
+fn waited(begun: Instant) -> Duration {
+    Duration::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -293,6 +293,7 @@ async fn hear(link: Weak<Link>, connection: Connection, identity: Identity, id: 
     let Some((ends, clock)) = link.upgrade().map(|link| (link.ends, link.clock)) else { return };
     tokio::select! {
         () = hear_all(link.clone(), &connection) => {}
+        () = until_port_closed(&link, &connection) => connection.close(crate::endpoint::code(ResetCode::Done), b"port_closed"),
         () = identity.until_removed(&id) => connection.close(crate::endpoint::code(ResetCode::Refused), REMOVED.as_bytes()),
         () = until(ends, clock) => connection.close(crate::endpoint::code(ResetCode::Refused), b"outlived_certificate"),
     }
@@ -358,21 +359,56 @@ fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
 
 /// Resolves when the system says that nobody has the port, which QUIC itself would only notice by silence.
 pub(crate) async fn port_refuses(address: SocketAddr) -> io::Error {
-    match ask_port(address).await {
+    let asked = async {
+        let socket = ask_port(address).await?;
+        // Too short to be a packet: an endpoint drops it.
+        socket.send(&[0]).await?;
+        socket.recv(&mut [0; 1]).await
+    };
+    match asked.await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
         // Somebody has it, or nothing is known.
         _ => std::future::pending().await,
     }
 }
 
-async fn ask_port(address: SocketAddr) -> io::Result<()> {
+/// How long a node may be silent that has calls before its machine is asked whether the port is still there.
+const ASK_PORT_EVERY: Duration = Duration::from_millis(50);
+
+/// How long the answer may take that comes from the same machine or the next one. None is no answer.
+const PORT_ANSWERS_WITHIN: Duration = Duration::from_millis(20);
+
+/// Resolves when a node that has calls is silent and its machine says that nobody has its port: its process is gone.
+async fn until_port_closed(link: &Weak<Link>, connection: &Connection) {
+    let Ok(socket) = ask_port(connection.remote_address()).await else { return std::future::pending().await };
+    let mut heard = 0;
+    loop {
+        tokio::time::sleep(ASK_PORT_EVERY).await;
+        // The link itself holds one, and its packer.
+        let has_calls = link.upgrade().is_some_and(|link| Arc::strong_count(&link.streams) > 2);
+        let now = connection.stats().udp_rx.datagrams;
+        if std::mem::replace(&mut heard, now) != now || !has_calls {
+            continue;
+        }
+        let asked = async {
+            socket.send(&[0]).await?;
+            socket.recv(&mut [0; 1]).await
+        };
+        if let Ok(Err(error)) = tokio::time::timeout(PORT_ANSWERS_WITHIN, asked).await
+            && error.kind() == io::ErrorKind::ConnectionRefused
+        {
+            return;
+        }
+    }
+}
+
+/// A socket that hears what the machine of this address says of its port.
+async fn ask_port(address: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let socket = UdpSocket::bind(any).await?;
     socket.connect(address).await?;
-    // Too short to be a packet: an endpoint drops it.
-    socket.send(&[0]).await?;
-    socket.recv(&mut [0; 1]).await.map(|_| ())
+    Ok(socket)
 }

@@ -27,10 +27,10 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::{
-    CallError, CallOptions, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, PayloadReplies,
-    Replies, Timing,
+    AsIs, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorParts, FunctionCall,
+    Instant, PayloadReplies, Prepare, Replies, Timing,
 };
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
 pub use self::address::{NodeAddress, NotANodeAddress, QuicUrl};
@@ -48,10 +48,16 @@ pub(crate) use self::way::Room;
 use crate::cluster::Retries;
 use crate::convert;
 
+/// Calls of an ordered stream that are outstanding at once unless its caller says: enough to hide a network, few enough for the
+/// smallest queue that anybody serves with.
+const LOOK_AHEAD: usize = 64;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A call does not sleep for longer than this because a node says so.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Nor for longer than this because no node is there that runs it.
+const LONGEST_LOOKED_FOR: Duration = Duration::from_millis(250);
 
 /// A handle on nodes over a network. Cloning is cheap; the connection is closed when the last clone is dropped.
 ///
@@ -103,7 +109,11 @@ impl Prepared {
     ///
     /// When the type's own `Serialize` fails.
     pub fn new<In: Data>(route: &str, input: In) -> Result<Self, CallError> {
-        let envelope = Payload::new(input)
+        Self::of_payload(route, &Payload::new(input))
+    }
+
+    fn of_payload(route: &str, payload: &Payload) -> Result<Self, CallError> {
+        let envelope = payload
             .to_envelope()
             .map_err(|error| CallError::new(ErrorKind::InvalidInput, format!("the input cannot be sent: {error}")))?;
         Ok(Self { call: Call { route: route.to_owned(), ..Call::default() }, envelope })
@@ -150,7 +160,16 @@ impl Client {
         prepared: Prepared,
         options: CallOptions,
     ) -> Result<Returned<Out>, CallError> {
-        let Answer { done, body } = self.run(prepared, &options).await?;
+        self.exchange_in_time(prepared, options, Patience::AFewTimes).await
+    }
+
+    async fn exchange_in_time<Out: Data>(
+        &self,
+        prepared: Prepared,
+        options: CallOptions,
+        patience: Patience,
+    ) -> Result<Returned<Out>, CallError> {
+        let Answer { done, body } = self.run(prepared, &options, patience).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
         let output = read_output(body, None, |body| body.finish_as::<Out>()).await?;
         Ok(Returned { output, timing: convert::timing(done.times), received_bytes })
@@ -192,7 +211,12 @@ impl Client {
     }
 
     /// Makes a call until it was started, or it is of no use.
-    async fn run(&self, mut prepared: Prepared, options: &CallOptions) -> Result<Answer, CallError> {
+    async fn run(
+        &self,
+        mut prepared: Prepared,
+        options: &CallOptions,
+        patience: Patience,
+    ) -> Result<Answer, CallError> {
         let mut time = Time::new(options, Instant::now());
         self.inner.retries.lock().called(time.began);
         let mut pause = FIRST_PAUSE;
@@ -201,13 +225,14 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !error.is_retryable() || attempt >= self.inner.attempts {
+            let waits_for_room = patience == Patience::UntilLate && error.kind() == ErrorKind::Overloaded;
+            if !error.is_retryable() || (attempt >= self.inner.attempts && !waits_for_room) {
                 return Err(error);
             }
             // All at once would come again all at once.
             let jittered = pause.mul_f64(0.5 + fastrand::f64());
             let wait = error.retry_after().unwrap_or_default() + jittered;
-            if time.deadline.is_expired(Instant::now() + wait) || !self.may_come_again(&error) {
+            if time.deadline.is_expired(Instant::now() + wait) || !(waits_for_room || self.may_come_again(&error)) {
                 return Err(error);
             }
             tokio::time::sleep(wait).await;
@@ -219,7 +244,12 @@ impl Client {
     /// A node that is full is not made much fuller: retries have a budget, which is for those that are made. One that says to come back
     /// much later is its caller's affair.
     fn may_come_again(&self, error: &CallError) -> bool {
-        error.retry_after().unwrap_or_default() <= LONGEST_RETRY_AFTER
+        let longest = match error.kind() {
+            // A node for it is looked for anyway, and its caller may know another way.
+            ErrorKind::Unavailable => LONGEST_LOOKED_FOR,
+            _ => LONGEST_RETRY_AFTER,
+        };
+        error.retry_after().unwrap_or_default() <= longest
             && (error.kind() != ErrorKind::Overloaded || self.inner.retries.lock().take(Instant::now()))
     }
 
@@ -234,7 +264,7 @@ impl Client {
         convert::put_options(&mut prepared.call, &time.on(options), Instant::now());
         // In its place from the beginning: it is large to be moved.
         let calling = pin!(link.call(&prepared.call, &prepared.envelope, limits, Room::Wait));
-        let outcome = within(time.deadline, calling).await;
+        let outcome = within(time.deadline, calling).await.map_err(|late| late.into_error(true));
         if outcome.as_ref().is_err_and(CallError::is_retryable) {
             self.inner.links.turn_away_from(&link);
         }
@@ -250,7 +280,7 @@ impl Client {
     async fn link_for(&self, route: &str, time: &mut Time) -> Result<Arc<Link>, CallError> {
         let link = match self.inner.links.current() {
             Some(link) => link,
-            None => within(time.deadline, self.link()).await?,
+            None => within(time.deadline, self.link()).await.map_err(|late| late.into_error(false))?,
         };
         if !time.is_own {
             time.deadline = Deadline::after(time.began, link.default_timeout(route));
@@ -266,6 +296,15 @@ impl Client {
             }
         })
     }
+}
+
+/// How often a call that was refused for want of room is made again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// As a plain call: within the attempts and the retry budget.
+    AFewTimes,
+    /// As a call of an ordered stream, which bounds how many there are: until it is late.
+    UntilLate,
 }
 
 /// A call's time: its caller's, or that which the node would give it, because a node that is stuck does not say that it has passed. Until
@@ -291,14 +330,33 @@ impl Time {
     }
 }
 
+/// An error of a call, or that its time was up.
+enum Within {
+    Error(CallError),
+    Late,
+}
+
+impl Within {
+    /// As the call's error. One that was sent may have run when its time was up.
+    fn into_error(self, was_sent: bool) -> CallError {
+        match self {
+            Self::Error(error) => error,
+            Self::Late => {
+                let message = "the deadline passed before the outcome was there";
+                let mut parts = ErrorParts::new(ErrorKind::DeadlineExceeded, message);
+                parts.started = was_sent;
+                parts.into()
+            }
+        }
+    }
+}
+
 /// Waits for an outcome no longer than the call may take.
-async fn within<T>(deadline: Deadline, call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+async fn within<T>(deadline: Deadline, call: impl Future<Output = Result<T, CallError>>) -> Result<T, Within> {
     tokio::select! {
         biased;
-        outcome = call => outcome,
-        () = tokio::time::sleep_until(deadline.instant()) => {
-            Err(CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the outcome was there"))
-        }
+        outcome = call => outcome.map_err(Within::Error),
+        () = tokio::time::sleep_until(deadline.instant()) => Err(Within::Late),
     }
 }
 
@@ -340,5 +398,22 @@ impl Caller for Client {
         options: CallOptions,
     ) -> Result<Out, CallError> {
         self.exchange(prepared, options).await.map(|returned| returned.output)
+    }
+
+    fn call_each<S, Out>(&self, route: &str, inputs: S) -> Result<CallStream<S, Out>, CallError>
+    where
+        S: Stream,
+        Out: Data + Clone,
+        AsIs: Prepare<S::Item>,
+    {
+        let timeout = self.inner.links.current().map_or(DEFAULT_TIMEOUT, |link| link.default_timeout(route));
+        let (client, route) = (self.clone(), route.to_owned());
+        CallStream::of_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
+            let (client, prepared) = (client.clone(), Prepared::of_payload(&route, &payload));
+            async move {
+                let returned = client.exchange_in_time::<Out>(prepared?, options, Patience::UntilLate).await;
+                returned.map(|returned| returned.output)
+            }
+        })
     }
 }

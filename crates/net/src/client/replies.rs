@@ -80,7 +80,7 @@ impl Reading {
                 }
             }
         }
-        let told = within(self.time.deadline, self.advance::<Out>()).await;
+        let told = within(self.time.deadline, self.advance::<Out>()).await.map_err(|late| late.into_error(true));
         let link = self.link.take();
         match told {
             Ok(Some(returned)) => Some((Ok(returned), self)),

@@ -93,7 +93,17 @@ impl Inner {
         }
         let mut tried: Vec<SocketAddr> = Vec::new();
         let mut last: Option<CallError> = None;
-        while let Some(pick) = self.pick(&call, streams, &tried) {
+        loop {
+            let Some(pick) = self.pick(&call, streams, &tried) else {
+                // A call that was lost and may be run again is, by whoever comes back: until it is late, which its owner notices. One
+                // that was refused, or that this node can run itself, is told so.
+                if call.runs_here || !last.as_ref().is_some_and(is_lost) {
+                    break;
+                }
+                tokio::time::sleep(LOOK_FOR_NODES_EVERY).await;
+                tried.clear();
+                continue;
+            };
             if !tried.is_empty() {
                 self.asking.again();
             }
@@ -246,6 +256,9 @@ impl Inner {
         split.draw(session.map(SessionKey::number), |revision| offered.contains(&revision))
     }
 }
+
+/// How often a call that was lost looks whether there is a node for it again.
+const LOOK_FOR_NODES_EVERY: Duration = Duration::from_millis(20);
 
 /// Nobody had the call: its first stage is where it stands, and a node that comes back is linked at the next try.
 fn come_again(error: CallError, call: &StageCall) -> CallError {

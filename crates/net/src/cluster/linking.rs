@@ -1,6 +1,6 @@
 //! Keeping a connection to one other node, for as long as it is in the view.
 //!
-//! A node that is away is tried again, with pauses of up to five seconds. One that answers and is not wanted (it is this node itself, it is
+//! A node that is away is tried again, with pauses of up to half a second. One that answers and is not wanted (it is this node itself, it is
 //! linked at another address, a younger one of its name is) is left alone until that is over.
 
 use std::sync::Arc;
@@ -21,7 +21,10 @@ use crate::identity::Member;
 use crate::refusal::{advice, quoted};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A node that is back takes calls within this. A try costs a packet or two where nobody is there.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long one that does not want this node is left alone.
+const UNWANTED_PAUSE: Duration = Duration::from_secs(5);
 
 /// A handshake on a machine that does other things takes this long at most.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -60,7 +63,7 @@ impl Peer {
                         linked.get_or_insert_with(|| with.asking.linked());
                         let taken = seat.insert(taken);
                         let ended = tokio::select! {
-                            ended = connection.closed() => ended.to_string(),
+                            ended = connection.closed() => crate::stream::told(&ended),
                             // Its calls are finished on it.
                             () = taken.outlived() => "a younger node of its name is there".to_owned(),
                             // It is used until the next one is there, and ends when its last call does.
@@ -87,7 +90,7 @@ impl Peer {
                     tracing::debug!("no link: {fault}");
                     if let LinkFault::Stale { .. } = fault {
                         with.asking.met_namesake();
-                        pause = LONGEST_PAUSE;
+                        pause = UNWANTED_PAUSE;
                         if !std::mem::replace(&mut was_told, true) {
                             tracing::warn!(peer = %address, "this node is not let in: {}", advice("stale_generation"));
                         }
@@ -144,7 +147,7 @@ impl Linking {
         match unwanted {
             Unwanted::Ourselves => std::future::pending().await,
             Unwanted::Twice(_, other) | Unwanted::Stale(_, other) => self.wait_closed(peer, other, missing_since).await,
-            Unwanted::OurName => tokio::time::sleep(LONGEST_PAUSE).await,
+            Unwanted::OurName => tokio::time::sleep(UNWANTED_PAUSE).await,
         }
     }
 

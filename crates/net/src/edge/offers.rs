@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_codec::wire::{FrameKind, Offer, frame_head};
+use callboard_core::{LocalClient, Route};
 use quinn::Connection;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -47,6 +48,12 @@ impl Told {
     }
 }
 
+/// How long a call of this route may take whose caller does not say; 0 where it is what the node says of itself.
+fn timeout_millis(node: &LocalClient, route: &Route) -> u64 {
+    let timeout = node.timeout_of(route, None);
+    if timeout == node.default_timeout() { 0 } else { convert::millis(timeout) }
+}
+
 /// What the node offers now to a caller of this role, as an envelope. Callers take so much: stages come first, then routes of which there is
 /// something to say. Of a route that is left out callers assume what holds for most.
 pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
@@ -55,7 +62,7 @@ pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
         name: route.name().to_owned(),
         revision: route.revision(),
         streams: route.streams(),
-        timeout_millis: route.default_timeout().map_or(0, convert::millis),
+        timeout_millis: timeout_millis(&node, &route),
         ..Offer::default()
     });
     let stages = if role == Role::Node { node.offered_stages() } else { Vec::new() };

@@ -173,7 +173,7 @@ impl<'a> Reception<'a> {
                 let route = route(&node, &call)?;
                 config.check_input(route.name(), bytes)?;
                 let admission = node.admit(&route, earning.held())?;
-                let due = options.deadline().unwrap_or_else(|| admission.deadline(None));
+                let due = admission.deadline(options.deadline().map(|deadline| deadline.remaining(now)));
                 (Target::Route { admission, function: call.function }, due)
             }
             _ if self.role != Role::Node => return Err(self.not_a_node()),
@@ -332,11 +332,18 @@ impl Target {
         match self {
             Self::Route { admission, .. } => Box::pin(async move {
                 let ran = match input.payload(&node, admission).await {
-                    Ok((admission, payload)) => node.submit(admission, payload, options).await,
+                    Ok((admission, payload)) => node.submit_unwritten(admission, payload, options).await,
                     Err(error) => Err(error),
                 };
-                // One route is all that was called.
-                let outcome = answered(&node, due, ran.map(|reply| StageReply::new(reply, 0))).await;
+                let outcome = match ran {
+                    Ok((reply, unwritten)) => {
+                        // One route is all that was called.
+                        let outcome = answered(&node, due, Ok(StageReply::new(reply, 0))).await;
+                        unwritten.end(outcome.as_ref().map(|_| ()).map_err(CallError::kind));
+                        outcome
+                    }
+                    Err(error) => Err(error),
+                };
                 Answer { entry, outcome, queued: 0 }
             }),
             Self::Stages(admission) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use callboard_codec::wire::{Credit, FrameKind, FramePart, FrameRun};
 use callboard_codec::{Account, Payload};
-use callboard_core::{CallError, Deadline, ErrorKind, LocalClient, PayloadReplies};
+use callboard_core::{CallError, Deadline, ErrorKind, ErrorParts, LocalClient, PayloadReplies};
 use futures_util::StreamExt;
 
 use super::Serving;
@@ -64,8 +64,10 @@ pub(super) async fn answer(
             }
             // Without credit nothing is asked of the call, so it cannot say that its time is up.
             () = tokio::time::sleep_until(due.instant()) => {
-                let error = CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the stream was read");
-                writer.put(&mut frames, Some(Err(error)), &mut held).await
+                let message = "the deadline passed before the stream was read";
+                let mut parts = ErrorParts::new(ErrorKind::DeadlineExceeded, message);
+                parts.started = true;
+                writer.put(&mut frames, Some(Err(parts.into())), &mut held).await
             }
         };
         write(&serving.config, outgoing, &mut frames.into_pieces()).await?;

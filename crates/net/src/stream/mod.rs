@@ -3,6 +3,11 @@
 //! quinn finishes a stream that is dropped and stops one with no reason; a task that is cancelled in the middle of a message would
 //! so make it look whole.
 
+use std::error::Error;
+
+use callboard_codec::wire::ResetCode;
+use quinn::ConnectionError;
+
 mod incoming;
 mod outgoing;
 
@@ -10,6 +15,18 @@ pub(crate) use incoming::{Incoming, ReadFault};
 pub(crate) use outgoing::{Outgoing, WriteFault};
 
 /// The reason of a lost connection: quinn's own words for the loss say no more than that.
-fn why(lost: &dyn std::error::Error) -> &dyn std::error::Error {
-    lost.source().unwrap_or(lost)
+fn why(lost: &(dyn Error + 'static)) -> String {
+    let reason = lost.source().unwrap_or(lost);
+    reason.downcast_ref().map_or_else(|| reason.to_string(), told)
+}
+
+/// Why a connection is gone, for people: a number is no reason.
+pub(crate) fn told(error: &ConnectionError) -> String {
+    let ConnectionError::ApplicationClosed(close) = error else { return error.to_string() };
+    match ResetCode::from_number(close.error_code.into_inner()) {
+        Some(ResetCode::Done) => "the node has ended".to_owned(),
+        Some(ResetCode::Draining) => "the node has left".to_owned(),
+        Some(code) => format!("the node closed it ({code:?})"),
+        None => error.to_string(),
+    }
 }

@@ -65,7 +65,7 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
     }
 
     let words = ["a", "", "b", "tea", "c"].map(str::to_owned);
-    let outcomes: Vec<Result<String, CallError>> = caller.stream("/shout", words).collect().await;
+    let outcomes: Vec<Result<String, CallError>> = caller.stream("/shout", words).unwrap().collect().await;
     let outcomes: Vec<String> =
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|error| error.message().to_owned())).collect();
     assert_eq!(outcomes, ["A", "nothing to shout", "B", "a teapot", "C"]);
@@ -78,7 +78,8 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
             taken.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let first: Vec<Result<i64, CallError>> = caller.stream("/echo", numbers).take(100).collect().await;
+    let first: Vec<Result<i64, CallError>> =
+        caller.stream("/echo", numbers).unwrap().look_ahead(64).take(100).collect().await;
     assert_eq!(first.into_iter().map(Result::unwrap).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
     assert!(taken.load(Ordering::SeqCst) <= 100 + 64, "{taken:?}");
 }
@@ -115,12 +116,50 @@ async fn an_input_that_the_node_does_not_take_is_the_callers_mistake() {
     assert!(error.message().contains("1048576 (max_body_bytes)"), "{error}");
 }
 
+/// More calls than a stage has room for, by whoever makes them.
+async fn waits_for_room(caller: &impl Caller) {
+    let doubled = caller.stream::<_, u64>("/narrow", 0..100_u64).unwrap().look_ahead(40);
+    let doubled: Vec<u64> = doubled.map(Result::unwrap).collect().await;
+    assert_eq!(doubled, (0..100).map(|n| 2 * n).collect::<Vec<_>>());
+
+    let inputs = futures_util::stream::iter(["1", "two", "3"].map(str::to_owned));
+    let parsed = caller.stream_from::<_, u64>("/narrow", inputs).unwrap();
+    let mut parsed = parsed.preprocess(|text: &String| Ok(text.parse::<u64>()?)).with_inputs();
+    let mut failed = Vec::new();
+    while let Some((text, outcome)) = parsed.next().await {
+        if outcome.is_err() {
+            failed.push(text);
+        }
+    }
+    assert_eq!(failed, ["two"]);
+
+    let late = caller.stream::<_, u64>("/never", [1_u64]).unwrap().timeout(Duration::from_millis(50)).stop_at_error();
+    let late: Vec<Result<u64, CallError>> = late.collect().await;
+    let [Err(late)] = late.as_slice() else { panic!("{late:?}") };
+    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
+    assert!(late.message().starts_with("input 0 of the stream: "), "{late}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_calls_waits_for_room_and_has_the_same_options_whoever_makes_it() {
+    let narrow = Stage::each_async("narrow", |n: Arc<u64>| async move {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(2 * *n)
+    });
+    let never = Stage::each_async("never", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
+    let app = App::new().route("/narrow", narrow.concurrency(2).queue(2)).route("/never", never);
+    let served = Served::start(app).await;
+    waits_for_room(&served.node.client()).await;
+    waits_for_room(&served.client().await).await;
+    served.comes_to_rest().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_at_once_get_their_own_answers() {
     let served = Served::start(app()).await;
     let client = served.client().await;
     let inputs = futures_util::stream::iter((0..2_000_i64).map(Value::from));
-    let outputs: Vec<Result<i64, CallError>> = client.in_order("/echo", inputs, 64).collect().await;
+    let outputs: Vec<Result<i64, CallError>> = client.stream_from("/echo", inputs).unwrap().collect().await;
     let outputs: Vec<i64> = outputs.into_iter().map(Result::unwrap).collect();
     assert_eq!(outputs, (0..2_000).collect::<Vec<_>>());
     served.comes_to_rest().await;

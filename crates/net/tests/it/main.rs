@@ -5,6 +5,7 @@
 mod calls;
 mod common;
 mod earned;
+mod forms;
 mod hostile;
 mod identity;
 mod incarnations;

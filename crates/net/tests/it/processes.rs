@@ -292,6 +292,49 @@ async fn a_killed_node_fails_no_call_that_may_be_run_again() {
     assert!(executions.values().all(|times| *times <= 2), "{executions:?}");
 }
 
+/// A call that holds its worker for two seconds.
+async fn long_call(
+    contract: Contract,
+    name: &str,
+) -> (Gateway, Worker, tokio::task::JoinHandle<Result<u64, ErrorKind>>) {
+    let directory = stage_of(name);
+    let worker = Worker::start(&directory, Shape { takes_millis: 2_000, ..Shape::of(contract) });
+    let gateway = Gateway::start(&directory, &[&worker]).await;
+    let client = gateway.node.client();
+    let call = tokio::spawn(async move {
+        let options = CallOptions::new().with_timeout(Instant::now().into(), LONG);
+        let outcome = client.call_with::<_, Work>("/run", Work::whenever(1), options).await;
+        outcome.map(|answer| answer.told()).map_err(|error| error.kind())
+    });
+    until(|| !executions(&directory).is_empty()).await;
+    (gateway, worker, call)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_process_is_noticed_at_once_where_its_machine_says_so() {
+    let (gateway, worker, call) = long_call(Contract::AtMostOnce, "noticed").await;
+    let killed = Instant::now();
+    worker.signal("KILL");
+    assert_eq!(call.await.unwrap(), Err(ErrorKind::Unavailable));
+    // The links of this gateway bear a minute of silence. A busy machine has some of its own.
+    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    until(|| gateway.cluster.linked() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_call_that_may_be_run_again_is_run_by_the_node_that_comes_back() {
+    let (gateway, mut worker, call) = long_call(Contract::Idempotent, "repeated").await;
+    worker.signal("KILL");
+    until(|| gateway.cluster.linked() == 0).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(!call.is_finished(), "it waits for a node");
+    worker.again();
+    let back = Instant::now();
+    until(|| gateway.cluster.linked() == 1).await;
+    assert!(back.elapsed() < Duration::from_secs(2), "{:?}", back.elapsed());
+    assert_eq!(call.await.unwrap(), Ok(1));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_makes_no_call_run_twice() {
     let (directory, first, second) = scene("killed-at-most-once", Contract::AtMostOnce);

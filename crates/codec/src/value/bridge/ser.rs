@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::account::charge;
 use crate::error::EncodeError;
 use crate::msgpack::ext;
+use crate::uniform::{BAD_KEY, KeyText};
 use crate::value::{Map, Value, exact, handover};
 use crate::{DecodeLimits, MAX_DEPTH};
 
@@ -16,16 +17,23 @@ pub(super) struct ValueSerializer {
     depth: usize,
     /// Whether what follows stands under our own wrapper and shall take its exact form.
     exact: bool,
+    /// What a tuple becomes.
+    tuple: fn(Vec<Value>) -> Value,
 }
 
 impl ValueSerializer {
     pub(super) fn new() -> Self {
-        Self { depth: 0, exact: false }
+        Self { depth: 0, exact: false, tuple: Value::Tuple }
+    }
+
+    /// Makes lists of tuples, as every format does.
+    pub(super) fn of_payload() -> Self {
+        Self { tuple: Value::List, ..Self::new() }
     }
 
     fn deeper(self) -> Result<Self, EncodeError> {
         match self.depth < MAX_DEPTH {
-            true => Ok(Self { depth: self.depth + 1, exact: false }),
+            true => Ok(Self { depth: self.depth + 1, exact: false, ..self }),
             false => Err(EncodeError::too_deep("")),
         }
     }
@@ -192,11 +200,11 @@ impl Serializer for ValueSerializer {
     }
 
     fn serialize_tuple(self, len: usize) -> Result<Items, EncodeError> {
-        self.list(Some(len), None, Value::Tuple)
+        self.list(Some(len), None, self.tuple)
     }
 
     fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<Items, EncodeError> {
-        self.list(Some(len), None, Value::Tuple)
+        self.list(Some(len), None, self.tuple)
     }
 
     fn serialize_tuple_variant(
@@ -206,7 +214,7 @@ impl Serializer for ValueSerializer {
         variant: &'static str,
         len: usize,
     ) -> Result<Items, EncodeError> {
-        self.list(Some(len), Some(variant), Value::Tuple)
+        self.list(Some(len), Some(variant), self.tuple)
     }
 
     fn serialize_map(self, len: Option<usize>) -> Result<Entries, EncodeError> {
@@ -308,8 +316,14 @@ impl ser::SerializeMap for Entries {
     type Error = EncodeError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), EncodeError> {
-        self.key = Some(key_text(key.serialize(self.inner)?)?);
-        Ok(())
+        match key.serialize(KeyText(self.inner)) {
+            Ok(Value::Str(text)) => {
+                self.key = Some(text);
+                Ok(())
+            }
+            // Maps lend their keys.
+            _ => Err(EncodeError::new(std::any::type_name::<T>().trim_start_matches('&'), BAD_KEY)),
+        }
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
@@ -319,18 +333,6 @@ impl ser::SerializeMap for Entries {
 
     fn end(self) -> Result<Value, EncodeError> {
         Ok(self.done())
-    }
-}
-
-/// Keys are text; as in JSON, a number or bool stands for its own text.
-fn key_text(key: Value) -> Result<String, EncodeError> {
-    match key {
-        Value::Str(text) => Ok(text),
-        Value::Bool(value) => Ok(value.to_string()),
-        Value::Int(value) => Ok(value.to_string()),
-        Value::UInt(value) => Ok(value.to_string()),
-        Value::Float(value) => Ok(value.to_string()),
-        other => Err(EncodeError::new(other.kind(), "a map key must be text, a number or a bool")),
     }
 }
 

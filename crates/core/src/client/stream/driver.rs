@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -30,7 +31,7 @@ type Shared<Out> = Mutex<State<Out>>;
 /// What consumer and task hand each other. Everything in it is bounded by the stream's look-ahead.
 struct State<Out> {
     /// Calls that are to begin.
-    begun: Vec<Begun>,
+    begun: Vec<Begun<Out>>,
     /// Calls whose outcome nobody waits for any more.
     given_up: Vec<usize>,
     /// The call that is first in order, and the outcomes from that one on, as far as they are there.
@@ -42,11 +43,21 @@ struct State<Out> {
     gone: bool,
 }
 
-struct Begun {
+struct Begun<Out> {
     number: usize,
-    call: AdmittedCall,
-    payload: Payload,
+    work: Work<Out>,
 }
+
+/// A call that is to be run.
+pub(super) enum Work<Out> {
+    /// By this node, which has admitted it.
+    Here(AdmittedCall, Payload),
+    /// By whoever the stream's caller asks.
+    Away(Calling<Out>),
+}
+
+/// A call of another caller than this node's.
+pub(super) type Calling<Out> = Pin<Box<dyn Future<Output = Result<Out, CallError>> + Send>>;
 
 impl<Out: Data + Clone> Driver<Out> {
     pub(super) fn spawn(runtime: &Handle) -> Self {
@@ -64,11 +75,11 @@ impl<Out: Data + Clone> Driver<Out> {
     }
 
     /// Begins a call, the last in order.
-    pub(super) fn begin(&self, call: AdmittedCall, payload: Payload) {
+    pub(super) fn begin(&self, work: Work<Out>) {
         let mut state = self.shared.lock();
         let number = state.first + state.outcomes.len();
         state.outcomes.push_back(None);
-        state.begun.push(Begun { number, call, payload });
+        state.begun.push(Begun { number, work });
         let driver = state.driver.take();
         drop(state);
         wake(driver);
@@ -136,8 +147,8 @@ async fn drive<Out: Data + Clone>(shared: Arc<Shared<Out>>) {
             for number in given_up.drain(..) {
                 calls.give_up(number);
             }
-            for Begun { number, call, payload } in begun.drain(..) {
-                calls.begin(number, run::<Out>(call, payload));
+            for Begun { number, work } in begun.drain(..) {
+                calls.begin(number, run(work));
             }
             calls.poll(cx, |number, outcome| over.push((number, outcome)));
 
@@ -164,8 +175,12 @@ async fn drive<Out: Data + Clone>(shared: Arc<Shared<Out>>) {
     .await;
 }
 
-async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
-    let payload = fly(call.admitted_at(), call, payload).await?.payload;
+async fn run<Out: Data + Clone>(work: Work<Out>) -> Result<Out, CallError> {
+    let (call, payload) = match work {
+        Work::Here(call, payload) => (call, payload),
+        Work::Away(calling) => return calling.await,
+    };
+    let payload = fly(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
     // The type's own `Deserialize` may run here. Its panic is this call's error, not the end of the others.
     match catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))) {
         Ok(output) => output,

@@ -20,16 +20,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use callboard_codec::Data;
+use callboard_codec::{Data, Payload};
 use futures_util::Stream;
 use futures_util::stream::{self, Iter};
+use tokio::runtime::Handle;
 
-use self::ordered::{Ordered, Timer};
+use self::driver::Calling;
+use self::ordered::{Away, Door, Ordered, Timer};
 use self::window::{Window, default_look_ahead};
 use super::LocalClient;
 use crate::call::CallOptions;
 use crate::deadline::MAX_TIMEOUT;
-use crate::error::CallError;
+use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 
 pub use prepare::{AsIs, Prepare, Preprocess, Ready};
@@ -89,7 +91,8 @@ impl LocalClient {
     }
 }
 
-/// Results in the order of their inputs. Made by [`LocalClient::stream`]; nothing is pulled or called before the first poll.
+/// Results in the order of their inputs. Made by [`Caller::stream`](super::Caller::stream), in process and over a network with
+/// the same options; nothing is pulled or called before the first poll.
 ///
 /// Every input has one result, in its place: an error answers its own input, and the stream goes on, unless it is to
 /// [`stop_at_error`](Self::stop_at_error). The calls run in a task on the node's runtime and go on while the consumer does
@@ -104,7 +107,8 @@ impl LocalClient {
 ///
 /// At most [`look_ahead`](Self::look_ahead) inputs are pulled beyond those whose results were yielded, and one more while a
 /// result is being handed over. Calls wait for room where a plain call would be refused with `Overloaded`: in a full stage for
-/// a place, on a full node for a permit, until they are late. `Overloaded` remains for an input that fits no empty node, and
+/// a place, on a full node for a permit, until they are late. Over a network a call that is refused for want of room asks again
+/// after the time that the node says, until it is late. `Overloaded` remains for an input that fits no empty node, and
 /// for one that waited in vain.
 ///
 /// # Cancellation
@@ -125,19 +129,49 @@ where
     S: Stream,
     AsIs: Prepare<S::Item>,
 {
-    fn try_new(client: LocalClient, route: &str, inputs: S) -> Result<Self, CallError> {
+    pub(super) fn try_new(client: LocalClient, route: &str, inputs: S) -> Result<Self, CallError> {
         let served = client.hold(route)?;
         let window = Window::new(default_look_ahead(served.workers_hold()));
-        let timeout = served.default_timeout().unwrap_or_else(|| client.shared.gateway.default_timeout());
+        let max_timeout = client.shared.gateway.max_timeout_of(&served);
+        let timeout = client.timeout_of(&served, None);
+        Ok(Self::of(Door::Here(client), route, inputs, window, (timeout, max_timeout)))
+    }
+
+    /// The ordered stream of a [`Caller`](super::Caller) that is not this node's client: `call` makes one call of a payload,
+    /// and waits for room until the deadline of its options. `look_ahead` and `timeout` are the defaults.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` outside a Tokio runtime, on which the calls run.
+    pub fn of_calls<F, C>(inputs: S, look_ahead: usize, timeout: Duration, call: F) -> Result<Self, CallError>
+    where
+        F: Fn(Payload, CallOptions) -> C + Send + Sync + 'static,
+        C: Future<Output = Result<Out, CallError>> + Send + 'static,
+    {
+        let runtime = Handle::try_current()
+            .map_err(|_| CallError::new(ErrorKind::Unavailable, "a stream of calls needs a Tokio runtime around it"))?;
+        let call = Box::new(move |payload, options| Box::pin(call(payload, options)) as Calling<Out>);
+        let window = Window::new(look_ahead);
+        Ok(Self::of(Door::Away(Away { runtime, call }), "", inputs, window, (timeout, MAX_TIMEOUT)))
+    }
+
+    fn of(
+        door: Door<Out>,
+        route: &str,
+        inputs: S,
+        window: Window,
+        (timeout, max_timeout): (Duration, Duration),
+    ) -> Self {
         let ordered = Ordered {
-            client,
+            door,
             route: route.to_owned(),
             inputs: Some(inputs),
             prepare: AsIs,
             keep_inputs: false,
             stop_at_error: false,
             options: CallOptions::new(),
-            timeout: timeout.min(MAX_TIMEOUT),
+            timeout: timeout.min(max_timeout),
+            max_timeout,
             window,
             held: None,
             calls: VecDeque::new(),
@@ -146,7 +180,7 @@ where
             head_late_at: None,
             over: false,
         };
-        Ok(Self { ordered })
+        Self { ordered }
     }
 
     /// Makes the input of each call by a function that runs as the input is pulled, in the consumer's task. Its failure answers
@@ -181,9 +215,10 @@ where
         In: Data,
         F: FnMut(&S::Item) -> Result<In, Failure>,
     {
-        let Ordered { client, route, inputs, keep_inputs, stop_at_error, options, timeout, window, .. } = self.ordered;
+        let Ordered { door, route, inputs, keep_inputs, stop_at_error, options, timeout, max_timeout, window, .. } =
+            self.ordered;
         let ordered = Ordered {
-            client,
+            door,
             route,
             inputs,
             prepare: Preprocess(function),
@@ -191,6 +226,7 @@ where
             stop_at_error,
             options,
             timeout,
+            max_timeout,
             window,
             held: None,
             calls: VecDeque::new(),
@@ -211,7 +247,7 @@ where
     /// How many inputs may be pulled beyond those whose results were yielded. 0 counts as 1.
     ///
     /// Default: twice what the route's workers have in hand at once (replicas × largest batch, over all stages), at least 16
-    /// and at most 1,024. It costs memory for as many inputs and results, and as many of the node's permits. Turn it up when
+    /// and at most 1,024; over a network, where nobody knows the workers, 64. It costs memory for as many inputs and results, and as many of the node's permits. Turn it up when
     /// workers run dry because the consumer comes late in bursts; turn it down when inputs are large, or when an early stop
     /// should waste little.
     pub fn look_ahead(mut self, inputs: usize) -> Self {
@@ -219,10 +255,11 @@ where
         self
     }
 
-    /// How long the consumer waits for one result when all earlier ones are there, at most [`MAX_TIMEOUT`]. Default: the node's
+    /// How long the consumer waits for one result when all earlier ones are there, at most what the route and
+    /// the node [allow](crate::Limits::max_timeout). Default: the node's
     /// own timeout for calls.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.ordered.timeout = timeout.min(MAX_TIMEOUT);
+        self.ordered.timeout = timeout.min(self.ordered.max_timeout);
         self
     }
 

@@ -15,14 +15,16 @@ use tokio::runtime::Handle;
 use tokio::task::coop;
 use tokio::time::Sleep;
 
-use super::driver::Driver;
+use super::driver::{Calling, Driver, Work};
 use super::prepare::Prepare;
 use super::window::Window;
-use crate::call::{CallOptions, Flight};
+use crate::call::{CallOptions, Flight, Priority};
 use crate::client::{AdmittedCall, LocalClient};
 use crate::clock::{self, Instant};
+use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::gateway::Admission;
+use crate::timeline::Phase;
 
 /// How often a stream that has nothing in flight itself looks whether others have left it room on the node.
 const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
@@ -31,7 +33,7 @@ const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 pub(super) type Yielded<K, Out> = (Option<K>, Result<Out, CallError>);
 
 pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
-    pub(super) client: LocalClient,
+    pub(super) door: Door<Out>,
     pub(super) route: String,
     /// None once the producer has ended.
     pub(super) inputs: Option<S>,
@@ -40,6 +42,8 @@ pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
     pub(super) stop_at_error: bool,
     pub(super) options: CallOptions,
     pub(super) timeout: Duration,
+    /// The longest that the route and the node allow.
+    pub(super) max_timeout: Duration,
     pub(super) window: Window,
     /// The input for which the node had no room.
     pub(super) held: Option<Held<P::Kept>>,
@@ -51,6 +55,28 @@ pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
     pub(super) head_late_at: Option<Instant>,
     /// It has ended, by itself or by an error.
     pub(super) over: bool,
+}
+
+/// Who makes the calls.
+pub(super) enum Door<Out> {
+    /// This node, which admits them.
+    Here(LocalClient),
+    /// Another caller, which waits for room by itself.
+    Away(Away<Out>),
+}
+
+pub(super) struct Away<Out> {
+    pub(super) runtime: Handle,
+    pub(super) call: Box<dyn Fn(Payload, CallOptions) -> Calling<Out> + Send + Sync>,
+}
+
+impl<Out> Door<Out> {
+    fn runtime(&self) -> &Handle {
+        match self {
+            Self::Here(client) => client.runtime(),
+            Self::Away(away) => &away.runtime,
+        }
+    }
 }
 
 /// An input on its way to its call.
@@ -102,7 +128,7 @@ where
             match (&self.held, &self.inputs) {
                 // Others have filled the node: there is no event of ours to wait for.
                 (Some(_), _) => {
-                    ready!(self.timer.poll_at(clock::now() + LOOK_FOR_ROOM_EVERY, self.client.runtime(), cx))
+                    ready!(self.timer.poll_at(clock::now() + LOOK_FOR_ROOM_EVERY, self.door.runtime(), cx))
                 }
                 (None, Some(_)) => return Poll::Pending,
                 (None, None) => self.over = true,
@@ -146,11 +172,23 @@ where
 
     /// Starts the call for an input, or holds it back when the node has no room.
     fn send(&mut self, held: Held<P::Kept>) {
-        let route = match self.client.hold(&self.route) {
+        let client = match &self.door {
+            Door::Here(client) => client,
+            Door::Away(away) => {
+                let options = self.options.clone().with_deadline(self.window.deadline(clock::now(), self.timeout));
+                let calling = (away.call)(held.payload, options);
+                // Dropped, the call itself is cancelled; this only tells that it may have run.
+                let flight = Flight::patient(Deadline::after(clock::now(), self.timeout), Priority::default());
+                flight.enter(Phase::Compute, clock::now());
+                let flight = Arc::new(flight);
+                return self.begin(held.kept, flight, Work::Away(calling));
+            }
+        };
+        let route = match client.hold(&self.route) {
             Ok(route) => route,
             Err(error) => return self.refuse(held.kept, error),
         };
-        let gateway = &self.client.shared.gateway;
+        let gateway = &client.shared.gateway;
         match gateway.try_admit(route, held.payload.size_hint() as u64) {
             Ok(admission) => self.start(held.kept, held.payload, admission),
             Err(refusal) => {
@@ -174,8 +212,13 @@ where
         flight.recorder = self.options.recorder().cloned();
         flight.permit = Some(admission.permit());
         let flight = Arc::new(flight);
-        let driver = self.driver.get_or_insert_with(|| Driver::spawn(self.client.runtime()));
-        driver.begin(AdmittedCall::new(admission, Arc::clone(&flight)), payload);
+        let call = AdmittedCall::new(admission, Arc::clone(&flight));
+        self.begin(kept, flight, Work::Here(call, payload));
+    }
+
+    fn begin(&mut self, kept: Option<P::Kept>, flight: Arc<Flight>, work: Work<Out>) {
+        let driver = self.driver.get_or_insert_with(|| Driver::spawn(self.door.runtime()));
+        driver.begin(work);
         self.calls.push_back(Call { kept, state: State::Running(AbandonOnDrop(flight)) });
     }
 
@@ -201,10 +244,11 @@ where
             return Poll::Ready(outcome);
         }
         let late_at = *self.head_late_at.get_or_insert_with(|| clock::now() + self.timeout);
-        ready!(self.timer.poll_at(late_at, self.client.runtime(), cx));
+        ready!(self.timer.poll_at(late_at, self.door.runtime(), cx));
         flight.expire();
         driver.give_up_first();
-        Poll::Ready(Err(CallError::deadline_exceeded("while the stream waited for this result")))
+        let late = CallError::deadline_exceeded("while the stream waited for this result");
+        Poll::Ready(Err(flight.told(late, clock::now())))
     }
 
     /// Takes the head out, lets the next input in, and decides whether the stream goes on.

@@ -179,7 +179,14 @@ impl World {
 
     pub(super) fn panicked(&mut self, id: u64, batch: &Batch, open: Vec<usize>) {
         let may_run_again = self.script.contract.may_run_again();
-        if may_run_again && batch.calls.len() > 1 {
+        let suffices = match batch.calls.as_slice() {
+            [alone] => {
+                self.calls[*alone].lone_crashes += 1;
+                self.calls[*alone].lone_crashes > self.script.crash_retries
+            }
+            _ => false,
+        };
+        if may_run_again && !suffices {
             let family = batch.family.unwrap_or_else(|| {
                 let kills = |call: &&usize| self.script.calls[**call].nature == Nature::Kills;
                 let culprits = batch.calls.iter().filter(kills).count();

@@ -75,7 +75,15 @@ impl World {
         let calls = script.calls.iter().enumerate().map(|(sequence, plan)| {
             let deadline = Deadline::at(base + Duration::from_nanos(plan.at + plan.timeout));
             let key = EntryKey { priority: plan.priority, deadline, sequence: sequence as u64 };
-            Call { key, arrived_at: plan.at, place: Place::Outside, starts: 0, outcome: None, line: None }
+            Call {
+                key,
+                arrived_at: plan.at,
+                place: Place::Outside,
+                starts: 0,
+                lone_crashes: 0,
+                outcome: None,
+                line: None,
+            }
         });
         let mut world = Self {
             trace: Trace::new(),

@@ -28,6 +28,7 @@ pub(in crate::simulation) struct Call {
     pub(in crate::simulation) arrived_at: u64,
     pub(in crate::simulation) place: Place,
     pub(in crate::simulation) starts: u32,
+    pub(super) lone_crashes: u32,
     pub(in crate::simulation) outcome: Option<Outcome>,
     pub(super) line: Option<usize>,
 }

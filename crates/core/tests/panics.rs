@@ -1,0 +1,43 @@
+//! What a panic of user code says of its place, and whose time its printing is. A binary of its own: a panic hook is the process's.
+
+use std::time::{Duration, Instant};
+
+use callboard_core::{App, CallError, Failure, Node, Stage};
+
+/// A hook that takes as long as the printing of a backtrace, set before the node starts and again when it runs.
+fn set_slow_hook() {
+    std::panic::set_hook(Box::new(|_| {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(100) {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }));
+}
+
+async fn panic_of(node: &Node) -> CallError {
+    node.client().call::<u64, u64>("/panics", 1).await.unwrap_err()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_tells_its_place_and_the_time_of_its_hook_is_not_the_stages() {
+    set_slow_hook();
+    let panics = Stage::each("panics", |_: &u64| -> Result<u64, Failure> { panic!("no such number") });
+    let node = App::new().route("/panics", panics).start().await.unwrap();
+    let line = line!() - 2;
+    let told = |error: CallError| {
+        let trace = error.remote_trace().unwrap().to_owned();
+        let place = format!("panicked at {}:{line}:", file!());
+        assert!(trace.starts_with(&place) && trace.ends_with(":\nno such number"), "{trace:?}, not {place:?}");
+        assert_eq!(error.message(), "the worker panicked: no such number");
+    };
+    for _ in 0..3 {
+        told(panic_of(&node).await);
+    }
+    let metrics = node.metrics();
+    assert!(!metrics.contains("callboard_stage_moved_to_threads_total{stage=\"panics\"} 1"), "{metrics}");
+
+    // A program may set its own hook at any time. The first panic behind that is the price.
+    set_slow_hook();
+    let _ = panic_of(&node).await;
+    told(panic_of(&node).await);
+}

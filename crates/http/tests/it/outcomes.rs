@@ -1,0 +1,82 @@
+//! Outcomes that cannot be written: an error of the stage's author, told and counted as such.
+
+use std::collections::BTreeMap;
+
+use callboard_core::{App, Failure, MAX_ERROR_CHARS, RouteSpec, Stage};
+use callboard_http::HttpConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+use std::time::Duration;
+
+use crate::support::Server;
+
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+struct Figures {
+    mean: f32,
+    by_name: BTreeMap<String, Option<f64>>,
+}
+
+#[derive(Clone, Deserialize, JsonSchema)]
+struct Unwritable;
+
+impl Serialize for Unwritable {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("the picture is locked"))
+    }
+}
+
+fn app() -> App {
+    let number = Stage::each("number", |_: &u8| Ok(f64::NAN));
+    let figures = Stage::each("figures", |_: &u8| {
+        Ok(Figures { mean: 0.5, by_name: BTreeMap::from([("x".to_owned(), Some(f64::INFINITY))]) })
+    });
+    let waits = Stage::each_async("waits", |_: std::sync::Arc<u8>| std::future::pending::<Result<u8, Failure>>());
+    App::new()
+        .route("/number", number)
+        .route("/figures", figures)
+        .route("/unwritable", Stage::each("unwritable", |_: &u8| Ok(Unwritable)))
+        .route(
+            "/long",
+            Stage::each("long", |length: &usize| -> Result<u8, Failure> { Err(Failure::new("x".repeat(*length))) }),
+        )
+        .mount(RouteSpec::new("/waits", waits).max_timeout(Duration::from_millis(50)))
+}
+
+async fn requests(server: &Server, route: &str, outcome: &str) -> Option<f64> {
+    server.metric(&format!("callboard_requests_total{{route=\"{route}\",outcome=\"{outcome}\"}}")).await
+}
+
+#[tokio::test]
+async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    for (route, words) in [("/number", "NaN"), ("/figures", "$.by_name.x"), ("/unwritable", "the picture is locked")] {
+        let answer = server.post_json(route, "1").await;
+        assert_eq!(answer.status, 500, "{answer:?}");
+        assert!(answer.text().contains("\"kind\":\"failed\"") && answer.text().contains(words), "{}", answer.text());
+        assert_eq!(requests(&server, route, "failed").await, Some(1.0), "{route}");
+        assert_eq!(requests(&server, route, "ok").await.unwrap_or_default(), 0.0, "{route}");
+    }
+    // MessagePack has a NaN.
+    let headers = [("content-type", "application/json"), ("accept", "application/msgpack")];
+    let answer = server.connect().await.post("/number", &headers, "1").await;
+    assert_eq!((answer.status, answer.body.as_slice()), (200, &[0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0][..]));
+    assert_eq!(requests(&server, "/number", "ok").await, Some(1.0));
+    server.drain().await;
+}
+
+#[tokio::test]
+async fn a_long_message_is_cut_at_the_limit_of_every_door() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let answer = server.post_json("/long", "20000").await;
+    let problem: serde_json::Value = serde_json::from_str(&answer.text()).unwrap();
+    let message = problem["message"].as_str().unwrap();
+    assert!(message.len() <= MAX_ERROR_CHARS + 2 && message.ends_with(" more characters)"), "{}", message.len());
+}
+
+#[tokio::test]
+async fn a_caller_gets_no_more_time_than_its_route_allows() {
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let headers = [("content-type", "application/json"), ("x-request-timeout-ms", "60000")];
+    let answer = server.connect().await.post("/waits", &headers, "1").await;
+    assert_eq!(answer.status, 504, "{answer:?}");
+}
