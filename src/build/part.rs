@@ -64,8 +64,8 @@ pub(super) fn known_elsewhere(words: &str) -> DataType {
 
 /// Turns the knobs of a stage as planned.
 pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Stage<Value, Value> {
+    let is_set = |source: &Source| *source != Source::Default;
     let mut stage = stage
-        .max_batch_size(planned.max_batch_size.value)
         .max_delay(planned.max_delay.value)
         .replicas(planned.replicas.value)
         .queue(planned.queue.value)
@@ -79,9 +79,15 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
     if let Some(timeout) = planned.timeout.value {
         stage = stage.timeout(timeout);
     }
-    if planned.cost.value == CostUnit::Rows {
+    // What was not said is the stage's own to know: it has seen its model.
+    if is_set(&planned.max_batch_size.source) {
+        stage = stage.max_batch_size(planned.max_batch_size.value);
+    }
+    match planned.cost.value {
         // Counted and never cut: whether the rows of an item are independent of each other only its model knows.
-        stage = stage.cost(|item: &Value| item.rows().unwrap_or(1) as u64);
+        CostUnit::Rows => stage = stage.cost(|item: &Value| item.rows().unwrap_or(1) as u64),
+        CostUnit::Entries if is_set(&planned.cost.source) => stage = stage.cost(|_: &Value| 1),
+        CostUnit::Entries => {}
     }
     if let Some(cost) = planned.max_cost.value {
         stage = stage.max_cost(cost as u64);

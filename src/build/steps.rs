@@ -93,7 +93,7 @@ fn mismatch(field: &str, message: String) -> Failure {
 fn refused(path: String, message: String) -> Failure {
     let place = Map::from_iter([("path", Value::from(path)), ("message", Value::from(message.clone()))]);
     Failure::invalid_input(message)
-        .with_type("WrongInput")
+        .with_type("wrong_input")
         .with_status(SCHEMA_MISMATCH)
         .with_details(Map::from_iter([("fields", Value::List(vec![place.into()]))]))
 }

@@ -83,8 +83,19 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     if stage.kind.is_elsewhere() {
         return own.chain([Row::of(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
     }
+    let has_model = stage.kind.has_rows();
+    // The plan is made without opening a model, which is what knows its axes.
+    let unless_set = |row: Row, source: &Source, words: String| match has_model && *source == Source::Default {
+        true => Row { value: words, ..row },
+        false => row,
+    };
+    let most = &stage.max_batch_size;
     let common = [
-        Row::of(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM, &stage.max_batch_size),
+        unless_set(
+            Row::of(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM, most),
+            &most.source,
+            format!("{}, or 1 without a batch axis", most.value),
+        ),
         Row::of(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),
         Row::of(REPLICAS, &REPLICAS_FORM, &stage.replicas),
         Row::of(QUEUE, &QUEUE_FORM, &stage.queue),
@@ -99,7 +110,12 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         Row::of(MAX_ABANDONED_THREADS, &MAX_ABANDONED_THREADS_FORM, &stage.max_abandoned_threads),
         Row::of(AFFINITY, &AFFINITY_FORM, &stage.affinity),
     ];
-    let of_rows = [Row::of(COST, &COST_FORM, &stage.cost), Row::of(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
+    let cost = unless_set(
+        Row::of(COST, &COST_FORM, &stage.cost),
+        &stage.cost.source,
+        "entries, or rows where items differ in length".to_owned(),
+    );
+    let of_rows = [cost, Row::of(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
     // What has no effect on a kind cannot be set on it either.
     let of_threads = of_threads.into_iter().filter(|_| stage.kind.has_threads());
     let of_rows = of_rows.into_iter().filter(|_| stage.kind.has_rows());

@@ -81,6 +81,15 @@ impl StageKind {
         }
     }
 
+    /// The largest batch that a stage of this kind has unless the file says something else; a model may turn out to have less.
+    pub(crate) fn max_batch_size(&self) -> usize {
+        match self {
+            Self::Image(_) | Self::Labels(_) | Self::Elsewhere(_) => 1,
+            #[cfg(feature = "onnx")]
+            Self::Onnx(_) => callboard_onnx::DEFAULT_MAX_BATCH_SIZE,
+        }
+    }
+
     /// Whether each worker is a thread, which can be pinned to a core and left behind when it hangs.
     pub(crate) fn has_threads(&self) -> bool {
         match self {

@@ -55,7 +55,7 @@ pub struct StagePlan {
     pub kind: StageKind,
     /// The keys of its kind that were set, with their lines.
     pub own: Vec<OwnKey>,
-    /// The largest batch.
+    /// The largest batch. Where nobody set it, what the kind has at most: a model without a batch axis has 1.
     pub max_batch_size: Sourced<usize>,
     /// How long a batch that is not full may wait.
     pub max_delay: Sourced<Duration>,
@@ -102,7 +102,7 @@ impl StagePlan {
         Self {
             name,
             own: Vec::new(),
-            max_batch_size: by_default(1),
+            max_batch_size: by_default(kind.max_batch_size()),
             max_delay: by_default(Duration::ZERO),
             replicas: by_default(1),
             queue,

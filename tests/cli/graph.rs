@@ -141,14 +141,15 @@ fn the_document_says_what_graphs_take_and_give() {
     let choose = answer("/choose");
     assert_eq!(choose["anyOf"][0], json!({ "type": "string" }), "the picked field: {choose}");
     assert_eq!(input("/choose")["required"], json!(["image"]), "`want` may be left out");
-    assert!(document["paths"]["/choose"]["post"]["requestBody"]["content"]["image/*"].is_object());
+    let forms =
+        |route: &str| document["paths"][route]["post"]["requestBody"]["content"]["application/json"].to_string();
+    assert!(forms("/choose").contains("\"image/*\""), "{}", forms("/choose"));
 
     let strict = input("/strict");
     assert_eq!(strict["properties"]["want"]["enum"], json!(["best", "all"]));
     assert_eq!(strict["properties"]["picture"]["contentEncoding"], "base64", "the renamed field: {strict}");
     assert_eq!(strict["required"], json!(["picture", "want"]));
-    let bodies = document["paths"]["/strict"]["post"]["requestBody"]["content"].as_object().unwrap();
-    assert!(!bodies.contains_key("image/*"), "a bare picture does not say what is wanted");
+    assert!(!forms("/strict").contains("\"image/*\""), "a bare picture does not say what is wanted");
 }
 
 /// Two routes, of which one has a graph, without the model that they name: a picture opens nothing.

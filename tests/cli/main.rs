@@ -15,6 +15,7 @@ mod examples;
 mod graph;
 mod https;
 mod mistakes;
+mod models;
 mod openapi;
 mod quic;
 mod repository;

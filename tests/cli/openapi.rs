@@ -35,3 +35,17 @@ fn a_file_that_cannot_be_written_is_one_line_and_code_1() {
     let line = String::from_utf8(output.stderr).unwrap();
     assert!(line.starts_with("callboard: could not write to no/such/place/openapi.json: "), "{line}");
 }
+
+/// What a page fills in is the route's own picture, and answers.
+#[test]
+fn the_example_of_a_route_for_files_is_its_own_file_and_works() {
+    let server = Server::digits(&[]);
+    let document = server.request("GET /openapi.json?forms HTTP/1.1", b"");
+    let document: serde_json::Value = serde_json::from_str(&document.body).unwrap();
+    let content = &document["paths"]["/digits"]["post"]["requestBody"]["content"];
+    assert!(content["multipart/form-data"].is_object(), "a page has a button for a file: {content}");
+    let example = content["application/json"]["example"].to_string();
+    let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", example.as_bytes());
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(answer.body.contains(r#""label":"7""#), "{answer:?}");
+}

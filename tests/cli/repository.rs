@@ -45,7 +45,7 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
     fs::write(directory.join("callboard.toml"), [ONE, TWO].concat()).unwrap();
     let (done, said) = asked(&admin, "/v2/repository/models/two/load");
     assert!(done, "{said}");
-    assert_eq!(index(&admin), [row("one", Some("1"), "READY"), row("two", Some("2"), "READY")]);
+    assert_eq!(index(&admin), [row("one", Some("1"), "READY"), row("two", Some("1"), "READY")]);
     assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
 
     let (done, said) = asked(&admin, "/v2/repository/models/one/unload");
@@ -53,13 +53,29 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
     assert_eq!(server.request("POST /one HTTP/1.1", b"[]").status, 404);
     // The edge tells it, too.
     let edge = format!("http://{}", server.address);
-    assert_eq!(index(&edge), [row("two", Some("2"), "READY"), row("one", None, "UNAVAILABLE")]);
+    assert_eq!(index(&edge), [row("two", Some("1"), "READY"), row("one", None, "UNAVAILABLE")]);
 
     // What cannot be made leaves what is there.
     fs::write(directory.join("callboard.toml"), ONE.replace("names = [", "names = {")).unwrap();
     let (done, said) = asked(&admin, "/v2/repository/models/one/load");
     assert!(!done && said.contains("failed to load 'one'") && said.contains("callboard.toml"), "{said}");
     assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
+}
+
+/// A client that asks for version 1 finds it after every reload, until the owner says that it is another.
+#[test]
+fn a_version_is_the_owners_and_survives_a_reload() {
+    let directory = directory_with(ONE);
+    let server = serve(&directory, &["--model-control", "true"]);
+    let post = |path: &str| server.request(&format!("POST /v2/repository/models/one/{path} HTTP/1.1"), b"").status;
+    let version = |version: u32| server.request(&format!("GET /v2/models/one/versions/{version} HTTP/1.1"), b"").status;
+    for _ in 0..3 {
+        assert_eq!((version(1), version(2)), (200, 404));
+        assert_eq!((post("unload"), post("load"), post("load")), (200, 200, 200));
+    }
+    fs::write(directory.join("callboard.toml"), ONE.replace("kind =", "revision = 7\nkind =")).unwrap();
+    assert_eq!(post("load"), 200);
+    assert_eq!((version(1), version(7)), (404, 200));
 }
 
 #[test]

@@ -125,6 +125,7 @@ fn the_metrics_are_those_of_the_operations_page() {
     let server = Server::digits(&[]);
     // The families of answers appear with the first of them.
     server.request("GET /livez HTTP/1.1", b"");
+    server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", b"{");
     let metrics = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
     let told: Vec<(&str, &str)> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();

@@ -9,7 +9,7 @@ use callboard::http::HttpConfig;
 use crate::openapi::app;
 use crate::process;
 use crate::python::Python;
-use crate::support::PATIENCE;
+use crate::support::{self, PATIENCE};
 use crate::tool::CHROMIUM;
 
 /// What distributions call it.
@@ -17,14 +17,25 @@ const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 #[test]
 fn the_documentation_works_without_an_internet() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", HttpConfig::default())).unwrap();
+    executes(&server.address().to_string(), "/greet", "hello Ada and Ada", "docs.png");
+}
+
+/// Whoever opens the first route and presses the button sees what it is for: the route's own picture is filled in.
+#[test]
+fn executing_the_flagships_route_shows_the_digit() {
+    let server = support::Server::digits(&[]);
+    executes(&server.address, "/digits", "\"label\": \"7\"", "docs-digits.png");
+}
+
+/// Opens the documentation, presses *Execute* on a route, and expects this in its answer. The picture is kept for whoever wants to
+/// look.
+fn executes(address: &str, route: &str, expected: &str, picture: &str) {
     let version = |name: &&str| process::run(Command::new(name).arg("--version"), PATIENCE).is_ok();
     let found = NAMES.into_iter().find(version).ok_or_else(|| format!("none of {}", NAMES.join(", ")));
     let Some(chromium) = CHROMIUM.or_skip(found) else { return };
     let Some(python) = Python::with("browser") else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", HttpConfig::default())).unwrap();
-    // Kept for whoever wants to look.
-    let screenshot = Path::new(env!("CARGO_TARGET_TMPDIR")).join("docs.png");
-    let address = server.address().to_string();
-    python.run("browser.py", &[chromium, &address, "/greet", "hello Ada and Ada", screenshot.to_str().unwrap()]);
+    let screenshot = Path::new(env!("CARGO_TARGET_TMPDIR")).join(picture);
+    python.run("browser.py", &[chromium, address, route, expected, screenshot.to_str().unwrap()]);
 }

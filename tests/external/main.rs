@@ -9,7 +9,9 @@
 
 mod browser;
 mod examples;
+mod generators;
 mod metrics;
+mod node;
 mod openapi;
 mod process;
 mod python;

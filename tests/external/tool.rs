@@ -10,6 +10,9 @@ pub(crate) struct Tool(&'static str);
 /// `python3` with `venv`, and a package index that `pip` reaches.
 pub(crate) const PYTHON: Tool = Tool("python");
 
+/// `node` and `npm`, and a package index that `npm` reaches.
+pub(crate) const NODE: Tool = Tool("node");
+
 /// Chromium, to be run without a screen.
 pub(crate) const CHROMIUM: Tool = Tool("chromium");
 

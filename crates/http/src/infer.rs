@@ -61,7 +61,7 @@ pub(crate) async fn call<B: RequestBody>(
     let input = if way == Way::Function { functions::arguments() } else { route.input() };
     let form = BodyForm::of(head.content_type, input)?;
     let packing = Packing::new(head.accept_encoding.as_deref(), config);
-    let wanted = Wanted::of(head.accept.as_ref(), route, way, &form)?;
+    let wanted = Wanted::of(head.accept.as_ref(), head.content_type, route, way, &form)?;
 
     // The length by the message's framing, which is what Content-Length says where there is one.
     let announced = request.body().size_hint().exact();
@@ -117,6 +117,7 @@ impl Wanted {
     /// A function is answered in the format of its arguments where `accept` does not decide: whoever sends envelopes reads them.
     fn of(
         accept: Option<&Cow<'_, HeaderValue>>,
+        content_type: Option<&HeaderValue>,
         route: &Route,
         way: Way,
         form: &BodyForm<'_>,
@@ -124,7 +125,8 @@ impl Wanted {
         match (route.streams(), way, form) {
             (true, ..) => StreamForm::of(accept).map(Self::Stream),
             (false, Way::Function, BodyForm::Encoded(format)) if accept.is_none_or(|accept| **accept == "*/*") => {
-                Ok(Self::Whole(Accepted::only(*format)))
+                let asked = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+                Ok(Self::Whole(Accepted::as_asked(*format, asked)))
             }
             (false, ..) => Accepted::of(accept, route.output()).map(Self::Whole),
         }

@@ -40,6 +40,7 @@ pub(crate) struct EdgeMetrics {
     #[cfg(feature = "otlp")]
     pub(crate) spans: SpanMetrics,
     responses: Family<StatusLabel, Counter>,
+    errors: Family<ErrorLabels, Counter>,
     by_status: Box<[OnceLock<Counter>]>,
     /// What another door of the same node has counted.
     beside: OnceLock<Beside>,
@@ -59,6 +60,12 @@ struct StatusLabel {
     status: u16,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    route: String,
+    status: u16,
+}
+
 impl EdgeMetrics {
     pub(crate) fn new() -> Self {
         let mut metrics = Self {
@@ -69,6 +76,7 @@ impl EdgeMetrics {
             #[cfg(feature = "otlp")]
             spans: SpanMetrics::default(),
             responses: Family::default(),
+            errors: Family::default(),
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
             beside: OnceLock::new(),
         };
@@ -79,6 +87,11 @@ impl EdgeMetrics {
     fn register(&mut self) {
         let registry = &mut self.registry;
         registry.register("responses", "Answers by status", self.responses.clone());
+        registry.register(
+            "errors",
+            "Requests of a route that were answered with an error, whether refused at the edge or failed in their call",
+            self.errors.clone(),
+        );
         registry.register("abandoned_requests", "Requests whose client left before the answer", self.abandoned.clone());
         registry.register("panics", "Requests on which the edge or a user's codec panicked", self.panics.clone());
         #[cfg(feature = "otlp")]
@@ -127,6 +140,14 @@ impl EdgeMetrics {
         }
     }
 
+    /// A request of a route that there is was answered with an error. Takes a lock, which only errors wait for.
+    pub(crate) fn answered_with(&self, route: &str, status: StatusCode) {
+        if COUNTING {
+            let labels = ErrorLabels { route: route.to_owned(), status: status.as_u16() };
+            self.errors.get_or_create_owned(&labels).inc();
+        }
+    }
+
     /// Shows this part with the others from now on. Once only.
     pub(crate) fn show_beside(&self, part: impl Fn() -> String + Send + Sync + 'static) {
         let _ = self.beside.set(Beside(Box::new(part)));
@@ -142,8 +163,38 @@ impl EdgeMetrics {
         if let Err(error) = encode(&mut text, &self.registry) {
             tracing::error!(%error, "the edge's metrics cannot be encoded");
         }
-        text
+        in_order(&text)
     }
+}
+
+/// The same page with the series of each family sorted by their labels, so that two pages can be compared line by line. The
+/// registry keeps them in hash maps. The samples of one series stay in their order, as those of a histogram must.
+fn in_order(page: &str) -> String {
+    let mut ordered = String::with_capacity(page.len());
+    let mut series: Vec<(String, &str)> = Vec::new();
+    for line in page.split_inclusive('\n') {
+        if line.starts_with('#') {
+            flush(&mut series, &mut ordered);
+            ordered.push_str(line);
+        } else {
+            series.push((labels_of(line), line));
+        }
+    }
+    flush(&mut series, &mut ordered);
+    ordered
+}
+
+fn flush(series: &mut Vec<(String, &str)>, ordered: &mut String) {
+    series.sort_by(|one, other| one.0.cmp(&other.0));
+    series.drain(..).for_each(|(_, line)| ordered.push_str(line));
+}
+
+/// The labels that all samples of one series share: all but the bound of a bucket, which is written last.
+fn labels_of(line: &str) -> String {
+    let (front, _) = line.rsplit_once(' ').unwrap_or((line, ""));
+    let labels = front.split_once('{').map_or("", |(_, labels)| labels.trim_end_matches('}'));
+    let labels = labels.split_once("le=\"").map_or(labels, |(before, _)| before);
+    labels.trim_end_matches(',').to_owned()
 }
 
 /// Every status that `StatusCode` can hold is below this.
@@ -152,6 +203,17 @@ const STATUSES: usize = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn series_are_in_the_order_of_their_labels_and_samples_in_their_own() {
+        let page = "# TYPE x histogram\nx_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"1.0\"} 1\n\
+                    x_bucket{route=\"/b\",le=\"+Inf\"} 1\nx_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
+                    # TYPE y gauge\ny{s=\"2\"} 1\ny{s=\"1\"} 1\n# EOF\n";
+        let ordered = "# TYPE x histogram\nx_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
+                       x_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"1.0\"} 1\n\
+                       x_bucket{route=\"/b\",le=\"+Inf\"} 1\n# TYPE y gauge\ny{s=\"1\"} 1\ny{s=\"2\"} 1\n# EOF\n";
+        assert_eq!(in_order(page), ordered);
+    }
 
     #[test]
     fn continues_the_nodes_document_and_ends_it_once() {

@@ -31,10 +31,10 @@ pub(crate) enum InputError {
 impl InputError {
     fn error_type(&self) -> &'static str {
         match self {
-            Self::Missing { .. } => "MissingInput",
-            Self::Unknown { .. } => "UnknownInput",
-            Self::NotAMap { .. } | Self::Wrong { .. } | Self::AxesDiffer { .. } => "WrongInput",
-            Self::OutOfRange { .. } => "OutOfRange",
+            Self::Missing { .. } => "missing_input",
+            Self::Unknown { .. } => "unknown_input",
+            Self::NotAMap { .. } | Self::Wrong { .. } | Self::AxesDiffer { .. } => "wrong_input",
+            Self::OutOfRange { .. } => "out_of_range",
         }
     }
 
@@ -81,7 +81,7 @@ impl Refusal {
             ]))
         };
         let fields = Value::List(told.iter().map(field).collect());
-        let error_type = self.errors.first().map_or("WrongInput", InputError::error_type);
+        let error_type = self.errors.first().map_or("wrong_input", InputError::error_type);
         Failure::invalid_input(message)
             .with_type(error_type)
             .with_status(SCHEMA_MISMATCH)
@@ -156,7 +156,14 @@ fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Resul
     let unreadable = |error: DecodeError| wrong(format!("{}: {error}", value.kind()));
     let tensor = match value {
         Value::Tensor(tensor) if tensor.dtype() != spec.dtype() => return Err(wrong(describe(tensor))),
-        other => Tensor::from_value(other, Some(spec.dtype())).map_err(unreadable)?,
+        other => match Tensor::from_value(other, Some(spec.dtype())) {
+            Ok(tensor) => tensor,
+            // `1.0` is a whole number to whoever has one type of numbers. Looked at only where the item would be refused.
+            Err(error) => match is_integer(spec.dtype()).then(|| with_whole_numbers(other)).flatten() {
+                Some(whole) => Tensor::from_value(&whole, Some(spec.dtype())).map_err(unreadable)?,
+                None => return Err(unreadable(error)),
+            },
+        },
     };
     fit(signature, spec, &tensor).ok_or_else(|| wrong(describe(&tensor)))
 }
@@ -207,6 +214,25 @@ fn check_named_axes(signature: &Signature, tensors: &[Tensor]) -> Result<(), Inp
         }
     }
     Ok(())
+}
+
+fn is_integer(dtype: DType) -> bool {
+    use DType::{I8, I16, I32, I64, U8, U16, U32, U64};
+    matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+}
+
+/// Floats above this stand for several whole numbers.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// The same lists, in which floats that are whole numbers are integers; `None` where there is another float, or what is no number.
+fn with_whole_numbers(value: &Value) -> Option<Value> {
+    match value {
+        Value::Int(_) | Value::UInt(_) => Some(value.clone()),
+        Value::Float(number) => (number.fract() == 0.0 && number.abs() < EXACT).then_some(Value::Int(*number as i64)),
+        // As deep as its decoder let it be.
+        Value::List(items) => items.iter().map(with_whole_numbers).collect::<Option<Vec<Value>>>().map(Value::List),
+        _ => None,
+    }
 }
 
 fn to_engine(spec: &TensorSpec, tensor: &Tensor, dtype: DType) -> Result<Tensor, InputError> {

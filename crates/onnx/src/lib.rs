@@ -18,7 +18,7 @@
 //!
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits.onnx");
 //! let model = Model::load(path)?;
-//! let stage = callboard_onnx::stage("digits", &model).max_batch_size(32);
+//! let stage = callboard_onnx::stage("digits", &model);
 //! let node = App::new().route_described("/logits", stage, model.input_type(), model.output_type()).start().await?;
 //!
 //! let image = Tensor::from_array(ndarray::Array3::<f32>::zeros((1, 8, 8)));
@@ -64,5 +64,5 @@ pub use config::OnnxConfig;
 pub use engine::{Engine, EngineError};
 pub use error::LoadError;
 pub use model::Model;
-pub use signature::{Axis, BatchAxis, Signature, SignatureError, TensorSpec};
+pub use signature::{Axis, BatchAxis, DEFAULT_MAX_BATCH_SIZE, Signature, SignatureError, TensorSpec};
 pub use stage::stage;

@@ -28,7 +28,7 @@ const MAX_MODEL_BYTES: u64 = 2 * 1024 * 1024 * 1024 - 1;
 /// let model = Model::load(path)?;
 /// assert_eq!(model.signature().to_string(), "image: f32 [batch, 1, 8, 8] → logits: f32 [batch, 10]");
 ///
-/// let stage = callboard_onnx::stage("digits", &model).max_batch_size(32);
+/// let stage = callboard_onnx::stage("digits", &model).replicas(2);
 /// # Ok(())
 /// # }
 /// ```

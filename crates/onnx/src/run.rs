@@ -32,7 +32,7 @@ pub(crate) enum RunError {
 
 impl RunError {
     fn into_failure(self) -> Failure {
-        Failure::new(self.to_string()).with_type("ModelError")
+        Failure::new(self.to_string()).with_type("model_error")
     }
 }
 

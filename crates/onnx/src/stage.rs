@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use callboard_codec::{DType, Tensor, Value};
-use callboard_core::{Batch, Failure, Replica, Stage, Worker};
+use callboard_core::{Batch, Failure, Replica, Rows as _, Stage, Worker};
 
 use crate::cast::cast;
 use crate::item::{Refusal, read_item, write_item};
@@ -21,14 +21,27 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 
 /// A stage that runs `model`. Its workers are threads; see [`Stage`] for batching, replicas and queue.
 ///
+/// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::DEFAULT_MAX_BATCH_SIZE) waiting items together
+/// unless the stage is told otherwise; a batch is never waited for, so a single caller pays nothing for it. Where items
+/// may differ in length, each costs as much as it is long.
+///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
 /// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its details.
 #[must_use]
 pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
+    let signature = model.signature();
+    let (max_batch_size, varies) = (signature.default_max_batch_size(), signature.items_vary());
     let model = model.clone();
-    Stage::worker(name, move |replica: &Replica| {
+    let stage = Stage::worker(name, move |replica: &Replica| {
         Ok(OnnxWorker { model: model.clone(), max_batch_size: replica.max_batch_size() })
-    })
+    });
+    let stage = stage.max_batch_size(max_batch_size);
+    if varies { stage.cost(rows) } else { stage }
+}
+
+/// What an item costs beside others: the length of its first axis, which is what differs.
+fn rows(item: &Value) -> u64 {
+    item.rows().unwrap_or(1) as u64
 }
 
 struct OnnxWorker {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use callboard_codec::{DType, Map, Tensor, Value};
 use callboard_core::{App, CallError, ErrorKind, LocalClient, Node, StartError};
-use callboard_onnx::{Engine, EngineError, Model, Signature};
+use callboard_onnx::{DEFAULT_MAX_BATCH_SIZE, Engine, EngineError, Model, Signature};
 use ndarray::array;
 use support::{F32, F64, Fixed, Graph, Named, abs, add, compare, lookup};
 
@@ -128,6 +128,33 @@ async fn integers_are_converted_for_the_engine_and_checked() {
         refused(&node, Tensor::from_array(array![0_i64, 1 << 40])).await,
         "input `ids`: 1099511627776 at element 1 does not fit i32, which the engine computes i64 in"
     );
+}
+
+/// Clients with one type of numbers write `1.0` for 1, and JSON's `-0` is read as a float.
+#[tokio::test]
+async fn whole_numbers_that_came_as_floats_are_integers() {
+    let node = serve(&lookup(), "whole").await;
+    let answer = call(&node.client(), list([Value::Float(2.0), Value::Int(1), Value::Float(-0.0)])).await.unwrap();
+    assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![[2.0_f32, 2.5], [1.0, 1.5], [0.0, 0.5]]));
+    for not in [1.5, 1e300, f64::NAN] {
+        assert!(refused(&node, list([Value::Int(1), Value::Float(not)])).await.starts_with("input `ids`"), "{not}");
+    }
+}
+
+fn list<const N: usize>(items: [Value; N]) -> Value {
+    Value::List(items.to_vec())
+}
+
+/// What may wait runs together unless somebody says otherwise, and costs what it is long where lengths differ.
+#[test]
+fn a_stage_batches_by_default_where_its_model_can() {
+    let settings = |model: &Model| callboard_onnx::stage("model", model).settings().batching().max_batch_size.get();
+    let stacked = add().load("default-stacked").unwrap();
+    assert_eq!((settings(&stacked), stacked.signature().items_vary()), (DEFAULT_MAX_BATCH_SIZE, false));
+    let varying = lookup().load("default-varying").unwrap();
+    assert_eq!((settings(&varying), varying.signature().items_vary()), (DEFAULT_MAX_BATCH_SIZE, true));
+    let single = abs(F32, &[Fixed(1), Fixed(2)]).load("default-single").unwrap();
+    assert_eq!(settings(&single), 1);
 }
 
 #[tokio::test]

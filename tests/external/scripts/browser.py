@@ -20,6 +20,9 @@ import websocket
 
 PATIENCE = 120
 
+# In pixels, of a laptop.
+TWO_SCREENS = 2000
+
 
 class Page:
     """One tab."""
@@ -92,6 +95,7 @@ def try_route(page, address, route, expected, screenshot):
     page.command("Page.navigate", url=f"http://{address}/docs")
     block = f"document.querySelector('#operations-routes-post{route.replace('/', '_')}')"
     # Each step is asked for until the next is there: what is drawn may not listen yet.
+    height = None
     for wanted, click in (
         ("", None),
         (".try-out__btn", ".opblock:not(.is-open) .opblock-summary-control, .opblock-summary-control[aria-expanded='false']"),
@@ -101,10 +105,13 @@ def try_route(page, address, route, expected, screenshot):
         there = f"{block}?.querySelector({json.dumps(wanted)})" if wanted else block
         step = f"{block}?.querySelector({json.dumps(click)})?.click()" if click else "null"
         page.becomes(f"!!{there} || ({step}, false)", pause=0.5)
+        if wanted == ".execute":
+            height = page.value(f"{block}.getBoundingClientRect().height")
     status = page.becomes(f"{block}.querySelector('.live-responses-table tbody .response-col_status')?.innerText")
     assert status.startswith("200"), status
     answer = page.becomes(f"{block}.querySelector('.live-responses-table .highlight-code')?.innerText")
     assert expected in answer, answer
+    assert height <= TWO_SCREENS, f"an operation that is {height} px high is read by nobody"
     page.value(f"{block}.querySelector('.live-responses-table').scrollIntoView()")
     shot = page.command("Page.captureScreenshot", format="png")
     Path(screenshot).write_bytes(base64.b64decode(shot["data"]))

@@ -35,7 +35,7 @@ pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// What is answered without a key: health, which orchestrators ask, and the description of the service, which a person has to
 /// read before there is a place to enter a key.
-const OPEN: [&str; 5] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health"];
+const OPEN: [&str; 6] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health", "/favicon.ico"];
 
 /// What an edge checks before it answers.
 #[derive(Debug)]

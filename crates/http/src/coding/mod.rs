@@ -85,6 +85,19 @@ impl Coding {
         best.filter(|(quality, _)| *quality >= least).map(|(_, coding)| coding)
     }
 
+    /// Whether these words allow gzip, which is all that some answers are kept in.
+    pub(crate) fn takes_gzip(accept_encoding: &str) -> bool {
+        let mut others = false;
+        for item in accept_encoding.split(',').take(MAX_CODINGS) {
+            match item_of(item) {
+                (name, quality) if Self::Gzip.is_called(name) => return quality > 0,
+                ("*", quality) => others = quality > 0,
+                _ => {}
+            }
+        }
+        others
+    }
+
     fn is_called(self, name: &str) -> bool {
         name.eq_ignore_ascii_case(self.name()) || self == Self::Gzip && name.eq_ignore_ascii_case("x-gzip")
     }
@@ -132,6 +145,16 @@ mod tests {
         }
         assert_eq!(dense("gzip, identity;q=0.5"), Some("gzip"));
         assert_eq!(dense("zstd;q=0.8, identity;q=0"), Some("zstd"));
+    }
+
+    #[test]
+    fn gzip_is_taken_where_it_or_anything_is() {
+        for takes in ["gzip", "br, x-gzip;q=0.1", "*", "zstd, *;q=0.5"] {
+            assert!(Coding::takes_gzip(takes), "{takes}");
+        }
+        for not in ["", "identity", "gzip;q=0, *", "br", "*;q=0"] {
+            assert!(!Coding::takes_gzip(not), "{not}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::header::{CONNECTION, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
@@ -33,6 +33,7 @@ use crate::oip;
 use crate::pages;
 use crate::request::body::RequestBody;
 use crate::request_id::{NAMING, RequestId, X_REQUEST_ID};
+use crate::respond::Packing;
 use crate::server_timing::{SERVER_TIMING, error_timing};
 use crate::turn;
 
@@ -149,8 +150,13 @@ impl Edge {
                         }
                         Goes::Models(serving) => {
                             let repository = inner.repository.get().map(|repository| &**repository);
+                            let packing = Packing::new(request.headers().get(ACCEPT_ENCODING), &inner.config);
                             let outcome = {
-                                let answer = oip::answer(around(serving), &serving.models, repository, &mut request);
+                                let answer = async {
+                                    let answer =
+                                        oip::answer(around(serving), &serving.models, repository, &mut request).await?;
+                                    Ok(pages::packed(answer, &packing).await)
+                                };
                                 // Boxed, because this future is moved with each request, whosever it is.
                                 catch_panic(Box::pin(answer).as_mut()).await
                             };
@@ -159,7 +165,8 @@ impl Edge {
                         Goes::Page(serving) => {
                             turn::answered_at_once().await;
                             let unread = Unread::of(request.body());
-                            (catch_panic(pin!(serving.page(request.map(Body::new), origin))).await, unread)
+                            let packing = Packing::new(request.headers().get(ACCEPT_ENCODING), &inner.config);
+                            (catch_panic(pin!(serving.page(request.map(Body::new), origin, packing))).await, unread)
                         }
                     }
                 };
@@ -190,16 +197,17 @@ impl Serving {
         &self,
         mut request: Request<Body>,
         origin: Option<Origin>,
+        packing: Packing,
     ) -> Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>> {
         if let Some(origin) = origin {
             request.extensions_mut().insert(origin);
         }
         let page = self.pages.clone().call(request);
-        Box::pin(async {
+        Box::pin(async move {
             let Ok(mut response) = page.await;
             match response.extensions_mut().remove::<ApiError>() {
                 Some(error) => Err(error),
-                None => Ok(response),
+                None => Ok(pages::packed(response, &packing).await),
             }
         })
     }
@@ -262,7 +270,13 @@ impl Inner {
     /// The answer with what every answer has: its place in the metrics and in the log, and the headers that say whose it is.
     fn finish(&self, answered: Answered<'_>, line: Option<&mut Line<'_>>, outcome: Outcome) -> Response {
         let Answered { begun, version, id, route, is_oip, sharing, unread, observed } = answered;
-        let timing = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err()?.timing());
+        let error = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err());
+        let timing = error.and_then(ApiError::timing);
+        if let Some(error) = error
+            && let Some(route) = error.route().or_else(|| route.map(Route::name))
+        {
+            self.metrics.answered_with(route, error.status());
+        }
         let mut response = self.rendered(outcome, id, route.map(Route::name), is_oip);
         self.metrics.responded(response.status());
         let is_error = response.status().is_client_error() || response.status().is_server_error();

@@ -346,6 +346,11 @@ impl ApiError {
         self.0.kind
     }
 
+    /// The route that it is told to be about.
+    pub(crate) fn route(&self) -> Option<&str> {
+        self.0.route.as_deref()
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
     }

@@ -7,6 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::response::Response;
 use callboard_codec::Value;
+use callboard_core::ErrorKind;
 use serde::Serialize;
 
 use super::ApiError;
@@ -42,7 +43,7 @@ impl ApiError {
         let kind = error.kind.as_str();
         let problem = Problem {
             r#type: format!("urn:callboard:error:{kind}"),
-            title: error.status.canonical_reason().unwrap_or("Error"),
+            title: title_of(error.kind),
             status: error.status.as_u16(),
             detail: &error.message,
             kind,
@@ -76,6 +77,24 @@ impl ApiError {
     }
 }
 
+/// The type in words: one title for one type (RFC 9457 §3.1.3), whatever the status.
+const fn title_of(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidInput => "Invalid input",
+        ErrorKind::Unauthenticated => "Unauthenticated",
+        ErrorKind::PermissionDenied => "Permission denied",
+        ErrorKind::NotFound => "Not found",
+        ErrorKind::Overloaded => "Overloaded",
+        ErrorKind::Cancelled => "Cancelled",
+        ErrorKind::Failed => "Failed",
+        ErrorKind::WorkerFailed => "Worker failed",
+        ErrorKind::Internal => "Internal error",
+        ErrorKind::Unavailable => "Unavailable",
+        ErrorKind::DeadlineExceeded => "Deadline exceeded",
+        _ => "Error",
+    }
+}
+
 /// Whole seconds, rounded up: a client that comes a little late is served, one that comes a little early is refused again.
 pub(super) fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
     let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
@@ -85,6 +104,21 @@ pub(super) fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Statuses of one kind are many, and its title is one.
+    #[test]
+    fn a_type_has_one_title() {
+        let mut titles = std::collections::HashSet::new();
+        for kind in ErrorKind::ALL {
+            assert!(title_of(kind) != "Error" && titles.insert(title_of(kind)), "{kind}");
+        }
+        let method = ApiError::method_not_allowed(&axum::http::Method::PUT, "POST").to_problem("x");
+        let large = ApiError::body_too_large(1).to_problem("x");
+        for problem in [method, large] {
+            let problem: serde_json::Value = serde_json::from_slice(&problem).unwrap();
+            assert_eq!(problem["title"], "Invalid input", "{problem}");
+        }
+    }
 
     #[test]
     fn retry_after_is_whole_seconds_rounded_up() {

@@ -4,7 +4,7 @@
 //! accounts for every byte.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use callboard_codec::{StrTensor, Tensor, TensorError, Value};
+use callboard_codec::{DType, Media, StrTensor, Tensor, TensorError, Value};
 
 use super::datatype::Datatype;
 use super::error::Refusal;
@@ -48,6 +48,13 @@ impl Array {
                 }
             }
         }
+        // Any byte but 0 is true, as in C.
+        let data = match datatype {
+            Datatype::Number(DType::Bool) if data.iter().any(|byte| *byte > 1) => {
+                data.iter().map(|byte| u8::from(*byte != 0)).collect()
+            }
+            _ => data,
+        };
         Ok(Self { datatype, shape, data })
     }
 
@@ -130,6 +137,17 @@ impl Array {
     }
 }
 
+/// The elements that are base64 in these, each with its length in front as it was.
+pub(super) fn from_base64(name: &str, data: &Bytes) -> Result<Bytes, Refusal> {
+    let mut decoded = BytesMut::with_capacity(data.len());
+    for (index, element) in Elements(data.clone()).map_while(Result::ok).enumerate() {
+        let bytes = std::str::from_utf8(&element).ok().and_then(|text| Media::from_base64(text).ok());
+        let bytes = bytes.ok_or_else(|| Refusal::unparsable(name, format_args!("element {index} is not base64")))?;
+        push_element(&mut decoded, bytes.bytes());
+    }
+    Ok(decoded.freeze())
+}
+
 /// Appends an element with its length.
 pub(super) fn push_element(data: &mut BytesMut, element: &[u8]) {
     // Whatever is sent or made here came through limits far below.
@@ -188,8 +206,6 @@ impl Iterator for Elements {
 
 #[cfg(test)]
 mod tests {
-    use callboard_codec::DType;
-
     use super::*;
 
     fn texts(shape: &[usize], texts: &[&str]) -> Array {

@@ -130,6 +130,14 @@ impl fmt::Display for Element<'_> {
     }
 }
 
+/// Floats above this stand for several whole numbers.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+fn is_integer(dtype: DType) -> bool {
+    use DType::{I8, I16, I32, I64, U8, U16, U32, U64};
+    matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+}
+
 /// One value, or a list of such. serde_json ends nesting at 128.
 struct Nested<'e> {
     elements: &'e mut Elements,
@@ -164,7 +172,13 @@ impl<'de> Visitor<'de> for Nested<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<(), E> {
-        self.elements.push(Element::Number(value))
+        // `1.0` is a whole number to whoever has one type of numbers, and `-0` is no float to anybody.
+        match (self.elements.datatype, value) {
+            (Datatype::Number(dtype), value) if is_integer(dtype) && value.fract() == 0.0 && value.abs() < EXACT => {
+                self.elements.push(Element::Whole(value as i128))
+            }
+            (_, value) => self.elements.push(Element::Number(value)),
+        }
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<(), E> {
@@ -280,12 +294,20 @@ mod tests {
         assert_eq!(odd[..], (-9_007_199_254_740_993_i64).to_le_bytes());
     }
 
+    /// As clients write it that have one type of numbers.
+    #[test]
+    fn a_whole_number_may_be_written_as_a_float() {
+        assert_eq!(read_text(number(DType::U8), 3, "[1.0, 2, -0]").unwrap()[..], [1, 2, 0]);
+    }
+
     #[test]
     fn numbers_out_of_range_and_of_another_kind_are_named() {
         for (dtype, json, named) in [
             (DType::U8, "[256]", "256 does not fit UINT8"),
             (DType::U8, "[-1]", "-1 does not fit UINT8"),
-            (DType::I32, "[1.0]", "1 does not fit INT32"),
+            (DType::I32, "[1.5]", "1.5 does not fit INT32"),
+            (DType::U8, "[256.0]", "256 does not fit UINT8"),
+            (DType::I64, "[1e300]", "does not fit INT64"),
             (DType::F32, "[1e300]", "does not fit FP32"),
             (DType::F16, "[1e6]", "does not fit FP16"),
             (DType::F32, "[true]", "true does not fit FP32"),

@@ -78,20 +78,21 @@ pub(super) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json
         .iter()
         .map(|stage| json!({ "name": stage.health.name, "kind": "KIND_CPU", "count": stage.replicas.len() }))
         .collect();
+    // What runs together. A request may have more rows than that and is divided; where no stage is here, nothing more is known.
+    let largest = stages.iter().map(|stage| stage.max_batch_size).max().unwrap_or(MAX_ROWS).min(MAX_ROWS);
     let mut config = json!({
         "name": model.name,
         "platform": PLATFORM,
         "backend": PLATFORM,
         "version_policy": { "latest": { "num_versions": 1 } },
-        "max_batch_size": if model.is_batched() { MAX_ROWS } else { 0 },
+        "max_batch_size": if model.is_batched() { largest } else { 0 },
         "input": tensors(&model.inputs),
         "output": tensors(&model.outputs),
         "instance_group": instances,
         "model_transaction_policy": { "decoupled": route.streams() },
     });
     if model.is_batched() {
-        let sizes: Vec<usize> = stages.iter().map(|stage| stage.max_batch_size).collect();
-        config["dynamic_batching"] = json!({ "preferred_batch_size": sizes });
+        config["dynamic_batching"] = json!({ "preferred_batch_size": [largest] });
     }
     config
 }

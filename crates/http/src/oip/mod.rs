@@ -44,6 +44,7 @@ use bytes::Bytes;
 use callboard_core::{ErrorKind, LocalClient};
 use serde_json::json;
 
+use self::error::Refusal;
 use self::infer::Asked;
 use self::path::{Action, Endpoint, OfRepository};
 use self::repository::Wish;
@@ -95,6 +96,9 @@ pub(crate) async fn answer<B: RequestBody>(
             let (route, model) = models.find(client, &name, version)?;
             let asked = Asked { around, route: &route, model: &model };
             ask(asked, action, request).await.map_err(|error| error.about(route.name()))
+        }
+        Endpoint::Missing(extension) => {
+            Err(Refusal::unsupported(format!("{extension} are not offered by this server")).into())
         }
         Endpoint::Unknown => Err(unknown_path()),
     }
@@ -173,7 +177,7 @@ async fn ask<B: RequestBody>(asked: Asked<'_>, action: Action, request: &mut Req
 fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
     use Action::{Generate, GenerateStream, Infer};
     let allowed = match endpoint {
-        Endpoint::Unknown => return Ok(()),
+        Endpoint::Unknown | Endpoint::Missing(_) => return Ok(()),
         Endpoint::Repository(_) | Endpoint::Model { action: Infer | Generate | GenerateStream, .. } => ACTS,
         _ => READS,
     };

@@ -1,7 +1,7 @@
 //! A route as a model: its name, its version, its arrays. Read once for each revision of a route.
 //!
-//! A model's name is its route's path without the leading slash; its version is the revision of the route, so a client that asks
-//! for one by number learns when the route has been replaced.
+//! A model's name is its route's path without the leading slash; its version is the `revision` that its owner gives its
+//! stages, at least 1: a client that asks for one by number finds it after a restart or a reload, and learns when there is another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub(super) struct Model {
 impl Model {
     fn of(route: &Arc<Route>) -> Self {
         let name = route.name().trim_start_matches('/');
-        Self::new(name, route.revision(), route.input(), route.output(), Arc::downgrade(route))
+        Self::new(name, version_of(route), route.input(), route.output(), Arc::downgrade(route))
     }
 
     pub(super) fn new(name: &str, version: u64, input: &DataType, output: &DataType, route: Weak<Route>) -> Self {
@@ -64,6 +64,11 @@ impl Model {
     }
 }
 
+/// The version of a model: what its owner says of its stages, and so the same after it was loaded again.
+fn version_of(route: &Route) -> u64 {
+    route.stage_revision().max(1)
+}
+
 /// What has been read so far: at most one entry for each route.
 #[derive(Debug, Default)]
 pub(crate) struct Models(RwLock<HashMap<String, Arc<Model>>>);
@@ -80,8 +85,8 @@ impl Models {
         let route = client.route(&format!("/{name}"));
         let route =
             route.ok_or_else(|| not_found(format!("Request for unknown model: '{}' is not found", shown(name))))?;
-        if let Some(version) = version.filter(|version| *version != route.revision()) {
-            let has = route.revision();
+        let has = version_of(&route);
+        if let Some(version) = version.filter(|version| *version != has) {
             return Err(not_found(format!(
                 "Request for unknown model: '{name}' version {version} is not found; it has {has}"
             )));

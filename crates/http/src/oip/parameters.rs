@@ -29,6 +29,8 @@ pub(super) struct Parameters {
     pub(super) binary_data_size: Option<usize>,
     pub(super) binary_data: Option<bool>,
     pub(super) classification: Option<usize>,
+    /// Elements of `BYTES` in JSON are base64, in the words of MLServer's clients (`content_type`).
+    pub(super) is_base64: bool,
     priority: Option<Priority>,
     timeout: Option<Duration>,
     session: Option<String>,
@@ -93,6 +95,7 @@ impl Parameters {
             "shared_memory_region" | "shared_memory_offset" | "shared_memory_byte_size" => {
                 return Err(Refusal::unsupported("shared memory is not supported; send the data"));
             }
+            "content_type" => self.is_base64 = matches!(value, Scalar::Text(kind) if kind == "base64"),
             "triton_enable_empty_final_response" => {}
             reserved if reserved.starts_with("triton_") => {
                 let message = format!("parameter '{}': names that begin with 'triton_' are reserved", shown(reserved));

@@ -21,6 +21,8 @@ pub(super) enum Endpoint {
     Repository(OfRepository),
     /// `/v2/models/{name}[/versions/{version}][/{action}]`.
     Model { name: String, version: Option<u64>, action: Action },
+    /// An extension of the protocol that is not offered here.
+    Missing(&'static str),
     /// Nothing that is here.
     Unknown,
 }
@@ -74,9 +76,25 @@ impl Endpoint {
             "health/live" => Self::Live,
             "health/ready" => Self::Ready,
             "models/stats" => Self::AllStatistics,
-            _ => model(rest).or_else(|| repository(rest)).unwrap_or(Self::Unknown),
+            _ => missing(rest).or_else(|| model(rest)).or_else(|| repository(rest)).unwrap_or(Self::Unknown),
         }
     }
+}
+
+/// Shared memory, trace and logging: whoever asks for them should learn that it is not a matter of the path.
+fn missing(rest: &str) -> Option<Endpoint> {
+    let is_below = |path: &str| rest.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let extension = match rest {
+        _ if ["systemsharedmemory", "cudasharedmemory", "tpusharedmemory"].into_iter().any(is_below) => {
+            "regions of shared memory"
+        }
+        _ if rest == "trace/setting" || rest.starts_with("models/") && rest.ends_with("/trace/setting") => {
+            "trace settings"
+        }
+        "logging" => "log settings",
+        _ => return None,
+    };
+    Some(Endpoint::Missing(extension))
 }
 
 fn model(rest: &str) -> Option<Endpoint> {
@@ -159,6 +177,15 @@ mod tests {
             ["/v2/repository/models/index", "/v2/repository/mymodels/m/load", "/v2/repository/a/b/models/m/load"]
         {
             assert_eq!(Endpoint::parse(path), Endpoint::Unknown, "{path}");
+        }
+        for (path, extension) in [
+            ("/v2/systemsharedmemory/status", "regions of shared memory"),
+            ("/v2/cudasharedmemory/region/x/register", "regions of shared memory"),
+            ("/v2/models/m/trace/setting", "trace settings"),
+            ("/v2/trace/setting", "trace settings"),
+            ("/v2/logging", "log settings"),
+        ] {
+            assert_eq!(Endpoint::parse(path), Endpoint::Missing(extension), "{path}");
         }
         for path in ["/v2/nothing", "/v2/models/", "/v2/models/%ff", "/v2/models/m/versions/99999999999999999999"] {
             assert_eq!(Endpoint::parse(path), Endpoint::Unknown, "{path}");

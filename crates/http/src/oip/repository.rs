@@ -31,8 +31,8 @@ pub(super) struct Listed {
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
+    /// Empty where it is ready: clients require the key.
+    reason: String,
 }
 
 pub(super) fn index(
@@ -50,7 +50,12 @@ pub(super) fn index(
     let listed = served.iter().map(|(route, model)| {
         let reason = unready(&health, route);
         let state = if reason.is_none() { READY } else { UNAVAILABLE };
-        Listed { name: model.name.clone(), version: Some(model.version.to_string()), state, reason }
+        Listed {
+            name: model.name.clone(),
+            version: Some(model.version.to_string()),
+            state,
+            reason: reason.unwrap_or_default(),
+        }
     });
     Ok(listed.chain(unloaded).filter(|model| !asked.ready || model.state == READY).collect())
 }
@@ -61,7 +66,7 @@ const UNAVAILABLE: &str = "UNAVAILABLE";
 impl Listed {
     /// One that could be served.
     fn unloaded(name: &str) -> Self {
-        Self { name: name.to_owned(), version: None, state: UNAVAILABLE, reason: Some("unloaded".to_owned()) }
+        Self { name: name.to_owned(), version: None, state: UNAVAILABLE, reason: "unloaded".to_owned() }
     }
 }
 

@@ -205,6 +205,7 @@ fn read_input(
             ))
         })?;
     let shape: Vec<usize> = input.shape.0.iter().map(|axis| axis.0).collect();
+    let shape = without_axis_of_a_scalar(model, field, shape);
     check_shape(model, field, &shape)?;
     let parameters = input.parameters.clone().checked()?;
     let data = match (parameters.binary_data_size, input.data) {
@@ -225,7 +226,11 @@ fn read_input(
             if datatype == Datatype::Bytes && count > max_elements {
                 return Err(Refusal::too_many_elements(&field.name, count, max_elements));
             }
-            data::read(&field.name, datatype, count, raw)?
+            let data = data::read(&field.name, datatype, count, raw)?;
+            match datatype {
+                Datatype::Bytes if parameters.is_base64 => array::from_base64(&field.name, &data)?,
+                _ => data,
+            }
         }
         (None, None) => {
             return Err(Refusal::new(format!(
@@ -250,6 +255,15 @@ fn check_all_there(model: &Model, inputs: &[Option<Array>]) -> Result<(), Refusa
             field.name
         ))),
     }
+}
+
+/// A scalar has no axes; clients that cannot send an array without one send it as `[1]`.
+fn without_axis_of_a_scalar(model: &Model, field: &Field, mut shape: Vec<usize>) -> Vec<usize> {
+    let axes = usize::from(model.is_batched());
+    if field.is_scalar() && shape.len() == axes + 1 && shape[axes] == 1 {
+        shape.pop();
+    }
+    shape
 }
 
 fn check_shape(model: &Model, field: &Field, shape: &[usize]) -> Result<(), Refusal> {

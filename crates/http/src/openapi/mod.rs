@@ -6,6 +6,7 @@
 
 mod operation;
 mod pages;
+mod plain;
 mod protocol;
 mod sample;
 mod schema;
@@ -48,16 +49,39 @@ impl Default for ApiInfo {
 
 /// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each form of body and answer, and every
 /// error that can happen; the way to call each of them as a function, and as a model of the Open Inference Protocol.
+///
+/// Bodies are JSON, and nothing else: the other forms are named beside it, for programs make a type of each form that stands there.
 #[must_use]
 pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
+    document(routes, info, Readers::Programs)
+}
+
+/// The same for the page that shows it, with forms for files.
+pub(crate) fn openapi_for_people(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
+    document(routes, info, Readers::People)
+}
+
+/// Who reads a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readers {
+    /// Those that write clients: several forms of one body would be several types, and some do not come through it.
+    Programs,
+    /// Those that try routes: a form with files has a button for each.
+    People,
+}
+
+fn document(routes: &[Arc<Route>], info: &ApiInfo, readers: Readers) -> Value {
     let mut components = Components::default();
     components.insert("Problem", problem_schema());
-    components.insert("Timeline", timeline_schema());
+    // Only the events of a stream are told to be one.
+    if routes.iter().any(|route| route.streams()) {
+        components.insert("Timeline", timeline_schema());
+    }
     let mut ids = OperationIds::default();
     let mut paths: serde_json::Map<String, Value> = routes
         .iter()
         .map(|route| {
-            let operation = operation::of_route(route, ids.next(route.name()), &mut components);
+            let operation = operation::of_route(route, ids.next(route.name()), readers, &mut components);
             (route.name().to_owned(), json!({ "post": operation }))
         })
         .collect();
@@ -70,7 +94,9 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
         "openapi": "3.1.0",
         "info": info_object(info),
         // Relative to the document, so that it also holds behind a proxy that puts the edge under a path of its own.
-        "servers": [{ "url": "./" }],
+        "servers": [{ "url": "." }],
+        // Nothing is asked for, unless `secure` says otherwise.
+        "security": [],
         "tags": [
             { "name": "routes", "description": "What this node serves." },
             { "name": "models", "description": "The same, as models of the Open Inference Protocol." },
@@ -102,11 +128,11 @@ fn info_object(info: &ApiInfo) -> Value {
 fn problem_schema() -> Value {
     json!({
         "type": "object",
-        "description": "What went wrong (RFC 9457).",
+        "description": format!("What went wrong (RFC 9457), by `status`:\n\n{}", operation::errors_in_words()),
         "required": ["type", "title", "status", "detail", "kind", "message", "retryable", "request_id"],
         "properties": {
             "type": { "type": "string", "description": "`urn:callboard:error:` and the kind." },
-            "title": { "type": "string", "description": "The status in words." },
+            "title": { "type": "string", "description": "The kind in words." },
             "status": { "type": "integer", "description": "The HTTP status." },
             "detail": { "type": "string", "description": "What happened, for people." },
             "kind": {

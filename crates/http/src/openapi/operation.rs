@@ -1,4 +1,8 @@
 //! One route as an OpenAPI operation, and the parts that all operations share.
+//!
+//! The document is read by people and by programs that write clients. Both are served best by one form of body and of answer, JSON:
+//! a list of forms would be a union of types in every language. The other forms stand beside it by name (`x-callboard-media-types`);
+//! the page that shows the document to people has forms with files as well, because it has a button for each.
 
 use std::collections::HashSet;
 
@@ -6,55 +10,68 @@ use callboard_codec::{DataType, Format};
 use callboard_core::Route;
 use serde_json::{Map, Value, json};
 
+use super::Readers;
 use super::sample::sample;
 use super::schema::Components;
 use crate::error::PROBLEM_JSON;
 use crate::functions;
-use crate::request::media::{MULTIPART, is_file, plain_types};
-use crate::respond::offers;
+use crate::request::media::{MULTIPART, accepted, is_file};
 use crate::respond::stream::{STREAM_FORMS, StreamForm};
+use crate::respond::{ReplyForm, offers};
 
 /// The `POST` of a route.
-pub(super) fn of_route(route: &Route, operation_id: String, components: &mut Components) -> Value {
-    let mut operation = json!({
+pub(super) fn of_route(route: &Route, operation_id: String, readers: Readers, components: &mut Components) -> Value {
+    json!({
         "tags": ["routes"],
         "operationId": operation_id,
+        "summary": match route.summary() {
+            "" => format!("Calls `{}`", route.name()),
+            summary => summary.to_owned(),
+        },
         "parameters": PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })),
-        "requestBody": { "required": true, "content": request_content(route, components) },
+        "requestBody": request_body(route, readers, components),
         "responses": responses(route, components),
-    });
-    if !route.summary().is_empty() {
-        operation["summary"] = json!(route.summary());
-    }
-    operation
+    })
 }
 
 /// The `POST` that calls any route as a function.
 pub(super) fn of_calls(components: &mut Components) -> Value {
-    let arguments = components.insert("FunctionCall", functions::arguments().schema().clone());
+    let arguments = components.insert("FunctionCall", function_call());
     let formats = functions::arguments().formats().into_iter().map(Format::media_type);
-    let arguments =
-        formats.map(|media_type| (media_type.to_owned(), json!({ "schema": schema_in(media_type, &arguments) })));
-    let mut content: Map<String, Value> = arguments.collect();
-    content[Format::Json.media_type()]["example"] = json!({ "args": [], "kwargs": {} });
-    let frames = StreamForm::Envelopes.media_type();
-    content.insert(frames.to_owned(), json!({ "schema": binary() }));
+    let also = others(formats.chain([MULTIPART, StreamForm::Envelopes.media_type()]));
     let name = json!({
         "name": "name", "in": "path", "required": true, "schema": { "type": "string" },
         "description": "A route, without its first `/`.",
     });
     let mut parameters = vec![name];
     parameters.extend(PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })));
-    // Whatever the route gives: the forms of any value, and those of streams.
-    let mut outcomes = whole_content(&DataType::value(), &json!({}));
-    outcomes.extend(stream_content(&json!({})));
+    // Whatever the route gives.
+    let outcome = content_of(&json!({}), offers(&DataType::value()).into_iter().map(ReplyForm::media_type));
     json!({
         "tags": ["routes"],
         "operationId": "call",
         "summary": "Calls a route as a function, with positional and keyword arguments",
         "parameters": parameters,
-        "requestBody": { "required": true, "content": content },
-        "responses": responses_with("What the function gives.", outcomes),
+        "requestBody": {
+            "required": true,
+            "content": {
+                JSON: { "schema": arguments, "example": { "args": [], "kwargs": {} }, ALSO: also },
+            },
+        },
+        "responses": responses_with("What the function gives.", outcome),
+    })
+}
+
+/// The arguments of a call, in words for those who make one.
+fn function_call() -> Value {
+    json!({
+        "type": "object",
+        "description": "The arguments of a function: positional ones, and keyword ones by their names.",
+        "properties": {
+            "args": { "type": "array", "items": {} },
+            "kwargs": { "type": "object", "additionalProperties": {} },
+        },
+        "additionalProperties": false,
     })
 }
 
@@ -73,40 +90,49 @@ impl OperationIds {
     }
 }
 
-fn request_content(route: &Route, components: &mut Components) -> Value {
+fn request_body(route: &Route, readers: Readers, components: &mut Components) -> Value {
     let input = route.input();
     let reference = components.insert(input.name(), input.schema().clone());
-    let mut content = Map::new();
-    for format in input.formats() {
-        content.insert(format.media_type().to_owned(), json!({ "schema": schema_in(format.media_type(), &reference) }));
-    }
-    for plain in plain_types(input) {
-        content.insert(plain.to_owned(), json!({ "schema": schema_in(plain, &reference) }));
-    }
+    let mut content = content_of(&reference, accepted(input).into_iter());
     if let Some(example) = example_of(route) {
-        content[Format::Json.media_type()]["example"] = example;
+        content[JSON]["example"] = example;
     }
-    if let Some(schema) = form_schema(input, &reference, components) {
-        content.insert(MULTIPART.to_owned(), json!({ "schema": schema }));
+    let has_forms = readers == Readers::People;
+    if let Some(form) = has_forms.then(|| form_schema(input, components)).flatten() {
+        content.insert(MULTIPART.to_owned(), json!({ "schema": form }));
     }
-    for media_type in input.raw_body().into_iter().flat_map(|raw| &raw.media_types) {
-        content.insert(media_type.clone(), json!({ "schema": binary() }));
-    }
-    Value::Object(content)
+    json!({ "required": true, "content": content })
 }
 
-/// A form for a route that takes raw bodies has that body as a file; else it has the fields of the type. What is no object,
-/// or may be something else, has none.
-fn form_schema(input: &DataType, reference: &Value, components: &mut Components) -> Option<Value> {
-    match input.raw_body() {
-        Some(raw) => {
-            Some(json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } }))
-        }
-        None => (input.schema()["type"] == "object").then(|| match with_files(input.schema()) {
-            Some(form) => components.insert(&format!("{}Form", input.name()), form),
-            None => reference.clone(),
-        }),
+/// JSON of this schema, and the names of the other forms that it may have.
+fn content_of<'a>(schema: &Value, media_types: impl Iterator<Item = &'a str>) -> Map<String, Value> {
+    let mut content = json!({ "schema": schema });
+    let also = others(media_types);
+    if !also.is_empty() {
+        content[ALSO] = json!(also);
     }
+    Map::from_iter([(JSON.to_owned(), content)])
+}
+
+fn others<'a>(media_types: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    media_types.filter(|media_type| *media_type != JSON).collect()
+}
+
+const JSON: &str = Format::Json.media_type();
+
+/// Beside a content in JSON: the other media types of the same value.
+const ALSO: &str = "x-callboard-media-types";
+
+/// A form with files: for a route that takes raw bodies that body, else the fields of the type, where one of them is a file.
+/// Other forms say nothing that JSON does not.
+fn form_schema(input: &DataType, components: &mut Components) -> Option<Value> {
+    let form = match input.raw_body() {
+        Some(raw) => {
+            json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } })
+        }
+        None => with_files(input.schema())?,
+    };
+    Some(components.insert(&format!("{}Form", input.name()), form))
 }
 
 /// The fields of a type, of which those that stand for bytes are files, so that a page shows a button for them; none where there
@@ -125,31 +151,18 @@ fn with_files(schema: &Value) -> Option<Value> {
     has_files.then_some(form)
 }
 
-/// What a body of this media type is to a program: the type itself where the form shows its fields, else bytes or a text.
-fn schema_in(media_type: &str, reference: &Value) -> Value {
-    let shows_fields = [Format::Json, Format::Msgpack].map(Format::media_type);
-    match media_type {
-        media_type if shows_fields.contains(&media_type) => reference.clone(),
-        media_type if media_type.starts_with("text/") => json!({ "type": "string" }),
-        _ => binary(),
-    }
-}
-
 fn binary() -> Value {
     json!({ "type": "string", "format": "binary" })
 }
 
-/// The route's own example as JSON, else one made from its schema; none where the input is bytes in the main, or is so long
-/// that a document with it would be read by nobody.
+/// The route's own example as JSON, bytes in it as base64; else one made from its schema. None where that would be so long that a
+/// document with it would be read by nobody, or where bytes would have to be made up.
 pub(crate) fn example_of(route: &Route) -> Option<Value> {
-    if route.input().raw_body().is_some() {
-        return None;
-    }
     let given = route.examples().iter().filter(|example| example.resident_bytes() <= MAX_EXAMPLE_MEMORY);
     let given = given.filter_map(|example| example.encode(Format::Json).ok());
     match given.into_iter().find(|json| json.len() <= MAX_EXAMPLE_BYTES) {
         Some(json) => serde_json::from_slice(&json).ok(),
-        None if route.examples().is_empty() => sample(route.input().schema()),
+        None if route.examples().is_empty() && route.input().raw_body().is_none() => sample(route.input().schema()),
         None => None,
     }
 }
@@ -167,7 +180,7 @@ fn responses(route: &Route, components: &mut Components) -> Value {
         true => {
             ("A stream of outcomes, as they come; an error within it is its last item.", stream_content(&reference))
         }
-        false => ("The outcome.", whole_content(output, &reference)),
+        false => ("The outcome.", content_of(&reference, offers(output).into_iter().map(ReplyForm::media_type))),
     };
     responses_with(description, content)
 }
@@ -183,30 +196,16 @@ fn responses_with(description: &str, content: Map<String, Value>) -> Value {
             "content": content,
         }),
     );
-    for (status, name, _) in ERRORS {
-        responses.insert(status.to_owned(), json!({ "$ref": format!("#/components/responses/{name}") }));
-    }
+    responses.insert("default".to_owned(), json!({ "$ref": format!("#/components/responses/{PROBLEM}") }));
     Value::Object(responses)
 }
 
-/// One entry for each form that the outcome can have.
-fn whole_content(output: &DataType, reference: &Value) -> Map<String, Value> {
-    let entry = |media_type: &str| (media_type.to_owned(), json!({ "schema": schema_in(media_type, reference) }));
-    offers(output).into_iter().map(|form| entry(form.media_type())).collect()
-}
-
-/// The ways to write a stream. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside what
-/// a stream is.
+/// A stream as events. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside what a stream is.
 fn stream_content(item: &Value) -> Map<String, Value> {
-    let entry = |form: StreamForm| {
-        let whole = match form {
-            StreamForm::Envelopes => binary(),
-            StreamForm::Lines => json!({ "type": "string" }),
-            StreamForm::Events => event(item),
-        };
-        (form.media_type().to_owned(), json!({ "schema": whole, "x-item-schema": item }))
-    };
-    STREAM_FORMS.into_iter().map(entry).collect()
+    let events = StreamForm::Events.media_type();
+    let also: Vec<&str> =
+        STREAM_FORMS.into_iter().map(StreamForm::media_type).filter(|other| *other != events).collect();
+    Map::from_iter([(events.to_owned(), json!({ "schema": event(item), "x-item-schema": item, ALSO: also }))])
 }
 
 /// An event as those who read them take it: each of them is described, not the stream.
@@ -236,44 +235,48 @@ fn event(item: &Value) -> Value {
 
 const RETRY_AFTER: &str = "retry-after";
 
-/// Every error of a user route: status, component, and when it happens.
+/// The answer to whatever does not succeed: one for all operations, so that a page tells it once for each and a client has one type.
+const PROBLEM: &str = "Problem";
+
+/// Every error of a user route, and when it happens: for the description of the problem document.
 ///
-/// There is no 405: that is for other methods, which are other operations. What the route's own code may choose for its
-/// failures is told as what it is, a range.
-const ERRORS: [(&str, &str, &str); 13] = [
-    ("400", "BadRequest", "The body is malformed or exceeds a decoder's limit, or a header cannot be read."),
-    ("404", "NotFound", "No such route."),
-    ("406", "NotAcceptable", "Nothing that `accept` allows can be sent."),
-    ("408", "BodyStalled", "The body stopped coming."),
-    ("413", "BodyTooLarge", "The body exceeds the limit."),
-    ("415", "UnsupportedMediaType", "The body's media type or encoding is not understood here."),
-    ("422", "SchemaMismatch", "The body is well-formed and not what the route takes."),
-    ("429", "Overloaded", "A bound was reached and nothing was started; `retry-after` says when to come again."),
-    ("500", "Failed", "User code failed, its worker died, or the framework has a defect; `kind` tells which."),
-    ("503", "Unavailable", "The stage is not ready or has given up, or the node drains."),
-    ("504", "DeadlineExceeded", "The deadline passed before the outcome was there."),
-    ("4XX", "Chosen", "A status that the route's own code chose for its failure."),
-    ("5XX", "Chosen", "A status that the route's own code chose for its failure."),
+/// There is no 405: that is for other methods, which are other operations.
+const ERRORS: [(&str, &str); 13] = [
+    ("400", "the body is malformed or exceeds a decoder's limit, or a header cannot be read"),
+    ("401", "no key was sent, or not a valid one, where the service asks for one"),
+    ("404", "there is no such route"),
+    ("406", "nothing that `accept` allows can be sent"),
+    ("408", "the body stopped coming"),
+    ("413", "the body exceeds the limit"),
+    ("415", "the body's media type or encoding is not understood here"),
+    ("422", "the body is well-formed and not what the route takes; `details.fields` has the places"),
+    ("429", "a bound was reached and nothing was started; `retry-after` says when to come again"),
+    ("500", "user code failed, its worker died, or the framework has a defect; `kind` tells which"),
+    ("503", "the stage is not ready or has given up, or the node drains"),
+    ("504", "the deadline passed before the outcome was there"),
+    ("others", "a status that the route's own code chose for its failure"),
 ];
 
-/// The problem documents of all errors.
-pub(super) fn error_responses() -> Map<String, Value> {
-    let response = |(_, name, description): (&str, &str, &str)| {
-        let mut response = problem_response(description);
-        if name == "Overloaded" {
-            response["headers"] = json!({ RETRY_AFTER: { "$ref": format!("#/components/headers/{RETRY_AFTER}") } });
-        }
-        (name.to_owned(), response)
-    };
-    ERRORS.into_iter().map(response).collect()
+/// All errors as a list, for people.
+pub(super) fn errors_in_words() -> String {
+    let lines = ERRORS.iter().map(|(status, when)| format!("- {status}: {when}"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A response that is a problem document.
-pub(super) fn problem_response(description: &str) -> Value {
-    json!({
-        "description": description,
-        "content": { PROBLEM_JSON: { "schema": { "$ref": "#/components/schemas/Problem" } } },
-    })
+/// The responses that operations share.
+pub(super) fn error_responses() -> Map<String, Value> {
+    let example = json!({
+        "type": "urn:callboard:error:overloaded", "title": "Overloaded", "status": 429,
+        "detail": "the queue of stage `model` is full", "kind": "overloaded",
+        "message": "the queue of stage `model` is full", "stage": "model", "retryable": true,
+        "request_id": "9173ade7a7758bf8-0000000c",
+    });
+    let problem = json!({
+        "description": "What went wrong (RFC 9457). The schema `Problem` lists the statuses.",
+        "headers": { RETRY_AFTER: { "$ref": format!("#/components/headers/{RETRY_AFTER}") } },
+        "content": { PROBLEM_JSON: { "schema": { "$ref": "#/components/schemas/Problem" }, "example": example } },
+    });
+    Map::from_iter([(PROBLEM.to_owned(), problem)])
 }
 
 const HEADERS: [(&str, &str); 4] = [
@@ -294,16 +297,16 @@ pub(super) fn headers() -> Value {
     Value::Object(HEADERS.into_iter().map(header).collect())
 }
 
-/// Component, header, description.
-const PARAMETERS: [(&str, &str, &str); 5] = [
+/// Component, header, description. `grpc-timeout` is read, too; a second name for one thing is of no use to a client that is made
+/// from the document.
+const PARAMETERS: [(&str, &str, &str); 4] = [
     ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
     (
-        "GrpcTimeout",
-        "grpc-timeout",
-        "The same in gRPC's words: digits, and `H`, `M`, `S`, `m`, `u` or `n`. Of two the smaller one counts.",
+        "Priority",
+        "x-request-priority",
+        "The class of the queues in which the request waits; without it the class of the route.",
     ),
-    ("Priority", "x-request-priority", "The class of the queues in which the request waits."),
-    ("Explain", "x-callboard-explain", "Whether the answer tells where its time went."),
+    ("Explain", "x-callboard-explain", "`1`: the answer tells where its time went."),
     (
         "RequestId",
         "x-request-id",
@@ -315,11 +318,8 @@ pub(super) fn parameters() -> Value {
     let parameter = |(component, name, description): (&str, &str, &str)| {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
-            "GrpcTimeout" => {
-                json!({ "type": "string", "pattern": "^(?=[0-9]*[1-9])[0-9]{1,8}[HMSmun]$" })
-            }
-            "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"], "default": "normal" }),
-            "Explain" => json!({ "type": "string", "enum": ["0", "1"], "default": "0" }),
+            "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"] }),
+            "Explain" => json!({ "type": "string", "enum": ["0", "1"] }),
             // Whatever it is, it is taken: what is no id is replaced.
             _ => json!({ "type": "string" }),
         };

@@ -3,58 +3,30 @@
 use serde_json::{Map, Value, json};
 
 use super::schema::Components;
-use crate::metrics::{OPENMETRICS, PROMETHEUS_TEXT};
+use crate::metrics::PROMETHEUS_TEXT;
 
-/// Path, what it answers, its forms, and whether a node that is not there yet answers otherwise (503).
-type Page = (&'static str, &'static str, &'static str, Vec<(&'static str, Value)>, bool);
+/// Path, id, what it answers, and its form. What is written for people only is not here: the document for its readers is the page
+/// that they came from.
+type Page = (&'static str, &'static str, &'static str, (&'static str, Value));
 
 /// All of them.
 pub(super) fn operations(components: &mut Components) -> Map<String, Value> {
     let health = components.insert("Health", health_schema());
-    let index = components.insert("Index", index_schema());
-    let text = || json!({ "type": "string" });
-    let pages: [Page; 6] = [
-        ("/livez", "live", "Whether the process answers", vec![("application/json", health.clone())], true),
-        (
-            "/readyz",
-            "ready",
-            "Whether traffic may come, and if not, which stage and why",
-            vec![("application/json", health)],
-            true,
-        ),
-        (
-            "/metrics",
-            "metrics",
-            "Metrics for Prometheus",
-            vec![(OPENMETRICS, text()), (PROMETHEUS_TEXT, text())],
-            false,
-        ),
-        ("/openapi.json", "openapi", "This document", vec![("application/json", json!({ "type": "object" }))], true),
-        (
-            "/docs/",
-            "docs",
-            "This document for people, with which routes can be tried",
-            vec![("text/html", text())],
-            true,
-        ),
-        (
-            "/",
-            "index",
-            "What is here, as JSON for programs and as a page for people",
-            vec![("application/json", index), ("text/html", text())],
-            true,
-        ),
+    let index = components.insert("ServiceIndex", index_schema());
+    let pages: [Page; 4] = [
+        ("/livez", "live", "Whether the process answers", ("application/json", health.clone())),
+        ("/readyz", "ready", "Whether traffic may come, and if not, which stage and why", ("application/json", health)),
+        ("/metrics", "metrics", "Metrics for Prometheus", (PROMETHEUS_TEXT, json!({ "type": "string" }))),
+        ("/", "index", "What is here", ("application/json", index)),
     ];
     pages.into_iter().map(|page| (page.0.to_owned(), operation(page))).collect()
 }
 
-fn operation((_, id, summary, forms, unavailable): Page) -> Value {
-    let content: Map<String, Value> =
-        forms.into_iter().map(|(media_type, schema)| (media_type.to_owned(), json!({ "schema": schema }))).collect();
-    let mut responses = json!({ "200": { "description": "OK", "content": content } });
-    if unavailable {
-        responses["503"] = json!({ "$ref": "#/components/responses/Unavailable" });
-    }
+fn operation((_, id, summary, (media_type, schema)): Page) -> Value {
+    let responses = json!({
+        "200": { "description": "OK", "content": { media_type: { "schema": schema } } },
+        "default": { "$ref": "#/components/responses/Problem" },
+    });
     json!({ "get": { "tags": ["node"], "operationId": id, "summary": summary, "responses": responses } })
 }
 

@@ -12,13 +12,9 @@ use super::schema::Components;
 /// The answer to whatever does not succeed.
 pub(super) const ERROR: &str = "ProtocolError";
 
-/// What may be wrong with a question, and with a call.
-const OF_QUESTIONS: [&str; 4] = ["400", "404", "500", "503"];
-const OF_CALLS: [&str; 12] = ["400", "404", "408", "413", "415", "429", "500", "501", "503", "504", "4XX", "5XX"];
-
 /// All of them.
 pub(super) fn operations(routes: &[Arc<Route>], components: &mut Components) -> Map<String, Value> {
-    components.insert(ERROR, object(&["error"], json!({ "error": { "type": "string" } })));
+    components.insert(ERROR, object(&["error"], json!({ "error": text() })));
     let mut paths = Map::new();
     let mut add = |path: &str, method: &str, operation: Value| {
         let mut operation = operation;
@@ -27,24 +23,82 @@ pub(super) fn operations(routes: &[Arc<Route>], components: &mut Components) -> 
         }
         paths.insert(path.to_owned(), json!({ method: operation }));
     };
-    let text = || json!({ "type": "string" });
-    let flag = || json!({ "type": "boolean" });
-    let list = |items: Value| json!({ "type": "array", "items": items });
 
     let server = object(
         &["name", "version", "extensions"],
         json!({ "name": text(), "version": text(), "extensions": list(text()) }),
     );
-    add("/v2", "get", question("server", "Name, version and extensions", server));
-    let live = object(&["live"], json!({ "live": flag() }));
-    add("/v2/health/live", "get", question("server_live", "Whether the process answers", live));
+    let server = components.insert("ServerMetadata", server);
+    add("/v2", "get", question("server", "Name, version and extensions", &server));
+    let live = components.insert("ServerLive", object(&["live"], json!({ "live": flag() })));
+    add("/v2/health/live", "get", question("server_live", "Whether the process answers", &live));
     let ready = object(&["live", "ready"], json!({ "live": flag(), "ready": flag() }));
-    add("/v2/health/ready", "get", question("server_ready", "Whether traffic may come", ready));
+    let ready = components.insert("ServerReady", ready);
+    add("/v2/health/ready", "get", question("server_ready", "Whether traffic may come", &ready));
 
-    let tensor = object(
-        &["name", "datatype", "shape"],
-        json!({ "name": text(), "datatype": text(), "shape": list(json!({ "type": "integer" })) }),
+    let metadata = components_of_metadata(components);
+    add("/v2/models/{model}", "get", question("model", "Names, datatypes and shapes of a model's arrays", &metadata));
+    let ready = object(&["name", "ready"], json!({ "name": text(), "ready": flag() }));
+    let ready = components.insert("ModelReady", ready);
+    add("/v2/models/{model}/ready", "get", question("model_ready", "Whether the model takes calls", &ready));
+    let config = components_of_config(components);
+    add("/v2/models/{model}/config", "get", question("model_config", "The model's configuration", &config));
+    let counted = components.insert("ModelStatistics", statistics_schema());
+    let statistics = object(&["model_stats"], json!({ "model_stats": list(counted) }));
+    let statistics = components.insert("Statistics", statistics);
+    add("/v2/models/{model}/stats", "get", question("model_statistics", "What was counted", &statistics));
+    add("/v2/models/stats", "get", question("statistics", "What was counted of all models", &statistics));
+
+    add("/v2/models/{model}/infer", "post", infer(components));
+    let (request, response) = generate(components);
+    let body = json!({ "application/json": { "schema": request } });
+    let whole = json!({ "application/json": { "schema": response } });
+    add("/v2/models/{model}/generate", "post", call("generate", "JSON in, JSON out", body.clone(), whole));
+    let events = json!({ "text/event-stream": { "schema": text(), "x-item-schema": response } });
+    add("/v2/models/{model}/generate_stream", "post", call("generate_stream", "JSON in, events out", body, events));
+
+    let asked = components.insert("IndexRequest", object(&[], json!({ "ready": flag() })));
+    let state = json!({ "type": "string", "enum": ["READY", "UNAVAILABLE"] });
+    let listed = object(
+        &["name", "state", "reason"],
+        json!({ "name": text(), "version": text(), "state": state, "reason": text() }),
     );
+    let listed = list(components.insert("ListedModel", listed));
+    let listed = json!({ "application/json": { "schema": listed } });
+    add("/v2/repository/index", "post", wish("repository_index", "Every model with its state", &asked, Some(listed)));
+    let control = components.insert("ControlRequest", object(&[], json!({ "parameters": anything_by_name() })));
+    let load = wish("model_load", "Serves a model, anew where it is served", &control, None);
+    add("/v2/repository/models/{model}/load", "post", load);
+    let unload = wish("model_unload", "Serves a model no more", &control, None);
+    add("/v2/repository/models/{model}/unload", "post", unload);
+    paths
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn flag() -> Value {
+    json!({ "type": "boolean" })
+}
+
+fn whole() -> Value {
+    json!({ "type": "integer", "format": "int64" })
+}
+
+fn list(items: Value) -> Value {
+    json!({ "type": "array", "items": items })
+}
+
+/// Numbers, texts or lists of them, by names that no schema knows.
+fn anything_by_name() -> Value {
+    json!({ "type": "object", "additionalProperties": {} })
+}
+
+fn components_of_metadata(components: &mut Components) -> Value {
+    let tensor =
+        object(&["name", "datatype", "shape"], json!({ "name": text(), "datatype": text(), "shape": list(whole()) }));
+    let tensor = components.insert("TensorMetadata", tensor);
     let metadata = object(
         &["name", "versions", "platform", "inputs", "outputs"],
         json!({
@@ -52,95 +106,88 @@ pub(super) fn operations(routes: &[Arc<Route>], components: &mut Components) -> 
             "inputs": list(tensor.clone()), "outputs": list(tensor),
         }),
     );
-    add("/v2/models/{model}", "get", question("model", "Names, datatypes and shapes of a model's arrays", metadata));
-    let ready = object(&["name", "ready"], json!({ "name": text(), "ready": flag() }));
-    add("/v2/models/{model}/ready", "get", question("model_ready", "Whether the model takes calls", ready));
-    let config = object(&["name", "platform", "max_batch_size", "input", "output"], json!({ "name": text() }));
-    add("/v2/models/{model}/config", "get", question("model_config", "The model's configuration", config));
-    let statistics = object(&["model_stats"], json!({ "model_stats": list(json!({ "type": "object" })) }));
-    add("/v2/models/{model}/stats", "get", question("model_statistics", "What was counted", statistics.clone()));
-    add("/v2/models/stats", "get", question("statistics", "What was counted of all models", statistics));
+    components.insert("ModelMetadata", metadata)
+}
 
-    add("/v2/models/{model}/infer", "post", infer(components));
-    let (request, response) = generate();
-    let body = json!({ "application/json": { "schema": request } });
-    let whole = json!({ "application/json": { "schema": response } });
-    add("/v2/models/{model}/generate", "post", call("generate", "JSON in, JSON out", body.clone(), whole));
-    let events = json!({ "text/event-stream": { "schema": { "type": "string" }, "x-item-schema": response } });
-    add("/v2/models/{model}/generate_stream", "post", call("generate_stream", "JSON in, events out", body, events));
+fn components_of_config(components: &mut Components) -> Value {
+    let tensor =
+        object(&["name", "data_type", "dims"], json!({ "name": text(), "data_type": text(), "dims": list(whole()) }));
+    let tensor = components.insert("TensorConfig", tensor);
+    let instances = object(&["name", "kind", "count"], json!({ "name": text(), "kind": text(), "count": whole() }));
+    let instances = components.insert("InstanceGroup", instances);
+    let config = object(
+        &["name", "platform", "max_batch_size", "input", "output"],
+        json!({
+            "name": text(), "platform": text(), "backend": text(), "max_batch_size": whole(),
+            "input": list(tensor.clone()), "output": list(tensor), "instance_group": list(instances),
+            "version_policy": anything_by_name(), "dynamic_batching": anything_by_name(),
+            "model_transaction_policy": anything_by_name(),
+        }),
+    );
+    components.insert("ModelConfig", config)
+}
 
-    let asked = json!({ "application/json": { "schema": object(&[], json!({ "ready": flag() })) } });
-    let listed = list(object(
-        &["name", "state"],
-        json!({ "name": text(), "version": text(), "state": { "enum": ["READY", "UNAVAILABLE"] }, "reason": text() }),
-    ));
-    let listed = json!({ "application/json": { "schema": listed } });
-    add("/v2/repository/index", "post", wish("repository_index", "Every model with its state", asked, Some(listed)));
-    let parameters =
-        json!({ "application/json": { "schema": object(&[], json!({ "parameters": { "type": "object" } })) } });
-    let load = wish("model_load", "Serves a model, anew where it is served", parameters.clone(), None);
-    add("/v2/repository/models/{model}/load", "post", load);
-    let unload = wish("model_unload", "Serves a model no more", parameters, None);
-    add("/v2/repository/models/{model}/unload", "post", unload);
-    paths
+fn statistics_schema() -> Value {
+    let mut properties = Map::from_iter([("name".to_owned(), text()), ("version".to_owned(), text())]);
+    for counted in ["last_inference", "inference_count", "execution_count"] {
+        properties.insert(counted.to_owned(), whole());
+    }
+    for times in ["inference_stats", "response_stats"] {
+        properties.insert(times.to_owned(), anything_by_name());
+    }
+    object(&["name", "version", "inference_count", "execution_count", "inference_stats"], Value::Object(properties))
 }
 
 /// Inference, with arrays as JSON or behind it.
 fn infer(components: &mut Components) -> Value {
-    let text = || json!({ "type": "string" });
-    let array = |required: &[&str]| {
-        object(
-            required,
-            json!({
-                "name": text(), "datatype": text(), "parameters": { "type": "object" },
-                "shape": { "type": "array", "items": { "type": "integer", "minimum": 0 } },
-                "data": { "type": "array" },
-            }),
-        )
+    let shape = list(json!({ "type": "integer", "format": "int64", "minimum": 0 }));
+    let data = json!({ "type": "array", "items": {}, "description": "The elements, flat or nested." });
+    let tensor = |components: &mut Components, name: &str| {
+        let fields = json!({
+            "name": text(), "datatype": text(), "shape": shape, "parameters": anything_by_name(), "data": data,
+        });
+        components.insert(name, object(&["name", "datatype", "shape"], fields))
     };
-    let list = |items: Value| json!({ "type": "array", "items": items });
+    let input = tensor(components, "InferenceInput");
+    let output = tensor(components, "InferenceOutput");
+    let wanted = object(&["name"], json!({ "name": text(), "parameters": anything_by_name() }));
+    let wanted = components.insert("RequestedOutput", wanted);
     let request = object(
         &["inputs"],
         json!({
-            "id": text(), "parameters": { "type": "object" },
-            "inputs": list(array(&["name", "datatype", "shape"])), "outputs": list(array(&["name"])),
+            "id": text(), "parameters": anything_by_name(), "inputs": list(input), "outputs": list(wanted),
         }),
     );
     let request = components.insert("InferenceRequest", request);
     let response = object(
         &["model_name", "model_version", "outputs"],
-        json!({
-            "model_name": text(), "model_version": text(), "id": text(),
-            "outputs": list(array(&["name", "datatype", "shape"])),
-        }),
+        json!({ "model_name": text(), "model_version": text(), "id": text(), "outputs": list(output) }),
     );
     let response = components.insert("InferenceResponse", response);
-    let binary = json!({
-        "schema": {
-            "type": "string", "format": "binary",
-            "description": "JSON of as many bytes as `inference-header-content-length` says, and the arrays that are not in it.",
-        },
-    });
-    let body = json!({ "application/json": { "schema": request }, "application/octet-stream": binary });
-    let answer = json!({ "application/json": { "schema": response }, "application/octet-stream": binary });
+    let body = json!({ "application/json": { "schema": request } });
+    let answer = json!({ "application/json": { "schema": response } });
     let mut operation = call("infer", "Inference", body, answer);
-    // A body is read by its headers alone.
-    operation["description"] = json!("The content type of the body is not looked at.");
+    operation["description"] = json!(
+        "The content type of the body is not looked at. With the header `inference-header-content-length` the body is JSON of \
+         so many bytes, and behind it the arrays that are not in it, in binary; outputs that are asked for in binary come the \
+         same way."
+    );
     operation
 }
 
-fn generate() -> (Value, Value) {
-    let request = json!({ "type": "object", "description": "The model's inputs and parameters by their names." });
-    let response = object(
-        &["model_name", "model_version"],
-        json!({ "model_name": { "type": "string" }, "model_version": { "type": "string" } }),
-    );
-    (request, response)
+fn generate(components: &mut Components) -> (Value, Value) {
+    let mut request = anything_by_name();
+    request["description"] = json!("The model's inputs and parameters by their names.");
+    let mut response =
+        object(&["model_name", "model_version"], json!({ "model_name": text(), "model_version": text() }));
+    response["description"] = json!("The model's outputs by their names.");
+    response["additionalProperties"] = json!({});
+    (components.insert("GenerateRequest", request), components.insert("GenerateResponse", response))
 }
 
-fn question(id: &str, summary: &str, schema: Value) -> Value {
+fn question(id: &str, summary: &str, schema: &Value) -> Value {
     let content = json!({ "application/json": { "schema": schema } });
-    json!({ "tags": ["models"], "operationId": id, "summary": summary, "responses": responses(Some(content), &OF_QUESTIONS) })
+    json!({ "tags": ["models"], "operationId": id, "summary": summary, "responses": responses(Some(content)) })
 }
 
 fn call(id: &str, summary: &str, body: Value, answer: Value) -> Value {
@@ -149,30 +196,27 @@ fn call(id: &str, summary: &str, body: Value, answer: Value) -> Value {
         "operationId": id,
         "summary": summary,
         "requestBody": { "required": true, "content": body },
-        "responses": responses(Some(answer), &OF_CALLS),
+        "responses": responses(Some(answer)),
     })
 }
 
 /// A question with a body that may be missing.
-fn wish(id: &str, summary: &str, body: Value, answer: Option<Value>) -> Value {
+fn wish(id: &str, summary: &str, body: &Value, answer: Option<Value>) -> Value {
     json!({
         "tags": ["models"],
         "operationId": id,
         "summary": summary,
-        "requestBody": { "content": body },
-        "responses": responses(answer, &["400", "404", "408", "413", "415", "429", "500", "503"]),
+        "requestBody": { "content": { "application/json": { "schema": body } } },
+        "responses": responses(answer),
     })
 }
 
-fn responses(answer: Option<Value>, errors: &[&str]) -> Value {
+fn responses(answer: Option<Value>) -> Value {
     let mut success = json!({ "description": "OK" });
     if let Some(content) = answer {
         success["content"] = content;
     }
-    let error = |status: &&str| ((*status).to_owned(), json!({ "$ref": format!("#/components/responses/{ERROR}") }));
-    let mut responses: Map<String, Value> = errors.iter().map(error).collect();
-    responses.insert("200".to_owned(), success);
-    Value::Object(responses)
+    json!({ "200": success, "default": { "$ref": format!("#/components/responses/{ERROR}") } })
 }
 
 /// The component that all errors refer to.

@@ -6,6 +6,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::plain::plain;
+
 /// The schemas of one document, in the order of first use.
 #[derive(Debug, Default)]
 pub(super) struct Components {
@@ -18,6 +20,7 @@ pub(super) struct Components {
 impl Components {
     /// Puts `schema` under `name`, or under the next free name like it, and gives back a reference to it.
     pub(super) fn insert(&mut self, name: &str, mut schema: Value) -> Value {
+        plain(&mut schema);
         let (root, root_is_new) = self.reserve(&component_name(name), &schema);
         let definitions = match schema.as_object_mut().and_then(|object| object.remove("$defs")) {
             Some(Value::Object(definitions)) => definitions,
@@ -143,7 +146,7 @@ fn each_reference<'a>(schema: &'a Value, found: &mut impl FnMut(&'a str)) {
 }
 
 /// What a keyword of a schema holds.
-enum Keyword {
+pub(super) enum Keyword {
     /// The place of another schema.
     Reference,
     /// Values, in which nothing is a reference.
@@ -154,7 +157,7 @@ enum Keyword {
     Other,
 }
 
-fn kind_of(keyword: &str) -> Keyword {
+pub(super) fn kind_of(keyword: &str) -> Keyword {
     match keyword {
         "$ref" => Keyword::Reference,
         "const" | "enum" | "default" | "example" | "examples" => Keyword::Data,

@@ -1,26 +1,35 @@
 //! `/docs`: Swagger UI over `/openapi.json`, with its assets in the binary, so that it works without the internet.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io::Read as _;
 use std::sync::{Arc, LazyLock};
 
+use axum::body::{Body, to_bytes};
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::http::Uri;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
+use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use bytes::Bytes;
 use callboard_core::ErrorKind;
+use flate2::read::GzDecoder;
+use parking_lot::Mutex;
 use utoipa_swagger_ui::Config;
 
 use super::for_browsers;
+use crate::coding::Coding;
 use crate::error::ApiError;
 
 /// Relative, so that it also works where a proxy puts the edge under a path of its own.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(
-        Config::from("../openapi.json").try_it_out_enabled(true).display_request_duration(true).validator_url("none"),
+        Config::from("../openapi.json?forms").try_it_out_enabled(true).display_request_duration(true).validator_url("none"),
     )
 });
+
+/// The query by which the page asks for its document.
+pub(super) const WITH_FORMS: &str = "forms";
 
 /// Scripts and styles come from files of ours, and calls go to our own routes. Swagger UI shows small pictures as data, and answers
 /// that are pictures or sounds as blobs. The style by its hash is that of the picture in its title bar.
@@ -38,8 +47,43 @@ pub(super) async fn index() -> Result<Response, ApiError> {
     asset("index.html").ok_or_else(|| ApiError::of_kind(ErrorKind::Internal, "the documentation is not in this binary"))
 }
 
-pub(super) async fn file(uri: Uri, file: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
-    file.ok().and_then(|Path(file)| asset(&file)).ok_or_else(|| ApiError::no_such_route(uri.path()))
+pub(super) async fn file(
+    uri: Uri,
+    headers: HeaderMap,
+    file: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let file = file.ok().map(|Path(file)| file);
+    let found = file.as_ref().and_then(|file| asset(file)).ok_or_else(|| ApiError::no_such_route(uri.path()))?;
+    let is_packed = found.headers().contains_key(CONTENT_ENCODING);
+    let takes_gzip = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).is_some_and(Coding::takes_gzip);
+    let mut answer = match file.filter(|_| is_packed && !takes_gzip) {
+        Some(file) => unpacked(file, found).await?,
+        None => found,
+    };
+    answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
+    Ok(answer)
+}
+
+/// The same for a client that does not read gzip. What was unpacked once is kept: the files are few, and clients share them.
+async fn unpacked(file: String, packed: Response) -> Result<Response, ApiError> {
+    static UNPACKED: LazyLock<Mutex<HashMap<String, Bytes>>> = LazyLock::new(Mutex::default);
+    let (mut head, body) = packed.into_parts();
+    head.headers.remove(CONTENT_ENCODING);
+    let known = UNPACKED.lock().get(&file).cloned();
+    let bytes = match known {
+        Some(bytes) => bytes,
+        None => {
+            let packed = to_bytes(body, usize::MAX).await.unwrap_or_default();
+            let mut bytes = Vec::new();
+            GzDecoder::new(&packed[..])
+                .read_to_end(&mut bytes)
+                .map_err(|_| ApiError::of_kind(ErrorKind::Internal, "the documentation in this binary is broken"))?;
+            let bytes = Bytes::from(bytes);
+            UNPACKED.lock().insert(file, bytes.clone());
+            bytes
+        }
+    };
+    Ok(Response::from_parts(head, Body::from(bytes)))
 }
 
 /// Assets are kept compressed, as every browser takes them; the one file that is written for us is not.
@@ -62,8 +106,6 @@ fn asset(file: &str) -> Option<Response> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
-
     use callboard_codec::{Format, Value};
 
     use super::*;
@@ -73,7 +115,7 @@ mod tests {
         let style = ".logo_small_svg__cls-2{fill:#fff}.logo_small_svg__cls-3{fill:#85ea2d}";
         let preset = utoipa_swagger_ui::serve("swagger-ui-standalone-preset.js", Arc::clone(&CONFIG)).unwrap().unwrap();
         let mut script = String::new();
-        flate2::read::GzDecoder::new(&preset.bytes[..]).read_to_string(&mut script).unwrap();
+        GzDecoder::new(&preset.bytes[..]).read_to_string(&mut script).unwrap();
         assert!(
             script.contains(&format!("createElement(\"style\",null,\"{style}\")")),
             "another Swagger UI has another style"

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use callboard_core::Route;
 
-use crate::openapi::{ApiInfo, openapi};
+use crate::openapi::ApiInfo;
 
 /// The last document, with the routes that it is about.
 #[derive(Debug, Default)]
@@ -17,14 +17,17 @@ struct Made {
     document: Bytes,
 }
 
+/// Makes a document.
+pub(super) type Make = fn(&[Arc<Route>], &ApiInfo) -> serde_json::Value;
+
 impl DocumentCache {
     /// The document of these routes. Whoever comes while it is being made waits: once is quicker than once for each.
-    pub(super) fn of(&self, routes: Vec<Arc<Route>>, info: &ApiInfo) -> Bytes {
+    pub(super) fn of(&self, routes: Vec<Arc<Route>>, info: &ApiInfo, make: Make) -> Bytes {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = made.as_ref().filter(|made| is_same(&made.routes, &routes)) {
             return made.document.clone();
         }
-        let document = Bytes::from(openapi(&routes, info).to_string());
+        let document = Bytes::from(make(&routes, info).to_string());
         *made = Some(Made { routes, document: document.clone() });
         document
     }

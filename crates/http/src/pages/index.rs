@@ -1,6 +1,7 @@
 //! `/`: what is here. A page for browsers, JSON for everybody else; whoever prefers HTML by `Accept` gets it.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header::{ACCEPT, HOST};
@@ -33,14 +34,17 @@ struct Listed {
     #[serde(skip_serializing_if = "String::is_empty")]
     summary: String,
     stages: Vec<String>,
+    /// The steps in a line, with what runs side by side and what one or the other.
+    pipeline: String,
     accepts: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     curl: Option<String>,
 }
 
 impl Listed {
-    fn new(route: &Route, base: &str, needs_key: bool) -> Self {
+    fn new(route: &Route, pipeline: String, base: &str, needs_key: bool) -> Self {
         Self {
+            pipeline,
             path: route.name().to_owned(),
             summary: route.summary().to_owned(),
             stages: route.stages().iter().map(ToString::to_string).collect(),
@@ -58,11 +62,17 @@ pub(super) async fn index(
 ) -> Response {
     let is_secure = origin.is_some_and(|Extension(origin)| origin.is_secure);
     let base = base_url(is_secure, &uri, &headers);
+    let drawn = sources.client.describe().routes;
+    let pipeline = |route: &Route| {
+        let drawn = drawn.iter().find(|drawn| !drawn.closed && drawn.name.as_str() == route.name());
+        drawn.map_or_else(String::new, |drawn| drawn.pipeline.clone())
+    };
+    let listed = |route: &Arc<Route>| Listed::new(route, pipeline(route), &base, sources.info.needs_key);
     let index = Index {
         title: &sources.info.title,
         version: &sources.info.version,
         ready: sources.client.health().ready,
-        routes: sources.client.routes().iter().map(|route| Listed::new(route, &base, sources.info.needs_key)).collect(),
+        routes: sources.client.routes().iter().map(listed).collect(),
         pages: ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"],
     };
     match prefers_html(&headers) {
@@ -99,7 +109,7 @@ fn page(index: &Index<'_>) -> String {
             "<section><h2>POST {}</h2><p>{}</p><p class=stages>{}</p><pre>{}</pre></section>",
             escaped(&route.path),
             escaped(&route.summary),
-            escaped(&route.stages.join(" → ")),
+            escaped(&route.pipeline),
             escaped(route.curl.as_deref().unwrap_or("see docs")),
         );
     }

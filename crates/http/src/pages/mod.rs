@@ -5,12 +5,15 @@ mod document;
 mod health;
 mod index;
 mod metrics;
+mod packed;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
+};
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -18,9 +21,10 @@ use callboard_core::LocalClient;
 
 use self::document::DocumentCache;
 pub(crate) use self::health::unreachable;
+pub(crate) use self::packed::packed;
 use crate::error::ApiError;
 use crate::metrics::EdgeMetrics;
-use crate::openapi::ApiInfo;
+use crate::openapi::{ApiInfo, openapi, openapi_for_people};
 
 /// Paths that no user route may take, with everything below them. `/v1` is for function calls, `/v2` for the Open Inference Protocol.
 const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
@@ -44,6 +48,14 @@ struct Sources {
     info: Arc<ApiInfo>,
     document: Arc<DocumentCache>,
     scraped: Arc<metrics::Scraped>,
+    /// The same for the page that shows it.
+    shown: Arc<DocumentCache>,
+}
+
+impl Sources {
+    fn new(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Self {
+        Self { client, metrics, info, document: Arc::default(), shown: Arc::default(), scraped: Arc::default() }
+    }
 }
 
 pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
@@ -55,15 +67,16 @@ pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<A
         .route("/docs/{*file}", get(docs::file))
         // For whoever comes by.
         .route("/", get(index::index))
+        // Browsers ask for it on every site.
+        .route("/favicon.ico", get(favicon))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(Sources { client, metrics, info, document: Arc::default(), scraped: Arc::default() })
+        .with_state(Sources::new(client, metrics, info))
 }
 
 /// The pages that the admin listener has, too.
 pub(crate) fn for_machines(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
-    let (info, document, scraped) = <(Arc<_>, Arc<_>, Arc<_>)>::default();
-    machines().with_state(Sources { client, metrics, info, document, scraped })
+    machines().with_state(Sources::new(client, metrics, Arc::default()))
 }
 
 fn machines() -> Router<Sources> {
@@ -104,13 +117,56 @@ async fn metrics_page(State(sources): State<Sources>, headers: HeaderMap) -> imp
     sources.scraped.get(move || counted.encode_after(client.metrics())).await.answer(&headers)
 }
 
-async fn openapi_page(State(sources): State<Sources>) -> impl IntoResponse {
-    let document = sources.document.of(sources.client.routes(), &sources.info);
+async fn openapi_page(State(sources): State<Sources>, uri: Uri) -> impl IntoResponse {
+    let routes = sources.client.routes();
+    let document = match uri.query() == Some(docs::WITH_FORMS) {
+        true => sources.shown.of(routes, &sources.info, openapi_for_people),
+        false => sources.document.of(routes, &sources.info, openapi),
+    };
     ([(CONTENT_TYPE, "application/json")], document)
 }
 
-async fn not_found(uri: Uri) -> ApiError {
-    ApiError::no_such_route(uri.path())
+/// A board with three cards.
+const FAVICON: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 16 16\"><rect width=\"16\" height=\"16\" rx=\"3\" \
+                       fill=\"#234\"/><path fill=\"#fff\" d=\"M3 4h10v2H3zM3 7h7v2H3zM3 10h4v2H3z\"/></svg>";
+
+async fn favicon() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "image/svg+xml"), (CACHE_CONTROL, "public, max-age=86400")], FAVICON)
+}
+
+async fn not_found(State(sources): State<Sources>, uri: Uri, headers: HeaderMap) -> Result<Response, ApiError> {
+    if is_grpc(&headers) {
+        return Ok(no_grpc());
+    }
+    match nearly(uri.path()).filter(|path| sources.client.route(path).is_some()) {
+        Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{path}`?"))),
+        None => Err(ApiError::no_such_route(uri.path())),
+    }
+}
+
+/// The same path without what many servers look past: slashes too many, and letters in percent signs. `None` where it has neither.
+fn nearly(path: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
+    let plain: String = decoded.split('/').filter(|part| !part.is_empty()).flat_map(|part| ["/", part]).collect();
+    (plain != path).then_some(plain)
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    content_type
+        .strip_prefix("application/grpc")
+        .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+/// What a client of gRPC understands: a status of its own (12, unimplemented) in an answer of headers only.
+fn no_grpc() -> Response {
+    const MESSAGE: &str = "this port speaks HTTP and the Open Inference Protocol's REST, not gRPC";
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
+        (HeaderName::from_static("grpc-status"), HeaderValue::from_static("12")),
+        (HeaderName::from_static("grpc-message"), HeaderValue::from_static(MESSAGE)),
+    ];
+    (headers, ()).into_response()
 }
 
 async fn method_not_allowed(method: Method) -> ApiError {
@@ -120,6 +176,17 @@ async fn method_not_allowed(method: Method) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_nearly_another() {
+        for near in ["/simple/", "//simple", "/%73imple", "/simple//"] {
+            assert_eq!(nearly(near).as_deref(), Some("/simple"), "{near}");
+        }
+        assert_eq!(nearly("/a%2Fb").as_deref(), Some("/a/b"));
+        for other in ["/simple", "/%ff"] {
+            assert_eq!(nearly(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn reserves_its_own_paths_and_what_is_below_them() {

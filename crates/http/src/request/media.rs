@@ -42,7 +42,7 @@ impl<'a> BodyForm<'a> {
                 return Err(ApiError::unsupported_charset(charset));
             }
         }
-        if let Some(format) = Format::from_media_type(&essence).filter(|format| input.formats().contains(format)) {
+        if let Some(format) = Format::from_media_type(&essence).filter(|format| formats(input).contains(format)) {
             return Ok(Self::Encoded(format));
         }
         if essence == MULTIPART {
@@ -60,9 +60,16 @@ impl<'a> BodyForm<'a> {
     }
 }
 
+/// The formats that a body may have. A table is not offered where it could not be taken: for arrays by name, and for a file.
+fn formats(input: &DataType) -> Vec<Format> {
+    let has_tables = input.tensors().is_none() && (input.raw_body().is_none() || input.schema()["type"] != "object");
+    let is_table = |format: &Format| matches!(format, Format::ArrowStream | Format::ArrowFile);
+    input.formats().into_iter().filter(|format| has_tables || !is_table(format)).collect()
+}
+
 /// The media types that a route takes, for documents and refusals.
 pub(crate) fn accepted(input: &DataType) -> Vec<&str> {
-    let mut accepted: Vec<&str> = input.formats().into_iter().map(Format::media_type).collect();
+    let mut accepted: Vec<&str> = formats(input).into_iter().map(Format::media_type).collect();
     accepted.push(MULTIPART);
     accepted.extend(input.raw_body().into_iter().flat_map(|raw| &raw.media_types).map(String::as_str));
     accepted.extend(plain_types(input).filter(|plain| !accepted.contains(plain)).collect::<Vec<_>>());
@@ -172,6 +179,9 @@ mod tests {
         assert_eq!(accepted(&text).last(), Some(&"text/plain"));
         let file = DataType::of::<Media>();
         assert!(takes("application/octet-stream", &file) && !takes("text/plain", &file));
+        let arrow = "application/vnd.apache.arrow.stream";
+        let tensors = callboard_codec::TensorFields { fields: Vec::new(), stackable: true };
+        assert!(takes(arrow, &DataType::value()) && !takes(arrow, &DataType::value().with_tensors(tensors)));
         let fields = DataType::value().with_schema(serde_json::json!({ "type": "object" }));
         assert!(!takes("application/x-npy", &fields) && takes("application/x-npz", &fields));
     }

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use axum::http::header::HeaderValue;
 use callboard_codec::{DataType, Format, MediaType};
 
+use super::plain::{WITH_EXTENSIONS, asks_for_extensions};
 use crate::error::ApiError;
 use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
 
@@ -17,6 +18,8 @@ use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
 pub(crate) enum ReplyForm {
     /// An encoded value.
     Encoded(Format),
+    /// MessagePack without extension types, for whoever does not ask for them.
+    PlainMsgpack,
     /// A text as it is.
     Text,
     /// A byte string as it is.
@@ -24,10 +27,19 @@ pub(crate) enum ReplyForm {
 }
 
 impl ReplyForm {
+    /// This format, for whoever asked in these words.
+    pub(crate) fn of(format: Format, asked: &str) -> Self {
+        match format {
+            Format::Msgpack if !asks_for_extensions(asked) => Self::PlainMsgpack,
+            format => Self::Encoded(format),
+        }
+    }
+
     /// What `Accept` calls it.
     pub(crate) const fn media_type(self) -> &'static str {
         match self {
             Self::Encoded(format) => format.media_type(),
+            Self::PlainMsgpack => Format::Msgpack.media_type(),
             Self::Text => TEXT_PLAIN,
             Self::Bytes => OCTET_STREAM,
         }
@@ -37,14 +49,15 @@ impl ReplyForm {
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; charset=utf-8",
-            Self::Encoded(_) | Self::Bytes => self.media_type(),
+            Self::Encoded(Format::Msgpack) => WITH_EXTENSIONS,
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => self.media_type(),
         }
     }
 
     /// Whether there is an outcome of every type in this form, so that one which cannot be written is a defect of the route and
     /// no reason to try another form.
     pub(crate) const fn is_universal(self) -> bool {
-        matches!(self, Self::Encoded(Format::Json | Format::Msgpack | Format::Envelope))
+        matches!(self, Self::Encoded(Format::Json | Format::Msgpack | Format::Envelope) | Self::PlainMsgpack)
     }
 
     /// Whether it hardly gets shorter by packing: all but texts.
@@ -56,7 +69,7 @@ impl ReplyForm {
 /// The forms in which an outcome of this type can be sent, JSON first.
 pub(crate) fn offers(output: &DataType) -> Vec<ReplyForm> {
     let plain = plain_types(output).map(|plain| if plain == TEXT_PLAIN { ReplyForm::Text } else { ReplyForm::Bytes });
-    output.formats().into_iter().map(ReplyForm::Encoded).chain(plain).collect()
+    output.formats().into_iter().map(|format| ReplyForm::of(format, "")).chain(plain).collect()
 }
 
 /// The forms that a request accepts.
@@ -72,8 +85,13 @@ impl Accepted {
     pub(crate) const JSON: Self = Self::only(Format::Json);
 
     /// This format, and nothing else.
-    pub(crate) const fn only(format: Format) -> Self {
+    const fn only(format: Format) -> Self {
         Self { best: ReplyForm::Encoded(format), others: Vec::new() }
+    }
+
+    /// The format that the question had, and nothing else.
+    pub(crate) fn as_asked(format: Format, content_type: &str) -> Self {
+        Self { best: ReplyForm::of(format, content_type), others: Vec::new() }
     }
 
     /// What `accept` allows of what `output` can be, or a 406 that lists that.
@@ -85,8 +103,12 @@ impl Accepted {
         }
         let offers = offers(output);
         let media_types: Vec<&str> = offers.iter().map(|form| form.media_type()).collect();
-        let ranked = MediaType::rank(accept.to_str().unwrap_or("-"), &media_types);
-        let mut forms = ranked.into_iter().map(|index| offers[index]);
+        let accept = accept.to_str().unwrap_or("-");
+        let ranked = MediaType::rank(accept, &media_types);
+        let mut forms = ranked.into_iter().map(|index| match offers[index] {
+            ReplyForm::PlainMsgpack => ReplyForm::of(Format::Msgpack, accept),
+            form => form,
+        });
         match forms.next() {
             Some(best) => Ok(Self { best, others: forms.collect() }),
             None => Err(ApiError::not_acceptable(&media_types.join(", "))),

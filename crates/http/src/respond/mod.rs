@@ -3,9 +3,10 @@
 mod form;
 pub(crate) mod frame;
 mod parts;
+mod plain;
 pub(crate) mod stream;
 mod whole;
 
-pub(crate) use form::{Accepted, offers};
+pub(crate) use form::{Accepted, ReplyForm, offers};
 pub(crate) use parts::body_of_parts;
 pub(crate) use whole::{Packing, whole};

@@ -13,6 +13,7 @@ use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Pay
 
 use super::form::{Accepted, ReplyForm};
 use super::parts;
+use super::plain;
 use crate::coding::Coding;
 use crate::config::HttpConfig;
 use crate::convert::{self, Expense};
@@ -116,6 +117,10 @@ async fn encode(
             envelope.map(Encoded::Envelope)
         }
         ReplyForm::Encoded(format) => convert::encode(expense, payload.clone(), format).await?.map(Encoded::Bytes),
+        ReplyForm::PlainMsgpack => match convert::encode(expense, payload.clone(), Format::Msgpack).await? {
+            Ok(bytes) => Ok(Encoded::Bytes(plainly(bytes, expense).await?)),
+            Err(misfit) => Err(misfit),
+        },
         ReplyForm::Text => {
             let (payload, length) = (payload.clone(), payload.size_hint());
             let ((), text) = expense.run((), length, move || text_of(&payload)).await?;
@@ -123,6 +128,17 @@ async fn encode(
         }
         ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
     })
+}
+
+/// The same without extension types. Most outcomes have none and stay as they are.
+async fn plainly(bytes: Bytes, expense: &Expense<'_>) -> Result<Bytes, ApiError> {
+    let known = bytes.len();
+    let looked_at = bytes.clone();
+    let ((), length) = expense.run((), known, move || plain::plain_length(&looked_at)).await?;
+    let Some(length) = length else { return Ok(bytes) };
+    expense.charge(length)?;
+    let ((), written) = expense.run((), length, move || plain::plain(&bytes, length)).await?;
+    Ok(written.into())
 }
 
 async fn response(

@@ -61,11 +61,13 @@ async fn the_document_says_that_a_key_is_needed() {
     assert_eq!(document["components"]["securitySchemes"]["header"]["name"], "x-api-key");
     assert_eq!(document["security"].as_array().unwrap().len(), 2);
     let responses = &document["paths"]["/mirror"]["post"]["responses"];
-    assert_eq!(responses["401"]["$ref"], "#/components/responses/Unauthenticated");
+    assert_eq!(responses["default"]["$ref"], "#/components/responses/Problem");
+    assert!(document["components"]["schemas"]["Problem"]["description"].as_str().unwrap().contains("401"));
     assert_eq!(document["paths"]["/livez"]["get"]["security"], serde_json::json!([]));
 
     let document = Server::of_app(app(), HttpConfig::default()).await.get("/openapi.json").await.json();
-    assert!(document.get("security").is_none() && document["paths"]["/mirror"]["post"]["responses"]["401"].is_null());
+    assert_eq!(document["security"], serde_json::json!([]), "nothing is asked for");
+    assert!(document["components"].get("securitySchemes").is_none());
 }
 
 #[tokio::test]

@@ -17,13 +17,21 @@ async fn server() -> Server {
 
 /// Sends a value to `/mirror` and reads what comes back, both in this format.
 async fn mirrored(server: &Server, value: &Value, format: Format) -> Answer {
-    let headers = [("content-type", format.media_type()), ("accept", format.media_type())];
+    let headers = [("content-type", format.media_type()), ("accept", exactly(format))];
     let body = value.encode(format).unwrap();
     server.connect().await.post("/mirror", &headers, body).await
 }
 
+/// The media type of this format as it is.
+fn exactly(format: Format) -> &'static str {
+    match format {
+        Format::Msgpack => "application/msgpack; extensions=callboard",
+        format => format.media_type(),
+    }
+}
+
 fn decoded(answer: Answer, format: Format) -> Value {
-    assert_eq!(answer.header("content-type"), Some(format.media_type()), "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some(exactly(format)), "{answer:?}");
     Value::decode(format, &answer.body.into(), &DecodeLimits::default()).unwrap()
 }
 
@@ -49,6 +57,47 @@ fn frame() -> Value {
 fn everything() -> Value {
     let tuple = Value::Tuple(vec![Value::Bytes(Bytes::from(vec![7; 5000])), Value::Null, frame()]);
     Map::from_iter([("tensor", tensor()), ("tuple", tuple), ("float", Value::Float(f64::INFINITY))]).into()
+}
+
+/// A client that has never heard of our extension types reads arrays all the same, and sends them in that form.
+#[tokio::test]
+async fn messagepack_is_plain_unless_extensions_are_asked_for() {
+    let server = server().await;
+    let array = Tensor::from_vec(&[1, 2], vec![1.5_f32, -2.0]).unwrap();
+    let plain = Value::Map(Map::from_iter([
+        ("dtype", Value::from("float32")),
+        ("shape", list([1_i64, 2])),
+        ("data", Value::Bytes(Bytes::copy_from_slice(array.data()))),
+    ]));
+    let value = Value::Tuple(vec![Value::Tensor(array.clone()), Value::from("x")]);
+    let msgpack = "application/msgpack";
+    let ask = async |path: &str, content_type: &str, accept: &str, body: &Value| {
+        let headers = [("content-type", content_type), ("accept", accept)];
+        let body = body.encode(Format::Msgpack).unwrap();
+        let answer = server.connect().await.post(path, &headers, body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let content_type = answer.header("content-type").unwrap().to_owned();
+        (content_type, Value::decode(Format::Msgpack, &answer.body.into(), &DecodeLimits::default()).unwrap())
+    };
+    let expected = Value::List(vec![plain.clone(), Value::from("x")]);
+    assert_eq!(ask("/mirror", msgpack, msgpack, &value).await, (msgpack.to_owned(), expected));
+    let exact = exactly(Format::Msgpack);
+    assert_eq!(ask("/mirror", msgpack, exact, &value).await, (exact.to_owned(), value.clone()));
+
+    // An answer without `accept` has the form of the question.
+    let call = Value::Map(Map::from_iter([("args", Value::List(vec![value.clone()]))]));
+    let expected = Value::List(vec![plain.clone(), Value::from("x")]);
+    assert_eq!(ask("/v1/call/mirror", msgpack, "*/*", &call).await, (msgpack.to_owned(), expected));
+    assert_eq!(ask("/v1/call/mirror", exact, "*/*", &call).await, (exact.to_owned(), value));
+
+    // What is told so is read so: by a route over arrays.
+    let app = App::new().route("/double", Stage::each("double", |tensor: &Tensor| Ok(tensor.clone())));
+    let server = Server::of_app(app, HttpConfig::default()).await;
+    let headers = [("content-type", msgpack), ("accept", "application/x-npy")];
+    let answer = server.connect().await.post("/double", &headers, plain.encode(Format::Msgpack).unwrap()).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let came = Value::decode(Format::Npy, &answer.body.into(), &DecodeLimits::default()).unwrap();
+    assert_eq!(came, Value::Tensor(array));
 }
 
 #[tokio::test]
@@ -118,7 +167,7 @@ async fn every_form_of_a_body_goes_with_every_form_of_an_answer() {
     for sent in &forms {
         let body = tensor().encode(*sent).unwrap();
         for wanted in &forms {
-            let media_type = wanted.media_type();
+            let media_type = exactly(*wanted);
             let accept = format!("*/*;q=0.1, application/json;q=0.2, text/html, {media_type};q=0.9, image/png;q=0.95");
             let headers = [("content-type", sent.media_type()), ("accept", &accept)];
             let answer = client.post("/same", &headers, &body).await;

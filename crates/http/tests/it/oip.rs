@@ -301,7 +301,7 @@ async fn every_error_is_the_protocols_own() {
         ("/v2/models/x/infer", 405),
         ("/v2/models/../metrics", 404),
         ("/v2/models/%2e%2e%2fmetrics", 404),
-        ("/v2/models/x/trace/setting", 404),
+        ("/v2/models/x/trace/setting", 501),
     ] {
         let answer = client.get(path).await;
         assert_eq!(answer.status, status, "{path}");
@@ -512,4 +512,87 @@ async fn each_item_of_a_request_counts_against_the_limit_of_its_key() {
     assert_eq!(ask(3).await.status, 200);
     let later = ask(1).await;
     assert_eq!((later.status, later.header("retry-after").is_some()), (429, true));
+}
+
+/// What is promised to be not offered says so, and does not look like a path that is mistyped.
+#[tokio::test]
+async fn extensions_that_are_not_offered_are_501() {
+    let server = server().await;
+    for path in [
+        "/v2/systemsharedmemory/status",
+        "/v2/systemsharedmemory/region/x/register",
+        "/v2/cudasharedmemory/unregister",
+        "/v2/models/x/trace/setting",
+        "/v2/trace/setting",
+        "/v2/logging",
+    ] {
+        for answer in [server.get(path).await, server.post_json(path, "{}").await] {
+            let told = error(&answer);
+            assert_eq!(answer.status, 501, "{path}: {told}");
+            assert!(told.contains("not offered"), "{path}: {told}");
+        }
+    }
+}
+
+/// `/flag`: a BOOL of any length; `/one`: a scalar; `/want`: a text, or what JSON has; `/blob`: bytes, told as a text. All are given back.
+fn lenient() -> App {
+    let echo = |name: &str| Stage::each(name, |value: &Value| Ok(value.clone()));
+    let tensor = |name: &str, dtype, shape| {
+        let field = TensorField { name: name.to_owned(), dtype: Some(dtype), shape: Some(shape) };
+        DataType::value().with_tensors(TensorFields { fields: vec![field], stackable: false })
+    };
+    let route = |path: &str, input: DataType| RouteSpec::described(path, echo(&path[1..]), input.clone(), input);
+    let schema = |schema| DataType::value().with_schema(schema);
+    let want =
+        schema(json!({ "type": "object", "required": ["want"], "properties": { "want": { "enum": ["logits", 1] } } }));
+    let blob = json!({ "type": "object", "required": ["blob"],
+                       "properties": { "blob": { "type": "string", "contentEncoding": "base64" } } });
+    App::new()
+        .mount(route("/flag", tensor("x", DType::Bool, vec![None])))
+        .mount(route("/one", tensor("x", DType::I32, vec![])))
+        .mount(route("/want", want))
+        .mount(route("/blob", schema(blob)))
+}
+
+#[tokio::test]
+async fn what_other_servers_take_is_taken() {
+    let server = Server::of_app(lenient(), HttpConfig::default()).await;
+    let infer = async |model: &str, input: Json| {
+        let answer =
+            server.post_json(&format!("/v2/models/{model}/infer"), &json!({ "inputs": [input] }).to_string()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["outputs"][0].clone()
+    };
+    let one = |data: Json, shape: Json| json!({ "name": "x", "datatype": "INT32", "shape": shape, "data": data });
+    for (data, shape) in [(json!([1.0]), json!([])), (json!([1]), json!([1])), (json!([1.0]), json!([1]))] {
+        let output = infer("one", one(data, shape)).await;
+        assert_eq!((&output["data"], &output["shape"]), (&json!([1]), &json!([])));
+    }
+    assert_eq!(
+        infer("one", serde_json::from_str(r#"{"name":"x","datatype":"INT32","shape":[],"data":[-0]}"#).unwrap()).await
+            ["data"],
+        json!([0])
+    );
+
+    let head = json!({ "inputs": [{ "name": "x", "datatype": "BOOL", "shape": [3], "parameters": { "binary_data_size": 3 } }] });
+    let head = head.to_string();
+    let body = [head.as_bytes(), &[0, 1, 255]].concat();
+    let answer =
+        server.connect().await.post("/v2/models/flag/infer", &[(HEADER, &head.len().to_string())], &body).await;
+    assert_eq!(answer.json()["outputs"][0]["data"], json!([false, true, true]), "{answer:?}");
+
+    let want = |text: &str| json!({ "name": "want", "datatype": "BYTES", "shape": [1], "data": [text] });
+    for (sent, came) in [("logits", "\"logits\""), ("\"logits\"", "\"logits\""), ("1", "1")] {
+        assert_eq!(infer("want", want(sent)).await["data"], json!([came]), "{sent}");
+    }
+
+    let blob = json!({ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["aGk="], "parameters": { "content_type": "base64" } });
+    assert_eq!(infer("blob", blob).await["data"], json!(["hi"]));
+    let broken = json!({ "inputs": [{ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["no base64!"],
+                                      "parameters": { "content_type": "base64" } }] });
+    let refused = server.post_json("/v2/models/blob/infer", &broken.to_string()).await;
+    assert_eq!((refused.status, error(&refused).contains("base64")), (400, true));
+
+    let index = server.post_json("/v2/repository/index", "").await.json();
+    assert_eq!(index[0], json!({ "name": "flag", "version": "1", "state": "READY", "reason": "" }));
 }

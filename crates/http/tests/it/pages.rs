@@ -76,7 +76,10 @@ async fn the_openapi_document_has_a_concrete_schema_per_route() {
     let content = &greet["requestBody"]["content"];
     assert_eq!(content["application/json"]["schema"]["$ref"], "#/components/schemas/Greet");
     assert_eq!(content["application/json"]["example"], json!({ "name": "text" }));
-    assert!(content["application/msgpack"].is_object() && content["multipart/form-data"].is_object());
+    let also = content["application/json"]["x-callboard-media-types"].as_array().unwrap();
+    assert!(also.contains(&json!("application/msgpack")) && also.contains(&json!("multipart/form-data")), "{also:?}");
+    assert_eq!(content.as_object().unwrap().len(), 1, "one form is one type for clients: {content}");
+    assert_eq!(greet["responses"]["200"]["content"].as_object().unwrap().len(), 1, "{greet}");
     assert_eq!(document["components"]["schemas"]["Greet"]["properties"]["name"]["type"], "string");
     assert_eq!(
         greet["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
@@ -84,8 +87,15 @@ async fn the_openapi_document_has_a_concrete_schema_per_route() {
     );
 
     let form = &document["paths"]["/size"]["post"]["requestBody"]["content"];
-    assert_eq!(form["image/*"]["schema"]["format"], "binary");
-    assert_eq!(form["multipart/form-data"]["schema"]["properties"]["image"]["format"], "binary");
+    assert!(
+        form["application/json"]["x-callboard-media-types"].as_array().unwrap().contains(&json!("image/*")),
+        "{form}"
+    );
+    assert_eq!(form.as_object().unwrap().len(), 1, "{form}");
+    let shown = server().await.get("/openapi.json?forms").await.json();
+    let form = &shown["paths"]["/size"]["post"]["requestBody"]["content"]["multipart/form-data"];
+    let form = shown.pointer(form["schema"]["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap();
+    assert_eq!(form["properties"]["image"]["format"], "binary");
 }
 
 #[tokio::test]
@@ -118,7 +128,7 @@ async fn every_operation_has_an_id_of_its_own_and_servers_are_relative() {
     let document = Server::of_app(app, HttpConfig::default()).await.get("/openapi.json").await.json();
     assert_eq!(document["paths"]["/na-me"]["post"]["operationId"], "post_na_me");
     assert_eq!(document["paths"]["/na_me"]["post"]["operationId"], "post_na_me_2");
-    assert_eq!(document["servers"], json!([{ "url": "./" }]));
+    assert_eq!(document["servers"], json!([{ "url": "." }]));
     assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
 
@@ -186,9 +196,22 @@ async fn the_documentation_comes_with_its_assets() {
     assert_eq!((redirect.status, redirect.header("location")), (308, Some("docs/")));
     let page = server.get("/docs/").await;
     assert_eq!((page.status, page.header("content-type")), (200, Some("text/html")));
-    let script = server.get("/docs/swagger-ui-bundle.js").await;
-    assert_eq!((script.status, script.header("content-encoding")), (200, Some("gzip")));
-    assert!(script.body.len() > 100_000);
+    let script = async |accept: &str| {
+        let head =
+            format!("GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: test\r\naccept-encoding: {accept}\r\n\r\n");
+        let mut client = server.connect().await;
+        client.send(&head).await;
+        client.answer().await
+    };
+    let packed = script("gzip, br").await;
+    assert_eq!((packed.status, packed.header("content-encoding")), (200, Some("gzip")));
+    assert!(packed.body.len() > 100_000);
+    for accept in ["identity", "gzip;q=0"] {
+        let plain = script(accept).await;
+        assert_eq!((plain.status, plain.header("content-encoding")), (200, None), "{accept}");
+        assert!(plain.body.len() > 2 * packed.body.len() && plain.text().contains("function"), "{accept}");
+        assert_eq!(plain.header("vary"), Some("accept-encoding"));
+    }
     let initializer = server.get("/docs/swagger-initializer.js").await;
     assert!(initializer.text().contains("../openapi.json"), "{}", initializer.text());
 }
@@ -306,4 +329,106 @@ impl callboard_core::Worker for Fragile {
     fn call(&mut self, _batch: callboard_core::Batch<i64>) -> Vec<Result<i64, Failure>> {
         panic!("too fragile")
     }
+}
+
+/// What is written whole is packed as its client likes it, as an answer of a route is.
+#[tokio::test]
+async fn pages_and_statistics_are_packed_where_that_is_asked_for() {
+    let server = server().await;
+    for path in ["/metrics", "/openapi.json", "/v2/models/stats", "/"] {
+        let plain = server.get(path).await;
+        assert_eq!((plain.status, plain.header("content-encoding")), (200, None), "{path}");
+        assert!(plain.body.len() > 1024, "{path}");
+        let mut client = server.connect().await;
+        client.send(&format!("GET {path} HTTP/1.1\r\nhost: test\r\naccept-encoding: gzip\r\n\r\n")).await;
+        let packed = client.answer().await;
+        assert_eq!((packed.status, packed.header("content-encoding")), (200, Some("gzip")), "{path}");
+        assert_eq!(packed.header("vary"), Some("accept-encoding"), "{path}");
+        assert_eq!(packed.header("content-type"), plain.header("content-type"), "{path}");
+        let mut unpacked = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed.body[..]), &mut unpacked).unwrap();
+        assert!(unpacked.len() > packed.body.len(), "{path}");
+        if path == "/openapi.json" {
+            assert_eq!(unpacked, plain.body);
+        }
+    }
+    let mut client = server.connect().await;
+    client.send("GET /livez HTTP/1.1\r\nhost: test\r\naccept-encoding: gzip\r\n\r\n").await;
+    assert_eq!(client.answer().await.header("content-encoding"), None, "a few words are sent as they are");
+}
+
+/// Two pages differ in what was counted, and in nothing else.
+#[tokio::test]
+async fn series_of_metrics_come_in_the_same_order_each_time() {
+    let server = server().await;
+    for route in ["/mirror", "/greet", "/nowhere"] {
+        server.post_json(route, "1").await;
+    }
+    let names = async || -> Vec<String> {
+        let page = server.get("/metrics").await;
+        let series = page.text().lines().filter(|line| !line.starts_with('#'));
+        series.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
+    };
+    let requests: Vec<String> =
+        names().await.into_iter().filter(|name| name.starts_with("callboard_requests_total")).collect();
+    let mut sorted = requests.clone();
+    sorted.sort();
+    assert!(requests.len() > 2 && requests == sorted, "{requests:#?}");
+}
+
+/// A route whose clients all send what it does not take is no idle route.
+#[tokio::test]
+async fn errors_are_counted_by_route_also_where_no_call_was_made() {
+    let server = server().await;
+    assert_eq!(server.post_json("/greet", "1").await.status, 422);
+    assert_eq!(server.post_json("/greet", "{").await.status, 400);
+    assert_eq!(server.post_json("/greet", "{").await.status, 400);
+    assert_eq!(server.post_json("/v2/models/greet/infer", "{}").await.status, 400);
+    assert_eq!(server.post_json("/nowhere", "1").await.status, 404);
+    let page = server.get("/metrics").await;
+    let metrics = page.text();
+    for line in [
+        "callboard_http_errors_total{route=\"/greet\",status=\"422\"} 1",
+        "callboard_http_errors_total{route=\"/greet\",status=\"400\"} 3",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
+    assert!(!metrics.contains("nowhere"), "what clients make up is no label");
+}
+
+#[tokio::test]
+async fn a_path_that_is_nearly_a_route_is_told_which() {
+    let server = server().await;
+    for near in ["/greet/", "//greet", "/%67reet"] {
+        let answer = server.post_json(near, "{}").await;
+        assert_eq!(answer.status, 404, "{near}");
+        let message = answer.problem()["message"].as_str().unwrap().to_owned();
+        assert!(message.ends_with("did you mean `/greet`?"), "{near}: {message}");
+    }
+    let message = server.post_json("/nowhere/", "{}").await.problem()["message"].as_str().unwrap().to_owned();
+    assert!(message.ends_with("`GET /` lists what there is"), "{message}");
+}
+
+#[tokio::test]
+async fn browsers_get_an_icon_and_grpc_clients_a_status_of_their_own() {
+    let server = server().await;
+    let icon = server.get("/favicon.ico").await;
+    assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/svg+xml")));
+    let grpc = [("content-type", "application/grpc"), ("te", "trailers")];
+    let answer = server.connect().await.post("/inference.GRPCInferenceService/ModelInfer", &grpc, "").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/grpc")));
+    assert_eq!(answer.header("grpc-status"), Some("12"));
+    assert!(answer.header("grpc-message").unwrap().contains("not gRPC"));
+}
+
+/// One line for each route, with what runs side by side.
+#[tokio::test]
+async fn the_index_draws_graphs_as_they_are() {
+    let echo = |name: &str| callboard_core::Pipeline::from(Stage::each(name, |x: &i64| Ok(*x)));
+    let both = callboard_core::Pipeline::ensemble((echo("one"), echo("two")));
+    let server = Server::of_app(App::new().route("/both", both), HttpConfig::default()).await;
+    let route = server.get("/").await.json()["routes"][0].clone();
+    assert_eq!(route["stages"], json!(["one", "two"]));
+    let pipeline = route["pipeline"].as_str().unwrap();
+    assert!(pipeline.contains('|'), "{pipeline}");
 }

@@ -253,18 +253,21 @@ async fn an_event_of_a_model_that_panics_as_it_is_written_is_the_last_one() {
 async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
     let server = Server::of_app(counting(), HttpConfig::default()).await;
     let document = server.get("/openapi.json").await.json();
-    let forms = |pointer: &str| -> Vec<String> {
-        document.pointer(pointer).unwrap().as_object().unwrap().keys().cloned().collect()
+    let forms = |pointer: &str, media_type: &str| -> Vec<String> {
+        let content = document.pointer(pointer).unwrap().as_object().unwrap();
+        assert_eq!(content.keys().collect::<Vec<_>>(), [media_type], "one form is one type for clients");
+        let also = content[media_type]["x-callboard-media-types"].as_array().unwrap();
+        also.iter().map(|also| also.as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(
-        forms("/paths/~1count/post/responses/200/content"),
-        ["text/event-stream", "application/x-ndjson", "application/vnd.callboard.envelope-stream"]
+        forms("/paths/~1count/post/responses/200/content", "text/event-stream"),
+        ["application/x-ndjson", "application/vnd.callboard.envelope-stream"]
     );
     assert_eq!(
-        forms("/paths/~1count/post/requestBody/content"),
-        ["application/json", "application/msgpack", "application/vnd.callboard.envelope"]
+        forms("/paths/~1count/post/requestBody/content", "application/json"),
+        ["application/msgpack", "application/vnd.callboard.envelope", "multipart/form-data"]
     );
-    let calls = forms("/paths/~1v1~1call~1{name}/post/requestBody/content");
+    let calls = forms("/paths/~1v1~1call~1{name}/post/requestBody/content", "application/json");
     assert!(calls.contains(&"application/vnd.callboard.envelope-stream".to_owned()), "{calls:?}");
 }
 

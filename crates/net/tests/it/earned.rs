@@ -115,7 +115,7 @@ async fn a_body_for_which_there_is_no_room_is_refused_before_it_comes() {
     for name in ["/shout", "shout"] {
         let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
         let held = served.node.client().held_bytes();
-        let mut held = held;
+        let held = held;
         held.grow(MIB as u64 / 2).unwrap();
         let peer = peer(&served).await;
         let mut stream = peer.begin(vec![head(name, 0, MIB / 2 + 1)]).await;

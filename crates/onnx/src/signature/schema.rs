@@ -50,17 +50,22 @@ fn array(items: Value, axis: &Axis) -> Value {
 }
 
 fn element(dtype: DType) -> Value {
-    let integer = |min: i64, max: u64| json!({ "type": "integer", "minimum": min, "maximum": max });
+    let integer = |format: &str, min: i64, max: u64| json!({ "type": "integer", "format": format, "minimum": min, "maximum": max });
+    // The format is what tells one width from another where a tensor is known by its schema only, as a part of something else.
     match dtype {
         DType::Bool => json!({ "type": "boolean" }),
-        DType::I8 => integer(i8::MIN.into(), i8::MAX as u64),
-        DType::I16 => integer(i16::MIN.into(), i16::MAX as u64),
-        DType::I32 => integer(i32::MIN.into(), i32::MAX as u64),
-        DType::I64 => integer(i64::MIN, i64::MAX as u64),
-        DType::U8 => integer(0, u8::MAX.into()),
-        DType::U16 => integer(0, u16::MAX.into()),
-        DType::U32 => integer(0, u32::MAX.into()),
-        DType::U64 => integer(0, u64::MAX),
+        DType::I8 => integer("int8", i8::MIN.into(), i8::MAX as u64),
+        DType::I16 => integer("int16", i16::MIN.into(), i16::MAX as u64),
+        DType::I32 => integer("int32", i32::MIN.into(), i32::MAX as u64),
+        DType::I64 => integer("int64", i64::MIN, i64::MAX as u64),
+        DType::U8 => integer("uint8", 0, u8::MAX.into()),
+        DType::U16 => integer("uint16", 0, u16::MAX.into()),
+        DType::U32 => integer("uint32", 0, u32::MAX.into()),
+        DType::U64 => integer("uint64", 0, u64::MAX),
+        DType::F16 => json!({ "type": "number", "format": "float16" }),
+        DType::BF16 => json!({ "type": "number", "format": "bfloat16" }),
+        DType::F32 => json!({ "type": "number", "format": "float" }),
+        DType::F64 => json!({ "type": "number", "format": "double" }),
         _ => json!({ "type": "number" }),
     }
 }

@@ -55,11 +55,11 @@ impl InvalidImage {
     /// A name for programs.
     pub(super) fn error_type(&self) -> &'static str {
         match self {
-            Self::Missing { .. } => "MissingInput",
-            Self::NotBytes { .. } | Self::NotBase64(_) => "WrongInput",
-            Self::TooManyPixels { .. } | Self::SideTooLong { .. } | Self::TooMuchMemory { .. } => "ImageTooLarge",
-            Self::Truncated { .. } => "ImageTruncated",
-            Self::Empty | Self::UnknownFormat | Self::NoPixels { .. } | Self::Broken { .. } => "InvalidImage",
+            Self::Missing { .. } => "missing_input",
+            Self::NotBytes { .. } | Self::NotBase64(_) => "wrong_input",
+            Self::TooManyPixels { .. } | Self::SideTooLong { .. } | Self::TooMuchMemory { .. } => "image_too_large",
+            Self::Truncated { .. } => "image_truncated",
+            Self::Empty | Self::UnknownFormat | Self::NoPixels { .. } | Self::Broken { .. } => "invalid_image",
         }
     }
 }

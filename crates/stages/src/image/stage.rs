@@ -60,8 +60,8 @@ pub fn input_type(config: &ImageConfig) -> DataType {
 #[must_use]
 pub fn output_type(config: &ImageConfig) -> DataType {
     let element = match config.dtype {
-        PixelType::F32 => json!({ "type": "number" }),
-        PixelType::U8 => json!({ "type": "integer", "minimum": 0, "maximum": 255 }),
+        PixelType::F32 => json!({ "type": "number", "format": "float" }),
+        PixelType::U8 => json!({ "type": "integer", "format": "uint8", "minimum": 0, "maximum": 255 }),
     };
     let axis = |items: serde_json::Value, length: Option<usize>| match length {
         Some(length) => json!({ "type": "array", "items": items, "minItems": length, "maxItems": length }),

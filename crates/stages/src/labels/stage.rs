@@ -41,10 +41,10 @@ impl Namer {
         let scores = self.value_of(item).and_then(scores_of).map_err(|what| wrong(what, path))?;
         if !self.names.is_empty() && self.names.len() != scores.len() {
             let message = format!("{} names for {} scores", self.names.len(), scores.len());
-            return Err(Failure::new(message).with_type("WrongNames"));
+            return Err(Failure::new(message).with_type("wrong_names"));
         }
         let unrankable = |error: RankError| {
-            Failure::new(format!("the scores cannot be ranked: {error}")).with_type("UnrankableScores")
+            Failure::new(format!("the scores cannot be ranked: {error}")).with_type("unrankable_scores")
         };
         let ranked = rank(&scores, self.softmax, self.top_k).map_err(unrankable)?;
         let entry = |(index, score): &(usize, f64)| -> Map {
@@ -86,7 +86,7 @@ impl Namer {
 
 fn wrong(what: String, path: String) -> Failure {
     let message = format!("scores: {what}");
-    mismatch(Failure::invalid_input(&message).with_type("WrongInput"), path, message)
+    mismatch(Failure::invalid_input(&message).with_type("wrong_input"), path, message)
 }
 
 fn scores_of(value: &Value) -> Result<Vec<f64>, String> {

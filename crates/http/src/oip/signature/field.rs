@@ -28,19 +28,34 @@ pub(super) enum Kind {
     Blob,
     /// What its only element means as JSON.
     Document,
+    /// The same, or a text where it is no JSON: what has no type of its own may be a text.
+    DocumentOrText,
+}
+
+impl Kind {
+    fn is_document(self) -> bool {
+        matches!(self, Self::Document | Self::DocumentOrText)
+    }
 }
 
 impl Field {
     /// Whether an array of this shape is one item.
     pub(in crate::oip) fn fits(&self, shape: &[usize]) -> bool {
         match (&self.shape, self.kind) {
-            (_, Kind::Element | Kind::Blob | Kind::Document) => shape.iter().all(|axis| *axis == 1),
+            (_, Kind::Element | Kind::Blob | Kind::Document | Kind::DocumentOrText) => {
+                shape.iter().all(|axis| *axis == 1)
+            }
             (None, Kind::Array) => true,
             (Some(axes), Kind::Array) => {
                 let fits = |(length, axis): (&usize, &Option<usize>)| axis.is_none_or(|axis| axis == *length);
                 axes.len() == shape.len() && shape.iter().zip(axes).all(fits)
             }
         }
+    }
+
+    /// Whether it is an array without axes.
+    pub(in crate::oip) fn is_scalar(&self) -> bool {
+        self.kind == Kind::Array && self.shape.as_ref().is_some_and(Vec::is_empty)
     }
 
     pub(super) fn item(&self, value: Value) -> Result<Value, Refusal> {
@@ -73,6 +88,13 @@ impl Field {
             Kind::Array => array.to_value().map_err(|error| refused(&error)),
             Kind::Blob => Ok(Value::Bytes(elements())),
             Kind::Document => Value::decode(Format::Json, &elements(), limits).map_err(|error| refused(&error)),
+            Kind::DocumentOrText => {
+                let element = elements();
+                Value::decode(Format::Json, &element, limits).or_else(|error| match std::str::from_utf8(&element) {
+                    Ok(text) => Ok(Value::from(text)),
+                    Err(_) => Err(refused(&error)),
+                })
+            }
             Kind::Element if array.datatype == Datatype::Bytes => {
                 let bytes = elements();
                 Ok(match std::str::from_utf8(&bytes) {
@@ -93,14 +115,14 @@ impl Field {
         let mismatch =
             |reason: String| OutputError::Mismatch { name: self.name.clone(), datatype: self.datatype.name(), reason };
         // What an optional field has when it has nothing.
-        if value.is_null() && self.kind != Kind::Document {
+        if value.is_null() && !self.kind.is_document() {
             return match self.is_required {
                 true => Err(mismatch("there is none".to_owned())),
                 false => Ok(Array { datatype: self.datatype, shape: vec![0], data: bytes::Bytes::new() }),
             };
         }
         let mut array = match (self.kind, self.datatype, value) {
-            (Kind::Document, ..) => {
+            (Kind::Document | Kind::DocumentOrText, ..) => {
                 let source = |source| OutputError::Document { name: self.name.clone(), source };
                 Array::of_elements(vec![1], [value.encode(Format::Json).map_err(source)?])
             }

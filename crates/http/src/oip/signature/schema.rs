@@ -30,6 +30,9 @@ impl Field {
                 field(datatype, vec![Some(1)], if is_blob { Kind::Blob } else { Kind::Element })
             }
             Some(datatype) => field(datatype, axes, Kind::Array),
+            None if axes.is_empty() && may_be_text(element) => {
+                field(Datatype::Bytes, vec![Some(1)], Kind::DocumentOrText)
+            }
             None => field(Datatype::Bytes, vec![Some(1)], Kind::Document),
         }
     }
@@ -82,6 +85,15 @@ fn is_of(schema: &Json, name: &str) -> bool {
     }
 }
 
+/// Whether a schema without a type lets a text be: it says nothing, or lists one.
+fn may_be_text(schema: &Json) -> bool {
+    let Some(keywords) = schema.as_object() else { return *schema == Json::Bool(true) };
+    match keywords.get("enum").and_then(Json::as_array) {
+        Some(values) => values.iter().any(Json::is_string),
+        None => keywords.keys().all(|keyword| matches!(keyword.as_str(), "title" | "description" | "examples")),
+    }
+}
+
 /// The datatype of a single number, bool or text.
 fn element_of(schema: &Json) -> Option<Datatype> {
     let format = schema.get("format").and_then(Json::as_str).unwrap_or_default();
@@ -90,6 +102,8 @@ fn element_of(schema: &Json) -> Option<Datatype> {
         () if is_of(schema, "string") => return Some(Datatype::Bytes),
         () if is_of(schema, "number") => match format {
             "float" => DType::F32,
+            "float16" => DType::F16,
+            "bfloat16" => DType::BF16,
             _ => DType::F64,
         },
         () if is_of(schema, "integer") => match format {

@@ -68,7 +68,7 @@ pub(crate) struct Streamed {
 pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result<Response, ApiError> {
     let form = streamed.form;
     // A packer is as large as many calls: where there is no memory for it, the stream is sent as it is.
-    let mut held_by_packer = streamed.client.held_bytes();
+    let held_by_packer = streamed.client.held_bytes();
     let coding = streamed.coding.filter(|coding| held_by_packer.try_grow(coding.packer_bytes() as u64));
     let packer = coding.and_then(|coding| Packer::new(coding).ok());
     let coding = coding.filter(|_| packer.is_some());

@@ -1,0 +1,91 @@
+//! Models as `serve` finds them: how they batch by default, and whether the protocol's metadata tells what is so.
+
+use serde_json::{Value, json};
+
+use crate::support::{Server, callboard, directory_with, run};
+
+const MODEL: &str = "examples/digits/digits.onnx";
+
+fn get(server: &Server, path: &str) -> Value {
+    let answer = server.request(&format!("GET {path} HTTP/1.1"), b"");
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+fn post(server: &Server, path: &str, body: &Value) -> Value {
+    let answer = server.request(&format!("POST {path} HTTP/1.1"), body.to_string().as_bytes());
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+/// A file with one stage over the digits, and these lines in it.
+fn with_file(lines: &str) -> Server {
+    let model = std::path::absolute(MODEL).unwrap();
+    let directory = directory_with(&format!(
+        "[[stage]]\nname = \"digits\"\nkind = \"onnx\"\nmodel = {model:?}\n{lines}\n\
+         [[route]]\npath = \"/digits\"\nstages = \"digits\"\n"
+    ));
+    Server::start(callboard(["serve", directory.to_str().unwrap(), "--http", "127.0.0.1:0"]))
+}
+
+/// What the configuration says of batches, and how many batches 64 items that came at once were.
+fn batching(server: &Server) -> (Value, Value, u64) {
+    let config = get(server, "/v2/models/digits/config");
+    let pixels = vec![0; 64 * 64];
+    let input = json!({ "name": "image", "datatype": "FP32", "shape": [64, 1, 8, 8], "data": pixels });
+    let answer = post(server, "/v2/models/digits/infer", &json!({ "inputs": [input] }));
+    assert_eq!(answer["outputs"][0]["shape"], json!([64, 10]));
+    let batches = get(server, "/v2/models/digits/stats")["model_stats"][0]["execution_count"].as_u64().unwrap();
+    (config["max_batch_size"].clone(), config["dynamic_batching"]["preferred_batch_size"].clone(), batches)
+}
+
+#[test]
+fn a_model_with_a_batch_axis_batches_without_being_told_and_its_configuration_says_so() {
+    for server in [Server::start(callboard(["serve", MODEL, "--http", "127.0.0.1:0"])), with_file("")] {
+        let (most, preferred, batches) = batching(&server);
+        assert_eq!((most, preferred), (json!(32), json!([32])));
+        assert!(batches < 32, "64 items ran as {batches} batches");
+    }
+    let (most, preferred, batches) = batching(&with_file("max_batch_size = 1"));
+    assert_eq!((most, preferred, batches), (json!(1), json!([1]), 64));
+    let (most, preferred, _) = batching(&with_file("max_batch_size = 8"));
+    assert_eq!((most, preferred), (json!(8), json!([8])));
+}
+
+#[test]
+fn a_model_without_a_batch_axis_runs_one_item_at_a_time() {
+    let server = with_file("batched = false");
+    let config = get(&server, "/v2/models/digits/config");
+    assert_eq!((&config["max_batch_size"], config.get("dynamic_batching")), (&json!(0), None));
+    let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
+    assert!(metrics.contains("callboard"), "{metrics}");
+}
+
+#[test]
+fn explain_tells_the_default_of_a_model() {
+    let text = String::from_utf8(run(&["serve", MODEL, "--explain"]).stdout).unwrap();
+    let row = |key: &str| text.lines().find(|line| line.trim_start().starts_with(key)).unwrap_or_default().to_owned();
+    assert!(row("max_batch_size").contains("32, or 1 without a batch axis"), "{text}");
+    assert!(row("cost ").contains("rows where items differ in length"), "{text}");
+}
+
+/// Metadata, configuration and answer name the same datatype, also of a tensor that an ensemble passes on.
+#[test]
+fn the_protocol_says_of_an_ensembles_tensor_what_it_sends() {
+    let server = Server::start(callboard(["serve", "examples/graph", "--http", "127.0.0.1:0"]));
+    let of = |list: &Value, key: &str| {
+        let found = list.as_array().unwrap().iter().find(|tensor| tensor["name"] == "logits").unwrap();
+        found[key].as_str().unwrap().to_owned()
+    };
+    let metadata = get(&server, "/v2/models/both");
+    let config = get(&server, "/v2/models/both/config");
+    let seven = callboard::codec::Value::Bytes(std::fs::read("examples/digits/seven.png").unwrap().into());
+    // Bytes are base64 in JSON.
+    let seven: Value = serde_json::from_slice(&seven.encode(callboard::codec::Format::Json).unwrap()).unwrap();
+    let input = json!({ "name": "image", "datatype": "BYTES", "shape": [1], "parameters": { "content_type": "base64" },
+                        "data": [seven] });
+    let answer = post(&server, "/v2/models/both/infer", &json!({ "inputs": [input] }));
+    let told =
+        [of(&metadata["outputs"], "datatype"), of(&config["output"], "data_type"), of(&answer["outputs"], "datatype")];
+    assert_eq!(told, ["FP32", "TYPE_FP32", "FP32"]);
+}

@@ -1,0 +1,87 @@
+//! Node.js with pinned packages: a folder for each `package.json` of `requirements/`, made once and shared by all tests, as
+//! `python.rs` does it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::run;
+use crate::tool::NODE;
+
+/// The packages are downloaded and unpacked in this, on a slow line and a busy machine.
+const SET_UP_LIMIT: Duration = Duration::from_secs(900);
+
+/// A command ends in this, on a machine that does ten other things.
+const COMMAND_LIMIT: Duration = Duration::from_secs(300);
+
+/// A folder with packages.
+#[derive(Debug)]
+pub(crate) struct Node {
+    directory: PathBuf,
+}
+
+impl Node {
+    /// The packages of `requirements/{requirements}.json`; `None` after the line that says why not.
+    pub(crate) fn with(requirements: &str) -> Option<Self> {
+        NODE.or_skip(set_up(requirements))
+    }
+
+    /// An empty folder below the packages, in which modules find them.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        let directory = self.directory.join("scratch").join(name);
+        // It may be there from the run before.
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("a directory for the test");
+        directory
+    }
+
+    /// Runs a program of the packages in `directory`; gives what it printed.
+    ///
+    /// # Panics
+    ///
+    /// When it fails, with all that it said.
+    pub(crate) fn run(&self, program: &str, args: &[&str], directory: &Path) -> String {
+        let mut command = Command::new(self.directory.join("node_modules").join(".bin").join(program));
+        self.finish(command.args(args), directory)
+    }
+
+    /// Runs a file.
+    ///
+    /// # Panics
+    ///
+    /// When it fails, with all that it said.
+    pub(crate) fn script(&self, file: &str, args: &[&str], directory: &Path) -> String {
+        self.finish(Command::new("node").arg(file).args(args), directory)
+    }
+
+    fn finish(&self, command: &mut Command, directory: &Path) -> String {
+        // Nothing is told to those who made the tools, and nobody is asked for a newer one.
+        let quiet = [("REDOCLY_TELEMETRY", "off"), ("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true"), ("NO_COLOR", "1")];
+        let command = command.envs(quiet).current_dir(directory);
+        let program = format!("{command:?}");
+        run(command, COMMAND_LIMIT).unwrap_or_else(|error| panic!("{program}: {error}"))
+    }
+}
+
+fn set_up(requirements: &str) -> Result<Node, String> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("external");
+    let file = here.join("requirements").join(format!("{requirements}.json"));
+    let wanted = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("external").join(format!("node-{requirements}"));
+    let made = directory.join("made.json");
+
+    fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+    let lock = File::create(directory.with_extension("lock")).map_err(|error| error.to_string())?;
+    lock.lock().map_err(|error| error.to_string())?;
+    run(Command::new("node").arg("--version"), SET_UP_LIMIT)?;
+    if fs::read_to_string(&made).is_ok_and(|made| made == wanted) {
+        return Ok(Node { directory });
+    }
+    fs::write(directory.join("package.json"), &wanted).map_err(|error| error.to_string())?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]).current_dir(&directory);
+    run(&mut npm, SET_UP_LIMIT)?;
+    fs::write(made, wanted).map_err(|error| error.to_string())?;
+    Ok(Node { directory })
+}
