@@ -1,5 +1,7 @@
 //! A Rust type has one form, whichever way it takes: within a process as a [`Value`], or as an envelope or MessagePack.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -23,10 +25,10 @@ struct Wrapped(Option<Option<char>>);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Form {
     Unit,
-    Newtype(Box<Form>),
+    Newtype(Box<Self>),
     Tuple(u8, String),
     Struct { single: f32, double: f64 },
-    Map(BTreeMap<i64, Form>),
+    Map(BTreeMap<i64, Self>),
     Words(BTreeMap<Word, Nothing>),
     Chars(BTreeMap<char, Wrapped>),
     Bools(BTreeMap<bool, [i16; 2]>),
@@ -37,7 +39,7 @@ enum Form {
     Bytes(RawBytes),
     Address(IpAddr),
     Array(Tensor),
-    List(Vec<Form>),
+    List(Vec<Self>),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

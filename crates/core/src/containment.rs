@@ -142,7 +142,7 @@ mod tests {
     fn tells_what_was_said_and_survives_what_it_was_said_with() {
         assert_eq!(contain(|| 1).unwrap(), 1);
         assert_eq!(contain(|| panic!("no")).unwrap_err().to_string(), "no");
-        let with_a_bomb = contain(|| std::panic::panic_any(Bomb));
+        let with_a_bomb = contain(|| panic::panic_any(Bomb));
         assert_eq!(with_a_bomb.unwrap_err().to_string(), "a panic without a message");
         drop_contained(Bomb);
     }

@@ -1,5 +1,7 @@
 //! What a panic of user code says of its place, and whose time its printing is. A binary of its own: a panic hook is the process's.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, CallError, Failure, Node, Stage};

@@ -68,7 +68,7 @@ async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so(
 async fn a_long_message_is_cut_at_the_limit_of_every_door() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
     let answer = server.post_json("/long", "20000").await;
-    let problem: serde_json::Value = serde_json::from_str(&answer.text()).unwrap();
+    let problem: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
     let message = problem["message"].as_str().unwrap();
     assert!(message.len() <= MAX_ERROR_CHARS + 2 && message.ends_with(" more characters)"), "{}", message.len());
 }

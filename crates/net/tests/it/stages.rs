@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::Tensor;
-use callboard_core::{App, CallOptions, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamStage};
+use callboard_core::{
+    App, CallOptions, Caller, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamStage,
+};
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
@@ -42,6 +44,18 @@ async fn a_stage_that_runs_elsewhere_only_is_a_step_like_any_other() {
     assert_eq!(runs(&there), 2);
     worker.comes_to_rest().await;
     gateway.served.comes_to_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_hears_at_once_that_no_node_runs_a_stage() {
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("double")), &[]).await;
+    let client = gateway.served.client().await;
+    let begun = Instant::now();
+    let error = client.call::<_, i64>("/run", 1_i64).await.unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false));
+    assert!(error.message().contains("none is linked"), "{error}");
+    // It says to come again in a second, and the client does not do that by itself.
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
