@@ -69,7 +69,13 @@ pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<A
 
 /// The pages that the admin listener has, too.
 pub(crate) fn for_machines(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
-    machines().with_state(Sources { client, metrics, info: Arc::default(), document: Arc::default(), shown: Arc::default() })
+    machines().with_state(Sources {
+        client,
+        metrics,
+        info: Arc::default(),
+        document: Arc::default(),
+        shown: Arc::default(),
+    })
 }
 
 fn machines() -> Router<Sources> {
