@@ -359,7 +359,7 @@ async fn bytes_that_uploads_hold_are_waited_for_like_those_of_calls() {
     let echo = Stage::each("echo", |text: &String| Ok(text.clone()));
     let node = App::new().limits(limits).route("/echo", echo).start().await.unwrap();
     let client = node.client();
-    let mut upload = client.held_bytes();
+    let upload = client.held_bytes();
     assert!(upload.try_grow(1000));
     let mut results = client.stream::<_, String>("/echo", ["hello".to_owned()]).unwrap();
     assert!(results.next().now_or_never().is_none(), "there is no room yet");

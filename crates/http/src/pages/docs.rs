@@ -24,7 +24,10 @@ use crate::error::ApiError;
 /// Relative, so that it also works where a proxy puts the edge under a path of its own.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(
-        Config::from("../openapi.json?forms").try_it_out_enabled(true).display_request_duration(true).validator_url("none"),
+        Config::from("../openapi.json?forms")
+            .try_it_out_enabled(true)
+            .display_request_duration(true)
+            .validator_url("none"),
     )
 });
 
