@@ -135,6 +135,15 @@ impl Payload {
         (self.functions.size_hint)(&*self.value)
     }
 
+    /// The same, but `most` where it is more than that: however large the value, no more of it is looked at.
+    #[must_use]
+    pub fn size_up_to(&self, most: usize) -> usize {
+        match self.downcast_ref::<Value>() {
+            Some(value) => most - value.left_of(most).unwrap_or(0),
+            None => self.size_hint().min(most),
+        }
+    }
+
     fn convert<T: Data>(self) -> Result<T, DecodeError> {
         match self.downcast_ref::<Value>() {
             Some(value) => value.deserialize(),

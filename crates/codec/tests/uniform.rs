@@ -187,7 +187,7 @@ fn json_refuses_a_float_that_is_not_finite_wherever_it_stands() {
         (Payload::new(Some(Some(f64::NAN))), ""),
     ] {
         let error = json(value).unwrap_err();
-        assert!(error.contains("JSON") && error.ends_with(&format!("{place}")), "{error:?}, not {place:?}");
+        assert!(error.contains("JSON") && error.ends_with(place), "{error:?}, not {place:?}");
     }
     // Other formats have words for them.
     let bytes = Payload::new(f64::NAN).encode(Format::Msgpack).unwrap();

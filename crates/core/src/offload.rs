@@ -58,6 +58,7 @@ impl Offload {
     ) -> Result<(O, T), CallError> {
         let (waiting, free) = (self.wait()?, Arc::clone(&self.free));
         let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
         let account: Arc<dyn Account> = Arc::new(Stoppable { account, stop: Arc::clone(&stop), deadline });
         // In a task of its own, which the runtime polls: a caller that is not polled, such as a stream whose reader pauses, would keep
         // the place that it was given in the queue from everybody behind it.
@@ -72,11 +73,14 @@ impl Offload {
             drop(waiting);
             let work = move || {
                 let done = charged_to(&account, work);
+                // What nobody waits for is dropped before its bytes, its permit and its place are free again.
+                let done = (!stopped.load(Ordering::Relaxed)).then_some(done).map(|done| (done, owner));
                 drop(free);
-                (owner, done)
+                done
             };
             match spawn_blocking(work).await {
-                Ok(done) => Ok(done),
+                Ok(Some((done, owner))) => Ok((owner, done)),
+                Ok(None) => Err(stopping()),
                 Err(error) => match error.try_into_panic() {
                     Ok(panic) => resume_unwind(panic),
                     Err(_stopped) => Err(stopping()),

@@ -323,7 +323,7 @@ pub(crate) async fn encode(
     payload: Payload,
     format: Format,
 ) -> Result<Result<Bytes, EncodeError>, ApiError> {
-    let ((), bytes) = expense.run((), payload.size_hint(), move || payload.encode(format)).await?;
+    let ((), bytes) = expense.run((), payload.size_up_to(LARGE_BYTES), move || payload.encode(format)).await?;
     Ok(bytes)
 }
 

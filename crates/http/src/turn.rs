@@ -27,7 +27,11 @@ pub(crate) fn count(cx: &mut Context<'_>, bytes: usize) {
 
 /// Counts bytes that were moved, and waits for the next turn when that was enough.
 pub(crate) async fn moved(bytes: usize) {
-    poll_fn(|cx| Poll::Ready(count(cx, bytes))).await;
+    poll_fn(|cx| {
+        count(cx, bytes);
+        Poll::Ready(())
+    })
+    .await;
     consume_budget().await;
 }
 

@@ -12,6 +12,18 @@ impl Value {
         size_of::<Self>() + self.heap_bytes()
     }
 
+    /// What is left of `bytes` beside this; nothing where it is larger, which is known without a look at all of it.
+    pub(crate) fn left_of(&self, bytes: usize) -> Option<usize> {
+        let left = bytes.checked_sub(size_of::<Self>())?;
+        match self {
+            Self::List(items) | Self::Tuple(items) => items.iter().try_fold(left, |left, item| item.left_of(left)),
+            Self::Map(map) => map
+                .iter()
+                .try_fold(left, |left, (key, value)| value.left_of(left.checked_sub(size_of::<String>() + key.len())?)),
+            leaf => left.checked_sub(leaf.heap_bytes()),
+        }
+    }
+
     fn heap_bytes(&self) -> usize {
         match self {
             Self::Null | Self::Bool(_) | Self::Int(_) | Self::UInt(_) | Self::Float(_) | Self::Scalar(_) => 0,

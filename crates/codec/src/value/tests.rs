@@ -7,7 +7,7 @@ use ::serde::{Deserialize, Serialize};
 use ndarray::array;
 
 use super::*;
-use crate::DecodeErrorKind;
+use crate::{DecodeErrorKind, Payload};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Everything {
@@ -145,4 +145,18 @@ fn a_value_is_small() {
 fn resident_bytes_count_what_a_value_holds() {
     let value = Value::from(Map::from_iter([("image", Tensor::from_array(ndarray::Array1::<u8>::zeros(1000)))]));
     assert!((1000..1200).contains(&value.resident_bytes()));
+}
+
+#[test]
+fn a_size_is_told_up_to_a_bound() {
+    let text = Map::from_iter([("text", Value::from("words"))]);
+    let values =
+        [Value::Null, Value::from("a text"), Value::List(vec![Value::List(vec![Value::Null; 10]), Value::from(text)])];
+    for value in values {
+        let all = value.resident_bytes();
+        let payload = Payload::new(value);
+        for most in [0, 1, all / 2, all - 1, all, all + 1, usize::MAX] {
+            assert_eq!(payload.size_up_to(most), all.min(most), "{payload:?} {most}");
+        }
+    }
 }

@@ -216,7 +216,7 @@ async fn run_item(
     let (model, payload) = (Arc::clone(asked.model), reply.payload);
     // Arrays of numbers in a value are used as they are; all else is looked at, and so off the thread where there is much.
     let is_taken_as_it_is = payload.is::<Value>() && !model.outputs.has_elements();
-    let outputs = match is_taken_as_it_is || payload.size_hint() < LARGE_BYTES {
+    let outputs = match is_taken_as_it_is || payload.size_up_to(LARGE_BYTES) < LARGE_BYTES {
         true => arrays_of(&model, &payload)?,
         false => expense.elsewhere((), move || arrays_of(&model, &payload)).await?.1?,
     };

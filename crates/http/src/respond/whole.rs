@@ -16,7 +16,7 @@ use super::parts;
 use super::plain;
 use crate::coding::Coding;
 use crate::config::HttpConfig;
-use crate::convert::{self, Expense};
+use crate::convert::{self, Expense, LARGE_BYTES};
 use crate::error::ApiError;
 
 /// How an answer may be packed.
@@ -122,7 +122,7 @@ async fn encode(
             Err(misfit) => Err(misfit),
         },
         ReplyForm::Text => {
-            let (payload, length) = (payload.clone(), payload.size_hint());
+            let (payload, length) = (payload.clone(), payload.size_up_to(LARGE_BYTES));
             let ((), text) = expense.run((), length, move || text_of(&payload)).await?;
             text.map(|text| Encoded::Bytes(text.into()))
         }

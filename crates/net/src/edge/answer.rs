@@ -64,7 +64,7 @@ pub(super) async fn encode(
     payload: Payload,
 ) -> Result<(Envelope, Arc<dyn Account>), CallError> {
     let account: Arc<dyn Account> = Arc::new(node.held_bytes());
-    let (paying, bytes) = (Paying { account: Arc::clone(&account), due }, payload.size_hint());
+    let (paying, bytes) = (Paying { account: Arc::clone(&account), due }, payload.size_up_to(contained::LARGE_BYTES));
     let encoded = contained::run_for(node, ((), bytes), paying, move || Ok(payload.to_envelope()?)).await;
     let charged = encoded.and_then(|((), envelope)| match account.charge(envelope.len()) {
         Ok(()) => Ok(envelope),

@@ -205,7 +205,7 @@ impl Talk {
 
     /// Whether it is written on another thread. An envelope shares the outcome's memory.
     fn is_long(&self, payload: &Payload) -> bool {
-        self.writer.form().is_json() && payload.size_hint() >= LARGE_BYTES
+        self.writer.form().is_json() && payload.size_up_to(LARGE_BYTES) >= LARGE_BYTES
     }
 
     async fn write(&mut self, item: Option<Result<Payload, CallError>>) {
@@ -227,7 +227,7 @@ impl Talk {
     /// written is charged to an account of its own, until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
         let expense = Expense::own(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
-        let (bytes, form) = (payload.size_hint(), self.writer.form());
+        let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
         let encoding = Box::pin(expense.run((), bytes, move || Item::of(&payload, form)));
         let ((), item) = caught_within(&self.panics, encoding).await?;
