@@ -56,7 +56,8 @@ struct Typed {
     tables: Vec<BTreeMap<String, u8>>,
     hashed: HashMap<String, Vec<u8>>,
     set: BTreeSet<u32>,
-    boxed: Vec<Box<Typed>>,
+    #[expect(clippy::vec_box, reason = "what a box of each item costs is a part of what is tried")]
+    boxed: Vec<Box<Self>>,
     tensor: Option<Tensor>,
     extra: Value,
 }
