@@ -94,7 +94,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         unless_set(
             Row::of(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM, most),
             &most.source,
-            format!("{}, or 1 without a batch axis", most.value),
+            format!("{} (1 without a batch axis)", most.value),
         ),
         Row::of(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),
         Row::of(REPLICAS, &REPLICAS_FORM, &stage.replicas),
@@ -113,7 +113,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     let cost = unless_set(
         Row::of(COST, &COST_FORM, &stage.cost),
         &stage.cost.source,
-        "entries, or rows where items differ in length".to_owned(),
+        "entries (rows where items differ in length)".to_owned(),
     );
     let of_rows = [cost, Row::of(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
     // What has no effect on a kind cannot be set on it either.

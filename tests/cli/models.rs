@@ -65,8 +65,8 @@ fn a_model_without_a_batch_axis_runs_one_item_at_a_time() {
 fn explain_tells_the_default_of_a_model() {
     let text = String::from_utf8(run(&["serve", MODEL, "--explain"]).stdout).unwrap();
     let row = |key: &str| text.lines().find(|line| line.trim_start().starts_with(key)).unwrap_or_default().to_owned();
-    assert!(row("max_batch_size").contains("32, or 1 without a batch axis"), "{text}");
-    assert!(row("cost ").contains("rows where items differ in length"), "{text}");
+    assert!(row("max_batch_size").contains("32 (1 without a batch axis)"), "{text}");
+    assert!(row("cost ").contains("entries (rows where items differ in length)"), "{text}");
 }
 
 /// Metadata, configuration and answer name the same datatype, also of a tensor that an ensemble passes on.

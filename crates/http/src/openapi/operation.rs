@@ -268,7 +268,7 @@ pub(super) fn error_responses() -> Map<String, Value> {
     let example = json!({
         "type": "urn:callboard:error:overloaded", "title": "Overloaded", "status": 429,
         "detail": "the queue of stage `model` is full", "kind": "overloaded",
-        "message": "the queue of stage `model` is full", "stage": "model", "retryable": true,
+        "message": "the queue of stage `model` is full", "retryable": true,
         "request_id": "9173ade7a7758bf8-0000000c",
     });
     let problem = json!({
@@ -279,13 +279,9 @@ pub(super) fn error_responses() -> Map<String, Value> {
     Map::from_iter([(PROBLEM.to_owned(), problem)])
 }
 
-const HEADERS: [(&str, &str); 4] = [
+const HEADERS: [(&str, &str); 3] = [
     ("x-request-id", "The request's id: the client's own or a new one."),
     ("server-timing", "Milliseconds in the queue, in the batch, and in user code; of an error also in total."),
-    (
-        "x-callboard-timeline",
-        "The request's stages, batches and times as JSON, where `x-callboard-explain` asks for it.",
-    ),
     (RETRY_AFTER, "Seconds until a retry may fit."),
 ];
 
@@ -297,16 +293,15 @@ pub(super) fn headers() -> Value {
     Value::Object(HEADERS.into_iter().map(header).collect())
 }
 
-/// Component, header, description. `grpc-timeout` is read, too; a second name for one thing is of no use to a client that is made
-/// from the document.
-const PARAMETERS: [(&str, &str, &str); 4] = [
+/// Component, header, description. `grpc-timeout` is read, too, and so is `x-callboard-explain`: a second name for one thing, and a tool
+/// of those who look for lost time, are of no use to a client that is made from the document.
+const PARAMETERS: [(&str, &str, &str); 3] = [
     ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
     (
         "Priority",
         "x-request-priority",
         "The class of the queues in which the request waits; without it the class of the route.",
     ),
-    ("Explain", "x-callboard-explain", "`1`: the answer tells where its time went."),
     (
         "RequestId",
         "x-request-id",
@@ -319,7 +314,6 @@ pub(super) fn parameters() -> Value {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
             "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"] }),
-            "Explain" => json!({ "type": "string", "enum": ["0", "1"] }),
             // Whatever it is, it is taken: what is no id is replaced.
             _ => json!({ "type": "string" }),
         };

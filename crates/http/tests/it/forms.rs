@@ -196,7 +196,7 @@ async fn a_file_is_a_body_as_it_is() {
 #[tokio::test]
 async fn the_document_shows_files_of_a_form_as_files() {
     let server = Server::of_app(uploads(), HttpConfig::default()).await;
-    let document = server.get("/openapi.json").await.json();
+    let document = server.get("/openapi.json?forms").await.json();
     let content = &document["paths"]["/upload"]["post"]["requestBody"]["content"];
     let schema = |media_type: &str| {
         let reference = content[media_type]["schema"]["$ref"].as_str().unwrap();
