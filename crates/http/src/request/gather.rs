@@ -95,7 +95,10 @@ impl Gathering {
 
     fn flush(&mut self) {
         if !self.small.is_empty() {
-            self.kept.push(std::mem::take(&mut self.small).into());
+            let mut small = std::mem::take(&mut self.small);
+            // A large piece may have come behind few bytes: their room is not kept, because only they are charged.
+            small.shrink_to_fit();
+            self.kept.push(small.into());
         }
     }
 
@@ -151,6 +154,18 @@ mod tests {
                 assert!((whole.as_ptr().addr() + place).is_multiple_of(16), "{place} {announced:?}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn few_bytes_between_large_pieces_keep_no_more_room_than_they_take() {
+        let mut gathering = Gathering::new(None, Bytes::from(vec![0; SMALL_PIECE]));
+        for _ in 0..100 {
+            gathering.push(Bytes::from_static(b"x")).await;
+            gathering.push(Bytes::from(vec![0; SMALL_PIECE])).await;
+        }
+        let room = |piece: Bytes| piece.try_into_mut().map_or(0, |piece| piece.capacity());
+        let kept: usize = std::mem::take(&mut gathering.kept).into_iter().map(room).sum();
+        assert!(kept <= 2 * 101 * SMALL_PIECE, "{kept} bytes are kept");
     }
 
     #[tokio::test]
