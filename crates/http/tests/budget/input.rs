@@ -57,6 +57,9 @@ const IN_PIECES: u8 = 0x10;
 /// To a route of a Rust type.
 const TYPED: u8 = 0x20;
 
+/// About what a connection reads at once.
+const PACKED_PIECE: usize = 16 * 1024;
+
 /// How a body is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
@@ -150,6 +153,11 @@ impl Input {
         if self.is(IN_PIECES) { 0 } else { self.body().len() }
     }
 
+    /// Whether it is a form of several parts.
+    pub(crate) fn is_form(&self) -> bool {
+        NAMES[self.form()] == "multipart"
+    }
+
     /// Whether frames are cut out of the body as they are wanted.
     pub(crate) fn is_stream(&self) -> bool {
         NAMES[self.form()] == "calls"
@@ -192,15 +200,17 @@ impl Input {
         };
         let body = match self.is(IN_PIECES) {
             false => Body::from(Bytes::copy_from_slice(&body)),
-            true => pieces(body, fate),
+            // A packed piece is charged by what it unpacks to, and is not itself.
+            true => pieces(body, fate, if self.coding() == Coding::None { usize::MAX } else { PACKED_PIECE }),
         };
         request.body(body).unwrap()
     }
 }
 
 /// A body that comes in pieces, each allocated when it is asked for.
-fn pieces(mut rest: Bytes, fate: u64) -> Body {
-    let size = [1, 7, 100, 1000, 5000, 20_000, 70_000, usize::MAX][(fate >> 16) as usize % 8].max(rest.len() / 64);
+fn pieces(mut rest: Bytes, fate: u64, most: usize) -> Body {
+    let size =
+        [1, 7, 100, 1000, 5000, 20_000, 70_000, usize::MAX][(fate >> 16) as usize % 8].max(rest.len() / 64).min(most);
     Body::from_stream(stream::iter(std::iter::from_fn(move || {
         let piece = rest.split_to(size.min(rest.len()));
         (!piece.is_empty()).then(|| Ok::<_, std::convert::Infallible>(Bytes::copy_from_slice(&piece)))

@@ -278,7 +278,7 @@ async fn a_frame_waits_for_room_as_long_as_a_call_may() {
     let limits = Limits { max_in_flight_bytes: 64 * 1024, ..Limits::default() };
     let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
     let mut other = server.connect().await;
-    let body = format!("\"{}\"", "x".repeat(31_000));
+    let body = format!("\"{}\"", "x".repeat(16_000));
     other
         .send(format!(
             "POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -290,12 +290,11 @@ async fn a_frame_waits_for_room_as_long_as_a_call_may() {
         "POST /v1/call/hold HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\nx-request-timeout-ms: 300\r\ntransfer-encoding: chunked\r\n\r\n"
     );
     let mut client = server.connect().await;
-    client.send([head.into_bytes(), call(["y".repeat(40_000).into()])].concat()).await;
+    client.send([head.into_bytes(), call(["y".repeat(56_000).into()])].concat()).await;
     let frames = frames(&client.answer().await.body);
     let [(1, Some(problem))] = &frames[..] else { panic!("{frames:?}") };
     assert_eq!(problem.get("kind"), Some(&"overloaded".into()));
     hold.release_one();
-    assert_eq!(other.answer().await.status, 200);
 }
 
 #[tokio::test]
