@@ -380,7 +380,7 @@ mod tests {
             (Scalar::F32(0.5), Value::Float(0.5)),
             (Scalar::F64(0.1), Value::Float(0.1)),
         ] {
-            assert_eq!(plainly(&Value::Scalar(scalar.clone())), number, "{scalar:?}");
+            assert_eq!(plainly(&Value::Scalar(scalar)), number, "{scalar:?}");
         }
     }
 
