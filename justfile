@@ -68,6 +68,10 @@ promises:
 metrics-cost:
     benches/metrics-cost.sh
 
+# What this tree costs in instructions beside an earlier commit; needs valgrind. Half an hour.
+cost-since commit:
+    benches/cost-since.sh {{commit}}
+
 # Whether `callboard bench` and oha tell the same of one server; needs oha (or wrk) and python3.
 agreement:
     cargo build --release
