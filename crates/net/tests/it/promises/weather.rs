@@ -1,6 +1,7 @@
 //! Three nodes in bad weather: datagrams are lost, doubled, late and out of order, by a seed, and links are cut.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, Contract, Pipeline};
@@ -22,17 +23,25 @@ struct Sea {
 }
 
 impl Sea {
+    /// The link to the first worker is as patient as that; the other one outlasts whatever a busy machine does to it.
     async fn start(seed: u64, contract: Contract, idle: Duration) -> Self {
-        println!("CALLBOARD_SEED={seed}");
-        let faults: Vec<_> = (0..3).map(|node| Faults::new(seed.wrapping_add(node))).collect();
-        let book = Book::in_memory();
-        // The link to the first worker is as patient as that; the other one outlasts whatever a busy machine does to it.
-        let config = |node: usize| -> NetConfig {
+        let config = |node: usize| {
             let mut config = patient();
             if node == 1 {
                 config.tuning.idle_timeout = idle;
                 config.tuning.keep_alive = idle / 8;
             }
+            config
+        };
+        Self::start_with(seed, contract, config).await
+    }
+
+    async fn start_with(seed: u64, contract: Contract, config: impl Fn(usize) -> NetConfig) -> Self {
+        println!("CALLBOARD_SEED={seed}");
+        let faults: Vec<_> = (0..3).map(|node| Faults::new(seed.wrapping_add(node))).collect();
+        let book = Book::in_memory();
+        let config = |node: usize| {
+            let mut config = config(node);
             config.tuning.faults = Some(faults[node].clone());
             config
         };
@@ -85,6 +94,45 @@ async fn bad_weather_loses_and_doubles_no_call() {
     sea.set(Weather::default());
     for served in sea.workers.iter().chain([&sea.gateway]) {
         served.comes_to_rest().await;
+    }
+}
+
+/// The default timeouts take no living node for a dead one: neither a quiet nor a busy link is lost on a line that takes 200 ms and
+/// loses every fifth datagram, while each core is kept busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_line_that_loses_a_fifth_is_no_death() {
+    let scale = Scale::of(20, 4);
+    let sea = Sea::start_with(seed(), Contract::AtMostOnce, |_| NetConfig::default()).await;
+    let _busy: Vec<Busy> = (0..2).map(|_| Busy::begin()).collect();
+    let mut slow = Weather::of(0.2, 0.0, 0.0, Duration::ZERO);
+    slow.delay = Duration::from_millis(200);
+    sea.set(slow);
+    let quiet = tokio::time::timeout(scale.lasting, until(|| sea.cluster.linked() < 2)).await;
+    assert!(quiet.is_err(), "a quiet link was lost in {}", sea.met());
+    let offer = sea.offer(&scale).await;
+    let sums = offer.ledger.check(offer.count(), &sea.book.executions(), Contract::AtMostOnce, Duration::ZERO);
+    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.met());
+}
+
+/// A thread that wants all of a core until this is dropped.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn begin() -> Self {
+        let is_over = Arc::<AtomicBool>::default();
+        let over = Arc::clone(&is_over);
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        Self(is_over)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
