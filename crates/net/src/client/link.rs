@@ -359,13 +359,7 @@ fn connection_fault(address: SocketAddr, error: &ConnectionError) -> LinkFault {
 
 /// Resolves when the system says that nobody has the port, which QUIC itself would only notice by silence.
 pub(crate) async fn port_refuses(address: SocketAddr) -> io::Error {
-    let asked = async {
-        let socket = ask_port(address).await?;
-        // Too short to be a packet: an endpoint drops it.
-        socket.send(&[0]).await?;
-        socket.recv(&mut [0; 1]).await
-    };
-    match asked.await {
+    match ask_port(address).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
         // Somebody has it, or nothing is known.
         _ => std::future::pending().await,
@@ -380,35 +374,31 @@ const PORT_ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 
 /// Resolves when a node that has calls is silent and its machine says that nobody has its port: its process is gone.
 async fn until_port_closed(link: &Weak<Link>, connection: &Connection) {
-    let Ok(socket) = ask_port(connection.remote_address()).await else { return std::future::pending().await };
     let mut heard = 0;
     loop {
         tokio::time::sleep(ASK_PORT_EVERY).await;
         // The link itself holds one, and its packer.
         let has_calls = link.upgrade().is_some_and(|link| Arc::strong_count(&link.streams) > 2);
         let now = connection.stats().udp_rx.datagrams;
-        if std::mem::replace(&mut heard, now) != now || !has_calls {
-            continue;
-        }
-        let asked = async {
-            socket.send(&[0]).await?;
-            socket.recv(&mut [0; 1]).await
-        };
-        if let Ok(Err(error)) = tokio::time::timeout(PORT_ANSWERS_WITHIN, asked).await
-            && error.kind() == io::ErrorKind::ConnectionRefused
+        let is_silent = std::mem::replace(&mut heard, now) == now;
+        if is_silent
+            && has_calls
+            && tokio::time::timeout(PORT_ANSWERS_WITHIN, port_refuses(connection.remote_address())).await.is_ok()
         {
             return;
         }
     }
 }
 
-/// A socket that hears what the machine of this address says of its port.
-async fn ask_port(address: SocketAddr) -> io::Result<UdpSocket> {
+/// Ends with what the machine of this address says of its port, if it says anything.
+async fn ask_port(address: SocketAddr) -> io::Result<()> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let socket = UdpSocket::bind(any).await?;
     socket.connect(address).await?;
-    Ok(socket)
+    // Too short to be a packet: an endpoint drops it.
+    socket.send(&[0]).await?;
+    socket.recv(&mut [0; 1]).await.map(|_| ())
 }
