@@ -40,7 +40,6 @@ const fn large_bytes(capacity: usize) -> usize {
 
 impl Map {
     /// What [`with_capacity`](Self::with_capacity) allocates, at most.
-    #[cfg(feature = "arrow")]
     pub(crate) const fn room_bytes(capacity: usize) -> usize {
         match capacity <= SMALL {
             true => capacity * size_of::<(String, Value)>(),
