@@ -226,11 +226,16 @@ impl RawPeer {
     /// # Panics
     ///
     /// When the connection is gone.
-    pub async fn begin(&self, mut pieces: Vec<Bytes>) -> RawStream {
-        let (send, receive) = self.connection.open_bi().await.expect("the connection is there");
+    pub async fn begin(&self, pieces: Vec<Bytes>) -> RawStream {
+        self.try_begin(pieces).await.expect("the connection is there")
+    }
+
+    /// The same; nothing when the connection is gone.
+    pub async fn try_begin(&self, mut pieces: Vec<Bytes>) -> Option<RawStream> {
+        let (send, receive) = self.connection.open_bi().await.ok()?;
         let mut outgoing = Outgoing::new(send);
-        outgoing.write(&mut pieces).await.expect("the connection is there");
-        RawStream((outgoing, Incoming::new(receive, FrameLimits::default())))
+        outgoing.write(&mut pieces).await.ok()?;
+        Some(RawStream((outgoing, Incoming::new(receive, FrameLimits::default()))))
     }
 }
 
