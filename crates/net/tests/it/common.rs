@@ -6,7 +6,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use callboard_codec::Data;
+use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::{App, CallError, Elsewhere, Node};
+use callboard_net::testing::RawPeer;
 use callboard_net::{Client, ClientBuilder, Cluster, Edge, Identity, NetConfig, Static};
 
 /// Longer than anything takes on a machine that does other things as well.
@@ -25,6 +27,14 @@ pub(crate) fn directory(name: &str) -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     directory.join("development")
+}
+
+/// A member that speaks to this node by hand, and is welcome.
+pub(crate) async fn peer(served: &Served) -> RawPeer {
+    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
+    let cluster = IDENTITY.cluster().to_owned();
+    peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
+    peer
 }
 
 pub(crate) fn loopback() -> SocketAddr {

@@ -5,27 +5,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_codec::wire::{Call, Fail, FrameHead, FrameKind, Hello, ResetCode, VERSION, frame_head};
+use callboard_codec::wire::{Call, Fail, FrameHead, FrameKind, ResetCode, frame_head};
 use callboard_core::{App, Caller, Limits, Stage};
 use callboard_net::NetConfig;
-use callboard_net::testing::{RawPeer, RawStream};
+use callboard_net::testing::RawStream;
 use parking_lot::{Condvar, Mutex};
 
-use crate::common::{IDENTITY, LONG, Served, patient, until};
+use crate::common::{LONG, Served, patient, peer, until};
 
 fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
-}
-
-fn hello() -> Hello {
-    let cluster = IDENTITY.cluster().to_owned();
-    Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }
-}
-
-async fn peer(served: &Served) -> RawPeer {
-    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
-    peer.greet(&hello()).await.unwrap();
-    peer
 }
 
 /// The head of a call that may take an hour, of the route or of the stage of this name.

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_codec::wire::{Call, FrameKind, Hello, VERSION, frame_head};
+use callboard_codec::wire::{Call, FrameKind, frame_head};
 use callboard_core::{App, Caller, Limits, Stage};
 use callboard_net::NetConfig;
 use callboard_net::testing::{RawPeer, RawStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
-use crate::common::{IDENTITY, LONG, Served, patient, until};
+use crate::common::{LONG, Served, patient, peer, until};
 use crate::lab::gauge;
 
 const MIB: usize = 1 << 20;
@@ -24,17 +24,6 @@ const CALLING: usize = MIB - USUAL;
 
 fn app() -> App {
     App::new().route("/count", Stage::each("count", |text: &String| Ok(text.len())))
-}
-
-fn hello() -> Hello {
-    let cluster = IDENTITY.cluster().to_owned();
-    Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }
-}
-
-async fn peer(served: &Served) -> RawPeer {
-    let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
-    peer.greet(&hello()).await.unwrap();
-    peer
 }
 
 fn head(bytes: usize) -> Bytes {
