@@ -8,6 +8,8 @@ use std::error::Error;
 use callboard_codec::wire::ResetCode;
 use quinn::ConnectionError;
 
+use crate::refusal::{explained, is_told};
+
 mod incoming;
 mod outgoing;
 
@@ -26,7 +28,10 @@ pub(crate) fn told(error: &ConnectionError) -> String {
     match ResetCode::from_number(close.error_code.into_inner()) {
         Some(ResetCode::Done) => "the node has ended".to_owned(),
         Some(ResetCode::Draining) => "the node has left".to_owned(),
-        Some(code) => format!("the node closed it ({code:?})"),
+        Some(code) => match std::str::from_utf8(&close.reason) {
+            Ok(word) if is_told(word) => format!("the node closed it: {}", explained(word)),
+            _ => format!("the node closed it ({code:?})"),
+        },
         None => error.to_string(),
     }
 }
