@@ -72,34 +72,71 @@ const FREE_BYTES: usize = 2048;
 /// Outside of a scope there is always enough.
 const UNLIMITED: usize = usize::MAX / 2;
 
+/// What a scope may still take from its account, and whether more was asked for.
+#[derive(Clone, Copy)]
+struct Allowance {
+    left: usize,
+    is_exceeded: bool,
+}
+
+impl Allowance {
+    const fn new(bytes: usize) -> Self {
+        Self { left: bytes, is_exceeded: false }
+    }
+}
+
 thread_local! {
     /// What may be allocated before the account is asked again.
     static GRANTED: Cell<usize> = const { Cell::new(UNLIMITED) };
+    static ALLOWANCE: Cell<Allowance> = const { Cell::new(Allowance::new(UNLIMITED)) };
     static ACCOUNT: RefCell<Option<Arc<dyn Account>>> = const { RefCell::new(None) };
     static FAULT: Cell<Option<ChargeError>> = const { Cell::new(None) };
 }
 
 /// Runs `work`; what this crate allocates in it on this thread is charged to `account`. Scopes may be nested: the innermost pays.
 pub fn charged_to<T>(account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> T {
-    let _scope = Scope::open(Arc::clone(account));
+    let _scope = Scope::open(account, UNLIMITED);
     work()
+}
+
+/// The same with at most `allowance` bytes of the account. `None` means that `work` needed more: it was stopped, its result is dropped,
+/// and what it had charged is given back.
+pub fn charged_up_to<T>(allowance: usize, account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> Option<T> {
+    let scope = Scope::open(account, allowance);
+    let done = work();
+    let Allowance { left, is_exceeded } = ALLOWANCE.get();
+    if !is_exceeded {
+        return Some(done);
+    }
+    drop(done);
+    // What was taken and not used goes back with the rest.
+    GRANTED.set(0);
+    drop(scope);
+    account.refund(allowance - left);
+    None
 }
 
 /// Restores the scope around it when dropped, also by a panic.
 struct Scope {
     granted: usize,
+    allowance: Allowance,
     account: Option<Arc<dyn Account>>,
 }
 
 impl Scope {
-    fn open(account: Arc<dyn Account>) -> Self {
+    fn open(account: &Arc<dyn Account>, allowance: usize) -> Self {
         FAULT.set(None);
-        Self { granted: GRANTED.replace(FREE_BYTES), account: ACCOUNT.replace(Some(account)) }
+        Self {
+            granted: GRANTED.replace(FREE_BYTES),
+            allowance: ALLOWANCE.replace(Allowance::new(allowance)),
+            account: ACCOUNT.replace(Some(Arc::clone(account))),
+        }
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
+        ALLOWANCE.set(self.allowance);
         let unused = GRANTED.replace(self.granted).saturating_sub(FREE_BYTES);
         let account = ACCOUNT.replace(self.account.take());
         if let Some(account) = account.filter(|_| unused > 0) {
@@ -127,6 +164,12 @@ fn charge_more(bytes: usize) -> Result<(), ChargeError> {
     let missing = bytes - granted;
     // A whole step where there is room for it, else just what is missing.
     let step = missing.max(STEP_BYTES);
+    let allowance = ALLOWANCE.get();
+    if allowance.left < step {
+        ALLOWANCE.set(Allowance { is_exceeded: true, ..allowance });
+        FAULT.set(Some(ChargeError::Stopped));
+        return Err(ChargeError::Stopped);
+    }
     let taken = match account.charge(step) {
         Err(ChargeError::TooLarge(_) | ChargeError::Exhausted(_)) if missing < step => {
             account.charge(missing).map(|()| missing)
@@ -136,6 +179,7 @@ fn charge_more(bytes: usize) -> Result<(), ChargeError> {
     match taken {
         Ok(taken) => {
             GRANTED.set(granted + taken - bytes);
+            ALLOWANCE.set(Allowance { left: allowance.left - taken, ..allowance });
             Ok(())
         }
         Err(error) => {
@@ -250,6 +294,21 @@ mod tests {
             }
         });
         assert_eq!(account.left(), STEP_BYTES);
+    }
+
+    #[test]
+    fn work_that_exceeds_its_allowance_is_stopped_and_its_charges_go_back() {
+        let account = Fixed::shared(1 << 20);
+        let shared: Arc<dyn Account> = account.clone();
+        let steps =
+            |count: usize| charged_up_to(3 * STEP_BYTES, &shared, || (0..count).try_for_each(|_| charge(STEP_BYTES)));
+        assert_eq!(steps(3), Some(Ok(())));
+        assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "it stays charged");
+        assert_eq!(steps(4), None);
+        assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "nothing was added");
+        scope(&account, || charge(5 * STEP_BYTES)).unwrap();
+        assert_eq!(charge(usize::MAX / 4), Ok(()), "the scope around it has its own allowance");
+        release(usize::MAX / 4);
     }
 
     #[test]

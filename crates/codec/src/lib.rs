@@ -75,7 +75,7 @@ mod uniform;
 mod value;
 pub mod wire;
 
-pub use account::{Account, ChargeError, STEP_BYTES, charged_to};
+pub use account::{Account, ChargeError, STEP_BYTES, charged_to, charged_up_to};
 #[cfg(feature = "arrow")]
 pub use data_frame::{DataFrame, DataFrameError, Series};
 pub use data_type::{DataType, RawBody};

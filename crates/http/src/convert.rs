@@ -6,11 +6,10 @@
 //! ([`LocalClient::offload`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use callboard_codec::{
-    Account, ChargeError, DataType, DecodeErrorKind, DecodeLimits, EncodeError, Format, Map, Payload, Value, charged_to,
+    Account, DataType, DecodeErrorKind, DecodeLimits, Format, Map, Payload, Value, charged_to, charged_up_to,
 };
 use callboard_core::{Admission, Deadline, ErrorKind, LocalClient, Route};
 
@@ -64,19 +63,32 @@ impl<'a> Expense<'a> {
         self.account.charge(bytes).map_err(ApiError::from)
     }
 
-    /// Gives back what a body was charged that nothing shares any more: it was read, and what it became is charged by itself.
-    fn release(&self, body: Bytes) {
-        if body.is_unique() {
-            let bytes = body.len();
+    /// What `read` makes of a body. Where nothing shares the body any more, what it was charged is given back: what it became is charged by
+    /// itself. That of a short body is not worth its lock, and goes back with the rest.
+    async fn read<T: Send + 'static>(
+        &self,
+        admission: Admission,
+        body: Bytes,
+        read: impl Fn(&Bytes) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(Admission, T), ApiError> {
+        let length = body.len();
+        let kept = (length >= HELD_FROM_BYTES).then(|| body.clone());
+        let (admission, read) = self.run(admission, length, move || read(&body)).await?;
+        if let Some(body) = kept.filter(Bytes::is_unique) {
             drop(body);
-            self.account.refund(bytes);
+            self.account.refund(length);
         }
+        Ok((admission, read?))
     }
 
-    /// Charges these bytes in the place of all that was charged so far: the outcome is written, and all else of the call is gone.
+    /// Charges these bytes in the place of all that was charged so far: the outcome is written, and all else of the call is gone. Nothing
+    /// holds the account for the sake of a short answer, which so gives it all back in a moment.
     pub(crate) fn settle(&self, bytes: usize) -> Result<(), ApiError> {
+        if bytes < HELD_FROM_BYTES {
+            return Ok(());
+        }
         self.account.refund_all();
-        self.charge(if bytes < HELD_FROM_BYTES { 0 } else { bytes })
+        self.charge(bytes)
     }
 
     /// Whether an answer of so many bytes may be packed: its packer, a copy, and what it is packed to are charged until the answer is
@@ -101,13 +113,10 @@ impl<'a> Expense<'a> {
         bytes: usize,
         work: impl Fn() -> T + Send + 'static,
     ) -> Result<(O, T), ApiError> {
-        if bytes < LARGE_BYTES {
-            let spot = Arc::new(OnTheSpot::new(&self.account));
-            let account: Arc<dyn Account> = spot.clone();
-            let done = charged_to(&account, &work);
-            if !spot.is_exceeded() {
-                return Ok((owner, done));
-            }
+        if bytes < LARGE_BYTES
+            && let Some(done) = charged_up_to(LARGE_BYTES, &self.account, &work)
+        {
+            return Ok((owner, done));
         }
         Box::pin(self.elsewhere(owner, work)).await
     }
@@ -135,69 +144,17 @@ impl<'a> Expense<'a> {
     }
 }
 
-/// The call's account with an allowance for one piece of work on a runtime thread.
-struct OnTheSpot {
-    account: Arc<dyn Account>,
-    left: AtomicUsize,
-    exceeded: AtomicBool,
-}
-
-impl OnTheSpot {
-    fn new(account: &Arc<dyn Account>) -> Self {
-        Self { account: Arc::clone(account), left: AtomicUsize::new(LARGE_BYTES), exceeded: AtomicBool::new(false) }
-    }
-
-    fn is_exceeded(&self) -> bool {
-        self.exceeded.load(Ordering::Relaxed)
-    }
-}
-
-impl Account for OnTheSpot {
-    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-        match self.left.load(Ordering::Relaxed).checked_sub(bytes) {
-            Some(left) => {
-                self.account.charge(bytes)?;
-                self.left.store(left, Ordering::Relaxed);
-                Ok(())
-            }
-            None => {
-                self.exceeded.store(true, Ordering::Relaxed);
-                // Given up here: what was charged so far is not kept.
-                Err(ChargeError::Stopped)
-            }
-        }
-    }
-
-    fn refund(&self, bytes: usize) {
-        self.account.refund(bytes);
-        self.left.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-impl Drop for OnTheSpot {
-    /// Work that was given up has dropped all that it made.
-    fn drop(&mut self) {
-        if self.is_exceeded() {
-            self.account.refund(LARGE_BYTES.saturating_sub(*self.left.get_mut()));
-        }
-    }
-}
-
 /// The payload that these bytes mean to `route`.
-pub(crate) async fn decode(
+pub(crate) fn decode(
     expense: &Expense<'_>,
     admission: Admission,
     route: &Arc<Route>,
     format: Format,
     bytes: Bytes,
     limits: &DecodeLimits,
-) -> Result<(Admission, Payload), ApiError> {
+) -> impl Future<Output = Result<(Admission, Payload), ApiError>> {
     let (route, limits) = (Arc::clone(route), limits.clone());
-    let (length, body) = (bytes.len(), bytes.clone());
-    let read = move || payload(route.input(), format, &bytes, &limits);
-    let (admission, payload) = expense.run(admission, length, read).await?;
-    expense.release(body);
-    Ok((admission, payload?))
+    expense.read(admission, bytes, move |bytes| payload(route.input(), format, bytes, &limits))
 }
 
 /// Reads a second time what does not fit, to tell of all of it: a price that only a mistake pays.
@@ -235,20 +192,16 @@ pub(crate) fn payload_of_form(input: &DataType, value: Value) -> Result<Payload,
 }
 
 /// The payload that arguments in these bytes are to `route`.
-pub(crate) async fn decode_call(
+pub(crate) fn decode_call(
     expense: &Expense<'_>,
     admission: Admission,
     route: &Arc<Route>,
     format: Format,
     bytes: Bytes,
     limits: &DecodeLimits,
-) -> Result<(Admission, Payload), ApiError> {
+) -> impl Future<Output = Result<(Admission, Payload), ApiError>> {
     let (route, limits) = (Arc::clone(route), limits.clone());
-    let (length, body) = (bytes.len(), bytes.clone());
-    let read = move || functions::decode(&route, format, &bytes, &limits);
-    let (admission, payload) = expense.run(admission, length, read).await?;
-    expense.release(body);
-    Ok((admission, payload?))
+    expense.read(admission, bytes, move |bytes| functions::decode(&route, format, bytes, &limits))
 }
 
 /// The payload that `read` makes of the fields of a form, which are what the schema of `route` says they are.
@@ -269,17 +222,15 @@ pub(crate) async fn decode_form(
 }
 
 /// The value that these bytes mean, whatever it is for.
-pub(crate) async fn decode_value(
+pub(crate) fn decode_value(
     expense: &Expense<'_>,
     admission: Admission,
     format: Format,
     bytes: Bytes,
     limits: &DecodeLimits,
-) -> Result<(Admission, Value), ApiError> {
+) -> impl Future<Output = Result<(Admission, Value), ApiError>> {
     let limits = limits.clone();
-    let length = bytes.len();
-    let (admission, value) = expense.run(admission, length, move || Value::decode(format, &bytes, &limits)).await?;
-    Ok((admission, value?))
+    expense.read(admission, bytes, move |bytes| Ok(Value::decode(format, bytes, &limits)?))
 }
 
 /// The payload that this text means to `route`.
@@ -317,17 +268,7 @@ pub(crate) async fn from_value(
     Ok((admission, payload?))
 }
 
-/// The bytes of an answer. The outer error is the server's, the inner one says why this format does not hold the outcome.
-pub(crate) async fn encode(
-    expense: &Expense<'_>,
-    payload: Payload,
-    format: Format,
-) -> Result<Result<Bytes, EncodeError>, ApiError> {
-    let ((), bytes) = expense.run((), payload.size_up_to(LARGE_BYTES), move || payload.encode(format)).await?;
-    Ok(bytes)
-}
-
-/// The same bytes, packed.
+/// The bytes of an answer, packed.
 pub(crate) async fn pack(expense: &Expense<'_>, bytes: Bytes, coding: Coding) -> Result<Bytes, ApiError> {
     let length = bytes.len();
     let ((), packed) = expense.run((), length, move || coding::pack(coding, &bytes)).await?;

@@ -67,18 +67,15 @@ pub(crate) async fn whole(
     expense: &Expense<'_>,
 ) -> Result<Response, ApiError> {
     let Accepted { mut best, others } = accepted;
-    let mut others = others.into_iter();
+    let (mut others, mut payload) = (others.into_iter(), payload);
     loop {
-        match encode(&payload, best, expense).await? {
-            Ok(encoded) => {
-                drop(payload);
-                return response(encoded, best, packing, expense).await;
-            }
-            Err(error) if best.is_universal() || error.kind() != EncodeErrorKind::Unsupported => {
+        match encode(payload, best, expense).await? {
+            Ok(encoded) => return response(encoded, best, packing, expense).await,
+            Err((error, _)) if best.is_universal() || error.kind() != EncodeErrorKind::Unsupported => {
                 return Err(ApiError::unencodable(error));
             }
-            Err(misfit) => match others.next() {
-                Some(next) => best = next,
+            Err((misfit, back)) => match others.next() {
+                Some(next) => (best, payload) = (next, back),
                 None => return Err(ApiError::outcome_not_acceptable(best.media_type(), &misfit)),
             },
         }
@@ -105,29 +102,34 @@ impl Encoded {
     }
 }
 
+/// Writes the outcome, which comes back where it does not fit. It is dropped where it was written: with a large tree that takes as long.
 async fn encode(
-    payload: &Payload,
+    payload: Payload,
     form: ReplyForm,
     expense: &Expense<'_>,
-) -> Result<Result<Encoded, Misfit>, ApiError> {
-    Ok(match form {
-        ReplyForm::Encoded(Format::Envelope) => {
-            let payload = payload.clone();
-            let ((), envelope) = expense.run((), 0, move || payload.to_envelope()).await?;
-            envelope.map(Encoded::Envelope)
+) -> Result<Result<Encoded, (Misfit, Payload)>, ApiError> {
+    let known = match form {
+        // What is large is shared.
+        ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes => 0,
+        _ => payload.size_up_to(LARGE_BYTES),
+    };
+    let write = move || written(&payload, form).map_err(|misfit| (misfit, payload.clone()));
+    Ok(match expense.run((), known, write).await?.1 {
+        Ok(Encoded::Bytes(bytes)) if form == ReplyForm::PlainMsgpack => {
+            Ok(Encoded::Bytes(plainly(bytes, expense).await?))
         }
-        ReplyForm::Encoded(format) => convert::encode(expense, payload.clone(), format).await?.map(Encoded::Bytes),
-        ReplyForm::PlainMsgpack => match convert::encode(expense, payload.clone(), Format::Msgpack).await? {
-            Ok(bytes) => Ok(Encoded::Bytes(plainly(bytes, expense).await?)),
-            Err(misfit) => Err(misfit),
-        },
-        ReplyForm::Text => {
-            let (payload, length) = (payload.clone(), payload.size_up_to(LARGE_BYTES));
-            let ((), text) = expense.run((), length, move || text_of(&payload)).await?;
-            text.map(|text| Encoded::Bytes(text.into()))
-        }
-        ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
+        encoded => encoded,
     })
+}
+
+fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
+    match form {
+        ReplyForm::Encoded(Format::Envelope) => payload.to_envelope().map(Encoded::Envelope),
+        ReplyForm::Encoded(format) => payload.encode(format).map(Encoded::Bytes),
+        ReplyForm::PlainMsgpack => payload.encode(Format::Msgpack).map(Encoded::Bytes),
+        ReplyForm::Text => text_of(payload).map(|text| Encoded::Bytes(text.into())),
+        ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
+    }
 }
 
 /// The same without extension types. Most outcomes have none and stay as they are.
