@@ -61,6 +61,7 @@
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
 //! | What happens on a crash? | [`Contract`], [`Intensity`], [`BackoffPolicy`], [`StageState`] |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
+//! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
 //! | Which limits are there? | [`Limits`], [`StageSettings`], `http::HttpConfig` |
 //!
 //! # Over a network
@@ -99,6 +100,7 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `http` | yes | the HTTP edge: [`serve`], OpenAPI, health, metrics |
+//! | `otlp` | yes | spans to an OpenTelemetry collector |
 //! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
@@ -124,7 +126,7 @@ pub use callboard_net::Client;
 #[cfg(feature = "cli")]
 pub use cli::{cli, cli_with};
 #[cfg(feature = "http")]
-pub use server::{ServeError, Server, serve};
+pub use server::{ServeError, Server, ServerBuilder, serve};
 
 /// Values, tensors, payloads and their encodings.
 pub mod codec {

@@ -121,3 +121,71 @@ async fn dropping_a_server_closes_its_connections() {
     // The connection is kept alive and idle: nothing but the server's end closes it within the time.
     tokio::time::timeout(Duration::from_secs(5), until_closed(&mut client)).await.expect("closed with the server");
 }
+
+/// A directory that is gone with the test.
+#[cfg(feature = "net")]
+struct Scratch(std::path::PathBuf);
+
+#[cfg(feature = "net")]
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(feature = "net")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_and_ends_with_any_future() {
+    use axum::Router;
+    use axum::response::Response;
+    use axum::routing::get;
+    use callboard::{Caller, Client};
+    use callboard::net::{Edge, Identity, NetConfig};
+
+    let scratch = Scratch(std::env::temp_dir().join(format!("callboard-built-{}", std::process::id())));
+    let identity = || Identity::development_in(&scratch.0).unwrap();
+    let quic = Edge::bind("127.0.0.1:0".parse().unwrap(), identity(), NetConfig::default()).unwrap();
+    let quic_address = quic.address();
+    let app = App::new().route("/double", Stage::each("double", |number: &i64| Ok(number * 2)));
+    let mark = |mut response: Response| async {
+        response.headers_mut().insert("x-layer", "passed".parse().unwrap());
+        response
+    };
+    let server = Server::builder()
+        .mount(move |edge| {
+            let own = Router::new().route("/version", get(|| async { "seven" })).fallback_service(edge);
+            own.layer(axum::middleware::map_response(mark))
+        })
+        .metrics(|| "# TYPE mine counter\nmine_total 1\n".to_owned())
+        .metrics(|| "# TYPE yours counter\nyours_total 2\n# EOF\n".to_owned())
+        .quic(quic)
+        .start(app, "127.0.0.1:0")
+        .await
+        .unwrap();
+    let address = server.address();
+    let page = async |path: &str| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        send(&mut stream, &format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await;
+        until_closed(&mut stream).await
+    };
+    let version = page("/version").await;
+    assert!(version.ends_with("seven") && version.contains("x-layer: passed"), "{version}");
+    let ready = page("/readyz").await;
+    assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("x-layer: passed"), "{ready}");
+    let metrics = page("/metrics").await;
+    for line in ["mine_total 1", "yours_total 2", "callboard_http_responses_total", "callboard_net_connections"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    let client = Client::builder().identity(identity()).connect(&format!("quic://{quic_address}")).await.unwrap();
+    assert_eq!(client.call::<i64, i64>("/double", 21).await.unwrap(), 42);
+    assert_eq!(server.client().call::<i64, i64>("/double", 4).await.unwrap(), 8);
+
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(server.run_until(async { stopped.await.unwrap() }, PATIENCE));
+    assert_eq!(client.call::<i64, i64>("/double", 1).await.unwrap(), 2);
+    stop.send(()).unwrap();
+    assert_eq!(tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap(), Drained::Completely);
+    assert!(TcpStream::connect(address).await.is_err(), "HTTP is closed");
+    let rebound = Edge::bind(quic_address, identity(), NetConfig::default());
+    assert!(rebound.is_ok(), "the port of QUIC is free again: {rebound:?}");
+}

@@ -1,4 +1,6 @@
-//! An app on a socket: starts the node, serves its routes over HTTP, ends both in an order that loses nothing.
+//! An app with its edges: starts the node, serves its routes over HTTP and QUIC, ends all of it in an order that loses nothing.
+
+mod builder;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+pub use self::builder::ServerBuilder;
+
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.
 ///
 /// # Errors
@@ -19,8 +23,7 @@ pub async fn serve(app: App, address: impl ToSocketAddrs) -> Result<Server, Serv
     Server::start(app, address, HttpConfig::default()).await
 }
 
-/// A node with its HTTP edge. Dropping it ends both at once, connections included; [`shutdown`](Self::shutdown) ends them
-/// in good order.
+/// A node with its edges. Dropping it ends all of it at once, connections included; [`shutdown`](Self::shutdown) ends it in good order.
 #[derive(Debug)]
 #[must_use = "a server ends when it is dropped"]
 pub struct Server {
@@ -29,6 +32,10 @@ pub struct Server {
     stop: oneshot::Sender<Duration>,
     edge: Edge,
     serving: EdgeTask,
+    #[cfg(feature = "net")]
+    quic: Option<callboard_net::Edge>,
+    #[cfg(feature = "otlp")]
+    spans: Option<callboard_http::SpanExporter>,
 }
 
 /// The edge on its socket, answering that the node is starting until [`start`](Self::start) brings the node.
@@ -38,25 +45,50 @@ pub(crate) struct Door {
     edge: Edge,
     stop: oneshot::Sender<Duration>,
     serving: EdgeTask,
+    parts: ServerBuilder,
 }
 
 impl Door {
     /// Serves from now on.
-    pub(crate) fn open(listener: TcpListener, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+    fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(ServeError::Bind)?;
-        let edge = Edge::starting(config, info)?;
+        let edge = Edge::starting(std::mem::take(&mut parts.config), std::mem::take(&mut parts.info))?;
+        for families in parts.metrics.drain(..) {
+            edge.show_metrics_of(families);
+        }
         let (stop, stopped) = oneshot::channel::<Duration>();
         // An error says that the server was dropped: the end, and at once.
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let serving = EdgeTask(tokio::spawn(callboard_http::serve_edge(listener, edge.clone(), shutdown)));
-        Ok(Self { address, edge, stop, serving })
+        let serving = EdgeTask(match parts.mount.take() {
+            None => tokio::spawn(callboard_http::serve_edge(listener, edge.clone(), shutdown)),
+            Some(mount) => {
+                let router = mount(edge.clone());
+                tokio::spawn(callboard_http::serve_mounted(listener, edge.clone(), router, shutdown))
+            }
+        });
+        Ok(Self { address, edge, stop, serving, parts })
     }
 
     /// Starts the app behind the door. Where it does not start, the door closes.
     pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
+        let Self { address, edge, stop, serving, parts } = self;
         let node = app.start().await?;
-        self.edge.open(node.client())?;
-        Ok(Server { node, address: self.address, stop: self.stop, edge: self.edge, serving: self.serving })
+        edge.open(node.client())?;
+        #[cfg(feature = "otlp")]
+        let spans = parts.spans.map(|config| edge.export_spans(&config));
+        #[cfg(feature = "net")]
+        let quic = parts.quic.map(|quic| quic.open(&node, &edge));
+        Ok(Server {
+            node,
+            address,
+            stop,
+            edge,
+            serving,
+            #[cfg(feature = "net")]
+            quic,
+            #[cfg(feature = "otlp")]
+            spans,
+        })
     }
 }
 
@@ -80,16 +112,23 @@ impl Drop for EdgeTask {
 /// After the grace: time in which those who were cut are told so.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
+/// A collector that is there takes them at once; one that is not should not hold up the end.
+#[cfg(feature = "otlp")]
+const LAST_SPANS: Duration = Duration::from_secs(3);
+
 impl Server {
+    /// A server of more than an app and an address.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
     /// Starts an app and serves it with limits of its own.
     ///
     /// # Errors
     ///
     /// An address that cannot be bound, or an app that does not start.
     pub async fn start(app: App, address: impl ToSocketAddrs, config: HttpConfig) -> Result<Self, ServeError> {
-        // The socket first: a port that is taken should not cost the loading of a model.
-        let listener = TcpListener::bind(address).await.map_err(ServeError::Bind)?;
-        Self::start_on(listener, app, config, ApiInfo::default()).await
+        Self::builder().http(config).start(app, address).await
     }
 
     /// Starts an app and serves it on a socket that is there already, under a name of its own.
@@ -105,10 +144,10 @@ impl Server {
         config: HttpConfig,
         info: ApiInfo,
     ) -> Result<Self, ServeError> {
-        Door::open(listener, config, info)?.start(app).await
+        Self::builder().http(config).info(info).start_on(app, listener).await
     }
 
-    /// Where it listens.
+    /// Where it listens for HTTP.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -131,24 +170,65 @@ impl Server {
         &self.edge
     }
 
-    /// Ends in good order within `grace`: readiness says no, the edge finishes the requests in hand and closes, the node
-    /// drains and its workers clean up. What is left after `grace` is answered with 503 and cut; when this returns, nothing
-    /// is served any more.
+    /// The QUIC edge, where there is one.
+    #[cfg(feature = "net")]
+    #[must_use]
+    pub fn quic(&self) -> Option<&callboard_net::Edge> {
+        self.quic.as_ref()
+    }
+
+    /// Serves until `stop` completes, and then [ends in good order](Self::shutdown).
+    pub async fn run_until(self, stop: impl Future<Output = ()>, grace: Duration) -> Drained {
+        stop.await;
+        self.shutdown(grace).await
+    }
+
+    /// Makes readiness say no, and tells callers over QUIC, who go elsewhere at once. All that comes is still answered: balancers that
+    /// ask for readiness have time to find out, until [`shutdown`](Self::shutdown).
+    pub fn withdraw(&self) {
+        self.node.withdraw();
+        #[cfg(feature = "net")]
+        if let Some(quic) = &self.quic {
+            quic.drain();
+        }
+    }
+
+    /// Ends in good order within `grace`: readiness says no, the edges finish the requests in hand, HTTP closes, the node drains and
+    /// its workers clean up. QUIC closes last: it is the way to the peers, which requests may have to go until the node has none left.
+    /// What is left after `grace` is answered with 503 and cut; when this returns, nothing is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
-        let Self { node, address: _, stop, edge: _, mut serving } = self;
+        self.withdraw();
         let end = Instant::now() + grace;
-        node.withdraw();
-        // The node is asked first what was unfinished: the edge's own limit comes after that.
-        let _ = stop.send(grace + LAST_WORDS);
-        serving.ends_by(end).await;
-        let drained = node.shutdown(end.saturating_duration_since(Instant::now())).await;
-        if !serving.ends_by(Instant::now() + LAST_WORDS).await {
-            serving.0.abort();
-            // The end of an aborted task comes at once, and with it that of its connections.
-            serving.ends_by(Instant::now() + LAST_WORDS).await;
+        #[cfg(feature = "net")]
+        let quic = self.quic;
+        #[cfg(feature = "otlp")]
+        let spans = self.spans;
+        let drained = end_http(self.node, self.stop, self.serving, end).await;
+        #[cfg(feature = "net")]
+        if let Some(quic) = quic {
+            quic.shutdown(end.saturating_duration_since(Instant::now()).max(LAST_WORDS)).await;
+        }
+        #[cfg(feature = "otlp")]
+        if let Some(spans) = spans {
+            spans.shutdown(LAST_SPANS).await;
         }
         drained
     }
+}
+
+/// Ends the HTTP edge and the node behind it.
+async fn end_http(node: Node, stop: oneshot::Sender<Duration>, mut serving: EdgeTask, end: Instant) -> Drained {
+    let left = || end.saturating_duration_since(Instant::now());
+    // The node is asked first what was unfinished: the edge's own limit comes after that.
+    let _ = stop.send(left() + LAST_WORDS);
+    serving.ends_by(end).await;
+    let drained = node.shutdown(left()).await;
+    if !serving.ends_by(Instant::now() + LAST_WORDS).await {
+        serving.0.abort();
+        // The end of an aborted task comes at once, and with it that of its connections.
+        serving.ends_by(Instant::now() + LAST_WORDS).await;
+    }
+    drained
 }
 
 /// Why a server did not start.

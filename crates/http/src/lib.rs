@@ -155,7 +155,7 @@ pub use openapi::{ApiInfo, openapi};
 pub use otlp::{OtlpConfig, SpanExporter};
 pub use pages::is_reserved;
 pub use repository::{Changing, Repository, RepositoryError};
-pub use server::{ServeError, serve, serve_edge, serve_router};
+pub use server::{ServeError, serve, serve_edge, serve_mounted, serve_router};
 pub use snippet::{Language, curl, snippet};
 pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};
 pub use tls::{TlsConfig, TlsError};

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use axum::http::StatusCode;
+use parking_lot::RwLock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -42,11 +43,11 @@ pub(crate) struct EdgeMetrics {
     responses: Family<StatusLabel, Counter>,
     errors: Family<ErrorLabels, Counter>,
     by_status: Box<[OnceLock<Counter>]>,
-    /// What another door of the same node has counted.
-    beside: OnceLock<Beside>,
+    /// Families that others have counted, each a part of the document.
+    beside: RwLock<Vec<Beside>>,
 }
 
-/// Gives a part of a document, without its end.
+/// Gives a part of a document.
 struct Beside(Box<dyn Fn() -> String + Send + Sync>);
 
 impl fmt::Debug for Beside {
@@ -78,7 +79,7 @@ impl EdgeMetrics {
             responses: Family::default(),
             errors: Family::default(),
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
-            beside: OnceLock::new(),
+            beside: RwLock::default(),
         };
         metrics.register();
         metrics
@@ -148,17 +149,22 @@ impl EdgeMetrics {
         }
     }
 
-    /// Shows this part with the others from now on. Once only.
+    /// Shows this part with the others from now on.
     pub(crate) fn show_beside(&self, part: impl Fn() -> String + Send + Sync + 'static) {
-        let _ = self.beside.set(Beside(Box::new(part)));
+        self.beside.write().push(Beside(Box::new(part)));
     }
 
     /// The node's document continued with the edge's families.
     pub(crate) fn encode_after(&self, node: String) -> String {
         let mut text = node;
         text.truncate(text.trim_end_matches(END).len());
-        if let Some(Beside(beside)) = self.beside.get() {
-            text.push_str(&beside());
+        for Beside(beside) in self.beside.read().iter() {
+            let part = beside();
+            let part = part.trim_end_matches(END);
+            text.push_str(part);
+            if !part.is_empty() && !part.ends_with('\n') {
+                text.push('\n');
+            }
         }
         if let Err(error) = encode(&mut text, &self.registry) {
             tracing::error!(%error, "the edge's metrics cannot be encoded");
@@ -222,8 +228,12 @@ mod tests {
         metrics.responded(StatusCode::OK);
         metrics.responded(StatusCode::TOO_MANY_REQUESTS);
         metrics.show_beside(|| "# TYPE y counter\ny_total 2\n".to_owned());
+        metrics.show_beside(|| "# TYPE z counter\nz_total 3\n# EOF\n".to_owned());
         let text = metrics.encode_after("# TYPE x counter\nx_total 1\n# EOF\n".to_owned());
-        assert!(text.starts_with("# TYPE x counter\nx_total 1\n# TYPE y counter\ny_total 2\n"), "{text}");
+        assert!(
+            text.starts_with("# TYPE x counter\nx_total 1\n# TYPE y counter\ny_total 2\n# TYPE z counter\nz_total 3\n"),
+            "{text}"
+        );
         assert!(text.contains("callboard_http_responses_total{status=\"200\"} 2\n"), "{text}");
         assert!(text.contains("callboard_http_responses_total{status=\"429\"} 1\n"), "{text}");
         assert_eq!(text.matches("# EOF").count(), 1);

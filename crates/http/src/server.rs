@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::accept::{self, AcceptMetrics};
+use crate::accept::{self, AcceptMetrics, Respond};
 use crate::config::{ConfigError, HttpConfig};
 use crate::edge::Edge;
 use crate::openapi::ApiInfo;
@@ -49,12 +49,35 @@ pub async fn serve(
 ///
 /// As [`serve`].
 pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future<Output = Duration>) {
+    serve_for(listener, edge.clone(), edge, shutdown).await;
+}
+
+/// Serves a router in which `edge` is mounted, as [`serve_edge`] serves the edge alone: with the edge's limits, certificate and keys.
+///
+/// # Cancellation
+///
+/// As [`serve`].
+pub async fn serve_mounted(
+    listener: TcpListener,
+    edge: Edge,
+    router: Router,
+    shutdown: impl Future<Output = Duration>,
+) {
+    serve_for(listener, router, edge, shutdown).await;
+}
+
+async fn serve_for(
+    listener: TcpListener,
+    responder: impl Respond,
+    edge: Edge,
+    shutdown: impl Future<Output = Duration>,
+) {
     let metrics = edge.accept_metrics();
     let (config, tls) = (edge.config().clone(), edge.tls());
     // Ends with this function, however that ends.
     let mut freshness = JoinSet::new();
     edge.keep_fresh().map(|fresh| freshness.spawn(fresh));
-    accept::run(listener, edge, &config, tls, metrics, shutdown).await;
+    accept::run(listener, responder, &config, tls, metrics, shutdown).await;
 }
 
 /// Serves any axum router with this crate's accept loop: its timers, caps and orderly end, and nothing else of the edge.

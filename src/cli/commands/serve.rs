@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
-use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
+use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig};
 use callboard_net::{Cluster, Edge, Identity, NetConfig, NodeAddress, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -26,7 +26,7 @@ use super::super::service::{Service, file_of, http_config};
 use super::super::signals::Signals;
 use super::block_on;
 use crate::config::{Plan, Source};
-use crate::server::{Door, Server};
+use crate::server::{Door, Server, ServerBuilder};
 
 /// Serves until told to stop.
 pub(crate) fn run(
@@ -50,7 +50,12 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
     let quic = open_quic(&plan, &config).await?;
     let admin = AdminSocket::bind(&plan).await?;
     let traces = otlp_config(&plan, &info)?;
-    let door = Door::open(listener, config, info).map_err(|error| CliError::because("not started", &error))?;
+    let mut parts = Server::builder().http(config).info(info);
+    parts = traces.into_iter().fold(parts, ServerBuilder::spans);
+    if let Some(quic) = quic {
+        parts = parts.quic_with_peers(quic, peers(&plan)?);
+    }
+    let door = parts.open(listener).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
         started = start(door, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
@@ -62,15 +67,7 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
     let admin_address = admin.as_ref().map(|admin| admin.address);
     log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
 
-    let spans = traces.map(|traces| server.edge().export_spans(&traces));
-    if let Some(quic) = &quic {
-        quic.open(server.client());
-        if let Some(tracer) = server.edge().call_tracer() {
-            quic.trace_with(tracer);
-        }
-        let counting = quic.clone();
-        server.edge().show_metrics_of(move || counting.metrics());
-        join(quic, &server, &plan)?;
+    if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
         let offers = &plan.settings.offers.value;
         if !offers.are_open() {
@@ -83,7 +80,7 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
         () = AdminDoor::drain_asked(admin.as_ref()) => ("asked to drain", false),
     };
     log.stderr.note(format_args!("{wish}: finishing what is in hand; another signal ends at once"));
-    let shut_down = shut_down(server, quic, spans, plan.settings.drain.value);
+    let shut_down = server.shutdown(plan.settings.drain.value);
     tokio::pin!(shut_down);
     let drained = loop {
         tokio::select! {
@@ -158,41 +155,19 @@ fn http_address(plan: &Plan) -> SocketAddr {
 }
 
 /// Lets stages run on the other nodes: those that are named, and those that name this one. Their calls are divided as the plan has it.
-fn join(quic: &Edge, server: &Server, plan: &Plan) -> Result<(), CliError> {
+fn peers(plan: &Plan) -> Result<impl FnOnce(&Edge) -> Cluster + Send + 'static, CliError> {
     let view = Static::look_up(plan.settings.join.value.iter().cloned());
     let view = view.map_err(|error| CliError::because("could not join", &error))?;
-    let cluster = Cluster::start(quic, Arc::new(view));
-    for stage in plan.stages.iter().filter(|stage| !stage.split.value.is_empty()) {
-        cluster.split(&stage.name.value, stage.split.value.iter().copied());
-    }
-    let joined = server.node().handle().join(cluster);
-    joined.map_err(|error| CliError::because("could not join", &error))
-}
-
-/// Both doors refuse at once what is new to them. QUIC is closed last: it is the way to the peers, which requests of either door may
-/// have to go until the node has none left.
-async fn shut_down(server: Server, quic: Option<Edge>, spans: Option<SpanExporter>, grace: Duration) -> Drained {
-    let drained = match quic {
-        None => server.shutdown(grace).await,
-        Some(quic) => {
-            let end = Instant::now() + grace;
-            quic.drain();
-            let drained = server.shutdown(grace).await;
-            quic.shutdown(end.saturating_duration_since(Instant::now()).max(LAST_WORDS)).await;
-            drained
+    let divided = plan.stages.iter().filter(|stage| !stage.split.value.is_empty());
+    let splits: Vec<_> = divided.map(|stage| (stage.name.value.clone(), stage.split.value.clone())).collect();
+    Ok(move |quic: &Edge| {
+        let cluster = Cluster::start(quic, Arc::new(view));
+        for (stage, weights) in splits {
+            cluster.split(&stage, weights);
         }
-    };
-    if let Some(spans) = spans {
-        spans.shutdown(LAST_SPANS).await;
-    }
-    drained
+        cluster
+    })
 }
-
-/// After the grace: time in which those who were cut are told so.
-const LAST_WORDS: Duration = Duration::from_millis(250);
-
-/// A collector that is there takes them at once; one that is not should not hold up the end.
-const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Where spans go, if they go anywhere.
 fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliError> {

@@ -109,10 +109,10 @@ impl Edge {
             .map_err(|_| ServeError::AlreadyOpen)
     }
 
-    /// Shows what another door of the same node has counted on `/metrics`, in the text format of OpenMetrics without the end mark.
-    /// Takes one; another one is not shown.
-    pub fn show_metrics_of(&self, door: impl Fn() -> String + Send + Sync + 'static) {
-        self.0.metrics.show_beside(door);
+    /// Shows what `families` gives on `/metrics` from now on, behind the node's own: metric families in the text format of OpenMetrics, with
+    /// or without its end mark, such as those of another edge of the same node or of a program. Each call adds one.
+    pub fn show_metrics_of(&self, families: impl Fn() -> String + Send + Sync + 'static) {
+        self.0.metrics.show_beside(families);
     }
 
     /// Gives `sink` the spans of the requests that are sampled: those whose callers' `traceparent` says so, and of those without one

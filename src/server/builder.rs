@@ -1,0 +1,167 @@
+//! What a server is made of, gathered before it starts.
+
+use std::fmt;
+
+use axum::Router;
+use callboard_core::App;
+#[cfg(feature = "otlp")]
+use callboard_http::OtlpConfig;
+use callboard_http::{ApiInfo, Edge, HttpConfig};
+use tokio::net::{TcpListener, ToSocketAddrs};
+
+use super::{Door, ServeError, Server};
+
+/// The parts of a [`Server`] beside its app: [`Server::builder`] begins with none, and [`start`](Self::start) starts them in one order,
+/// in which [`Server::shutdown`] ends them backwards.
+///
+/// 1. The HTTP socket is bound, and answered: `/livez` says yes, `/readyz` and all calls 503.
+/// 2. The app starts. `/readyz` says yes, and calls are answered.
+/// 3. Spans are sent from here on.
+/// 4. QUIC is answered.
+/// 5. Peers are connected to, and stages may run on them.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::get;
+/// use callboard::prelude::*;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let app = App::new().route("/double", Stage::each("double", |number: &i64| Ok(number * 2)));
+/// let server = Server::builder()
+///     // Routes of your own, and any tower layer around them and ours.
+///     .mount(|edge| Router::new().route("/version", get(|| async { "7" })).fallback_service(edge))
+///     // Shown on /metrics with ours.
+///     .metrics(|| "# TYPE doubled counter\ndoubled_total 0\n".to_owned())
+///     .start(app, "127.0.0.1:0")
+///     .await?;
+/// println!("http://{}/version", server.address());
+///
+/// // In a program: a signal.
+/// let stop = async {};
+/// server.run_until(stop, Duration::from_secs(30)).await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+#[must_use = "nothing is served before it is started"]
+pub struct ServerBuilder {
+    pub(super) config: HttpConfig,
+    pub(super) info: ApiInfo,
+    pub(super) mount: Option<Box<dyn FnOnce(Edge) -> Router + Send>>,
+    pub(super) metrics: Vec<Box<dyn Fn() -> String + Send + Sync>>,
+    #[cfg(feature = "otlp")]
+    pub(super) spans: Option<OtlpConfig>,
+    #[cfg(feature = "net")]
+    pub(super) quic: Option<Quic>,
+}
+
+/// The QUIC edge, and the peers that it connects to.
+#[cfg(feature = "net")]
+pub(super) struct Quic {
+    pub(super) edge: callboard_net::Edge,
+    pub(super) peers: Option<Box<dyn FnOnce(&callboard_net::Edge) -> callboard_net::Cluster + Send>>,
+}
+
+impl ServerBuilder {
+    /// Limits and settings of the HTTP edge.
+    pub fn http(mut self, config: HttpConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What the OpenAPI document says about the whole.
+    pub fn info(mut self, info: ApiInfo) -> Self {
+        self.info = info;
+        self
+    }
+
+    /// Serves the router that `mount` makes of the edge, in its place: routes of one's own before it, layers around it. What the router
+    /// passes on to the edge is answered as without it.
+    pub fn mount(mut self, mount: impl FnOnce(Edge) -> Router + Send + 'static) -> Self {
+        self.mount = Some(Box::new(mount));
+        self
+    }
+
+    /// Shows what `families` gives on `/metrics` from now on, behind the node's own: metric families in the text format of OpenMetrics,
+    /// with or without its end mark. It is asked for each page, off the runtime's threads. Each call adds one.
+    pub fn metrics(mut self, families: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.metrics.push(Box::new(families));
+        self
+    }
+
+    /// Sends the spans of sampled requests to an OpenTelemetry collector.
+    #[cfg(feature = "otlp")]
+    pub fn spans(mut self, config: OtlpConfig) -> Self {
+        self.spans = Some(config);
+        self
+    }
+
+    /// Answers over QUIC, too.
+    #[cfg(feature = "net")]
+    pub fn quic(mut self, edge: callboard_net::Edge) -> Self {
+        self.quic = Some(Quic { edge, peers: None });
+        self
+    }
+
+    /// Answers over QUIC, and lets stages run on other nodes: `peers` starts the [`Cluster`](callboard_net::Cluster) on the edge.
+    #[cfg(feature = "net")]
+    pub fn quic_with_peers(
+        mut self,
+        edge: callboard_net::Edge,
+        peers: impl FnOnce(&callboard_net::Edge) -> callboard_net::Cluster + Send + 'static,
+    ) -> Self {
+        self.quic = Some(Quic { edge, peers: Some(Box::new(peers)) });
+        self
+    }
+
+    /// Starts the app and serves it with HTTP on `address`. Port 0 takes a free one.
+    ///
+    /// # Errors
+    ///
+    /// An address that cannot be bound, limits or routes that cannot be served, or an app that does not start.
+    pub async fn start(self, app: App, address: impl ToSocketAddrs) -> Result<Server, ServeError> {
+        // The socket first: a port that is taken should not cost the loading of a model.
+        let listener = TcpListener::bind(address).await.map_err(ServeError::Bind)?;
+        self.start_on(app, listener).await
+    }
+
+    /// The same on a socket that is there already.
+    ///
+    /// # Errors
+    ///
+    /// Limits or routes that cannot be served, or an app that does not start.
+    pub async fn start_on(self, app: App, listener: TcpListener) -> Result<Server, ServeError> {
+        self.open(listener)?.start(app).await
+    }
+
+    /// Answers on the socket, while the app is still being made.
+    pub(crate) fn open(self, listener: TcpListener) -> Result<Door, ServeError> {
+        Door::open(listener, self)
+    }
+}
+
+#[cfg(feature = "net")]
+impl Quic {
+    /// Answers, with the metrics and traces of the HTTP edge, and joins the peers.
+    pub(super) fn open(self, node: &callboard_core::Node, http: &Edge) -> callboard_net::Edge {
+        let Self { edge, peers } = self;
+        edge.open(node.client());
+        if let Some(tracer) = http.call_tracer() {
+            edge.trace_with(tracer);
+        }
+        let counting = edge.clone();
+        http.show_metrics_of(move || counting.metrics());
+        if let Some(peers) = peers {
+            let joined = node.handle().join(peers(&edge));
+            debug_assert!(joined.is_ok(), "a node that was just started has joined nobody");
+        }
+        edge
+    }
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBuilder").field("config", &self.config).field("info", &self.info).finish_non_exhaustive()
+    }
+}
