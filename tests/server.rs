@@ -139,8 +139,8 @@ async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_
     use axum::Router;
     use axum::response::Response;
     use axum::routing::get;
-    use callboard::{Caller, Client};
     use callboard::net::{Edge, Identity, NetConfig};
+    use callboard::{Caller, Client};
 
     let scratch = Scratch(std::env::temp_dir().join(format!("callboard-built-{}", std::process::id())));
     let identity = || Identity::development_in(&scratch.0).unwrap();

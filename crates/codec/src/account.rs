@@ -10,7 +10,7 @@
 //!   [`ChargeError::Stopped`] when the result is not wanted any more, and the work ends there.
 //! * **No scope:** nothing is charged. In-process callers pay for their own memory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::error::ExceededLimit;
@@ -89,7 +89,7 @@ thread_local! {
     /// What may be allocated before the account is asked again.
     static GRANTED: Cell<usize> = const { Cell::new(UNLIMITED) };
     static ALLOWANCE: Cell<Allowance> = const { Cell::new(Allowance::new(UNLIMITED)) };
-    static ACCOUNT: RefCell<Option<Arc<dyn Account>>> = const { RefCell::new(None) };
+    static ACCOUNT: Cell<Option<Arc<dyn Account>>> = const { Cell::new(None) };
     static FAULT: Cell<Option<ChargeError>> = const { Cell::new(None) };
 }
 
@@ -158,8 +158,8 @@ pub(crate) fn charge(bytes: usize) -> Result<(), ChargeError> {
 
 #[cold]
 fn charge_more(bytes: usize) -> Result<(), ChargeError> {
-    let account = ACCOUNT.with_borrow(Clone::clone);
-    let Some(account) = account else { return Ok(()) };
+    let Some(account) = ACCOUNT.take() else { return Ok(()) };
+    ACCOUNT.set(Some(Arc::clone(&account)));
     let granted = GRANTED.get();
     let missing = bytes - granted;
     // A whole step where there is room for it, else just what is missing.
@@ -294,6 +294,22 @@ mod tests {
             }
         });
         assert_eq!(account.left(), STEP_BYTES);
+    }
+
+    #[test]
+    fn all_that_is_charged_goes_back_at_once_if_asked_for() {
+        struct Asked(AtomicUsize);
+        impl Account for Asked {
+            fn charge(&self, _: usize) -> Result<(), ChargeError> {
+                Ok(())
+            }
+            fn refund(&self, bytes: usize) {
+                self.0.store(bytes, Ordering::Relaxed);
+            }
+        }
+        let asked = Asked(AtomicUsize::new(0));
+        asked.refund_all();
+        assert_eq!(asked.0.into_inner(), usize::MAX);
     }
 
     #[test]

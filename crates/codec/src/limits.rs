@@ -362,3 +362,48 @@ const MAX_BLOCK_BYTES: usize = 6 << 30;
 /// Checking this much text takes about half a second.
 #[cfg(feature = "arrow")]
 const MAX_VIEWED_BYTES: usize = 4 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Format;
+
+    #[test]
+    fn what_one_part_has_taken_the_others_may_not_take() {
+        let limits = DecodeLimits::default();
+        let value = Value::decode(Format::Json, &r#"{"a": [1, 2], "b": "text"}"#.into(), &limits).unwrap();
+        let (left, taken) = (limits.left_after(&value), value.structure());
+        assert!(taken.elements > 0 && taken.bytes > 0);
+        assert_eq!(left.max_elements, limits.max_elements - taken.elements);
+        assert_eq!(left.max_tree_bytes, limits.max_tree_bytes - taken.bytes);
+        assert_eq!(left.max_bytes, limits.max_bytes, "a limit of each part");
+        let nothing = DecodeLimits { max_elements: 0, max_tree_bytes: 0, ..limits }.left_after(&value);
+        assert_eq!((nothing.max_elements, nothing.max_tree_bytes), (0, 0));
+    }
+
+    #[test]
+    fn the_largest_input_and_the_largest_segment_are_taken_and_no_larger_ones() {
+        let limits = DecodeLimits { max_bytes: 10, max_segment_bytes: 5, ..DecodeLimits::default() };
+        assert!(limits.check_bytes(10).is_ok() && limits.check_bytes(11).is_err());
+        assert!(limits.check_segment(5).is_ok() && limits.check_segment(6).is_err());
+    }
+
+    /// All of it, and then one more.
+    #[cfg(feature = "arrow")]
+    #[test]
+    fn the_work_of_frames_is_bounded_over_all_of_them() {
+        type Take = fn(&mut FrameWork, usize) -> Result<(), DecodeError>;
+        let takes: [(Take, usize); 4] = [
+            (FrameWork::take_empty_rows, MAX_EMPTY_ROWS),
+            (FrameWork::take_lookups, MAX_LOOKUPS),
+            (FrameWork::take_blocks, MAX_BLOCK_BYTES),
+            (FrameWork::take_viewed, MAX_VIEWED_BYTES),
+        ];
+        for (take, most) in takes {
+            let mut work = FrameWork::default();
+            take(&mut work, most / 2).unwrap();
+            take(&mut work, most - most / 2).unwrap();
+            assert!(take(&mut work, 1).is_err(), "more than {most}");
+        }
+    }
+}

@@ -15,6 +15,8 @@ impl<const N: usize> Ascii<N> {
         Self { bytes: [0; N], len: 0 }
     }
 
+    /// Inlined, so that a text of known length is a store or two.
+    #[inline]
     pub(crate) fn push(&mut self, text: &[u8]) {
         debug_assert!(self.len + text.len() <= N, "too long for {N} bytes");
         if let Some(free) = self.bytes.get_mut(self.len..self.len + text.len()) {

@@ -55,8 +55,9 @@ fn push_stages(text: &mut Text, timing: &Timing) {
 fn push_metric(text: &mut Text, label: &[u8], duration: Duration) {
     text.push(label);
     text.push_decimal(duration.as_secs().saturating_mul(1000) + u64::from(duration.subsec_millis()), 1);
-    text.push(b".");
-    text.push_decimal(u64::from(duration.subsec_micros() % 1000), 3);
+    let micros = duration.subsec_micros() % 1000;
+    let digit = |number: u32| b'0' + (number % 10) as u8;
+    text.push(&[b'.', digit(micros / 100), digit(micros / 10), digit(micros)]);
 }
 
 #[cfg(test)]
