@@ -99,6 +99,7 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         kind: parts.kind.as_str().to_owned(),
         message: parts.message,
         started,
+        may_repeat: parts.may_repeat,
         error_type: parts.error_type,
         status: parts.status.unwrap_or(0),
         // 0 would say that nobody knows: at once is in a millisecond.
@@ -120,7 +121,7 @@ pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
     };
     let kind = ErrorKind::from_name(&fail.kind);
     let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);
-    parts.started = fail.started;
+    (parts.started, parts.may_repeat) = (fail.started, fail.may_repeat);
     parts.error_type = fail.error_type;
     parts.status = (fail.status > 0).then_some(fail.status);
     parts.details = details;

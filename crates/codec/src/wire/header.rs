@@ -140,6 +140,9 @@ pub struct Fail {
     /// User code may have run: taken for granted where it is not said. Otherwise the same call may be made elsewhere.
     #[serde(default = "taken_for_granted")]
     pub started: bool,
+    /// If it was started, it may run once more all the same.
+    #[serde(skip_serializing_if = "is_default")]
+    pub may_repeat: bool,
     /// The type of the error that user code raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,

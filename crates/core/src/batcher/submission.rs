@@ -273,7 +273,8 @@ impl Pool {
             StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
             _ => ErrorKind::WorkerFailed,
         };
-        CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name)
+        let error = CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name);
+        if kind == ErrorKind::WorkerFailed { error.in_run(self.contract().may_run_again()) } else { error }
     }
 }
 

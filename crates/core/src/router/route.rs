@@ -14,7 +14,7 @@ use crate::call::Priority;
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::RouteMetrics;
-use crate::pipeline::Graph;
+use crate::pipeline::{Graph, all_may_run_again};
 
 /// Set in a route's count of calls once it is closed: it takes no new ones.
 const CLOSED: usize = 1 << (usize::BITS - 1);
@@ -193,6 +193,13 @@ impl Route {
     #[must_use]
     pub fn streams(&self) -> bool {
         self.parts.streams_at.is_some()
+    }
+
+    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, no actor is asked, and all of it
+    /// runs on this node.
+    #[must_use]
+    pub fn may_run_again(&self) -> bool {
+        !self.streams() && all_may_run_again(self.graph().steps())
     }
 
     pub(crate) fn streams_at(&self) -> Option<usize> {

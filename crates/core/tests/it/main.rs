@@ -20,6 +20,7 @@ mod functions;
 mod hung;
 mod isolation;
 mod overload;
+mod passing;
 mod replicas;
 mod replies;
 mod sessions;
