@@ -55,7 +55,7 @@ impl LocalClient {
     ) -> Result<Replies<Out>, CallError> {
         let payload = Payload::new(input);
         let route = self.hold(route)?;
-        let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
+        let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
         Ok(Replies::new(self.submit_streaming(admission, payload, options)))
     }
 

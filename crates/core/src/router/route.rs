@@ -56,6 +56,8 @@ pub(crate) struct RouteParts {
     /// Where among its steps the streaming stage stands, if it has one.
     pub(crate) streams_at: Option<usize>,
     pub(crate) limits: RouteLimits,
+    /// In lower case.
+    pub(crate) headers: Arc<[Box<str>]>,
 }
 
 impl Route {
@@ -200,6 +202,12 @@ impl Route {
     #[must_use]
     pub fn may_run_again(&self) -> bool {
         !self.streams() && all_may_run_again(self.graph().steps())
+    }
+
+    /// The names, in lower case, of the headers that the code behind it wants to see; see [`RouteSpec::headers`](crate::RouteSpec::headers).
+    #[must_use]
+    pub fn wanted_headers(&self) -> &[Box<str>] {
+        &self.parts.headers
     }
 
     pub(crate) fn streams_at(&self) -> Option<usize> {
