@@ -104,6 +104,9 @@ pub struct Call {
     /// W3C trace context.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub traceparent: String,
+    /// By which its caller knows the call; empty for no name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
     /// No call follows it on its stream; what may still come gives calls up. The node ends the stream behind the last answer.
     #[serde(skip_serializing_if = "is_default")]
     pub last: bool,

@@ -431,6 +431,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
     if let Some(recorder) = &flight.recorder {
         options = options.with_recorder(recorder.clone());
     }
+    options = options.with_origin(flight.origin.clone());
     let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), None, DEFAULT_CREDIT);
     let runs_here = matches!(steps.first(), Some(Graph::Stage(_)));
     for (position, step) in steps.iter().enumerate() {
