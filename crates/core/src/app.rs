@@ -272,8 +272,26 @@ impl RouteSpec {
             is_function: false,
             streams_at: None,
             limits: RouteLimits::default(),
+            headers: Arc::default(),
         };
         Self { name: RouteName::new(name), graph: graph.clone(), parts }
+    }
+
+    /// The request headers, by their names, that stages of this route may read with
+    /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so that it
+    /// cannot depend on one, or tell one on, that nobody has listed. Headers come with requests over HTTP only.
+    ///
+    /// ```
+    /// use callboard_core::{CallContext, RouteSpec, Stage};
+    ///
+    /// let greet = Stage::each_with_context("greet", |name: &String, context: &CallContext| {
+    ///     Ok(format!("{} {name}", context.header("x-greeting").unwrap_or("hello")))
+    /// });
+    /// let route = RouteSpec::new("/greet", greet).headers(["X-Greeting"]);
+    /// ```
+    pub fn headers<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.parts.headers = names.into_iter().map(|name| name.as_ref().to_ascii_lowercase().into()).collect();
+        self
     }
 
     /// One line for people who read the documentation.

@@ -127,7 +127,7 @@ impl fmt::Display for ErrorKind {
 pub struct CallError(Box<ErrorParts>);
 
 /// The parts of an error, for edges that send it elsewhere and rebuild it there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ErrorParts {
     /// See [`CallError::kind`].
     pub kind: ErrorKind,
@@ -147,6 +147,8 @@ pub struct ErrorParts {
     pub stage: Option<StageName>,
     /// See [`CallError::was_started`].
     pub started: bool,
+    /// If it was started, it may run once more all the same: nothing was done for it, or what was done permits it.
+    pub may_repeat: bool,
     /// See [`CallError::timing`].
     pub timing: Option<Timing>,
 }
@@ -165,6 +167,7 @@ impl ErrorParts {
             remote_trace: None,
             stage: None,
             started: kind.comes_after_start(),
+            may_repeat: false,
             timing: None,
         }
     }
@@ -202,19 +205,18 @@ impl CallError {
         Self::new(ErrorKind::DeadlineExceeded, format!("the deadline passed {place}"))
     }
 
-    /// What user code reported, as its caller sees it.
+    /// What user code reported, as its caller sees it. The error of an inner call names the stages that it came through.
     pub(crate) fn from_failure(failure: Failure, stage: &StageName) -> Self {
-        Self::from_failure_outside(failure).at_stage(stage)
+        let mut error = Self::from_failure_outside(failure);
+        let path =
+            error.stage().map(|inner| StageName::new(&limit(format!("{stage} > {inner}"), MAX_ERROR_TYPE_CHARS)));
+        error.0.stage = Some(path.unwrap_or_else(|| stage.clone()));
+        error
     }
 
     /// What user code reported that belongs to no stage: the caller's own.
     pub(crate) fn from_failure_outside(failure: Failure) -> Self {
-        let parts = failure.into_parts();
-        let mut error = Self::new(parts.kind, parts.message);
-        error.0.error_type = parts.error_type;
-        error.0.status = parts.status;
-        error.0.details = parts.details;
-        error
+        Self(Box::new(failure.into_parts()))
     }
 
     /// The same error in other words: a composite says what it means for the whole.
@@ -231,10 +233,27 @@ impl CallError {
         self
     }
 
-    /// The same error, told to have come after (or beside) user code that ran for the same call.
+    /// The same error, told to have come after (or beside) user code that ran for the same call, and must not run twice.
     #[must_use]
-    pub(crate) fn after_start(mut self, started: bool) -> Self {
-        self.0.started |= started;
+    pub(crate) fn after_start(self, started: bool) -> Self {
+        self.after_runs(started, false)
+    }
+
+    /// The same error, told to have come after (or beside) user code that ran for the same call where `started`, and may run `again`.
+    #[must_use]
+    pub(crate) fn after_runs(mut self, started: bool, again: bool) -> Self {
+        if started {
+            self.0.may_repeat = again && (self.0.may_repeat || !self.0.started);
+            self.0.started = true;
+        }
+        self
+    }
+
+    /// The same error, told to have come from user code itself, which may run `again` whatever it says.
+    #[must_use]
+    pub(crate) fn in_run(mut self, again: bool) -> Self {
+        self.0.started = true;
+        self.0.may_repeat |= again;
         self
     }
 
@@ -301,7 +320,8 @@ impl CallError {
         self.0.remote_trace.as_deref()
     }
 
-    /// The stage in which it happened, if the call got that far.
+    /// The stage in which it happened, if the call got that far. Where a stage handed on the error of a call that it made itself, the
+    /// way to it: `outer > inner`.
     #[must_use]
     pub fn stage(&self) -> Option<&str> {
         self.0.stage.as_ref().map(StageName::as_str)
@@ -323,10 +343,20 @@ impl CallError {
         self.0.timing
     }
 
-    /// Whether the same request may succeed if it is sent again unchanged, without doing anything twice: the kind [is
-    /// retryable](ErrorKind::is_retryable) and nothing [was started](Self::was_started).
+    /// Whether the same request may succeed if it is sent again unchanged, without harm. So it is with a
+    /// [refusal](Self::is_refusal). It is so, too, with `Overloaded`, `Unavailable` and `WorkerFailed` after a start, if each stage that
+    /// may have run has a [contract](crate::Contract) that lets it run again, or says itself that it did
+    /// [nothing](Failure::overloaded). An input that kills its worker each time is not worth sending again.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
+        let may_pass = matches!(self.0.kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::WorkerFailed);
+        self.is_refusal() || (may_pass && self.0.may_repeat)
+    }
+
+    /// Whether the call was refused before anything was done for it: the kind [is retryable](ErrorKind::is_retryable) and nothing
+    /// [was started](Self::was_started). It may be made at once on another node, whatever its contract.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
         self.0.kind.is_retryable() && !self.0.started
     }
 }

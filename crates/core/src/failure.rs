@@ -1,17 +1,27 @@
 //! What user code says when an item did not work out.
 
+use std::any::{TypeId, type_name};
+use std::borrow::Cow;
+use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use callboard_codec::{DecodeError, DecodeErrorKind, Value};
 
-use crate::error::ErrorKind;
+use crate::actor::AskError;
+use crate::error::{CallError, ErrorKind, ErrorParts, RETRY_AFTER};
 use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.
 ///
 /// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details, is
-/// never retried, and leaves the rest of the batch alone. Every [`std::error::Error`] converts into one with `?`, keeping
-/// its type's name; for that reason `Failure` is not an `Error` itself.
+/// never retried by the node, and leaves the rest of the batch alone.
+///
+/// Whatever converts into a boxed [`Error`] converts into one with `?`: errors of every kind, which keep their type's name,
+/// and texts. For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or an
+/// [`AskError`], passes through: kind, status, details, type, time to retry and remote trace reach the outer caller, also when
+/// another error has it as its [`source`](Error::source), which then adds its words to the message. In an `anyhow::Error` it is
+/// found with the feature `anyhow`; without that feature such an error is its message.
 ///
 /// ```
 /// use callboard_core::Failure;
@@ -24,17 +34,8 @@ use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 /// }
 /// assert_eq!(parse("x").unwrap_err().message(), "invalid digit found in string");
 /// ```
-#[derive(Clone)]
-pub struct Failure(Box<Parts>);
-
-#[derive(Clone, Debug)]
-pub(crate) struct Parts {
-    pub(crate) kind: ErrorKind,
-    pub(crate) message: String,
-    pub(crate) error_type: Option<String>,
-    pub(crate) status: Option<u16>,
-    pub(crate) details: Option<Value>,
-}
+#[derive(Clone, PartialEq)]
+pub struct Failure(Box<ErrorParts>);
 
 impl Failure {
     /// A failure of user code: kind [`Failed`](ErrorKind::Failed). A message beyond
@@ -60,9 +61,29 @@ impl Failure {
         Self::of_kind(kind, error.to_string())
     }
 
+    /// There is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded), with a second until it may be sent again
+    /// unless [`with_retry_after`](Self::with_retry_after) says otherwise. It says that nothing was done for the item, so the
+    /// caller [may send it again](CallError::is_retryable).
+    #[must_use]
+    pub fn overloaded(message: impl Into<String>) -> Self {
+        Self::not_done(ErrorKind::Overloaded, message).with_retry_after(RETRY_AFTER)
+    }
+
+    /// Something that the item needs is away: kind [`Unavailable`](ErrorKind::Unavailable). It says that nothing was done for the
+    /// item, so the caller [may send it again](CallError::is_retryable), elsewhere or later.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::not_done(ErrorKind::Unavailable, message)
+    }
+
+    fn not_done(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut failure = Self::of_kind(kind, message);
+        failure.0.may_repeat = true;
+        failure
+    }
+
     fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = limit_error_text(message.into());
-        Self(Box::new(Parts { kind, message, error_type: None, status: None, details: None }))
+        Self(Box::new(ErrorParts::new(kind, message)))
     }
 
     /// Chooses the HTTP status. Anything outside 400–599 is not a failure's status and is left out.
@@ -86,6 +107,13 @@ impl Failure {
         self
     }
 
+    /// Says when the item may be sent again: over HTTP, the header `Retry-After`, in seconds, rounded up.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.0.retry_after = Some(after);
+        self
+    }
+
     /// The class of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -98,8 +126,52 @@ impl Failure {
         &self.0.message
     }
 
-    pub(crate) fn into_parts(self) -> Parts {
+    /// When the item may be sent again, if that is told.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    pub(crate) fn into_parts(self) -> ErrorParts {
         *self.0
+    }
+
+    /// An inner call's error as the outer call's own. What the outer call did beside it is not known: the contract of its stage says
+    /// whether it may be repeated.
+    fn passed_on(error: &CallError) -> Self {
+        let mut parts = error.clone().into_parts();
+        // The outer caller is still there.
+        if parts.kind == ErrorKind::Cancelled {
+            parts.kind = ErrorKind::Failed;
+        }
+        (parts.started, parts.may_repeat, parts.timing) = (true, false, None);
+        Self(Box::new(parts))
+    }
+
+    /// The first of an error and its sources that is a call's or an actor's, else a failure of user code, with the words of all of them:
+    /// a caller on the other side of a network has no `source()` to ask.
+    fn of_error(error: &(dyn Error + 'static)) -> Self {
+        let (mut message, mut inner, mut next) = (String::new(), None, Some(error));
+        while let Some(cause) = next {
+            next = cause.source();
+            if !message.is_empty() {
+                message.push_str(": ");
+            }
+            let passed = match (cause.downcast_ref::<CallError>(), cause.downcast_ref::<AskError>()) {
+                (Some(error), _) => Some(Self::passed_on(error)),
+                (_, Some(AskError::Failed(failure))) => Some(failure.clone()),
+                (_, Some(error)) => Some(Self::passed_on(&error.clone().into())),
+                _ => None,
+            };
+            match &passed {
+                Some(passed) => message.push_str(passed.message()),
+                None => message.push_str(&cause.to_string()),
+            }
+            inner = inner.or(passed);
+        }
+        let mut failure = inner.unwrap_or_else(|| Self::new(""));
+        failure.0.message = limit_error_text(message);
+        failure
     }
 }
 
@@ -115,16 +187,28 @@ impl fmt::Display for Failure {
     }
 }
 
-impl<E: std::error::Error> From<E> for Failure {
+impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        // The whole chain: a caller on the other side of a network has no `source()` to ask.
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            message.push_str(": ");
-            message.push_str(&cause.to_string());
-            source = cause.source();
+        let is_text =
+            [TypeId::of::<&str>(), TypeId::of::<String>(), TypeId::of::<Cow<'_, str>>()].contains(&TypeId::of::<E>());
+        let mut failure = of_any(error);
+        // A text, and an error whose type is not known any more, have no type to tell.
+        if failure.0.error_type.is_none()
+            && !is_text
+            && TypeId::of::<E>() != TypeId::of::<Box<dyn Error + Send + Sync>>()
+        {
+            failure.0.error_type = Some(limit(type_name::<E>().to_owned(), MAX_ERROR_TYPE_CHARS));
         }
-        Self::new(message).with_type(std::any::type_name::<E>())
+        failure
     }
+}
+
+/// Looks for the error of an inner call. An `anyhow::Error` that was boxed does not show what it was made of, so it is asked before.
+fn of_any<E: Into<Box<dyn Error + Send + Sync>> + 'static>(error: E) -> Failure {
+    #[cfg(feature = "anyhow")]
+    if let Some(error) = (&error as &dyn std::any::Any).downcast_ref::<anyhow::Error>() {
+        return Failure::of_error(error.as_ref());
+    }
+    let error: Box<dyn Error + Send + Sync> = error.into();
+    Failure::of_error(&*error)
 }

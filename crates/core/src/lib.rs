@@ -73,7 +73,7 @@ pub use app::{App, RouteSpec, StartError, check_route_name};
 #[cfg(feature = "testing")]
 pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
-pub use call::{CallOptions, Priority, Reply, SessionKey, Timing};
+pub use call::{CallContext, CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
     AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LocalClient,
     LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Ready, Replies, StageAdmission,
@@ -106,7 +106,7 @@ pub use text::{MAX_ERROR_CHARS, limit_error_text};
 pub use timeline::{
     BatchFacts, BatchObserver, CallTracer, EndedBatch, NodeFacts, Recorder, Run, RunEnd, SpanId, Timeline, Visit,
 };
-pub use worker::{AsyncWorker, Batch, ItemContext, NotEmitted, Outputs, Replica, StreamWorker, Worker};
+pub use worker::{AsyncWorker, Batch, NotEmitted, Outputs, Replica, StreamWorker, Worker};
 
 /// The actor library whose `Actor` trait users implement; see [`ActorSpec`].
 pub use ractor;

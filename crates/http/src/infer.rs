@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::http::header::HeaderValue;
-use axum::http::{Method, Request};
+use axum::http::{HeaderMap, Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
@@ -23,11 +23,12 @@ use crate::request::body::{Arrival, BodyLimits, Incoming, RequestBody};
 use crate::request::head::Head;
 use crate::request::media::BodyForm;
 use crate::request::multipart::{self, Form};
-use crate::request_id::RequestId;
+use crate::request_id::{NAMING, RequestId};
 use crate::respond::stream::{self, StreamForm, Streamed};
 use crate::respond::{self, Accepted, Packing};
 use crate::server_timing::{SERVER_TIMING, first, server_timing};
 use crate::spans::RequestSpan;
+use crate::trace::{TRACEPARENT, TraceContext};
 
 /// What is around a call: the edge that makes it, and the request that asks for it.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ pub(crate) struct Around<'a> {
     pub(crate) is_explained: bool,
     /// Where it is sampled.
     pub(crate) span: Option<&'a Arc<RequestSpan>>,
-    /// Whoever asks, where that has to be shown.
+    /// The owner of the key that the request has shown, where keys are asked for.
     pub(crate) holder: Option<&'a KeyHolder>,
 }
 
@@ -74,7 +75,7 @@ pub(crate) async fn call<B: RequestBody>(
 
     let limits = BodyLimits { max_bytes, pace: config.pace(deadline) };
     let coding = head.coding;
-    let options = around.options(deadline, head.priority);
+    let options = around.options(route, request.headers(), deadline, head.priority);
     let body = Incoming::new(request.body_mut(), announced, &mut arrival, limits)?.unpacked(coding);
     let read = read_body(form, body).await?;
     let admission = arrival.into_admission()?;
@@ -135,10 +136,39 @@ impl Wanted {
 
 impl Around<'_> {
     /// How its calls are made.
-    pub(crate) fn options(self, deadline: Deadline, priority: Option<Priority>) -> CallOptions {
+    pub(crate) fn options(
+        self,
+        route: &Route,
+        headers: &HeaderMap,
+        deadline: Deadline,
+        priority: Option<Priority>,
+    ) -> CallOptions {
         let options = CallOptions::new().with_deadline(deadline);
         let options = priority.into_iter().fold(options, CallOptions::with_priority);
-        self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder)
+        self.telling(options, route, headers)
+    }
+
+    /// The same options, with what the code behind the route may know of the request: of its headers, those that the route wants.
+    pub(crate) fn telling(self, options: CallOptions, route: &Route, headers: &HeaderMap) -> CallOptions {
+        let mut options = self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder);
+        if NAMING {
+            options = options.with_request_id(self.id.as_str());
+        }
+        if let Some(holder) = self.holder {
+            options = options.with_caller(holder.name());
+        }
+        if let Some(parent) = headers.get(TRACEPARENT)
+            && TraceContext::from_client(parent).is_some()
+        {
+            options = options.with_traceparent(parent.to_str().unwrap_or_default());
+        }
+        for name in route.wanted_headers() {
+            let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
+            if !lines.is_empty() {
+                options = options.with_header(name.clone(), lines.join(", "));
+            }
+        }
+        options
     }
 
     /// What a stream keeps of its request.

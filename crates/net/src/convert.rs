@@ -6,14 +6,19 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, Fail, Load, Times};
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
 use callboard_core::{
-    CallError, CallOptions, Deadline, ErrorKind, ErrorParts, Instant, Priority, Recorder, SessionKey, SpanId,
-    StageName, Timing,
+    CallError, CallOptions, Deadline, ErrorKind, ErrorParts, Instant, Priority, SessionKey, SpanId, StageName, Timing,
 };
 
 use crate::contained;
 
 /// What user code attached is for programs; beyond this it is a reply of its own.
 const MAX_DETAILS_BYTES: usize = 1 << 20;
+
+/// What fits any tracing system's ids and a line of a log; the same over HTTP.
+const MAX_REQUEST_ID_CHARS: usize = 128;
+
+/// A `traceparent` of this version has 55; a later one may have more.
+const MAX_TRACEPARENT_CHARS: usize = 128;
 
 /// What a caller's options say in a call's header, with the time that is left now.
 pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) {
@@ -29,12 +34,8 @@ pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) 
     };
     call.session = options.session().map_or(0, SessionKey::number);
     call.first_item_millis = options.first_item_timeout().map_or(0, millis);
-    call.traceparent = options.recorder().and_then(Recorder::span).map(traceparent).unwrap_or_default();
-}
-
-/// A place in a trace that is recorded, as the W3C writes it.
-fn traceparent(span: SpanId) -> String {
-    format!("00-{:032x}-{:016x}-01", span.trace, span.span)
+    call.traceparent = options.traceparent().unwrap_or_default();
+    call.request_id = options.request_id().unwrap_or_default().to_owned();
 }
 
 /// The caller's place in a trace, where it has one that is recorded. What cannot be read is no trace: its tracing may be broken without its
@@ -74,10 +75,21 @@ pub(crate) fn options(call: &Call, now: Instant) -> CallOptions {
     if let Some(session) = SessionKey::from_number(call.session) {
         options = options.with_session_key(session);
     }
+    if is_shown(&call.request_id, MAX_REQUEST_ID_CHARS) {
+        options = options.with_request_id(call.request_id.as_str());
+    }
+    if is_shown(&call.traceparent, MAX_TRACEPARENT_CHARS) {
+        options = options.with_traceparent(call.traceparent.as_str());
+    }
     if call.first_item_millis > 0 {
         options = options.with_first_item_timeout(Duration::from_millis(call.first_item_millis));
     }
     options
+}
+
+/// Whether a text of this length may enter logs: visible ASCII.
+fn is_shown(text: &str, max_chars: usize) -> bool {
+    (1..=max_chars).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 pub(crate) fn times(timing: Timing) -> Times {
@@ -99,6 +111,7 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         kind: parts.kind.as_str().to_owned(),
         message: parts.message,
         started,
+        may_repeat: parts.may_repeat,
         error_type: parts.error_type,
         status: parts.status.unwrap_or(0),
         // 0 would say that nobody knows: at once is in a millisecond.
@@ -120,7 +133,7 @@ pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
     };
     let kind = ErrorKind::from_name(&fail.kind);
     let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);
-    parts.started = fail.started;
+    (parts.started, parts.may_repeat) = (fail.started, fail.may_repeat);
     parts.error_type = fail.error_type;
     parts.status = (fail.status > 0).then_some(fail.status);
     parts.details = details;
@@ -147,8 +160,8 @@ mod tests {
     fn a_place_in_a_trace_is_read_as_it_is_written_and_nothing_else_is_one() {
         let read = |traceparent: &str| trace_parent(&Call { traceparent: traceparent.to_owned(), ..Call::default() });
         let span = SpanId { trace: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, span: 0xf0_67aa_0ba9_02b7 };
-        assert_eq!(traceparent(span), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-        assert_eq!(read(&traceparent(span)), Some(span));
+        assert_eq!(span.traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        assert_eq!(read(&span.traceparent()), Some(span));
         let none = format!("00-{:032}-{:016}-01", 0, 0);
         for wrong in [
             "",

@@ -283,7 +283,7 @@ const ENTRY_AT: usize = 6;
 const HEADER_BYTES_AT: usize = 8;
 
 /// Most headers have less.
-const USUAL_HEADER_BYTES: usize = 108;
+const USUAL_HEADER_BYTES: usize = 152;
 
 /// A head, in a buffer with room for so much more.
 fn written<H: Serialize>(

@@ -104,6 +104,9 @@ pub struct Call {
     /// W3C trace context.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub traceparent: String,
+    /// By which its caller knows the call; empty for no name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
     /// No call follows it on its stream; what may still come gives calls up. The node ends the stream behind the last answer.
     #[serde(skip_serializing_if = "is_default")]
     pub last: bool,
@@ -140,6 +143,9 @@ pub struct Fail {
     /// User code may have run: taken for granted where it is not said. Otherwise the same call may be made elsewhere.
     #[serde(default = "taken_for_granted")]
     pub started: bool,
+    /// If it was started, it may run once more all the same.
+    #[serde(skip_serializing_if = "is_default")]
+    pub may_repeat: bool,
     /// The type of the error that user code raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,

@@ -20,6 +20,7 @@ pub(super) fn call(bytes: &[u8]) -> Option<Call> {
                 b"credit" => call.credit = value.number()?,
                 b"first_item_millis" => call.first_item_millis = value.number()?,
                 b"traceparent" => call.traceparent = value.text()?.to_owned(),
+                b"request_id" => call.request_id = value.text()?.to_owned(),
                 b"last" => call.last = value.flag()?,
                 _ => return None,
             }
@@ -177,10 +178,10 @@ mod tests {
     }
 
     fn calls() -> impl Strategy<Value = Call> {
-        let texts = (".{0,40}", prop::collection::vec(".{0,9}", 0..4), ".{0,60}");
+        let texts = (".{0,40}", prop::collection::vec(".{0,9}", 0..4), ".{0,60}", ".{0,40}");
         let numbers = (any::<u64>(), any::<u8>(), any::<u64>(), any::<u32>(), any::<u64>());
         (texts, numbers, any::<[bool; 2]>()).prop_map(|(texts, numbers, [function, last])| {
-            let ((route, stages, traceparent), (millis_left, priority, session, credit, first_item_millis)) =
+            let ((route, stages, traceparent, request_id), (millis_left, priority, session, credit, first_item_millis)) =
                 (texts, numbers);
             Call {
                 route,
@@ -192,6 +193,7 @@ mod tests {
                 credit,
                 first_item_millis,
                 traceparent,
+                request_id,
                 last,
             }
         })

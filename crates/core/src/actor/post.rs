@@ -13,7 +13,8 @@ use crate::call::Flight;
 use crate::clock;
 use crate::containment::contain;
 use crate::deadline::Deadline;
-use crate::error::{CallError, ErrorKind};
+use crate::error::{CallError, ErrorKind, RETRY_AFTER};
+use crate::failure::Failure;
 use crate::id::StageName;
 
 /// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
@@ -137,14 +138,17 @@ impl<M: Send + 'static> Ref<M> {
         self.put(deadline, message(port), answer).await
     }
 
-    async fn put<T>(&self, deadline: Deadline, message: M, answer: oneshot::Receiver<T>) -> Result<T, AskError> {
+    async fn put<T>(&self, deadline: Deadline, message: M, answer: Answered<T>) -> Result<T, AskError> {
         let mut message = message;
         let asking = async {
             let mut target = self.0.target.subscribe();
             loop {
                 target.borrow_and_update();
                 message = match self.tell(message) {
-                    Ok(()) => return answer.await.map_err(|_| AskError::Lost),
+                    Ok(()) => {
+                        let answered = answer.await.map_err(|_| AskError::Lost)?;
+                        return answered.map_err(AskError::Failed);
+                    }
                     Err(TellError::Full(_)) => return Err(AskError::Full),
                     Err(TellError::Over(_)) => return Err(AskError::Over),
                     Err(TellError::Down(message)) => message,
@@ -180,19 +184,42 @@ impl<M> fmt::Debug for Ref<M> {
 /// The port for one answer. Dropped unused, it tells whoever asked that the answer is lost.
 #[derive(Debug)]
 pub struct Answer<T> {
-    sender: oneshot::Sender<T>,
+    sender: oneshot::Sender<Result<T, Failure>>,
     deadline: Deadline,
 }
 
+/// The other end of the port.
+type Answered<T> = oneshot::Receiver<Result<T, Failure>>;
+
 impl<T> Answer<T> {
-    fn pair(deadline: Deadline) -> (Self, oneshot::Receiver<T>) {
+    fn pair(deadline: Deadline) -> (Self, Answered<T>) {
         let (sender, answer) = oneshot::channel();
         (Self { sender, deadline }, answer)
     }
 
     /// Answers. Somebody who has gone does not mind.
     pub fn send(self, answer: T) {
-        let _ = self.sender.send(answer);
+        let _ = self.sender.send(Ok(answer));
+    }
+
+    /// Answers that it did not work out: the asker gets [`AskError::Failed`], and the caller of a
+    /// [pipeline's step](crate::Pipeline::ask) an error with all that the failure says.
+    ///
+    /// ```
+    /// use callboard_core::{Answer, Failure};
+    ///
+    /// fn withdraw(balance: &mut u64, amount: u64, answer: Answer<u64>) {
+    ///     match balance.checked_sub(amount) {
+    ///         Some(rest) => {
+    ///             *balance = rest;
+    ///             answer.send(rest);
+    ///         }
+    ///         None => answer.fail(Failure::new("not enough money").with_status(402)),
+    ///     }
+    /// }
+    /// ```
+    pub fn fail(self, failure: impl Into<Failure>) {
+        let _ = self.sender.send(Err(failure.into()));
     }
 
     /// When whoever asked stops waiting.
@@ -243,7 +270,7 @@ impl<M> fmt::Debug for TellError<M> {
 }
 
 /// Why an ask has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
     /// As many messages wait as may wait. Nothing was sent.
@@ -258,6 +285,22 @@ pub enum AskError {
     /// The deadline passed. The actor may act on the message, unless it looks at [`Answer::is_wanted`].
     #[error("the deadline passed before the answer was there")]
     DeadlineExceeded,
+    /// The actor answered [with a failure](Answer::fail).
+    #[error("{0}")]
+    Failed(Failure),
+}
+
+impl From<AskError> for CallError {
+    fn from(error: AskError) -> Self {
+        let message = error.to_string();
+        match error {
+            AskError::Full => Self::overloaded(message, RETRY_AFTER),
+            AskError::Over => Self::new(ErrorKind::Unavailable, message),
+            AskError::Lost => Self::new(ErrorKind::WorkerFailed, message),
+            AskError::DeadlineExceeded => Self::new(ErrorKind::DeadlineExceeded, message).after_start(true),
+            AskError::Failed(failure) => Self::from_failure_outside(failure),
+        }
+    }
 }
 
 /// A question to an actor as a step of a pipeline, without its types.
@@ -292,12 +335,12 @@ where
 }
 
 fn call_error(error: AskError, actor: &str) -> CallError {
-    let message = format!("actor `{actor}`: {error}");
-    let told = match error {
-        AskError::Full => CallError::overloaded(message, std::time::Duration::from_secs(1)),
-        AskError::Over => CallError::new(ErrorKind::Unavailable, message),
-        AskError::Lost => CallError::new(ErrorKind::WorkerFailed, message),
-        AskError::DeadlineExceeded => CallError::new(ErrorKind::DeadlineExceeded, message).after_start(true),
-    };
-    told.at_stage(&StageName::new(actor))
+    let name = StageName::new(actor);
+    match error {
+        AskError::Failed(failure) => CallError::from_failure(failure, &name).in_run(false),
+        error => {
+            let message = format!("actor `{actor}`: {error}");
+            CallError::from(error).with_message(message).at_stage(&name)
+        }
+    }
 }

@@ -34,6 +34,9 @@ use crate::worker::OutputSender;
 /// What a refused caller is told before anything was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
+/// HTTP's number for a request that comes back to where it is.
+const LOOP_DETECTED: u16 = 508;
+
 impl Pool {
     /// Runs one payload through this stage.
     ///
@@ -105,6 +108,11 @@ impl Pool {
     fn check_time(&self, flight: &Flight, now: Instant) -> Result<(), CallError> {
         if flight.deadline.is_expired(now) {
             return Err(CallError::deadline_exceeded("before the stage was reached").at_stage(&self.name));
+        }
+        if flight.is_inside(&self.name) {
+            let message =
+                format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name);
+            return Err(CallError::new(ErrorKind::Failed, message).with_status(LOOP_DETECTED).at_stage(&self.name));
         }
         Ok(())
     }
@@ -273,7 +281,8 @@ impl Pool {
             StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
             _ => ErrorKind::WorkerFailed,
         };
-        CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name)
+        let error = CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name);
+        if kind == ErrorKind::WorkerFailed { error.in_run(self.contract().may_run_again()) } else { error }
     }
 }
 

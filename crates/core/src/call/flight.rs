@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use callboard_codec::charged_to;
 
-use super::options::Priority;
+use super::context::Outer;
+use super::options::{CallOptions, Priority, traceparent};
+use super::origin::Origin;
 use super::session::SessionKey;
 use super::timing::Timing;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::Permit;
+use crate::gateway::{Admission, Permit};
+use crate::id::{RouteName, StageName};
 use crate::pipeline::Beyond;
 use crate::timeline::{Account, Phase, Recorder};
 
@@ -37,6 +40,10 @@ pub(crate) struct Flight {
     /// What it makes the node hold stays charged as long as anything works for it.
     pub(crate) permit: Option<Arc<Permit>>,
     account: Account,
+    /// What its caller told of itself.
+    pub(crate) origin: Option<Arc<Origin>>,
+    /// The call that waits for it, where user code made it.
+    outer: Option<Arc<Outer>>,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -55,6 +62,8 @@ impl Flight {
             recorder: None,
             permit: None,
             account: Account::new(),
+            origin: None,
+            outer: None,
             parent: None,
         }
     }
@@ -64,10 +73,21 @@ impl Flight {
         Self { patient: true, ..Self::new(deadline, priority) }
     }
 
-    /// The same call as one of a session.
+    /// The same call as it was let in, with what its caller asks for. What that leaves open is as the call that waits for it, if there
+    /// is one; an inner call is not sent to another node where its outer one has come from there.
     #[must_use]
-    pub(crate) fn of_session(self, session: Option<SessionKey>) -> Self {
-        Self { session, ..self }
+    pub(crate) fn admitted(mut self, admission: &Admission, options: &CallOptions) -> Self {
+        let outer = admission.outer();
+        let within = outer.map(|outer| &outer.flight);
+        self.deadline = within.map_or(self.deadline, |outer| self.deadline.min(outer.deadline));
+        self.priority = options.priority().or(within.map(|outer| outer.priority)).unwrap_or(self.priority);
+        self.session = options.session();
+        self.recorder = options.recorder().or(within.and_then(|outer| outer.recorder.as_ref())).cloned();
+        self.origin = Origin::within(options.origin(), within.and_then(|outer| outer.origin.as_ref()));
+        self.stays_here = within.is_some_and(|outer| outer.stays_here);
+        self.permit = Some(admission.permit());
+        self.outer = outer.cloned();
+        self
     }
 
     /// A part of a call that can be given up without the rest.
@@ -79,6 +99,8 @@ impl Flight {
             stays_here: parent.stays_here,
             recorder: parent.recorder.clone(),
             permit: parent.permit.clone(),
+            origin: parent.origin.clone(),
+            outer: parent.outer.clone(),
             parent: Some(Arc::clone(parent)),
             ..own
         }
@@ -87,6 +109,31 @@ impl Flight {
     /// The other nodes, where its stages may run as well.
     pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
         self.permit.as_ref().filter(|_| !self.stays_here)?.beyond()
+    }
+
+    /// The route that was called, where that was on this node.
+    pub(crate) fn route(&self) -> Option<RouteName> {
+        let permit = self.permit.as_ref().filter(|_| !self.comes_from_a_peer());
+        permit.map(|permit| permit.route().id().clone())
+    }
+
+    pub(crate) fn request_id(&self) -> Option<&str> {
+        self.origin.as_ref()?.request_id.as_deref()
+    }
+
+    fn comes_from_a_peer(&self) -> bool {
+        self.stays_here && self.outer.is_none()
+    }
+
+    /// Its own place in a trace, else its caller's.
+    pub(crate) fn traceparent(&self) -> Option<String> {
+        traceparent(self.recorder.as_ref(), self.origin.as_deref())
+    }
+
+    /// Whether one of the calls that wait for it is in this stage.
+    pub(crate) fn is_inside(&self, stage: &StageName) -> bool {
+        let outer = std::iter::successors(self.outer.as_ref(), |outer| outer.flight.outer.as_ref());
+        outer.into_iter().any(|outer| outer.stage == *stage)
     }
 
     /// Books what it did until now, and what it does from now on. The call has one account, whichever branch moves.
@@ -139,7 +186,9 @@ impl Flight {
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Acquire) || self.parent.as_ref().is_some_and(|parent| parent.is_abandoned())
+        self.abandoned.load(Ordering::Acquire)
+            || self.parent.as_ref().is_some_and(|parent| parent.is_abandoned())
+            || self.outer.as_ref().is_some_and(|outer| outer.flight.is_abandoned())
     }
 
     /// Whether user code may still start for this call.

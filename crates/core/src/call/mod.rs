@@ -1,13 +1,18 @@
 //! One call: what its caller may ask for beside the input, what it gets beside the output, and the flight that stands for it.
 
+mod context;
 mod flight;
 mod options;
+mod origin;
 mod session;
 mod timing;
 
+pub use context::CallContext;
 pub use options::{CallOptions, Priority};
 pub use session::SessionKey;
 pub use timing::{Reply, Timing};
 
+pub(crate) use context::Outer;
 pub(crate) use flight::Flight;
+pub(crate) use origin::Origin;
 pub(crate) use timing::Micros;

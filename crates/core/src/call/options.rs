@@ -1,13 +1,15 @@
 //! What a caller may ask for beside the input. Nothing is decided here: what it leaves open, the route or the node says.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 
+use super::origin::Origin;
 use super::session::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
-use crate::timeline::Recorder;
+use crate::timeline::{Recorder, SpanId};
 
 /// Which queue class a call waits in. Higher classes leave every queue first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -35,6 +37,7 @@ pub struct CallOptions {
     session: Option<SessionKey>,
     first_item_timeout: Option<Duration>,
     recorder: Option<Recorder>,
+    origin: Option<Arc<Origin>>,
 }
 
 impl CallOptions {
@@ -110,6 +113,65 @@ impl CallOptions {
         self
     }
 
+    /// Names the call for logs and traces, and for the code that works for it ([`CallContext::request_id`](crate::CallContext)).
+    #[must_use]
+    pub fn with_request_id(self, id: impl Into<Box<str>>) -> Self {
+        self.telling(|origin| origin.request_id = Some(id.into()))
+    }
+
+    /// Tells the code that works for the call where in a W3C trace its caller is: the value of a `traceparent` header.
+    #[must_use]
+    pub fn with_traceparent(self, traceparent: impl Into<Box<str>>) -> Self {
+        self.telling(|origin| origin.traceparent = Some(traceparent.into()))
+    }
+
+    /// Tells the code that works for the call who its caller is, by a name that it has shown to be its own. For doors, which check
+    /// that; nothing else does.
+    #[must_use]
+    pub fn with_caller(self, name: impl Into<Box<str>>) -> Self {
+        self.telling(|origin| origin.caller = Some(name.into()))
+    }
+
+    /// Hands a header of the request, by its name in lower case, to the code that works for the call. For doors whose requests have
+    /// headers: those that the [route wants](crate::Route::wanted_headers).
+    #[must_use]
+    pub fn with_header(self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
+        self.telling(|origin| origin.headers.push((name.into(), value.into())))
+    }
+
+    /// Attaches something for the code that works for the call, on this node: a tenant, a feature that is switched on. Of two tags of
+    /// one name the first counts.
+    #[must_use]
+    pub fn with_tag(self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
+        self.telling(|origin| origin.tags.push((name.into(), value.into())))
+    }
+
+    fn telling(mut self, tell: impl FnOnce(&mut Origin)) -> Self {
+        tell(Arc::make_mut(self.origin.get_or_insert_default()));
+        self
+    }
+
+    pub(crate) fn origin(&self) -> Option<&Arc<Origin>> {
+        self.origin.as_ref()
+    }
+
+    pub(crate) fn with_origin(mut self, origin: Option<Arc<Origin>>) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// The name of the call, if set.
+    #[must_use]
+    pub fn request_id(&self) -> Option<&str> {
+        self.origin.as_ref()?.request_id.as_deref()
+    }
+
+    /// Where in a trace the call is: its [recorder](Self::with_recorder)'s place, else what was [told](Self::with_traceparent).
+    #[must_use]
+    pub fn traceparent(&self) -> Option<String> {
+        traceparent(self.recorder.as_ref(), self.origin.as_deref())
+    }
+
     /// The recorder, if set.
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
@@ -127,4 +189,10 @@ impl CallOptions {
     pub fn session(&self) -> Option<SessionKey> {
         self.session
     }
+}
+
+/// A call's own place in a trace, else that of its caller.
+pub(super) fn traceparent(recorder: Option<&Recorder>, origin: Option<&Origin>) -> Option<String> {
+    let told = || origin?.traceparent.as_deref().map(str::to_owned);
+    recorder.and_then(Recorder::span).map(SpanId::traceparent).or_else(told)
 }

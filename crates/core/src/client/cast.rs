@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use callboard_codec::{Data, Payload};
 
 use super::LocalClient;
-use crate::call::CallOptions;
+use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
 
 impl LocalClient {
@@ -51,6 +51,9 @@ impl LocalClient {
     /// As [`cast`](Self::cast).
     pub fn cast_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
         let payload = Payload::new(input);
+        let outer = self.outer.as_ref().and_then(|outer| outer.flight.origin.as_ref());
+        let origin = Origin::within(options.origin(), outer);
+        let options = options.with_origin(origin);
         let held = self.hold(route)?;
         let route = held.id().clone();
         let admission = self.shared.gateway.admit(held, payload.size_hint() as u64)?;

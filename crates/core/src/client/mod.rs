@@ -26,7 +26,7 @@ use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use crate::call::{CallOptions, Flight, Reply};
+use crate::call::{CallContext, CallOptions, Flight, Outer, Reply};
 use crate::clock::{self, Instant};
 use crate::containment::panic_message;
 use crate::deadline::Deadline;
@@ -41,11 +41,37 @@ use crate::router::{HeldRoute, Route};
 #[derive(Clone, Debug)]
 pub struct LocalClient {
     shared: Arc<Shared>,
+    /// The call for which its calls are made.
+    outer: Option<Arc<Outer>>,
 }
 
 impl LocalClient {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, outer: None }
+    }
+
+    /// The client of the node that runs this call, for calls that it waits for.
+    pub(crate) fn of(context: &CallContext) -> Result<Self, CallError> {
+        let shared = context.flight().permit.as_ref().and_then(|permit| permit.node());
+        let shared = shared.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;
+        Ok(Self::new(shared).within(context))
+    }
+
+    /// The same client for inner calls: calls that user code makes for the call it works for. Each of them
+    ///
+    /// * ends with the outer call: it is cancelled with it, and its deadline is no later;
+    /// * has the outer call's priority, recorder, request id, traceparent, caller, headers and tags, unless its options say otherwise;
+    /// * rides on the outer call's permit instead of taking one of the node's [calls in flight](Limits::max_in_flight), so that a full
+    ///   node, and one that drains, runs it. At most 256 of them at a time ride on one permit; one more is `Overloaded`. The limits of
+    ///   its route and its stages hold for it as for every other call, and so does that of the node's memory;
+    /// * does not enter a stage in which its outer call is, or one that waits for that: this is `Failed` with the status 508, because
+    ///   with all workers of a stage waiting for that very stage nothing would go on.
+    ///
+    /// A [`cast`](Self::cast) is no inner call: nobody waits for it, so it takes a permit of its own and outlives the call.
+    #[must_use]
+    pub fn within(&self, context: &CallContext) -> Self {
+        let outer = Outer { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
+        Self { shared: Arc::clone(&self.shared), outer: Some(Arc::new(outer)) }
     }
 
     /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded when the types are the route's own.
@@ -121,8 +147,13 @@ impl LocalClient {
             Some(held) => held,
             None => self.hold(route.name())?,
         };
+        self.let_in(arrived, held, bytes)
+    }
+
+    /// Takes the permits for a call of this route; see [`within`](Self::within).
+    fn let_in(&self, arrived: Instant, held: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
         let gateway = &self.shared.gateway;
-        gateway.try_admit_at(arrived, held, bytes).map_err(|refusal| gateway.refuse(refusal))
+        gateway.try_admit_at(arrived, held, bytes, self.outer.as_ref()).map_err(|refusal| gateway.refuse(refusal))
     }
 
     /// Whether a call of this many bytes could be let in now. Takes nothing: for calls whose bodies are still to come.
@@ -218,7 +249,7 @@ impl LocalClient {
         options: CallOptions,
     ) -> Result<impl Future<Output = Result<Reply, CallError>> + Send + use<>, CallError> {
         let route = self.hold(route)?;
-        let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
+        let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
         Ok(self.submit_at(admission.admitted_at(), admission, payload, options))
     }
 
@@ -262,11 +293,7 @@ impl LocalClient {
 
     fn new_flight(admission: &Admission, options: &CallOptions, latest: fn(&Admission) -> Deadline) -> Flight {
         let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(latest(admission)));
-        let priority = options.priority().unwrap_or_else(|| admission.route().default_priority());
-        let mut flight = Flight::new(deadline, priority).of_session(options.session());
-        flight.recorder = options.recorder().cloned();
-        flight.permit = Some(admission.permit());
-        flight
+        Flight::new(deadline, admission.route().default_priority()).admitted(admission, options)
     }
 
     /// Whether the node is alive and ready, and the state of each stage.

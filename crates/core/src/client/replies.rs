@@ -21,7 +21,7 @@ use crate::call::{CallOptions, Flight};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
-use crate::pipeline::{Graph, StageOutputs, StreamPlace, place_stream, stream_elsewhere};
+use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, stream_elsewhere};
 use crate::router::{HeldRoute, Route};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -55,7 +55,7 @@ impl LocalClient {
     ) -> Result<Replies<Out>, CallError> {
         let payload = Payload::new(input);
         let route = self.hold(route)?;
-        let admission = self.shared.gateway.admit(route, payload.size_hint() as u64)?;
+        let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
         Ok(Replies::new(self.submit_streaming(admission, payload, options)))
     }
 
@@ -284,7 +284,8 @@ impl Talk {
                 return Ok(Some(head.payload));
             }
             let begun = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
-            *phase = begun.map_err(|error| error.after_start(streams_at > 0))?;
+            *phase =
+                begun.map_err(|error| error.after_runs(streams_at > 0, all_may_run_again(&steps[..streams_at])))?;
         }
         let (output, passed) = loop {
             match phase {
@@ -294,11 +295,11 @@ impl Talk {
                         break (output, 1);
                     }
                     // Refused before it began. What this node said of itself is what its caller can do something about.
-                    Err(refusal) => match spare.take().filter(|_| refusal.is_retryable()) {
+                    Err(refusal) => match spare.take().filter(|_| refusal.is_refusal()) {
                         None => return Err(refusal),
                         Some((payload, revision)) => {
                             match stream_elsewhere(&steps[streams_at..], payload, flight, revision).await {
-                                Err(error) if error.is_retryable() => return Err(refusal),
+                                Err(error) if error.is_refusal() => return Err(refusal),
                                 begun => *phase = elsewhere(begun?),
                             }
                         }
@@ -334,7 +335,7 @@ impl Talk {
             StreamPlace::Elsewhere(revision) => {
                 let begun = stream_elsewhere(steps, payload.clone(), flight, revision).await;
                 match begun {
-                    Err(error) if error.is_retryable() && pool.is_some() => None,
+                    Err(error) if error.is_refusal() && pool.is_some() => None,
                     begun => return begun.map(elsewhere),
                 }
             }

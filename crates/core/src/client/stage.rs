@@ -215,10 +215,12 @@ async fn run(pools: &[Arc<Pool>], mut payload: Payload, flight: &Arc<Flight>) ->
         let timing;
         (payload, timing) = match (pool.submit(payload, flight, clock::now()).await, so_far) {
             (Ok(reply), _) => reply.into_parts(),
-            (Err(refusal), Some(so_far)) if refusal.is_retryable() => {
+            (Err(refusal), Some(so_far)) if refusal.is_refusal() => {
                 return Ok(StageReply::new(Reply::new(so_far, total.into()), ran));
             }
-            (Err(error), _) => return Err(error.after_start(ran > 0)),
+            (Err(error), _) => {
+                return Err(error.after_runs(ran > 0, pools[..ran].iter().all(|pool| pool.contract().may_run_again())));
+            }
         };
         total.add(timing);
     }

@@ -51,11 +51,17 @@ pub(crate) enum Refusal {
     Draining,
     #[error("{limit} calls are in flight already")]
     TooManyCalls { limit: usize },
+    #[error("{limit} inner calls are in flight already for one call")]
+    TooManyInnerCalls { limit: u32 },
     #[error("{asked} more bytes in flight would exceed the limit of {limit}")]
     TooManyBytes { asked: u64, limit: u64 },
     #[error("{limit} calls of route `{route}` are in flight already, which is its limit")]
     RouteFull { route: RouteName, limit: usize },
 }
+
+/// Calls that may wait for one admitted call's sake at a time, however deep they are nested: enough to ask for each item of a batch,
+/// few enough that a loop without an end is stopped.
+pub(crate) const MAX_INNER_CALLS: u32 = 256;
 
 impl Refusal {
     /// Whether there may be room later: not for what would fit no empty node, nor on one that drains.
@@ -63,6 +69,7 @@ impl Refusal {
         match *self {
             Self::Draining => false,
             Self::TooManyCalls { limit } => limit > 0,
+            Self::TooManyInnerCalls { .. } => true,
             Self::TooManyBytes { asked, limit } => asked <= limit,
             Self::RouteFull { .. } => true,
         }
@@ -76,6 +83,10 @@ pub(crate) struct LedgerLine {
     pub(crate) route: RouteIndex,
     pub(crate) since: Instant,
     bytes: u64,
+    /// The line of the outermost call that waits for it, on whose permit it rides.
+    root: Option<usize>,
+    /// Calls that ride on this one's permit.
+    inner: u32,
     /// The call has its outcome. What it made the node hold is still there.
     is_closed: bool,
 }
@@ -108,14 +119,31 @@ impl Ledger {
         }
     }
 
-    /// Lets a call in, or says why not. The key closes the line again.
-    pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64) -> Result<(usize, FlightId), Refusal> {
-        self.check(bytes)?;
+    /// Lets a call in, or says why not. The key closes the line again. One that rides on the permit of `root` needs none, not even on a
+    /// node that drains, because that call cannot end without it; where `root` has its outcome, it is a call like any other.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        route: RouteIndex,
+        bytes: u64,
+        root: Option<usize>,
+    ) -> Result<(usize, FlightId), Refusal> {
+        let root = root.filter(|root| !self.lines[*root].is_closed);
+        match root {
+            None => self.check(bytes)?,
+            Some(root) if self.lines[root].inner >= MAX_INNER_CALLS => {
+                return Err(Refusal::TooManyInnerCalls { limit: MAX_INNER_CALLS });
+            }
+            Some(_) => {}
+        }
         self.take_bytes(bytes)?;
         let id = FlightId(self.admitted);
         self.admitted += 1;
-        self.open += 1;
-        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, is_closed: false });
+        match root {
+            None => self.open += 1,
+            Some(root) => self.lines[root].inner += 1,
+        }
+        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, root, inner: 0, is_closed: false });
         Ok((key, id))
     }
 
@@ -150,7 +178,10 @@ impl Ledger {
     /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is [removed](Self::remove).
     pub(crate) fn close(&mut self, key: usize) {
         self.lines[key].is_closed = true;
-        self.open -= 1;
+        match self.lines[key].root {
+            None => self.open -= 1,
+            Some(root) => self.lines[root].inner -= 1,
+        }
     }
 
     /// Gives back what is still charged to a call that was closed: nothing works for it any more.
@@ -274,7 +305,7 @@ mod tests {
             for operation in operations {
                 let before = (ledger.in_flight(), ledger.bytes());
                 match operation {
-                    Operation::Admit(bytes) => match ledger.admit(now, RouteIndex(0), bytes) {
+                    Operation::Admit(bytes) => match ledger.admit(now, RouteIndex(0), bytes, None) {
                         Ok((key, _)) => open.push(key),
                         Err(_) => {
                             prop_assert!(before.0 == 4 || before.1 + bytes > 100);
@@ -307,8 +338,8 @@ mod tests {
     fn a_lying_length_does_not_overflow_the_sum() {
         let mut ledger = Ledger::new(Limits::default());
         let now = Instant::now();
-        assert!(ledger.admit(now, RouteIndex(0), 1).is_ok());
-        let refused = ledger.admit(now, RouteIndex(0), u64::MAX);
+        assert!(ledger.admit(now, RouteIndex(0), 1, None).is_ok());
+        let refused = ledger.admit(now, RouteIndex(0), u64::MAX, None);
         assert!(matches!(refused, Err(Refusal::TooManyBytes { .. })));
     }
 }

@@ -1,7 +1,7 @@
 //! The way in: takes permits without a message, gives them back when dropped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use callboard_codec::{Account, ChargeError};
@@ -10,11 +10,13 @@ use ractor::ActorRef;
 
 use super::admission::{Ledger, LedgerLine, Limits, Refusal};
 use super::message::GatewayMessage;
+use crate::call::Outer;
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 use crate::id::{FlightId, RouteIndex};
 use crate::metrics::{SharedMetrics, TurnedAway};
+use crate::node::Shared;
 use crate::offload::Offload;
 use crate::pipeline::{Beyond, PeerDescription};
 use crate::router::{HeldRoute, Route};
@@ -34,6 +36,8 @@ pub(crate) struct Gateway {
     actor: Mutex<Option<ActorRef<GatewayMessage>>>,
     /// The other nodes, once this one has joined them.
     beyond: OnceLock<Arc<Beyond>>,
+    /// The node, for user code that calls it.
+    node: OnceLock<Weak<Shared>>,
     metrics: SharedMetrics,
     offload: Offload,
 }
@@ -46,6 +50,7 @@ impl Gateway {
             ledger: Mutex::new(Ledger::new(limits)),
             actor: Mutex::default(),
             beyond: OnceLock::new(),
+            node: OnceLock::new(),
             metrics,
             offload: Offload::new(),
         }
@@ -53,27 +58,27 @@ impl Gateway {
 
     /// Lets a call in.
     pub(crate) fn admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
-        self.try_admit(route, bytes).map_err(|refusal| self.refuse(refusal))
+        self.try_admit_at(clock::now(), route, bytes, None).map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Lets a call in, or says why not without counting it: for a caller that may wait.
-    pub(crate) fn try_admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, Refusal> {
-        self.try_admit_at(clock::now(), route, bytes)
-    }
-
-    /// Lets a call in that arrived at `now`.
+    /// Lets a call in that arrived at `now`, or says why not without counting it: for a caller that may wait. One that another call
+    /// waits for rides on the permit of that one, as long as it is in flight itself.
     pub(crate) fn try_admit_at(
         self: &Arc<Self>,
         now: Instant,
         route: HeldRoute,
         bytes: u64,
+        outer: Option<&Arc<Outer>>,
     ) -> Result<Admission, Refusal> {
         route.enter()?;
-        let admitted = self.ledger.lock().admit(now, route.index(), bytes);
+        let root = outer.and_then(|outer| Some(outer.flight.permit.as_ref()?.root as usize));
+        let admitted = self.ledger.lock().admit(now, route.index(), bytes, root);
         let (key, id) = admitted.inspect_err(|_| route.leave())?;
         let key = u32::try_from(key).expect("fewer calls in flight than 2³²");
-        let permit = Arc::new(Permit { gateway: Arc::clone(self), key, is_kept: AtomicBool::new(false) });
-        Ok(Admission { permit, route, id, admitted_at: now })
+        let root = root.map_or(key, |root| root as u32);
+        let is_kept = AtomicBool::new(false);
+        let permit = Arc::new(Permit { gateway: Arc::clone(self), route: Arc::clone(&route), key, root, is_kept });
+        Ok(Admission { permit, route, id, admitted_at: now, outer: outer.cloned() })
     }
 
     /// Whether a call could be let in now. Takes nothing.
@@ -104,6 +109,10 @@ impl Gateway {
     /// The other nodes, as this one knows them.
     pub(crate) fn peers(&self) -> Vec<PeerDescription> {
         self.beyond.get().map(|beyond| beyond.0.peers()).unwrap_or_default()
+    }
+
+    pub(crate) fn set_node(&self, node: Weak<Shared>) {
+        let _ = self.node.set(node);
     }
 
     pub(crate) fn drain(&self) {
@@ -183,7 +192,7 @@ impl Gateway {
     pub(crate) fn refuse(&self, refusal: Refusal) -> CallError {
         self.metrics.refused(match refusal {
             Refusal::Draining => TurnedAway::Draining,
-            Refusal::TooManyCalls { .. } => TurnedAway::Calls,
+            Refusal::TooManyCalls { .. } | Refusal::TooManyInnerCalls { .. } => TurnedAway::Calls,
             Refusal::TooManyBytes { .. } => TurnedAway::Bytes,
             Refusal::RouteFull { .. } => TurnedAway::Route,
         });
@@ -195,9 +204,10 @@ impl Gateway {
                     format!("the call's {asked} bytes are more than the limit of {limit} for all calls in flight");
                 CallError::new(ErrorKind::InvalidInput, message).with_status(TOO_LARGE)
             }
-            Refusal::TooManyCalls { .. } | Refusal::TooManyBytes { .. } | Refusal::RouteFull { .. } => {
-                CallError::overloaded(refusal.to_string(), RETRY_AFTER)
-            }
+            Refusal::TooManyCalls { .. }
+            | Refusal::TooManyInnerCalls { .. }
+            | Refusal::TooManyBytes { .. }
+            | Refusal::RouteFull { .. } => CallError::overloaded(refusal.to_string(), RETRY_AFTER),
         }
     }
 }
@@ -210,14 +220,19 @@ pub struct Admission {
     route: HeldRoute,
     id: FlightId,
     admitted_at: Instant,
+    /// The call that waits for it, whose line counts it.
+    outer: Option<Arc<Outer>>,
 }
 
 /// The account of one call: everything that the call makes the node hold is charged to it.
 #[derive(Debug)]
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
+    route: Arc<Route>,
     /// Its line. Narrow, because each waiting call has one of these.
     key: u32,
+    /// The line of the outermost call that waits for it; its own, where nobody's call does.
+    root: u32,
     /// An edge has the account, and gives back what is charged when the outcome is written.
     is_kept: AtomicBool,
 }
@@ -281,6 +296,10 @@ impl Admission {
         Arc::clone(&self.permit) as Arc<dyn Account>
     }
 
+    pub(crate) fn outer(&self) -> Option<&Arc<Outer>> {
+        self.outer.as_ref()
+    }
+
     pub(crate) fn permit(&self) -> Arc<Permit> {
         Arc::clone(&self.permit)
     }
@@ -323,6 +342,15 @@ impl Permit {
     /// The other nodes, if this one has joined some.
     pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
         self.gateway.beyond()
+    }
+
+    pub(crate) fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
+    /// The node, while there is one.
+    pub(crate) fn node(&self) -> Option<Arc<Shared>> {
+        self.gateway.node.get()?.upgrade()
     }
 }
 

@@ -86,6 +86,7 @@ impl Node {
             alive: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
         });
+        shared.gateway.set_node(Arc::downgrade(&shared));
         note_places();
         let watchdog = Arc::new(Watchdog::spawn().map_err(StartError::Thread)?);
         let args = RootArgs { shared: Arc::clone(&shared), watchdog };

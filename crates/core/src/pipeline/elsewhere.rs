@@ -55,7 +55,7 @@ pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
 
     /// Runs the first of the call's stages on another node, and as many of those behind it as that node runs as well.
     ///
-    /// Its error [is retryable](CallError::is_retryable) exactly when no node has started the call: then it may still be run here.
+    /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be run here.
     /// Dropping the future cancels the call where it runs.
     fn run(&self, call: StageCall) -> FromElsewhere<StageReply>;
 
@@ -274,7 +274,7 @@ pub(super) async fn run_stages(
         // Of all that went, not of the first alone.
         let again = call.may_run_again == Some(true);
         return match leave(call).await {
-            Err(error) if error.is_retryable() || (again && error.kind() == ErrorKind::Unavailable) => {
+            Err(error) if error.is_refusal() || (again && error.kind() == ErrorKind::Unavailable) => {
                 here(pool, payload, flight, clock::now()).await
             }
             outcome => outcome,
@@ -284,9 +284,9 @@ pub(super) async fn run_stages(
         return here(pool, payload, flight, now).await;
     }
     match here(pool, payload.clone(), flight, now).await {
-        Err(refusal) if refusal.is_retryable() => match leave(call_of(steps, payload, flight, choice.revision)).await {
+        Err(refusal) if refusal.is_refusal() => match leave(call_of(steps, payload, flight, choice.revision)).await {
             // What this node said of itself is what its caller can do something about.
-            Err(error) if error.is_retryable() => Err(refusal),
+            Err(error) if error.is_refusal() => Err(refusal),
             outcome => outcome,
         },
         outcome => outcome,
@@ -315,7 +315,7 @@ async fn leave_patiently(
     loop {
         attempt = attempt.saturating_add(1);
         match leave(elsewhere, call.clone(), flight).await {
-            Err(full) if full.kind() == ErrorKind::Overloaded && full.is_retryable() => {
+            Err(full) if full.kind() == ErrorKind::Overloaded && full.is_refusal() => {
                 call.asks_again = true;
                 let said = full.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
                 tokio::time::sleep(said + ASK_AGAIN.delay(attempt, fastrand::f64())).await;
@@ -431,6 +431,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
     if let Some(recorder) = &flight.recorder {
         options = options.with_recorder(recorder.clone());
     }
+    options = options.with_origin(flight.origin.clone());
     let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), None, DEFAULT_CREDIT);
     let runs_here = matches!(steps.first(), Some(Graph::Stage(_)));
     for (position, step) in steps.iter().enumerate() {

@@ -44,6 +44,7 @@ pub use stream::StreamPipeline;
 pub(crate) use elsewhere::{Beyond, StreamPlace, place_stream, stream_elsewhere};
 pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
+pub(crate) use run::all_may_run_again;
 
 /// Connected stages, from `In` to `Out`.
 pub struct Pipeline<In, Out> {

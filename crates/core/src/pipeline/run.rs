@@ -58,7 +58,8 @@ impl Graph<Arc<Pool>> {
                 (payload, timing) = match step {
                     Self::Stage(pool) if flight.beyond().is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
-                        let reply = outcome.map_err(|error| error.after_start(started))?;
+                        let reply = outcome
+                            .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;
                         started = true;
                         reply.into_parts()
                     }
@@ -68,14 +69,16 @@ impl Graph<Arc<Pool>> {
                     }
                     Self::Stage(_) | Self::Elsewhere(_) => {
                         let outcome = Box::pin(run_stages(&steps[position..], payload, flight, now)).await;
-                        let (reply, ran) = outcome.map_err(|error| error.after_start(started))?;
+                        let (reply, ran) = outcome
+                            .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;
                         started = true;
                         position += ran.saturating_sub(1);
                         reply.into_parts()
                     }
                     nested => {
                         let outcome = nested.run_nested(payload, flight, now).await;
-                        let Reply { payload, timing } = outcome.map_err(|error| error.after_start(started))?;
+                        let Reply { payload, timing } = outcome
+                            .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;
                         started = true;
                         (payload, timing)
                     }
@@ -128,7 +131,7 @@ async fn run_ensemble(
             let running = members.iter().map(|member| member.run_member(payload.clone(), &branch, now));
             let replies = try_join_all(running).await.map_err(|error| {
                 // When one member refuses, another may be at work.
-                first_failed(members.len(), error).after_start(members.len() > 1)
+                first_failed(members.len(), error).after_runs(members.len() > 1, all_may_run_again(members))
             })?;
             let timing = slowest(replies.iter().map(|reply| reply.timing));
             let payloads = replies.into_iter().map(|reply| reply.payload).collect();
@@ -139,9 +142,10 @@ async fn run_ensemble(
             let running = members.iter().map(|member| member.run_member(payload.clone(), flight, now));
             let outcomes = join_all(running).await;
             let timing = slowest(outcomes.iter().flatten().map(|reply| reply.timing));
-            let refused_by_all = outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(CallError::is_retryable));
+            let refused_by_all = outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(CallError::is_refusal));
             let payloads = outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect();
-            let payload = guarded_join(|| join(payloads)).map_err(|error| error.after_start(!refused_by_all))?;
+            let payload = guarded_join(|| join(payloads))
+                .map_err(|error| error.after_runs(!refused_by_all, all_may_run_again(members)))?;
             Ok(Reply { payload, timing })
         }
     }
@@ -151,6 +155,19 @@ impl Graph<Arc<Pool>> {
     fn run_member<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
         Box::pin(self.run(payload, flight, now))
     }
+}
+
+/// Whether all of this may run once more for the same call.
+pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>]) -> bool {
+    steps.iter().all(|step| match step {
+        Graph::Stage(pool) => pool.contract().may_run_again(),
+        Graph::Map { .. } => true,
+        Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
+            all_may_run_again(parts)
+        }
+        // Not known here, and never said.
+        Graph::Elsewhere(_) | Graph::Ask { .. } => false,
+    })
 }
 
 /// Members run side by side, so the ensemble took as long as its slowest.

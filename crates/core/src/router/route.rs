@@ -14,7 +14,7 @@ use crate::call::Priority;
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::RouteMetrics;
-use crate::pipeline::Graph;
+use crate::pipeline::{Graph, all_may_run_again};
 
 /// Set in a route's count of calls once it is closed: it takes no new ones.
 const CLOSED: usize = 1 << (usize::BITS - 1);
@@ -56,6 +56,8 @@ pub(crate) struct RouteParts {
     /// Where among its steps the streaming stage stands, if it has one.
     pub(crate) streams_at: Option<usize>,
     pub(crate) limits: RouteLimits,
+    /// In lower case.
+    pub(crate) headers: Arc<[Box<str>]>,
 }
 
 impl Route {
@@ -193,6 +195,19 @@ impl Route {
     #[must_use]
     pub fn streams(&self) -> bool {
         self.parts.streams_at.is_some()
+    }
+
+    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, no actor is asked, and all of it
+    /// runs on this node.
+    #[must_use]
+    pub fn may_run_again(&self) -> bool {
+        !self.streams() && all_may_run_again(self.graph().steps())
+    }
+
+    /// The names, in lower case, of the headers that the code behind it wants to see; see [`RouteSpec::headers`](crate::RouteSpec::headers).
+    #[must_use]
+    pub fn wanted_headers(&self) -> &[Box<str>] {
+        &self.parts.headers
     }
 
     pub(crate) fn streams_at(&self) -> Option<usize> {

@@ -29,6 +29,7 @@ use callboard_codec::{Data, Map};
 
 use self::settings::at_least_one;
 use crate::batcher::BatchPolicy;
+use crate::call::{CallContext, Flight};
 use crate::failure::Failure;
 use crate::id::StageName;
 use crate::worker::{
@@ -124,8 +125,36 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     where
         F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static,
     {
+        Self::each_in_flight(name.into(), move |input: &In, _: &Arc<Flight>, _: &StageName| function(input))
+    }
+
+    /// As [`each`](Self::each), for a closure that wants to know its call: who makes it, with which headers, or a client for calls
+    /// of its own.
+    ///
+    /// ```
+    /// use callboard_core::{CallContext, Stage};
+    ///
+    /// let greet = Stage::each_with_context("greet", |name: &String, context: &CallContext| {
+    ///     tracing::info!(id = context.request_id(), "greeting");
+    ///     Ok(format!("hello {name}"))
+    /// });
+    /// assert_eq!(greet.name().as_str(), "greet");
+    /// ```
+    pub fn each_with_context<F>(name: impl Into<StageName>, function: F) -> Self
+    where
+        F: Fn(&In, &CallContext) -> Result<Out, Failure> + Send + Sync + 'static,
+    {
+        Self::each_in_flight(name.into(), move |input: &In, flight: &Arc<Flight>, stage: &StageName| {
+            function(input, &CallContext::new(flight, stage))
+        })
+    }
+
+    fn each_in_flight<F>(name: StageName, function: F) -> Self
+    where
+        F: Fn(&In, &Arc<Flight>, &StageName) -> Result<Out, Failure> + Send + Sync + 'static,
+    {
         let function = Arc::new(function);
-        Self::from_factory(name.into(), Placement::Task, move |_| Ok(Box::new(EachClosure::new(Arc::clone(&function)))))
+        Self::from_factory(name, Placement::Task, move |_| Ok(Box::new(EachClosure::new(Arc::clone(&function)))))
     }
 
     /// A closure over a batch: one outcome per item, in order. Runs as a task on the runtime.
@@ -173,10 +202,47 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         F: Fn(Arc<In>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Out, Failure>> + Send + 'static,
     {
+        Self::each_async_in_flight(name.into(), move |input, _: &Arc<Flight>, _: &StageName| function(input))
+    }
+
+    /// As [`each_async`](Self::each_async), for a closure that wants to know its call, or to make calls for it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::{App, CallContext, Stage};
+    /// use std::sync::Arc;
+    ///
+    /// let length = Stage::each("length", |text: &String| Ok(text.len()));
+    /// let twice = Stage::each_async_with_context("twice", |text: Arc<String>, context: CallContext| async move {
+    ///     // An error of the inner call is the outer call's, as it is.
+    ///     let length: usize = context.client()?.call("/length", text.to_string()).await?;
+    ///     Ok(2 * length)
+    /// });
+    /// let node = App::new().route("/length", length).route("/twice", twice).start().await?;
+    /// assert_eq!(node.client().call::<_, usize>("/twice", "four".to_owned()).await?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn each_async_with_context<F, Fut>(name: impl Into<StageName>, function: F) -> Self
+    where
+        F: Fn(Arc<In>, CallContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Out, Failure>> + Send + 'static,
+    {
+        Self::each_async_in_flight(name.into(), move |input, flight: &Arc<Flight>, stage: &StageName| {
+            function(input, CallContext::new(flight, stage))
+        })
+    }
+
+    fn each_async_in_flight<F, Fut>(name: StageName, function: F) -> Self
+    where
+        F: Fn(Arc<In>, &Arc<Flight>, &StageName) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Out, Failure>> + Send + 'static,
+    {
         let function = Arc::new(function);
         let factory =
             move |_: &Replica| Ok(Arc::new(AsyncClosure::new(Arc::clone(&function))) as Arc<dyn DynAsyncWorker>);
-        Self::build_by(name.into(), Placement::Task, Factory::Async(Arc::new(factory)))
+        Self::build_by(name, Placement::Task, Factory::Async(Arc::new(factory)))
     }
 
     /// An [`AsyncWorker`], built once per replica. Runs on the runtime, up to [`concurrency`](Self::concurrency) batches at

@@ -11,6 +11,7 @@ use futures_util::Stream;
 
 use super::settings::at_least_one;
 use super::{Factory, Placement, Sizing, StageSettings, StageSpec};
+use crate::call::{CallContext, Flight};
 use crate::failure::Failure;
 use crate::id::StageName;
 use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, StreamWorker};
@@ -55,10 +56,29 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
         F: Fn(Arc<In>) -> S + Send + Sync + 'static,
         S: Stream<Item = Result<Out, Failure>> + Send + 'static,
     {
+        Self::each_in_flight(name.into(), move |input, _: &Arc<Flight>, _: &StageName| function(input))
+    }
+
+    /// As [`each`](Self::each), for a function that wants to know its call, or to make calls for it.
+    pub fn each_with_context<F, S>(name: impl Into<StageName>, function: F) -> Self
+    where
+        F: Fn(Arc<In>, CallContext) -> S + Send + Sync + 'static,
+        S: Stream<Item = Result<Out, Failure>> + Send + 'static,
+    {
+        Self::each_in_flight(name.into(), move |input, flight: &Arc<Flight>, stage: &StageName| {
+            function(input, CallContext::new(flight, stage))
+        })
+    }
+
+    fn each_in_flight<F, S>(name: StageName, function: F) -> Self
+    where
+        F: Fn(Arc<In>, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
+        S: Stream<Item = Result<Out, Failure>> + Send + 'static,
+    {
         let function = Arc::new(function);
         let factory =
             move |_: &Replica| Ok(Arc::new(StreamClosure::new(Arc::clone(&function))) as Arc<dyn DynAsyncWorker>);
-        Self::build_by(name.into(), Placement::Task, Factory::Async(Arc::new(factory)))
+        Self::build_by(name, Placement::Task, Factory::Async(Arc::new(factory)))
     }
 
     /// A [`StreamWorker`], built once per replica and inside it. Runs on an OS thread of its own.

@@ -174,6 +174,12 @@ impl SpanId {
         Self { trace: fastrand::u128(1..), span: Self::new_span() }
     }
 
+    /// The place in the words of the W3C, of a trace that is recorded: the value of a `traceparent` header.
+    #[must_use]
+    pub fn traceparent(self) -> String {
+        format!("00-{:032x}-{:016x}-01", self.trace, self.span)
+    }
+
     /// The number of a new part of any trace.
     #[must_use]
     pub fn new_span() -> u64 {

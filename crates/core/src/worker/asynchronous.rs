@@ -8,11 +8,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
+use tracing::{Instrument, Span};
 
-use super::Batch;
 use super::erased::{Gathered, Item, ItemOutcome, WrongCount, read_input};
+use super::{Batch, span};
+use crate::call::Flight;
 use crate::containment::contain_future;
 use crate::failure::Failure;
+use crate::id::StageName;
 
 /// A boxed future that may be sent.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -95,7 +98,8 @@ pub(crate) trait DynAsyncWorker: Send + Sync {
     }
 
     /// Runs the batch: as many outcomes as items, in order.
-    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>>;
+    fn run<'a>(&'a self, stage: &'a StageName, items: Vec<Item>)
+    -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>>;
 
     fn cleanup(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
@@ -110,9 +114,13 @@ impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
         Box::pin(self.0.warmup())
     }
 
-    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
+    fn run<'a>(
+        &'a self,
+        stage: &'a StageName,
+        items: Vec<Item>,
+    ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
-            let (batch, gathered) = Gathered::gather(items, |input| self.0.preprocess(input));
+            let (batch, gathered) = Gathered::gather(stage, items, |input| self.0.preprocess(input));
             let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch).await };
             let mut outcomes = Vec::with_capacity(results.len());
             gathered.lay_out(results, &mut outcomes)?;
@@ -125,7 +133,7 @@ impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
     }
 }
 
-/// An asynchronous closure over one item. All replicas share it; the items of a batch run side by side.
+/// An asynchronous closure over one item and its call. All replicas share it; the items of a batch run side by side.
 pub(crate) struct AsyncClosure<F, In, Out> {
     function: Arc<F>,
     types: PhantomData<fn(In) -> Out>,
@@ -139,15 +147,24 @@ impl<F, In, Out> AsyncClosure<F, In, Out> {
 
 impl<F, Fut, In, Out> DynAsyncWorker for AsyncClosure<F, In, Out>
 where
-    F: Fn(Arc<In>) -> Fut + Send + Sync + 'static,
+    F: Fn(Arc<In>, &Arc<Flight>, &StageName) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Out, Failure>> + Send,
     In: Data,
     Out: Data,
 {
-    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
+    fn run<'a>(
+        &'a self,
+        stage: &'a StageName,
+        items: Vec<Item>,
+    ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
+            let is_alone = items.len() == 1;
             let running = items.into_iter().map(async |item| match read_input::<In>(item.payload, &item.flight) {
-                Ok(input) => (self.function)(input).await.map(Payload::new).into(),
+                Ok(input) => {
+                    let span = if is_alone { Span::none() } else { span::of_member(stage, &item.flight) };
+                    let running = span.in_scope(|| (self.function)(input, &item.flight, stage));
+                    running.instrument(span).await.map(Payload::new).into()
+                }
                 Err(failure) => ItemOutcome::Failed(failure),
             });
             Ok(futures_util::future::join_all(running).await)

@@ -1,11 +1,10 @@
-//! The items that a worker is called with, and what it may ask about each.
+//! The items that a worker is called with, each with its call.
 
 use std::ops::Index;
 use std::sync::Arc;
 
-use crate::call::Flight;
-use crate::clock::Instant;
-use crate::deadline::Deadline;
+use crate::call::{CallContext, Flight};
+use crate::id::StageName;
 
 /// The items of one call of a worker, never empty.
 ///
@@ -13,13 +12,15 @@ use crate::deadline::Deadline;
 /// which clones an item only where somebody else still holds it.
 #[derive(Debug)]
 pub struct Batch<In> {
+    stage: StageName,
     items: Vec<Arc<In>>,
     flights: Vec<Arc<Flight>>,
 }
 
 impl<In> Batch<In> {
-    pub(crate) fn with_capacity(capacity: usize) -> Self {
-        Self { items: Vec::with_capacity(capacity), flights: Vec::with_capacity(capacity) }
+    pub(crate) fn with_capacity(stage: &StageName, capacity: usize) -> Self {
+        let stage = stage.clone();
+        Self { stage, items: Vec::with_capacity(capacity), flights: Vec::with_capacity(capacity) }
     }
 
     pub(crate) fn push(&mut self, item: Arc<In>, flight: Arc<Flight>) {
@@ -44,14 +45,14 @@ impl<In> Batch<In> {
         self.items.iter().map(AsRef::as_ref)
     }
 
-    /// What is known about the call behind the item at `index`.
+    /// The call behind the item at `index`.
     ///
     /// # Panics
     ///
     /// If `index` is not below [`len`](Self::len).
     #[must_use]
-    pub fn context(&self, index: usize) -> ItemContext<'_> {
-        ItemContext { flight: &self.flights[index] }
+    pub fn context(&self, index: usize) -> CallContext {
+        CallContext::new(&self.flights[index], &self.stage)
     }
 
     /// The items by value.
@@ -78,31 +79,5 @@ impl<In> Index<usize> for Batch<In> {
 
     fn index(&self, index: usize) -> &In {
         &self.items[index]
-    }
-}
-
-/// The call behind one item of a batch.
-#[derive(Clone, Copy, Debug)]
-pub struct ItemContext<'a> {
-    flight: &'a Flight,
-}
-
-impl ItemContext<'_> {
-    /// When its caller stops waiting.
-    #[must_use]
-    pub fn deadline(&self) -> Deadline {
-        self.flight.deadline
-    }
-
-    /// Whether its caller has gone: work on this item is for nothing.
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.flight.is_abandoned()
-    }
-
-    /// Whether somebody still waits: its caller is there and its deadline has not passed.
-    #[must_use]
-    pub fn is_wanted(&self, now: Instant) -> bool {
-        self.flight.is_wanted(now)
     }
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use callboard_codec::{Data, Payload};
 
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
-use super::{Batch, Worker};
+use super::{Batch, Worker, span};
+use crate::call::Flight;
 use crate::clock;
 use crate::failure::Failure;
+use crate::id::StageName;
 
-/// A closure over one item. All replicas share it.
+/// A closure over one item and its call. All replicas share it.
 pub(crate) struct EachClosure<F, In, Out> {
     function: Arc<F>,
     types: PhantomData<fn(&In) -> Out>,
@@ -24,18 +26,26 @@ impl<F, In, Out> EachClosure<F, In, Out> {
 
 impl<F, In, Out> DynWorker for EachClosure<F, In, Out>
 where
-    F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static,
+    F: Fn(&In, &Arc<Flight>, &StageName) -> Result<Out, Failure> + Send + Sync + 'static,
     In: Data,
     Out: Data,
 {
-    fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
+    fn run(
+        &mut self,
+        stage: &StageName,
+        items: &mut Vec<Item>,
+        outcomes: &mut Vec<ItemOutcome>,
+    ) -> Result<(), WrongCount> {
+        let is_alone = items.len() == 1;
         for (position, item) in items.drain(..).enumerate() {
             // The first was looked at when the batch began; those before an item may have taken their time.
             if position > 0 && !item.flight.is_wanted(clock::now()) {
                 outcomes.push(ItemOutcome::NotRun);
                 continue;
             }
-            let result = read_input::<In>(item.payload, &item.flight).and_then(|input| (self.function)(&input));
+            let _entered = (!is_alone).then(|| span::of_member(stage, &item.flight).entered());
+            let input = read_input::<In>(item.payload, &item.flight);
+            let result = input.and_then(|input| (self.function)(&input, &item.flight, stage));
             outcomes.push(result.map(Payload::new).into());
         }
         Ok(())

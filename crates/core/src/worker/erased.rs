@@ -11,6 +11,7 @@ use super::streaming::OutputSender;
 use super::{Batch, Worker};
 use crate::call::Flight;
 use crate::failure::Failure;
+use crate::id::StageName;
 
 /// One item on its way into a worker.
 #[derive(Debug)]
@@ -55,8 +56,13 @@ pub(crate) trait DynWorker: Send {
         Ok(())
     }
 
-    /// Runs the batch: takes all `items` and pushes as many outcomes, in order.
-    fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount>;
+    /// Runs the batch for `stage`: takes all `items` and pushes as many outcomes, in order.
+    fn run(
+        &mut self,
+        stage: &StageName,
+        items: &mut Vec<Item>,
+        outcomes: &mut Vec<ItemOutcome>,
+    ) -> Result<(), WrongCount>;
 
     fn cleanup(&mut self) {}
 }
@@ -79,8 +85,13 @@ impl<W: Worker> DynWorker for Erased<W> {
         self.0.warmup()
     }
 
-    fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
-        let (batch, gathered) = Gathered::gather(items.drain(..), |input| self.0.preprocess(input));
+    fn run(
+        &mut self,
+        stage: &StageName,
+        items: &mut Vec<Item>,
+        outcomes: &mut Vec<ItemOutcome>,
+    ) -> Result<(), WrongCount> {
+        let (batch, gathered) = Gathered::gather(stage, items.drain(..), |input| self.0.preprocess(input));
         let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch) };
         gathered.lay_out(results, outcomes)
     }
@@ -100,11 +111,12 @@ pub(crate) struct Gathered {
 impl Gathered {
     /// Reads the items and looks at each; what does not come through is kept out of the batch.
     pub(crate) fn gather<In: Data>(
+        stage: &StageName,
         items: impl IntoIterator<Item = Item, IntoIter: ExactSizeIterator>,
         mut preprocess: impl FnMut(&In) -> Result<(), Failure>,
     ) -> (Batch<In>, Self) {
         let items = items.into_iter();
-        let mut batch = Batch::with_capacity(items.len());
+        let mut batch = Batch::with_capacity(stage, items.len());
         let mut failed = Vec::new();
         for (position, item) in items.enumerate() {
             let checked =

@@ -107,7 +107,8 @@ impl Hand {
             match outcome {
                 ItemOutcome::Done(payload) => entry.reply.send(Ok(EntryReply::new(payload, timing))),
                 ItemOutcome::Failed(failure) => {
-                    entry.reply.send(Err(CallError::from_failure(failure, pool.name()).after_start(true)));
+                    let error = CallError::from_failure(failure, pool.name());
+                    entry.reply.send(Err(error.in_run(pool.contract().may_run_again())));
                 }
                 ItemOutcome::Late => {
                     entry

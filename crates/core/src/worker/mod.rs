@@ -20,11 +20,12 @@ mod replica;
 mod run;
 mod seat;
 mod slot;
+mod span;
 mod streaming;
 mod watchdog;
 
 pub use asynchronous::AsyncWorker;
-pub use batch::{Batch, ItemContext};
+pub use batch::Batch;
 pub use replica::Replica;
 pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
@@ -76,7 +77,7 @@ use crate::failure::Failure;
 /// # Cancellation
 ///
 /// A caller that goes away does not interrupt `call`. Long calls look at [`Batch::context`] and stop working on items for
-/// which [`ItemContext::is_cancelled`] says so; what they return for those is dropped.
+/// which [`CallContext::is_cancelled`](crate::CallContext::is_cancelled) says so; what they return for those is dropped.
 ///
 /// # Panics
 ///

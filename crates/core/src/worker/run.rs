@@ -9,10 +9,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::asynchronous::DynAsyncWorker;
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount};
 use super::hand::Hand;
 use super::slot::{Death, WorkerSlot};
+use super::span;
 use crate::batcher::{BatcherMessage, Entry, Pool};
 use crate::clock::{self, Instant};
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
@@ -66,7 +69,8 @@ impl BatchRun {
         let cost = hand.cost();
         slot.put_hand(hand);
         let mut outcomes = Vec::with_capacity(items.len());
-        let ran = contain(|| worker.run(&mut items, &mut outcomes));
+        let span = span::of_run(pool.name(), slot.index(), &items);
+        let ran = contain(|| span.in_scope(|| worker.run(pool.name(), &mut items, &mut outcomes)));
         let Some(hand) = slot.take_hand() else {
             drop_contained((items, outcomes));
             return Err(RunError::Abandoned);
@@ -98,8 +102,10 @@ impl BatchRun {
         }
 
         let cost = hand.cost();
+        let span = span::of_run(pool.name(), slot.index(), &items);
+        let running = while_wanted(worker.run(pool.name(), items).instrument(span), &mut hand);
         let ran = match pool.settings().timeout() {
-            Some(timeout) => match tokio::time::timeout(timeout, while_wanted(&*worker, items, &mut hand)).await {
+            Some(timeout) => match tokio::time::timeout(timeout, running).await {
                 Ok(ran) => ran,
                 Err(_) => {
                     pool.metrics().hung();
@@ -108,7 +114,7 @@ impl BatchRun {
                     return Ok(());
                 }
             },
-            None => while_wanted(&*worker, items, &mut hand).await,
+            None => running.await,
         };
         let Some(ran) = ran else {
             // All callers have gone; the worker is as good as before.
@@ -147,8 +153,11 @@ impl Drop for BatchRun {
 type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, Panicked>;
 
 /// Drives the worker's future for as long as one of the callers is there. `None`: all of them have gone.
-async fn while_wanted(worker: &dyn DynAsyncWorker, items: Vec<Item>, hand: &mut Hand) -> Option<Ran> {
-    let mut running = pin!(contain_future(worker.run(items)));
+async fn while_wanted(
+    running: impl Future<Output = Result<Vec<ItemOutcome>, WrongCount>>,
+    hand: &mut Hand,
+) -> Option<Ran> {
+    let mut running = pin!(contain_future(running));
     poll_fn(|context| {
         if let Poll::Ready(ran) = running.as_mut().poll(context) {
             return Poll::Ready(Some(ran));

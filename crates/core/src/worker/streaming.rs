@@ -25,6 +25,7 @@ use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
 use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::failure::Failure;
+use crate::id::StageName;
 
 /// Where an entry's outputs go.
 pub(crate) type OutputSender = mpsc::Sender<Payload>;
@@ -239,8 +240,13 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
         self.worker.warmup()
     }
 
-    fn run(&mut self, items: &mut Vec<Item>, outcomes: &mut Vec<ItemOutcome>) -> Result<(), WrongCount> {
-        let mut batch = Batch::with_capacity(items.len());
+    fn run(
+        &mut self,
+        stage: &StageName,
+        items: &mut Vec<Item>,
+        outcomes: &mut Vec<ItemOutcome>,
+    ) -> Result<(), WrongCount> {
+        let mut batch = Batch::with_capacity(stage, items.len());
         let patience = self.timeout.and_then(|timeout| clock::now().checked_add(timeout / 2));
         let mut outputs = Outputs {
             ports: Vec::with_capacity(items.len()),
@@ -292,12 +298,16 @@ impl<F, In> StreamClosure<F, In> {
 
 impl<F, S, In, Out> DynAsyncWorker for StreamClosure<F, In>
 where
-    F: Fn(Arc<In>) -> S + Send + Sync + 'static,
+    F: Fn(Arc<In>, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
     S: Stream<Item = Result<Out, Failure>> + Send,
     In: Data,
     Out: Data,
 {
-    fn run(&self, items: Vec<Item>) -> BoxFuture<'_, Result<Vec<ItemOutcome>, WrongCount>> {
+    fn run<'a>(
+        &'a self,
+        stage: &'a StageName,
+        items: Vec<Item>,
+    ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
             let streaming = items.into_iter().map(async |item| {
                 let deadline = item.flight.deadline.instant();
@@ -307,7 +317,7 @@ where
                 };
                 let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
                 // A reader that does not read does not hold up the deadline.
-                let drained = timeout_at(deadline, drain((self.function)(input), &outputs)).await;
+                let drained = timeout_at(deadline, drain((self.function)(input, &item.flight, stage), &outputs)).await;
                 drained.unwrap_or(ItemOutcome::Late)
             });
             Ok(join_all(streaming).await)

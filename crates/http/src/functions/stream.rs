@@ -59,9 +59,7 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
     if let Some(priority) = head.priority {
         options = options.with_priority(priority);
     }
-    if let Some(recorder) = around.recorder {
-        options = options.with_recorder(recorder.clone());
-    }
+    let options = around.telling(options, route, request.headers());
     let timeout = head.timeout;
     let shared = Arc::default();
     let body = request.into_body();

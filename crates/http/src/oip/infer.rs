@@ -107,7 +107,7 @@ pub(super) async fn read_body<'a, B: RequestBody>(
     let bytes = body.collect_aligned_at(form.arrays_at()).await?;
     let admission = arrival.into_admission()?;
     let expense = Expense::of(client, &admission, deadline);
-    let options = asked.around.options(deadline, priority);
+    let options = asked.around.options(asked.route, request.headers(), deadline, priority);
     Ok(ReadBody { bytes, admission, expense, options, packing })
 }
 

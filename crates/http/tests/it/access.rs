@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use callboard_core::{App, CallContext, RouteSpec, Stage};
 use callboard_http::{ApiKeys, Cors, Hosts, HttpConfig, RateLimit};
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -293,4 +294,33 @@ async fn keys_of_a_file_are_read_again_when_it_changes() {
     assert_eq!(status(new).await, 200);
     std::fs::remove_file(&file).unwrap();
     assert_eq!(status(new).await, 200);
+}
+
+#[tokio::test]
+async fn user_code_knows_the_request_and_of_its_headers_those_that_its_route_wants() {
+    let tells = Stage::each_with_context("tells", |_: &u64, context: &CallContext| {
+        let headers = ["x-city", "x-other", "x-api-key"].map(|name| context.header(name).map(str::to_owned));
+        let (id, caller) = (context.request_id().map(str::to_owned), context.caller().map(str::to_owned));
+        Ok((id, caller, context.traceparent(), headers))
+    });
+    let route = RouteSpec::new("/tells", tells).headers(["X-City"]);
+    let server = Server::of_app(App::new().mount(route), with_keys(|_| {})).await;
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-api-key", KEY),
+        ("x-request-id", "r-1"),
+        ("traceparent", trace),
+        ("X-City", "Lima"),
+        ("x-city", "Oslo"),
+        ("x-other", "secret"),
+    ];
+    let answer = server.connect().await.post("/tells", &headers, "1").await;
+    let told = serde_json::json!(["r-1", "web", trace, ["Lima, Oslo", null, null]]);
+    assert_eq!((answer.status, answer.json()), (200, told));
+    // One whose client has given none is known by the id that its answer has.
+    let headers = [("content-type", "application/json"), ("x-api-key", KEY)];
+    let answer = server.connect().await.post("/tells", &headers, "1").await;
+    assert_eq!(answer.json()[0].as_str(), answer.header("x-request-id"));
+    assert_eq!((answer.json()[2].is_null(), answer.json()[3][0].is_null()), (true, true));
 }

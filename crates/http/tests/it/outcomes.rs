@@ -65,6 +65,29 @@ async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so(
 }
 
 #[tokio::test]
+async fn the_error_of_a_call_that_a_stage_made_itself_is_told_like_its_own() {
+    let inner = Stage::each("inner", |busy: &bool| -> Result<u8, Failure> {
+        Err(match busy {
+            true => Failure::overloaded("busy").with_retry_after(Duration::from_millis(4_200)),
+            false => Failure::new("pay").with_status(402).with_type("Unpaid").with_details(7_i64),
+        })
+    });
+    let node = App::new().route("/inner", inner).start().await.unwrap();
+    let client = node.client();
+    let outer = Stage::each_async("outer", move |busy: std::sync::Arc<bool>| {
+        let client = client.clone();
+        async move { Ok(client.call::<bool, u8>("/inner", *busy).await?) }
+    });
+    let server = Server::of_app(App::new().route("/outer", outer), HttpConfig::default()).await;
+    let answer = server.post_json("/outer", "false").await;
+    let problem: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
+    assert_eq!((answer.status, &problem["error_type"], &problem["details"]), (402, &"Unpaid".into(), &7.into()));
+    assert_eq!((&problem["message"], &problem["stage"]), (&"pay".into(), &"outer > inner".into()));
+    let answer = server.post_json("/outer", "true").await;
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("5")), "{answer:?}");
+}
+
+#[tokio::test]
 async fn a_long_message_is_cut_at_the_limit_of_every_door() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
     let answer = server.post_json("/long", "20000").await;

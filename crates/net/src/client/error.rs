@@ -77,10 +77,20 @@ pub enum Trouble {
 }
 
 /// The type of the error of a call whose connection was lost.
-pub(crate) const CONNECTION_LOST: &str = "connection_lost";
+pub(super) const CONNECTION_LOST: &str = "connection_lost";
 
 /// The type of an error of a call for which there was no room on a connection, although the node is well.
-pub(crate) const NO_ROOM: &str = "no_room";
+pub(super) const NO_ROOM: &str = "no_room";
+
+/// Whether nobody knows what became of a call. What a stage has handed on names that stage.
+pub(crate) fn is_lost(error: &CallError) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.error_type() == Some(CONNECTION_LOST) && error.stage().is_none()
+}
+
+/// Whether the call was not sent because its connection was full.
+pub(crate) fn had_no_room(error: &CallError) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.error_type() == Some(NO_ROOM) && error.stage().is_none()
+}
 
 impl Trouble {
     /// Which of them an error is.
@@ -99,8 +109,8 @@ impl Trouble {
             ErrorKind::DeadlineExceeded => Self::Deadline,
             ErrorKind::Failed | ErrorKind::WorkerFailed => Self::Function,
             ErrorKind::InvalidInput | ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => Self::Request,
-            _ if error.is_retryable() => Self::NeverStarted,
-            ErrorKind::Unavailable if error.error_type() == Some(CONNECTION_LOST) => Self::ConnectionLost,
+            _ if error.is_refusal() => Self::NeverStarted,
+            ErrorKind::Unavailable if is_lost(error) => Self::ConnectionLost,
             _ => Self::Infrastructure,
         }
     }

@@ -89,6 +89,13 @@ pub(super) fn unknown(reason: &str) -> CallError {
     parts.into()
 }
 
+/// The same error of a call that was lost and may run twice.
+pub(crate) fn may_repeat(error: CallError) -> CallError {
+    let mut parts = error.into_parts();
+    parts.may_repeat = true;
+    parts.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

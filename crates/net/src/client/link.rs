@@ -130,6 +130,11 @@ impl Link {
         self.offers.load().streams(route)
     }
 
+    /// Whether all that runs for this route, or the function of this name, may run twice.
+    pub(super) fn may_run_again(&self, route: &str) -> bool {
+        self.offers.load().may_run_again(route)
+    }
+
     /// The stages that the node runs for others.
     pub(crate) fn offered_stages(&self) -> Vec<String> {
         self.offers.load().stages()

@@ -1,7 +1,8 @@
 //! Calls to nodes over QUIC: the same calls as in process, with the same errors.
 //!
 //! A client holds one connection to one of its nodes, and makes a new one when that is lost. A call that was not
-//! started is retried a few times, with pauses, within its deadline; a call that may have run is never retried.
+//! started is retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, where the node has
+//! said that its route may run twice. No other call that may have run is retried.
 //! Dropping a call cancels it where it runs.
 
 mod address;
@@ -36,9 +37,9 @@ use parking_lot::Mutex;
 pub use self::address::{NodeAddress, NotANodeAddress, QuicUrl};
 pub use self::builder::ClientBuilder;
 pub(crate) use self::call::{Answer, Talk, read_output};
-pub(crate) use self::error::{CONNECTION_LOST, NO_ROOM};
 pub use self::error::{ConnectError, Trouble};
-pub(crate) use self::fault::{no_room, not_started, too_large};
+pub(crate) use self::error::{had_no_room, is_lost};
+pub(crate) use self::fault::{may_repeat, no_room, not_started, too_large};
 pub(crate) use self::link::{Greeting, Link, LinkFault, port_refuses};
 use self::links::Links;
 pub(crate) use self::offers::{MAX_OFFERED_STAGES, MAX_OFFERS_BYTES, Screening};
@@ -219,21 +220,25 @@ impl Client {
     ) -> Result<Answer, CallError> {
         let mut time = Time::new(options, Instant::now());
         self.inner.retries.lock().called(time.began);
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut lost) = (FIRST_PAUSE, None);
         for attempt in 1.. {
             let error = match self.attempt(&mut prepared, options, &mut time).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let waits_for_room = patience == Patience::UntilLate && error.kind() == ErrorKind::Overloaded;
-            if !error.is_retryable() || (attempt >= self.inner.attempts && !waits_for_room) {
-                return Err(error);
+            let may_be_made_again = error.is_refusal() || is_lost(&error) && error.is_retryable();
+            if !may_be_made_again || (attempt >= self.inner.attempts && !waits_for_room) {
+                return Err(told(lost, error));
             }
             // All at once would come again all at once.
             let jittered = pause.mul_f64(0.5 + fastrand::f64());
             let wait = error.retry_after().unwrap_or_default() + jittered;
             if time.deadline.is_expired(Instant::now() + wait) || !(waits_for_room || self.may_come_again(&error)) {
-                return Err(error);
+                return Err(told(lost, error));
+            }
+            if is_lost(&error) {
+                lost = Some(error);
             }
             tokio::time::sleep(wait).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -250,7 +255,8 @@ impl Client {
             _ => LONGEST_RETRY_AFTER,
         };
         error.retry_after().unwrap_or_default() <= longest
-            && (error.kind() != ErrorKind::Overloaded || self.inner.retries.lock().take(Instant::now()))
+            && (error.is_refusal() && error.kind() != ErrorKind::Overloaded
+                || self.inner.retries.lock().take(Instant::now()))
     }
 
     async fn attempt(
@@ -265,10 +271,13 @@ impl Client {
         // In its place from the beginning: it is large to be moved.
         let calling = pin!(link.call(&prepared.call, &prepared.envelope, limits, Room::Wait));
         let outcome = within(time.deadline, calling).await.map_err(|late| late.into_error(true));
-        if outcome.as_ref().is_err_and(CallError::is_retryable) {
-            self.inner.links.turn_away_from(&link);
-        }
-        outcome
+        outcome.map_err(|error| {
+            if error.is_refusal() {
+                self.inner.links.turn_away_from(&link);
+            }
+            // What runs for the route may run twice: its outcome is not known, and no harm is done.
+            if is_lost(&error) && link.may_run_again(&prepared.call.route) { may_repeat(error) } else { error }
+        })
     }
 
     #[cfg(feature = "testing")]
@@ -296,6 +305,11 @@ impl Client {
             }
         })
     }
+}
+
+/// What becomes of a call in the end: that it may have run stays said, whoever refuses it after that.
+fn told(lost: Option<CallError>, last: CallError) -> CallError {
+    lost.filter(|_| last.is_refusal()).unwrap_or(last)
 }
 
 /// How often a call that was refused for want of room is made again.

@@ -71,6 +71,7 @@ pub(crate) struct StageOffer {
 #[derive(Clone, Copy, Debug)]
 struct RouteOffer {
     streams: bool,
+    idempotent: bool,
     /// Where it has one of its own.
     timeout: Option<Duration>,
 }
@@ -100,7 +101,7 @@ impl Offers {
         let Offer { name, stage, revision, streams, idempotent, timeout_millis } = offer;
         if !stage {
             let timeout = (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis));
-            self.routes.entry(without_slash(&name).to_owned()).or_insert(RouteOffer { streams, timeout });
+            self.routes.entry(without_slash(&name).to_owned()).or_insert(RouteOffer { streams, idempotent, timeout });
             return;
         }
         if !rules.allow(member, &name) {
@@ -126,6 +127,11 @@ impl Offers {
     /// Whether this route, or the function of this name, answers with many outputs.
     pub(super) fn streams(&self, route: &str) -> bool {
         self.routes.get(without_slash(route)).is_some_and(|route| route.streams)
+    }
+
+    /// Whether all that runs for this route, or the function of this name, may run twice.
+    pub(super) fn may_run_again(&self, route: &str) -> bool {
+        self.routes.get(without_slash(route)).is_some_and(|route| route.idempotent)
     }
 
     /// How long calls of this route may take, where that is said.

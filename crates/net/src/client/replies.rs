@@ -87,7 +87,7 @@ impl Reading {
             Ok(None) => None,
             Err(error) => {
                 // Whoever makes it again finds another node, if there is one.
-                if let Some(link) = link.filter(|_| error.is_retryable()) {
+                if let Some(link) = link.filter(|_| error.is_refusal()) {
                     self.client.inner.links.turn_away_from(&link);
                 }
                 // Dropping the stream resets it.

@@ -10,12 +10,13 @@ use callboard_core::{
 };
 
 use super::Inner;
-use super::metrics::{had_no_room, is_lost};
 use super::outputs::Outputs;
 use super::peer::{Candidate, InHand};
 use super::standing::Standing;
 use super::weigh::{Weight, better_of_two, left_out, of_session};
-use crate::client::{Answer, ROOM_WAIT, Room, Talk, no_room, not_started, read_output};
+use crate::client::{
+    Answer, ROOM_WAIT, Room, Talk, had_no_room, is_lost, may_repeat, no_room, not_started, read_output,
+};
 use crate::convert;
 
 /// What callers are told to wait who found no node. Links that are lost are tried again after a tenth of it, and every five seconds in
@@ -119,13 +120,13 @@ impl Inner {
             let may_have_run = was_lost && call.may_run_again.unwrap_or(pick.idempotent) && !streams;
             let goes_on = match error.kind() {
                 // What could not be begun costs nothing of the budget: the peer has not had it.
-                ErrorKind::Unavailable if error.is_retryable() => true,
-                _ if error.is_retryable() || may_have_run => self.retries.lock().take(Instant::now()),
+                ErrorKind::Unavailable if error.is_refusal() => true,
+                _ if error.is_refusal() || may_have_run => self.retries.lock().take(Instant::now()),
                 _ => false,
             };
             // That it may have run stays said, whoever refuses after that; an outcome that is known says more.
-            if last.as_ref().is_none_or(CallError::is_retryable) || !error.is_retryable() {
-                last = Some(error);
+            if last.as_ref().is_none_or(CallError::is_refusal) || !error.is_refusal() {
+                last = Some(if may_have_run { may_repeat(error) } else { error });
             }
             if !goes_on {
                 break;
@@ -262,7 +263,7 @@ const LOOK_FOR_NODES_EVERY: Duration = Duration::from_millis(20);
 
 /// Nobody had the call: its first stage is where it stands, and a node that comes back is linked at the next try.
 fn come_again(error: CallError, call: &StageCall) -> CallError {
-    if error.kind() != ErrorKind::Unavailable || !error.is_retryable() {
+    if error.kind() != ErrorKind::Unavailable || !error.is_refusal() {
         return error;
     }
     let mut parts = error.into_parts();
@@ -290,6 +291,8 @@ fn blame(standing: &mut Standing, error: &CallError, now: Instant, took: Duratio
         ErrorKind::Overloaded => standing.refused(now),
         // Busy with our own calls, and none the worse for it.
         ErrorKind::Unavailable if had_no_room(error) => standing.refused(now),
+        // Said by user code, and heard well.
+        ErrorKind::Unavailable if error.was_started() && !is_lost(error) => standing.failed(now, took),
         ErrorKind::Unavailable => standing.lost(now),
         _ => standing.failed(now, took),
     }

@@ -7,7 +7,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::client::{CONNECTION_LOST, NO_ROOM};
+use crate::client::is_lost;
 
 /// The counters of a cluster. Cloning shares them.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +44,8 @@ impl Asking {
     pub(super) fn asked(&self, error: Option<&CallError>) {
         let heard = match error {
             Some(error) if is_lost(error) => "lost",
-            Some(error) if error.is_retryable() && error.kind() == ErrorKind::Overloaded => "overloaded",
-            Some(error) if error.is_retryable() => "not_started",
+            Some(error) if error.is_refusal() && error.kind() == ErrorKind::Overloaded => "overloaded",
+            Some(error) if error.is_refusal() => "not_started",
             _ => "answered",
         };
         self.asked.get_or_create(&Heard { heard }).inc();
@@ -71,16 +71,6 @@ impl Asking {
         self.linked.inc();
         Linked(self.linked.clone())
     }
-}
-
-/// Whether nobody knows what became of a call. User code may give its own failures the same type.
-pub(super) fn is_lost(error: &CallError) -> bool {
-    error.kind() == ErrorKind::Unavailable && error.error_type() == Some(CONNECTION_LOST)
-}
-
-/// Whether the call was not sent because its connection was full.
-pub(super) fn had_no_room(error: &CallError) -> bool {
-    error.kind() == ErrorKind::Unavailable && error.error_type() == Some(NO_ROOM)
 }
 
 /// A node that can be asked.

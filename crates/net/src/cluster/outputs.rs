@@ -9,7 +9,7 @@ use callboard_codec::{Envelope, Payload};
 use callboard_core::{CallError, ErrorKind};
 
 use super::peer::InHand;
-use crate::client::{CONNECTION_LOST, Talk, not_started, read_output};
+use crate::client::{Talk, is_lost, not_started, read_output};
 
 /// A call in the middle of its answer.
 pub(super) struct Outputs {
@@ -90,9 +90,10 @@ impl Outputs {
 
     /// An error in the middle of a stream: nothing of it is made again, whatever it says of itself.
     fn told(&self, error: CallError) -> CallError {
+        let was_lost = is_lost(&error);
         let mut parts = error.into_parts();
         parts.started = true;
-        if parts.error_type.as_deref() == Some(CONNECTION_LOST) {
+        if was_lost {
             parts.message = format!("the stream was lost after {} outputs: {}", self.total, parts.message);
         }
         parts.into()

@@ -62,6 +62,7 @@ pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
         name: route.name().to_owned(),
         revision: route.revision(),
         streams: route.streams(),
+        idempotent: route.may_run_again(),
         timeout_millis: timeout_millis(&node, &route),
         ..Offer::default()
     });
@@ -74,8 +75,9 @@ pub(super) fn offers(serving: &Serving, role: Role) -> Bytes {
         idempotent: stage.contract.may_run_again(),
         timeout_millis: 0,
     });
-    let (mut offers, plain): (Vec<Offer>, Vec<Offer>) =
-        stages.chain(routes).partition(|offer| offer.stage || offer.streams || offer.timeout_millis > 0);
+    let (mut offers, plain): (Vec<Offer>, Vec<Offer>) = stages
+        .chain(routes)
+        .partition(|offer| offer.stage || offer.streams || offer.idempotent || offer.timeout_millis > 0);
     offers.extend(plain);
     within(offers, MAX_OFFERS_BYTES)
 }

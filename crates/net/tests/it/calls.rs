@@ -7,7 +7,8 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_codec::{Map, Tensor, Value};
 use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Instant, Limits, NO_ARGS, Priority, Stage,
+    App, CallError, CallOptions, Caller, ErrorKind, ErrorParts, Failure, FunctionCall, Instant, Limits, NO_ARGS,
+    Priority, Stage,
 };
 use callboard_net::Trouble;
 use callboard_net::testing::RawPeer;
@@ -28,7 +29,19 @@ fn app() -> App {
         let (x, factor): (f64, f64) = (call.arg(0, "x")?, call.optional_arg(1, "factor")?.unwrap_or(2.0));
         Ok(x * factor)
     });
-    App::new().route("/shout", shout).route("/echo", echo).route("/scale", scale)
+    let full = || Failure::overloaded("full").with_retry_after(Duration::from_secs(5)).with_type("Crowded");
+    let refuse = Stage::each("refuse", move |hand_on: &bool| -> Result<String, Failure> {
+        match hand_on {
+            // As the error of a call that this stage made.
+            true => Err(CallError::from(ErrorParts {
+                error_type: Some("Crowded".to_owned()),
+                retry_after: Some(Duration::from_secs(5)),
+                ..ErrorParts::new(ErrorKind::Overloaded, "full")
+            }))?,
+            false => Err(full()),
+        }
+    });
+    App::new().route("/shout", shout).route("/echo", echo).route("/scale", scale).route("/refuse", refuse)
 }
 
 /// The same code for a client of either kind.
@@ -44,6 +57,13 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
     assert_eq!((error.error_type(), error.stage()), (Some("Teapot"), Some("shout")));
     assert_eq!(error.details(), Some(&Value::from(7)));
     assert_eq!(Trouble::of(&error), Trouble::Function);
+
+    for hand_on in [true, false] {
+        let error = caller.call::<_, String>("/refuse", hand_on).await.unwrap_err();
+        assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Overloaded, Some(Duration::from_secs(5))));
+        assert_eq!((error.was_started(), error.is_retryable()), (true, !hand_on), "{error:?}");
+        assert_eq!(error.error_type(), Some("Crowded"));
+    }
 
     let error = caller.call::<_, String>("/shout", "die".to_owned()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WorkerFailed);

@@ -156,6 +156,44 @@ async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
     assert_eq!(begun.load(Ordering::SeqCst), 1);
 }
 
+/// A route whose calls never end, and may run twice.
+fn held_and_pure() -> (Arc<AtomicUsize>, App) {
+    let begun = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&begun);
+    let held = Stage::each_async("held", move |_: Arc<i64>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<i64, Failure>>()
+    });
+    (begun, App::new().route("/held", held.pure()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_call_that_may_run_twice_says_so_when_there_is_nobody_to_run_it() {
+    let (begun, app) = held_and_pure();
+    let served = Served::start(app).await;
+    let client = served.client().await;
+    let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
+    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    served.edge.shutdown(Duration::ZERO).await;
+    let error = calling.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Unavailable, Trouble::ConnectionLost), "{error}");
+    assert!(error.was_started() && error.is_retryable(), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_call_that_may_run_twice_is_made_again_on_another_node() {
+    let (begun, app) = held_and_pure();
+    let first = Served::start(app).await;
+    let answers = Stage::each("held", |n: &i64| Ok(n + 1));
+    let second = Served::start(App::new().route("/held", answers)).await;
+    let urls = format!("{},{}", first.url(), second.edge.address());
+    let client = builder().connect(&urls).await.unwrap();
+    let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
+    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    first.edge.shutdown(Duration::ZERO).await;
+    assert_eq!(calling.await.unwrap().unwrap(), 6);
+}
+
 /// Nobody waits for the deadline, or for the silence of a client that is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_closes_takes_its_calls_back() {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use callboard_core::{
-    App, BatchObserver, CallOptions, CallTracer, Caller, EndedBatch, Instant, Pipeline, Recorder, RunEnd, SpanId,
-    Stage, Timeline,
+    App, BatchObserver, CallContext, CallOptions, CallTracer, Caller, EndedBatch, Instant, Pipeline, Priority,
+    Recorder, RunEnd, SpanId, Stage, Timeline,
 };
 use parking_lot::Mutex;
 
@@ -97,4 +97,50 @@ async fn a_trace_goes_on_at_the_peer_and_the_record_says_which_and_where_the_tim
     let (caller, what, _, record) = &calls[0];
     assert_eq!((*caller, what.as_str()), (span, "next"));
     assert_eq!(record.visits[0].runs[0].end, Some(RunEnd::Done));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn user_code_on_another_node_knows_whose_call_it_works_for() {
+    let tells = || {
+        Stage::each_with_context("tells", |_: &i64, context: &CallContext| {
+            let (id, route) = (context.request_id().map(str::to_owned), context.route().map(|route| route.to_string()));
+            Ok((id, context.traceparent(), route, context.priority() == Priority::High))
+        })
+    };
+    type Told = (Option<String>, Option<String>, Option<String>, bool);
+    let worker = Served::start(App::new().route("/tells", tells())).await;
+    let there = Pipeline::<i64, Told>::elsewhere("tells");
+    let gateway = Member::start(App::new().route("/run", there), &[&worker.edge]).await;
+    gateway.sees("tells").await;
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let options = || CallOptions::new().with_request_id("r-1").with_traceparent(trace).with_priority(Priority::High);
+    let known = (Some("r-1".to_owned()), Some(trace.to_owned()));
+    // A client's call of a route, and a stage that another node calls for one.
+    let (client, own) = (worker.client().await, gateway.served.node.client());
+    let told: Told = client.call_with("/tells", 1_i64, options()).await.unwrap();
+    assert_eq!(told, (known.0.clone(), known.1.clone(), Some("/tells".to_owned()), true));
+    let told: Told = own.call_with("/run", 1_i64, options()).await.unwrap();
+    assert_eq!(told, (known.0.clone(), known.1.clone(), None, true));
+    let through: Told = gateway.served.client().await.call_with("/run", 1_i64, options()).await.unwrap();
+    assert_eq!(through, told);
+    // Texts that may not enter a log are not shown.
+    let long = CallOptions::new().with_request_id("two words").with_traceparent("x".repeat(129));
+    let told: Told = client.call_with("/tells", 1_i64, long).await.unwrap();
+    assert_eq!((told.0, told.1), (None, None));
+}
+
+/// A stage that another node has called makes calls here, and sends none of them on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_on_another_node_calls_routes_of_that_node() {
+    let asks = Stage::each_async_with_context("asks", |n: Arc<i64>, context: CallContext| async move {
+        Ok(context.client()?.call::<i64, i64>("/next", *n).await? * 10)
+    });
+    let worker = Served::start(App::new().route("/asks", asks).route("/next", next())).await;
+    let gateway =
+        Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("asks")), &[&worker.edge]).await;
+    gateway.sees("asks").await;
+    assert_eq!(gateway.call(4).await.unwrap(), 50);
+    let error = gateway.call(13).await.unwrap_err();
+    assert_eq!((error.message(), error.stage()), ("13", Some("asks > next")));
+    worker.comes_to_rest().await;
 }

@@ -189,7 +189,8 @@ where
             Err(error) => return self.refuse(held.kept, error),
         };
         let gateway = &client.shared.gateway;
-        match gateway.try_admit(route, held.payload.size_hint() as u64) {
+        let bytes = held.payload.size_hint() as u64;
+        match gateway.try_admit_at(clock::now(), route, bytes, client.outer.as_ref()) {
             Ok(admission) => self.start(held.kept, held.payload, admission),
             Err(refusal) => {
                 let since = held.since.unwrap_or_else(clock::now);
@@ -207,11 +208,8 @@ where
         let now = admission.admitted_at();
         let deadline = self.window.deadline(now, self.timeout);
         let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
-        let priority = self.options.priority().unwrap_or_else(|| admission.route().default_priority());
-        let mut flight = Flight::patient(deadline, priority).of_session(self.options.session());
-        flight.recorder = self.options.recorder().cloned();
-        flight.permit = Some(admission.permit());
-        let flight = Arc::new(flight);
+        let flight = Flight::patient(deadline, admission.route().default_priority());
+        let flight = Arc::new(flight.admitted(&admission, &self.options));
         let call = AdmittedCall::new(admission, Arc::clone(&flight));
         self.begin(kept, flight, Work::Here(call, payload));
     }

@@ -10,7 +10,7 @@ use crate::id::RouteIndex;
 impl World {
     pub(super) fn arrive(&mut self, call: usize) {
         let plan = self.script.calls[call].clone();
-        match self.ledger.admit(self.instant(), RouteIndex(0), plan.bytes) {
+        match self.ledger.admit(self.instant(), RouteIndex(0), plan.bytes, None) {
             Err(refusal) => {
                 self.note(format!("call {call} refused: {refusal}"));
                 let outcome = if self.ledger.is_draining() { Outcome::Unavailable } else { Outcome::Overloaded };

@@ -1,0 +1,152 @@
+//! What user code may ask about the call that it works for.
+
+use std::sync::Arc;
+
+use super::flight::Flight;
+use super::options::Priority;
+use super::origin::find;
+use super::session::SessionKey;
+use crate::client::LocalClient;
+use crate::clock::Instant;
+use crate::deadline::Deadline;
+use crate::error::CallError;
+use crate::id::{RouteName, StageName};
+
+/// The call behind one item: who waits for it and until when, and what its caller told of itself. Cloning it is cheap.
+///
+/// A worker has it from [`Batch::context`](crate::Batch::context), a closure from
+/// [`Stage::each_with_context`](crate::Stage::each_with_context) and its siblings.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard_core::{App, CallContext, CallOptions, Stage};
+///
+/// let greet = Stage::each_with_context("greet", |name: &String, context: &CallContext| {
+///     let language = context.tag("language").unwrap_or("en");
+///     Ok(if language == "fr" { format!("bonjour {name}") } else { format!("hello {name}") })
+/// });
+/// let node = App::new().route("/greet", greet).start().await?;
+/// let options = CallOptions::new().with_tag("language", "fr");
+/// let said: String = node.client().call_with("/greet", "Ada".to_owned(), options).await?;
+/// assert_eq!(said, "bonjour Ada");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// | | in process | over HTTP | over QUIC | in a stage on a peer |
+/// |---|---|---|---|---|
+/// | request id | if its caller gave one | always | if its caller gave one | as at the node that owns the call |
+/// | traceparent | if its caller gave one | the request's, or the place in the node's own trace | likewise | likewise |
+/// | caller | if its caller gave one | the name of its API key | – | – |
+/// | headers, route | route | those that the [route wants](crate::RouteSpec::headers), route | route | – |
+/// | tags | if its caller gave some | – | – | – |
+/// | session, priority, deadline | yes | yes | yes | yes |
+#[derive(Clone, Debug)]
+pub struct CallContext {
+    flight: Arc<Flight>,
+    stage: StageName,
+}
+
+impl CallContext {
+    pub(crate) fn new(flight: &Arc<Flight>, stage: &StageName) -> Self {
+        Self { flight: Arc::clone(flight), stage: stage.clone() }
+    }
+
+    pub(crate) fn flight(&self) -> &Arc<Flight> {
+        &self.flight
+    }
+
+    /// The stage that works for it.
+    #[must_use]
+    pub fn stage(&self) -> &StageName {
+        &self.stage
+    }
+
+    /// The route that was called. None where a stage was called by another node.
+    #[must_use]
+    pub fn route(&self) -> Option<RouteName> {
+        self.flight.route()
+    }
+
+    /// The text by which logs, traces and the caller know this call: at most 128 visible ASCII characters over HTTP.
+    #[must_use]
+    pub fn request_id(&self) -> Option<&str> {
+        self.flight.request_id()
+    }
+
+    /// The place in a W3C trace for work that this call causes elsewhere, as the value of a `traceparent` header: the call's own
+    /// place where the node records its trace, else what its caller sent.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<String> {
+        self.flight.traceparent()
+    }
+
+    /// The name under which the caller has shown who it is: of its API key.
+    #[must_use]
+    pub fn caller(&self) -> Option<&str> {
+        self.flight.origin.as_ref()?.caller.as_deref()
+    }
+
+    /// The header of the request with this name in lower case, if the [route wants it](crate::RouteSpec::headers) and the request
+    /// has it. Several lines of one name are one text, with `, ` between them.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        find(&self.flight.origin.as_ref()?.headers, name)
+    }
+
+    /// What the caller [attached](crate::CallOptions::with_tag) under this name.
+    #[must_use]
+    pub fn tag(&self, name: &str) -> Option<&str> {
+        find(&self.flight.origin.as_ref()?.tags, name)
+    }
+
+    /// The session that it belongs to.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionKey> {
+        self.flight.session
+    }
+
+    /// The class in which it waits in queues.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        self.flight.priority
+    }
+
+    /// When its caller stops waiting.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.flight.deadline
+    }
+
+    /// Whether its caller has gone: work on this item is for nothing.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.flight.is_abandoned()
+    }
+
+    /// Whether somebody still waits: its caller is there and its deadline has not passed.
+    #[must_use]
+    pub fn is_wanted(&self, now: Instant) -> bool {
+        self.flight.is_wanted(now)
+    }
+
+    /// A client whose calls are made for this call: they end with it, at its deadline at the latest, and have its priority, trace
+    /// and origin unless they say otherwise. They need no place among the node's calls in flight of their own, so a full node runs
+    /// them; see [`LocalClient::within`].
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the node has ended.
+    pub fn client(&self) -> Result<LocalClient, CallError> {
+        LocalClient::of(self)
+    }
+}
+
+/// A call that another one waits for.
+#[derive(Debug)]
+pub(crate) struct Outer {
+    pub(crate) flight: Arc<Flight>,
+    /// Where it waits.
+    pub(crate) stage: StageName,
+}

@@ -1,0 +1,152 @@
+//! What user code knows of the call that it works for, in every form of a stage, and in its own log lines.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use callboard_core::{
+    App, AsyncWorker, Batch, CallContext, CallOptions, Failure, Pipeline, Priority, Replies, SessionKey, Stage,
+    StreamStage, Worker,
+};
+use futures_util::stream;
+
+use super::support::serve;
+
+/// All that a stage may know, on one line.
+fn told(context: &CallContext) -> String {
+    let (id, trace, caller) = (context.request_id(), context.traceparent(), context.caller());
+    let (header, tag) = (context.header("x-city"), context.tag("tenant"));
+    let session = context.session() == Some(SessionKey::new("s"));
+    let (route, stage, priority) = (context.route(), context.stage(), context.priority());
+    format!("{id:?} {trace:?} {caller:?} {header:?} {tag:?} {session} {priority:?} {route:?} {stage}")
+}
+
+fn options() -> CallOptions {
+    CallOptions::new()
+        .with_request_id("r-1")
+        .with_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
+        .with_caller("web")
+        .with_header("x-city", "Lima")
+        .with_tag("tenant", "acme")
+        .with_session_key("s")
+        .with_priority(Priority::High)
+}
+
+const TOLD: &str = "Some(\"r-1\") Some(\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\") Some(\"web\") \
+                    Some(\"Lima\") Some(\"acme\") true High Some(RouteName(\"/route\")) tells";
+
+struct Tells;
+
+impl Worker for Tells {
+    type In = u64;
+    type Out = String;
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<String, Failure>> {
+        (0..batch.len()).map(|index| Ok(told(&batch.context(index)))).collect()
+    }
+}
+
+impl AsyncWorker for Tells {
+    type In = u64;
+    type Out = String;
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<String, Failure>> {
+        (0..batch.len()).map(|index| Ok(told(&batch.context(index)))).collect()
+    }
+}
+
+#[tokio::test]
+async fn every_form_of_a_stage_knows_its_call() {
+    let forms = [
+        Stage::worker("tells", |_| Ok(Tells)),
+        Stage::async_worker("tells", |_| Ok(Tells)),
+        Stage::batch("tells", |batch: Batch<u64>| (0..batch.len()).map(|n| Ok(told(&batch.context(n)))).collect()),
+        Stage::each_with_context("tells", |_: &u64, context| Ok(told(context))),
+        Stage::each_async_with_context("tells", |_: Arc<u64>, context| async move { Ok(told(&context)) }),
+    ];
+    for form in forms {
+        let node = serve(form).await;
+        let heard: String = node.client().call_with("/route", 1_u64, options()).await.unwrap();
+        assert_eq!(heard, TOLD);
+        let nothing: String = node.client().call("/route", 1_u64).await.unwrap();
+        assert_eq!(nothing, "None None None None None false Normal Some(RouteName(\"/route\")) tells");
+    }
+    let streams = StreamStage::each_with_context("tells", |_: Arc<u64>, context| stream::iter([Ok(told(&context))]));
+    let node = App::new().route_streaming("/route", streams).start().await.unwrap();
+    let mut replies: Replies<String> = node.client().replies_with("/route", 1_u64, options()).unwrap();
+    assert_eq!(replies.next().await.unwrap().unwrap(), TOLD);
+}
+
+#[tokio::test]
+async fn the_members_of_an_ensemble_and_the_stages_behind_the_first_know_it_as_well() {
+    let tells = || Stage::each_with_context("tells", |_: &u64, context: &CallContext| Ok(told(context)));
+    let both = Pipeline::from(Stage::each("first", |n: &u64| Ok(*n)))
+        .then(Pipeline::ensemble((Pipeline::from(tells()), Pipeline::<u64, u64>::pass_through())));
+    let node = serve(both).await;
+    let (heard, _): (String, u64) = node.client().call_with("/route", 1_u64, options()).await.unwrap();
+    assert_eq!(heard, TOLD);
+}
+
+/// What a subscriber of the user's own writes.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Written {
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
+    }
+}
+
+fn subscriber(written: &Written) -> impl tracing::Subscriber + Send + Sync + use<> {
+    let written = written.clone();
+    tracing_subscriber::fmt().with_writer(move || written.clone()).with_ansi(false).without_time().finish()
+}
+
+#[tokio::test]
+async fn a_log_line_of_user_code_names_its_call() {
+    let written = Written::default();
+    // With one subscriber alone another test's thread, which has none, decides what is heard.
+    let _second = tracing::Dispatch::new(subscriber(&Written::default()));
+    let _here = tracing::subscriber::set_default(subscriber(&written));
+    let says = Stage::each("says", |n: &u64| {
+        tracing::info!("hello");
+        Ok(*n)
+    });
+    let says_later = Stage::each_async("later", |n: Arc<u64>| async move {
+        tokio::task::yield_now().await;
+        tracing::info!("hello");
+        Ok(*n)
+    });
+    for (stage, name) in [(says, "says"), (says_later, "later")] {
+        let node = serve(stage.max_batch_size(2).max_delay(super::support::PATIENCE)).await;
+        let client = node.client();
+        let call = |id: &'static str| client.call_with::<u64, u64>("/route", 1, CallOptions::new().with_request_id(id));
+        let (first, second) = tokio::join!(call("r-1"), call("r-2"));
+        assert_eq!((first.unwrap(), second.unwrap()), (1, 1));
+        let lines = written.take();
+        let (batch, call) = (format!("batch{{stage=\"{name}\" replica=0 entries=2}}"), "call{route=\"/route\"");
+        for id in ["r-1", "r-2"] {
+            let line = format!("{batch}:{call} stage=\"{name}\" request_id=\"{id}\"}}: ");
+            assert!(lines.lines().any(|said| said.contains(&line) && said.ends_with("hello")), "{lines}");
+        }
+    }
+    let node = serve(Stage::each("says", |n: &u64| {
+        tracing::info!("hello");
+        Ok(*n)
+    }))
+    .await;
+    node.client().call_with::<u64, u64>("/route", 1, CallOptions::new().with_request_id("r-3")).await.unwrap();
+    let lines = written.take();
+    let span = " call{route=\"/route\" stage=\"says\" replica=0 request_id=\"r-3\"}: ";
+    assert!(lines.lines().any(|said| said.contains(span) && said.ends_with("hello")), "{lines}");
+}

@@ -1,0 +1,178 @@
+//! Calls that a stage makes for the call that it works for: they ride on its permit, and end with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use callboard_core::{
+    App, CallContext, CallOptions, ErrorKind, Failure, Instant, Limits, LocalClient, Node, Priority, Stage,
+};
+use futures_util::future::join_all;
+use tokio::sync::Semaphore;
+
+use super::support::{PATIENCE, until};
+
+fn limits(calls: usize) -> Limits {
+    Limits { max_in_flight: calls, ..Limits::default() }
+}
+
+/// A stage that gives what the inner route gives.
+fn asks(name: &str) -> Stage<u64, u64> {
+    Stage::each_async_with_context(name, |n: Arc<u64>, context: CallContext| async move {
+        Ok(context.client()?.call::<u64, u64>("/inner", *n).await? + 1)
+    })
+}
+
+async fn all(client: &LocalClient, route: &str, calls: u64) -> Vec<u64> {
+    join_all((0..calls).map(|n| client.call::<u64, u64>(route, n))).await.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn a_full_node_runs_the_inner_calls_of_those_that_fill_it() {
+    let let_go = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&let_go);
+    let held = Stage::each_async_with_context("held", move |n: Arc<u64>, context: CallContext| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await?.forget();
+            Ok(context.client()?.call::<u64, u64>("/inner", *n).await? + 1)
+        }
+    });
+    let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
+    let node = App::new().route("/outer", held).route("/inner", inner).limits(limits(8)).start().await.unwrap();
+    let client = node.client();
+    let calls = tokio::spawn({
+        let client = client.clone();
+        async move { all(&client, "/outer", 8).await }
+    });
+    until("the node is full", || client.in_flight() == 8).await;
+    let refused = client.call::<u64, u64>("/inner", 1).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Overloaded, "there is no place for a call of its own");
+    let_go.add_permits(8);
+    assert_eq!(calls.await.unwrap(), (0..8).map(|n| n * 2 + 1).collect::<Vec<_>>());
+    assert_eq!((client.in_flight(), client.charged_bytes()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_worker_on_a_thread_calls_routes_and_a_draining_node_lets_it() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let (counted, let_go) = (Arc::clone(&begun), super::support::Gate::default());
+    let gate = let_go.clone();
+    let blocks = Stage::each_with_context("blocks", move |n: &u64, context: &CallContext| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        gate.pass();
+        Ok(context.client()?.blocking().call::<u64, u64>("/inner", *n)? + 1)
+    });
+    let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
+    let app = App::new().route("/outer", blocks.on_threads()).route("/inner", inner);
+    let node = app.limits(limits(1)).start().await.unwrap();
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<u64, u64>("/outer", 4).await });
+    until("the call has begun", || begun.load(Ordering::SeqCst) == 1).await;
+    let draining = async {
+        until("the node drains", || node.client().call::<u64, u64>("/inner", 1).is_refused_by_a_drain()).await;
+        let_go.open();
+        call.await.unwrap().unwrap()
+    };
+    let (drained, outcome) = tokio::join!(node.drain(PATIENCE), draining);
+    assert_eq!((outcome, drained), (9, callboard_core::Drained::Completely));
+}
+
+/// A look at a call that is refused at once.
+trait RefusedAtOnce {
+    fn is_refused_by_a_drain(self) -> bool;
+}
+
+impl<F: Future<Output = Result<u64, callboard_core::CallError>>> RefusedAtOnce for F {
+    fn is_refused_by_a_drain(self) -> bool {
+        use futures_util::FutureExt;
+        self.now_or_never().is_some_and(|outcome| outcome.is_err_and(|error| error.kind() == ErrorKind::Unavailable))
+    }
+}
+
+#[tokio::test]
+async fn an_inner_call_has_the_outer_ones_origin_priority_and_deadline() {
+    let told = |context: &CallContext| {
+        let deadline = context.deadline();
+        (
+            context.request_id().map(str::to_owned),
+            context.tag("tenant").map(str::to_owned),
+            context.priority(),
+            deadline,
+        )
+    };
+    let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (outer, inner) = (Arc::clone(&heard), Arc::clone(&heard));
+    let asks = Stage::each_async_with_context("asks", move |n: Arc<u64>, context: CallContext| {
+        outer.lock().unwrap().push(told(&context));
+        let options = CallOptions::new().with_tag("own", "x").with_timeout(Instant::now(), PATIENCE);
+        async move { Ok(context.client()?.call_with::<u64, u64>("/inner", *n, options).await?) }
+    });
+    let tells = Stage::each_with_context("tells", move |n: &u64, context: &CallContext| {
+        inner.lock().unwrap().push(told(context));
+        assert_eq!(context.tag("own"), Some("x"));
+        Ok(*n)
+    });
+    let node = App::new().route("/outer", asks).route("/inner", tells).start().await.unwrap();
+    let options = CallOptions::new().with_request_id("r-1").with_tag("tenant", "acme").with_priority(Priority::Low);
+    let options = options.with_timeout(Instant::now(), PATIENCE / 2);
+    assert_eq!(node.client().call_with::<u64, u64>("/outer", 1, options).await.unwrap(), 1);
+    let heard = heard.lock().unwrap();
+    assert_eq!(heard[0], heard[1]);
+    assert_eq!((heard[1].0.as_deref(), heard[1].2), (Some("r-1"), Priority::Low));
+}
+
+#[tokio::test]
+async fn an_inner_call_is_cancelled_with_its_outer_call() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&begun);
+    let hangs = Stage::each_async("hangs", move |_: Arc<u64>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<u64, Failure>>()
+    });
+    let node = App::new().route("/outer", asks("asks")).route("/inner", hangs).start().await.unwrap();
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<u64, u64>("/outer", 1).await });
+    until("the inner call runs", || begun.load(Ordering::SeqCst) == 1).await;
+    call.abort();
+    let cancelled = "callboard_requests_total{route=\"/inner\",outcome=\"cancelled\"} 1";
+    until("both have ended", || node.client().in_flight() == 0 && node.metrics().contains(cancelled)).await;
+}
+
+async fn error_of(node: &Node) -> (ErrorKind, Option<u16>, String) {
+    let error = node.client().call::<u64, u64>("/inner", 1).await.unwrap_err();
+    (error.kind(), error.status(), error.message().to_owned())
+}
+
+#[tokio::test]
+async fn a_call_does_not_come_back_into_a_stage_that_it_is_in() {
+    let node = App::new().route("/inner", asks("asks")).start().await.unwrap();
+    let (kind, status, message) = error_of(&node).await;
+    assert_eq!((kind, status), (ErrorKind::Failed, Some(508)));
+    assert!(message.contains("`asks` is called from within itself"), "{message}");
+    // By a way around another stage as well.
+    let around = Stage::each_async_with_context("around", |n: Arc<u64>, context: CallContext| async move {
+        Ok(context.client()?.call::<u64, u64>("/around", *n).await?)
+    });
+    let node = App::new().route("/inner", around).route("/around", asks("asks")).start().await.unwrap();
+    assert_eq!(error_of(&node).await.1, Some(508));
+}
+
+#[tokio::test]
+async fn one_call_has_no_more_than_256_inner_calls_at_a_time() {
+    let hangs = Stage::each_async("hangs", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
+    let asks = Stage::each_async_with_context("asks", |_: Arc<u64>, context: CallContext| async move {
+        let client = context.client()?;
+        let options = || CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(50));
+        let calls = (0..300).map(|n| client.call_with::<u64, u64>("/inner", n, options()));
+        let outcomes = join_all(calls).await;
+        let refused = outcomes.iter().filter(|outcome| {
+            outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded && error.is_retryable())
+        });
+        Ok(refused.count() as u64)
+    });
+    let inner = hangs.concurrency(300).queue(300);
+    let node = App::new().route("/outer", asks).route("/inner", inner).start().await.unwrap();
+    assert_eq!(node.client().call::<u64, u64>("/outer", 1).await.unwrap(), 44);
+    assert_eq!(node.client().in_flight(), 0);
+}
