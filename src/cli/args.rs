@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use callboard_http::Language;
-use clap::builder::{EnumValueParser, PossibleValue};
+use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 
 use super::bench::BenchArgs;
@@ -112,29 +112,6 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
     Ok(LowArgs { verb, target, flags: flags(matches) })
 }
 
-/// What clap has against the words, on one line: its complaint and what it thinks was meant. `None` for what is an answer.
-pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
-        return None;
-    }
-    let text = error.render().to_string();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut complaint = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    if complaint.ends_with(':') {
-        // A list follows, such as of what is missing.
-        let is_list = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("tip: ");
-        let missing: Vec<&str> = lines.clone().take_while(is_list).collect();
-        complaint = format!("{complaint} {}", missing.join(", "));
-    }
-    // How to pass it as a value is not what anybody meant who mistyped a flag.
-    let tip = lines.filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
-    Some(match tip {
-        Some(tip) => format!("{complaint}; {tip}"),
-        None => format!("{complaint}; --help tells what there is"),
-    })
-}
-
 fn flags(matches: &ArgMatches) -> Flags {
     let typed = |name: &SettingName| {
         let value = matches.try_get_one::<String>(name.flag).ok().flatten()?;
@@ -166,8 +143,13 @@ pub(crate) fn command(program: Program) -> Command {
             .help("Language of the program"),
     );
     let is_here = |name: &&SettingName| program == Program::Callboard || name.is_for_programs();
-    let settings = SETTINGS.into_iter().filter(is_here).map(setting);
-    let with_settings = |command: Command| command.arg(target(program)).args(settings.clone());
+    let with_settings = |command: Command| {
+        let shown = settings_in_help(command.get_name());
+        let is_hidden = |name: &SettingName| shown.is_some_and(|shown| !shown.contains(&name.key));
+        let settings = SETTINGS.into_iter().filter(is_here).map(|name| setting(name).hide(is_hidden(name)));
+        let command = command.arg(target(program)).args(settings).args(OF_OTHER_SERVERS.map(unknown));
+        if shown.is_some() { command.after_help(OTHER_SETTINGS) } else { command }
+    };
     let command = match program {
         Program::Callboard => Command::new("callboard").version(env!("CARGO_PKG_VERSION")),
         // A program of somebody else's has its own name and no version that we know.
@@ -186,9 +168,39 @@ pub(crate) fn command(program: Program) -> Command {
 const LANGUAGES: [(&str, Language); 3] =
     [("curl", Language::Curl), ("python", Language::Python), ("rust", Language::Rust)];
 
+/// The settings that change what a command writes, where it listens on nothing. The others are taken as well, so that the words of
+/// `serve` can be used again.
+fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
+    match command {
+        "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter"]),
+        "examples" => Some(&["http.listen", "http.tls_certificate", "http.tls_key", "http.api_keys", "log.filter"]),
+        _ => None,
+    }
+}
+
+const OTHER_SETTINGS: &str = "The other settings of `serve` are accepted, too; its --help lists them.";
+
+/// Flags by which other servers are told where to listen.
+const OF_OTHER_SERVERS: [&str; 5] = ["port", "bind", "host", "address", "addr"];
+
+/// What stands for the value of such a flag, which no message shows.
+pub(crate) const OF_UNKNOWN: &str = "UNKNOWN";
+
+/// A flag that does not exist, with the one that does what it says elsewhere.
+fn unknown(name: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .hide(true)
+        .value_name(OF_UNKNOWN)
+        .num_args(0..=1)
+        .default_missing_value("")
+        .value_parser(UnknownArgumentValueParser::suggest("`--http 127.0.0.1:8000` sets address and port"))
+}
+
+// One paragraph is one line, which clap wraps at the width of the terminal.
 const EXIT_CODES: &str = "\
-Exit codes: 0 success; 1 failure; 2 the command line, the environment or the file is wrong;
-`call` also exits with 3, 4 or 5 for an answer of 3xx, 4xx or 5xx.
+Exit codes: 0 success; 1 failure; 2 the command line, the environment or the file is wrong; \
+`call` also exits with 3, 4 or 5 for an answer of 3xx, 4xx or 5xx, and `bench` with 130 or 143 when a signal ended it early.
 Settings come from flags, else CALLBOARD_* variables, else the file, else defaults; --explain shows which.";
 
 fn target(program: Program) -> Arg {
@@ -279,24 +291,17 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_one_line_with_what_was_probably_meant() {
-        let complaint_of = |line: &str| {
-            let words = line.split_whitespace().map(OsString::from);
-            complaint(&super::parse(Program::Callboard, words).unwrap_err())
-        };
-        assert_eq!(
-            complaint_of("callboard serve --drian 1s").unwrap(),
-            "unexpected argument '--drian' found; a similar argument exists: '--drain'"
-        );
-        assert_eq!(
-            complaint_of("callboard serve --zzz").unwrap(),
-            "unexpected argument '--zzz' found; --help tells what there is"
-        );
-        assert_eq!(
-            complaint_of("callboard call").unwrap(),
-            "the following required arguments were not provided: <URL>, <ROUTE>; --help tells what there is"
-        );
-        assert_eq!(complaint_of("callboard --help"), None);
+    fn a_command_that_only_writes_lists_the_settings_that_change_what_it_writes() {
+        for (name, shown, hidden) in [("openapi", "--api-title", "--http"), ("examples", "--http", "--max-body-bytes")]
+        {
+            let mut command = command(Program::Callboard);
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            assert!(help.contains(&format!("{shown} <")) && !help.contains(&format!("{hidden} <")), "{help}");
+            assert!(help.contains("other settings of `serve`"), "{help}");
+            assert!(
+                !parse(&format!("callboard {name} --lang curl {hidden} 1")).is_ok_and(|args| args.flags.is_empty())
+            );
+        }
     }
 
     #[test]

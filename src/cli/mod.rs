@@ -11,6 +11,7 @@
 //! | 1 | it failed: a model does not load, a port is in use, an example or assertion failed, no answer, ended by a second signal |
 //! | 2 | the command line, environment or file is wrong; nothing was started |
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
+//! | 130, 143 | `bench` was ended early by SIGINT, SIGTERM; it has printed what it measured |
 //!
 //! `call`, `bench` and `status` are clients: they know a URL, and no plan and no settings. `cluster` works on the directories of
 //! identities.
@@ -20,6 +21,7 @@ mod args;
 mod bench;
 mod client;
 mod commands;
+mod complaint;
 mod error;
 mod example;
 mod identity;

@@ -8,6 +8,7 @@ use callboard_http::ApiInfo;
 
 use super::args::{self, LowArgs, Program, Verb};
 use super::commands::{bench, call, check, cluster, examples, explain, openapi, serve, status};
+use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
 use super::repository::Reread;
@@ -32,7 +33,7 @@ pub(super) fn run(
     let low = match args::parse(program, args) {
         Ok(low) => low,
         Err(answer) => {
-            match args::complaint(&answer) {
+            match complaint(&answer) {
                 Some(line) => output::note(output::failure(&line)),
                 // Help and version are answers too, with code 0 and on stdout; clap knows which is which.
                 None => _ = answer.print(),

@@ -97,6 +97,26 @@ fn whoever_is_not_believed_is_not_spoken_to() {
     }
 }
 
+/// Either protocol, and either of the two mistakes.
+#[test]
+fn a_wrong_scheme_is_told_with_the_right_one() {
+    let pair = certificate("127.0.0.1");
+    let (secure, _) = serve(&pair, &[]);
+    let plain = Server::digits(&[]);
+    for more in [&[][..], &["--http2"]] {
+        let url = format!("http://{}", secure.address);
+        let (line, code) = failure(callboard([&["call", &url, "/livez"], more].concat()));
+        let expected = format!("callboard: {url}/livez: {0} speaks TLS only: its URL is https://{0}", secure.address);
+        assert_eq!((line, code), (expected, 1));
+
+        let url = format!("https://{}", plain.address);
+        let mut command = callboard([&["call", &url, "/livez"], more].concat());
+        command.arg("--ca-file").arg(&pair.0);
+        let expected = format!("callboard: {url}/livez: {0} does not speak TLS: its URL is http://{0}", plain.address);
+        assert_eq!(failure(command), (expected, 1));
+    }
+}
+
 #[test]
 fn a_file_without_authorities_is_the_command_lines_mistake() {
     let call = ["call", "https://127.0.0.1:1", "/livez", "--ca-file"];

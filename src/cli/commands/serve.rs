@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig, SpanExporter};
-use callboard_net::{Cluster, Edge, Identity, NetConfig, NodeAddress, Static};
+use callboard_net::{BindError, Cluster, Edge, Identity, NetConfig, NodeAddress, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -126,7 +126,10 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliEr
     let largest = http.max_body_bytes_by_route.values().copied().fold(http.max_body_bytes, u64::max);
     config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;
-    Edge::bind(address, identity, config).map(Some).map_err(|error| failed(&error))
+    Edge::bind(address, identity, config).map(Some).map_err(|error| match error {
+        BindError::Address { address, source } => CliError::not_listening(address, "quic", &source),
+        error => failed(&error),
+    })
 }
 
 /// Where the nodes are that were named, as far as that is known now: one that has no address yet may get one.
@@ -216,7 +219,7 @@ async fn start(door: Door, plan: Plan, app: Option<App>) -> Result<(Server, Plan
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, CliError> {
     let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| CliError::because(format_args!("could not listen on {address}"), &error))
+    listener.map_err(|error| CliError::not_listening(address, "http", &error))
 }
 
 fn ended(drained: Drained) -> Result<&'static str, CliError> {

@@ -67,6 +67,18 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
+    /// It was asked over https, and answers in plain text: ask over http.
+    #[error("{authority} does not speak TLS: its URL is http://{authority}")]
+    NoTls {
+        /// Where to.
+        authority: String,
+    },
+    /// It was asked over http, and answers by TLS: ask over https.
+    #[error("{authority} speaks TLS only: its URL is https://{authority}")]
+    OnlyTls {
+        /// Where to.
+        authority: String,
+    },
     /// The connection ended before the answer did. The request may have been carried out.
     #[error("the connection was closed before the answer was complete")]
     Closed(#[source] hyper::Error),
@@ -91,7 +103,7 @@ impl ClientError {
         match self {
             Self::Connect { .. } => "connect",
             Self::Untrusted { .. } => "untrusted",
-            Self::Tls { .. } => "tls",
+            Self::Tls { .. } | Self::NoTls { .. } | Self::OnlyTls { .. } => "tls",
             Self::Closed(_) => "closed",
             Self::Protocol(_) => "protocol",
             Self::Unsendable(_) => "unsendable",

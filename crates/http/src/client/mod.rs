@@ -18,6 +18,7 @@
 mod call;
 mod connection;
 mod error;
+mod first_byte;
 mod origin;
 mod trust;
 

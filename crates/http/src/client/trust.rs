@@ -63,13 +63,23 @@ impl Trust {
         };
         let name = ServerName::try_from(origin.host().to_owned());
         let name = name.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-        let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await.map_err(failed)?;
+        let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+        let stream = stream.map_err(|error| match is_plain_text(&error) {
+            true => ClientError::NoTls { authority: origin.authority().to_owned() },
+            false => failed(error),
+        })?;
         // A server without ALPN speaks HTTP/1.1, whatever it was asked for.
         if protocol == Protocol::Http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(failed(io::Error::other("the server does not speak HTTP/2")));
         }
         Ok(stream)
     }
+}
+
+/// Whether the handshake failed because the first record that came is none of TLS.
+fn is_plain_text(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 #[cfg(test)]
