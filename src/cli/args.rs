@@ -2,14 +2,17 @@
 //!
 //! The flags of the settings are made from the table in `config`, so that help, file and environment cannot drift apart.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use callboard_http::Language;
 use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
+use clap_complete::Shell;
 
 use super::bench::BenchArgs;
+use super::client::args::one;
 use super::commands::call::CallArgs;
 use super::commands::cluster::ClusterArgs;
 use super::commands::status::StatusArgs;
@@ -18,6 +21,8 @@ use crate::config::{Flags, SETTINGS, SettingName};
 /// The command line, split into words.
 #[derive(Clone, Debug)]
 pub(crate) struct LowArgs {
+    /// The program's name, as shells know it.
+    pub(crate) name: String,
     /// What to do.
     pub(crate) verb: Verb,
     /// What to do it with; nothing was typed if `None`.
@@ -50,6 +55,10 @@ pub(crate) enum Verb {
     Call(Box<CallArgs>),
     /// Make a cluster, let members in, or join one.
     Cluster(Box<ClusterArgs>),
+    /// Print what completes the words of this program in a shell.
+    Completions(Shell),
+    /// Print the manual page of the program, or of one of its commands.
+    Man(Option<String>),
 }
 
 /// In which form a plan is printed.
@@ -90,10 +99,13 @@ pub(crate) enum Program {
 ///
 /// What clap has to say, which includes the answers to `--help` and `--version`.
 pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::Error> {
-    let matches = command(program).try_get_matches_from(args)?;
-    let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
+    let args: Vec<OsString> = args.into_iter().collect();
+    let typed_name = args.first().and_then(|path| Path::new(path).file_name()).map(|name| name.to_string_lossy());
+    let name = typed_name.map_or_else(|| command(program).get_name().to_owned(), Cow::into_owned);
+    let matches = command(program).mut_subcommands(with_unknown).try_get_matches_from(args)?;
+    let (verb, matches) = matches.subcommand().expect("clap requires a subcommand");
     let explain = matches.try_get_one::<Form>("explain").ok().flatten();
-    let verb = match (name, explain) {
+    let verb = match (verb, explain) {
         (_, Some(form)) => Verb::Explain(*form),
         ("check", None) => Verb::Check,
         ("bench", None) => Verb::Bench(Box::new(BenchArgs::of(matches)?)),
@@ -105,11 +117,13 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         }
         ("cluster", None) => Verb::Cluster(Box::new(ClusterArgs::of(matches))),
         ("status", None) => Verb::Status(Box::new(StatusArgs::of(matches))),
+        ("completions", None) => Verb::Completions(one(matches, "shell")),
+        ("man", None) => Verb::Man(matches.get_one::<String>("of").cloned()),
         ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => Verb::Serve,
     };
     let target = matches.try_get_one::<PathBuf>("target").ok().flatten().cloned();
-    Ok(LowArgs { verb, target, flags: flags(matches) })
+    Ok(LowArgs { name, verb, target, flags: flags(matches) })
 }
 
 fn flags(matches: &ArgMatches) -> Flags {
@@ -147,7 +161,7 @@ pub(crate) fn command(program: Program) -> Command {
         let shown = settings_in_help(command.get_name());
         let is_hidden = |name: &SettingName| shown.is_some_and(|shown| !shown.contains(&name.key));
         let settings = SETTINGS.into_iter().filter(is_here).map(|name| setting(name).hide(is_hidden(name)));
-        let command = command.arg(target(program)).args(settings).args(OF_OTHER_SERVERS.map(unknown));
+        let command = command.arg(target(program)).args(settings);
         if shown.is_some() { command.after_help(OTHER_SETTINGS) } else { command }
     };
     let command = match program {
@@ -162,6 +176,18 @@ pub(crate) fn command(program: Program) -> Command {
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
         .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
+        .subcommands([completions(), man()])
+}
+
+fn completions() -> Command {
+    let shells = value_parser!(Shell);
+    let shell = Arg::new("shell").value_name("SHELL").required(true).value_parser(shells).help("Which shell");
+    Command::new("completions").about("Print a script by which a shell completes commands and options").arg(shell)
+}
+
+fn man() -> Command {
+    let of = Arg::new("of").value_name("COMMAND").help("The page of this command instead of the program's");
+    Command::new("man").about("Print a manual page, for man(1)").arg(of)
 }
 
 /// What `examples` can write.
@@ -172,8 +198,10 @@ const LANGUAGES: [(&str, Language); 3] =
 /// `serve` can be used again.
 fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
     match command {
-        "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter"]),
-        "examples" => Some(&["http.listen", "http.tls_certificate", "http.tls_key", "http.api_keys", "log.filter"]),
+        "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter", "log.format"]),
+        "examples" => {
+            Some(&["http.listen", "http.tls_certificate", "http.tls_key", "http.api_keys", "log.filter", "log.format"])
+        }
         _ => None,
     }
 }
@@ -185,6 +213,12 @@ const OF_OTHER_SERVERS: [&str; 5] = ["port", "bind", "host", "address", "addr"];
 
 /// What stands for the value of such a flag, which no message shows.
 pub(crate) const OF_UNKNOWN: &str = "UNKNOWN";
+
+/// A command that listens, with those flags, which only a command line has: neither completions nor manuals.
+fn with_unknown(command: Command) -> Command {
+    let listens = command.get_arguments().any(|arg| arg.get_id() == "http");
+    if listens { command.args(OF_OTHER_SERVERS.map(unknown)) } else { command }
+}
 
 /// A flag that does not exist, with the one that does what it says elsewhere.
 fn unknown(name: &'static str) -> Arg {
@@ -249,8 +283,9 @@ mod tests {
 
     #[test]
     fn the_grammar_holds_together() {
-        command(Program::Callboard).debug_assert();
-        command(Program::Own).debug_assert();
+        for program in [Program::Callboard, Program::Own] {
+            command(program).mut_subcommands(with_unknown).debug_assert();
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The command line of the `callboard` binary, and of programs with an app of their own:
-//! `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`.
+//! `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, `completions`, `man`.
 //!
 //! A run has three steps, each in its own place: the arguments are split (`args`), resolved into a plan without side effects
 //! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is reported as one line on stderr
@@ -26,6 +26,7 @@ mod error;
 mod example;
 mod identity;
 mod log_lines;
+mod log_style;
 mod logging;
 mod output;
 mod plain;

@@ -100,7 +100,7 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
         }
     };
     let last_word = ended(drained)?;
-    log.stderr.last_word(last_word);
+    log.stderr.last_word(tracing::Level::INFO, last_word);
     Ok(())
 }
 
@@ -200,10 +200,16 @@ const LAST_SPANS: Duration = Duration::from_secs(3);
 /// Where spans go, if they go anywhere.
 fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliError> {
     let Some(endpoint) = plan.settings.otlp_endpoint.value.clone() else { return Ok(None) };
+    let trusted = match file_of(plan, &plan.settings.otlp_ca_file) {
+        Some(path) => trust::authorities(&path).map(Some).map_err(CliError::Failed)?,
+        None if endpoint.is_secure() => {
+            let failed = |problem| CliError::Failed(format!("{endpoint}: {problem}; --otlp-ca-file PEM names some"));
+            Some(trust::of_system().map_err(failed)?)
+        }
+        None => None,
+    };
     let mut config = OtlpConfig::new(endpoint);
-    if let Some(path) = file_of(plan, &plan.settings.otlp_ca_file) {
-        config.trust = Some(trust::authorities(&path).map_err(CliError::Failed)?);
-    }
+    config.trust = trusted;
     config.ratio = plan.settings.trace_ratio.value;
     config.service.clone_from(&info.title);
     Ok(Some(config))

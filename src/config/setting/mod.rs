@@ -11,8 +11,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, MaybeBytes,
-    MaybeListen, Offers, Pages, Peers, Rate, Ratio, Span,
+    AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, LogForm,
+    MaybeBytes, MaybeListen, Offers, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// What a setting is called in the places where it can be set.
@@ -175,6 +175,19 @@ pub(crate) static LOG: Setting<LogFilter> = Setting {
     form: LogFilter,
 };
 
+/// For people: who gathers lines says so.
+pub(crate) static LOG_FORMAT: Setting<LogForm> = Setting {
+    name: Name {
+        key: "log.format",
+        flag: "log-format",
+        env: "CALLBOARD_LOG_FORMAT",
+        placeholder: "text|json",
+        help: "Form of all lines on stderr: text, which is short and in colours at a terminal, or JSON",
+        default: "text",
+    },
+    form: LogForm,
+};
+
 /// On: who runs a server wants to see that it is used, and by whom.
 pub(crate) static ACCESS_LOG: Setting<Flag> = Setting {
     name: Name {
@@ -201,14 +214,14 @@ pub(crate) static OTLP_ENDPOINT: Setting<Collector> = Setting {
     form: Collector,
 };
 
-/// None: authorities are named, here as for the commands that call.
+/// Those of the system, here as for the commands that call.
 pub(crate) static OTLP_CA_FILE: Setting<FilePath> = Setting {
     name: Name {
         key: "traces.ca_file",
         flag: "otlp-ca-file",
         env: "CALLBOARD_OTLP_CA_FILE",
         placeholder: "PEM",
-        help: "CA certificates (PEM) to trust for an https collector",
+        help: "CA certificates (PEM) to trust for an https collector, instead of the system's",
         default: "none",
     },
     form: FilePath,
@@ -505,7 +518,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 35] = [
+pub static ALL: [&Name; 36] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -531,6 +544,7 @@ pub static ALL: [&Name; 35] = [
     &API_TITLE.name,
     &API_VERSION.name,
     &LOG.name,
+    &LOG_FORMAT.name,
     &ACCESS_LOG.name,
     &OTLP_ENDPOINT.name,
     &OTLP_CA_FILE.name,
@@ -581,6 +595,7 @@ mod tests {
         reads_its_default(&API_TITLE);
         reads_its_default(&API_VERSION);
         reads_its_default(&LOG);
+        reads_its_default(&LOG_FORMAT);
         reads_its_default(&ACCESS_LOG);
         reads_its_default(&OTLP_ENDPOINT);
         reads_its_default(&OTLP_CA_FILE);

@@ -34,6 +34,12 @@ pub enum TrustError {
     /// There is no certificate in it, or none that could be an authority's.
     #[error("there is no certificate of an authority in it")]
     Nobody,
+    /// The system has no certificates of authorities: name some, or install the system's.
+    #[error("this system believes no authority: {problem}")]
+    NobodyHere {
+        /// What was in the way.
+        problem: String,
+    },
     /// rustls cannot be set up.
     #[error("TLS cannot be spoken")]
     Unsupported(#[source] tokio_rustls::rustls::Error),
