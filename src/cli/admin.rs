@@ -47,7 +47,7 @@ impl AdminSocket {
                 Ok(Some(Self { listener, config }))
             }
             Err(error) if is_wish && error.kind() == io::ErrorKind::AddrInUse => Ok(None),
-            Err(error) => Err(CliError::because(format_args!("could not listen on {address}"), &error)),
+            Err(error) => Err(CliError::not_listening(address, "admin", &error)),
         }
     }
 

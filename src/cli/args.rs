@@ -2,14 +2,17 @@
 //!
 //! The flags of the settings are made from the table in `config`, so that help, file and environment cannot drift apart.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use callboard_http::Language;
-use clap::builder::{EnumValueParser, PossibleValue};
+use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
+use clap_complete::Shell;
 
 use super::bench::BenchArgs;
+use super::client::args::one;
 use super::commands::call::CallArgs;
 use super::commands::cluster::ClusterArgs;
 use super::commands::status::StatusArgs;
@@ -18,6 +21,8 @@ use crate::config::{Flags, SETTINGS, SettingName};
 /// The command line, split into words.
 #[derive(Clone, Debug)]
 pub(crate) struct LowArgs {
+    /// The program's name, as shells know it.
+    pub(crate) name: String,
     /// What to do.
     pub(crate) verb: Verb,
     /// What to do it with; nothing was typed if `None`.
@@ -50,6 +55,10 @@ pub(crate) enum Verb {
     Call(Box<CallArgs>),
     /// Make a cluster, let members in, or join one.
     Cluster(Box<ClusterArgs>),
+    /// Print what completes the words of this program in a shell.
+    Completions(Shell),
+    /// Print the manual page of the program, or of one of its commands.
+    Man(Option<String>),
 }
 
 /// In which form a plan is printed.
@@ -90,10 +99,13 @@ pub(crate) enum Program {
 ///
 /// What clap has to say, which includes the answers to `--help` and `--version`.
 pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::Error> {
-    let matches = command(program).try_get_matches_from(args)?;
-    let (name, matches) = matches.subcommand().expect("clap requires a subcommand");
+    let args: Vec<OsString> = args.into_iter().collect();
+    let typed_name = args.first().and_then(|path| Path::new(path).file_name()).map(|name| name.to_string_lossy());
+    let name = typed_name.map_or_else(|| command(program).get_name().to_owned(), Cow::into_owned);
+    let matches = command(program).mut_subcommands(with_unknown).try_get_matches_from(args)?;
+    let (verb, matches) = matches.subcommand().expect("clap requires a subcommand");
     let explain = matches.try_get_one::<Form>("explain").ok().flatten();
-    let verb = match (name, explain) {
+    let verb = match (verb, explain) {
         (_, Some(form)) => Verb::Explain(*form),
         ("check", None) => Verb::Check,
         ("bench", None) => Verb::Bench(Box::new(BenchArgs::of(matches)?)),
@@ -105,34 +117,13 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         }
         ("cluster", None) => Verb::Cluster(Box::new(ClusterArgs::of(matches))),
         ("status", None) => Verb::Status(Box::new(StatusArgs::of(matches))),
+        ("completions", None) => Verb::Completions(one(matches, "shell")),
+        ("man", None) => Verb::Man(matches.get_one::<String>("of").cloned()),
         ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => Verb::Serve,
     };
     let target = matches.try_get_one::<PathBuf>("target").ok().flatten().cloned();
-    Ok(LowArgs { verb, target, flags: flags(matches) })
-}
-
-/// What clap has against the words, on one line: its complaint and what it thinks was meant. `None` for what is an answer.
-pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
-        return None;
-    }
-    let text = error.render().to_string();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut complaint = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    if complaint.ends_with(':') {
-        // A list follows, such as of what is missing.
-        let is_list = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("tip: ");
-        let missing: Vec<&str> = lines.clone().take_while(is_list).collect();
-        complaint = format!("{complaint} {}", missing.join(", "));
-    }
-    // How to pass it as a value is not what anybody meant who mistyped a flag.
-    let tip = lines.filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
-    Some(match tip {
-        Some(tip) => format!("{complaint}; {tip}"),
-        None => format!("{complaint}; --help tells what there is"),
-    })
+    Ok(LowArgs { name, verb, target, flags: flags(matches) })
 }
 
 fn flags(matches: &ArgMatches) -> Flags {
@@ -166,8 +157,13 @@ pub(crate) fn command(program: Program) -> Command {
             .help("Language of the program"),
     );
     let is_here = |name: &&SettingName| program == Program::Callboard || name.is_for_programs();
-    let settings = SETTINGS.into_iter().filter(is_here).map(setting);
-    let with_settings = |command: Command| command.arg(target(program)).args(settings.clone());
+    let with_settings = |command: Command| {
+        let shown = settings_in_help(command.get_name());
+        let is_hidden = |name: &SettingName| shown.is_some_and(|shown| !shown.contains(&name.key));
+        let settings = SETTINGS.into_iter().filter(is_here).map(|name| setting(name).hide(is_hidden(name)));
+        let command = command.arg(target(program)).args(settings);
+        if shown.is_some() { command.after_help(OTHER_SETTINGS) } else { command }
+    };
     let command = match program {
         Program::Callboard => Command::new("callboard").version(env!("CARGO_PKG_VERSION")),
         // A program of somebody else's has its own name and no version that we know.
@@ -180,15 +176,65 @@ pub(crate) fn command(program: Program) -> Command {
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
         .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
+        .subcommands([completions(), man()])
+}
+
+fn completions() -> Command {
+    let shells = value_parser!(Shell);
+    let shell = Arg::new("shell").value_name("SHELL").required(true).value_parser(shells).help("Which shell");
+    Command::new("completions").about("Print a script by which a shell completes commands and options").arg(shell)
+}
+
+fn man() -> Command {
+    let of = Arg::new("of").value_name("COMMAND").help("The page of this command instead of the program's");
+    Command::new("man").about("Print a manual page, for man(1)").arg(of)
 }
 
 /// What `examples` can write.
 const LANGUAGES: [(&str, Language); 3] =
     [("curl", Language::Curl), ("python", Language::Python), ("rust", Language::Rust)];
 
+/// The settings that change what a command writes, where it listens on nothing. The others are taken as well, so that the words of
+/// `serve` can be used again.
+fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
+    match command {
+        "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter", "log.format"]),
+        "examples" => {
+            Some(&["http.listen", "http.tls_certificate", "http.tls_key", "http.api_keys", "log.filter", "log.format"])
+        }
+        _ => None,
+    }
+}
+
+const OTHER_SETTINGS: &str = "The other settings of `serve` are accepted, too; its --help lists them.";
+
+/// Flags by which other servers are told where to listen.
+const OF_OTHER_SERVERS: [&str; 5] = ["port", "bind", "host", "address", "addr"];
+
+/// What stands for the value of such a flag, which no message shows.
+pub(crate) const OF_UNKNOWN: &str = "UNKNOWN";
+
+/// A command that listens, with those flags, which only a command line has: neither completions nor manuals.
+fn with_unknown(command: Command) -> Command {
+    let listens = command.get_arguments().any(|arg| arg.get_id() == "http");
+    if listens { command.args(OF_OTHER_SERVERS.map(unknown)) } else { command }
+}
+
+/// A flag that does not exist, with the one that does what it says elsewhere.
+fn unknown(name: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .hide(true)
+        .value_name(OF_UNKNOWN)
+        .num_args(0..=1)
+        .default_missing_value("")
+        .value_parser(UnknownArgumentValueParser::suggest("`--http 127.0.0.1:8000` sets address and port"))
+}
+
+// One paragraph is one line, which clap wraps at the width of the terminal.
 const EXIT_CODES: &str = "\
-Exit codes: 0 success; 1 failure; 2 the command line, the environment or the file is wrong;
-`call` also exits with 3, 4 or 5 for an answer of 3xx, 4xx or 5xx.
+Exit codes: 0 success; 1 failure; 2 the command line, the environment or the file is wrong; \
+`call` also exits with 3, 4 or 5 for an answer of 3xx, 4xx or 5xx, and `bench` with 130 or 143 when a signal ended it early.
 Settings come from flags, else CALLBOARD_* variables, else the file, else defaults; --explain shows which.";
 
 fn target(program: Program) -> Arg {
@@ -237,8 +283,9 @@ mod tests {
 
     #[test]
     fn the_grammar_holds_together() {
-        command(Program::Callboard).debug_assert();
-        command(Program::Own).debug_assert();
+        for program in [Program::Callboard, Program::Own] {
+            command(program).mut_subcommands(with_unknown).debug_assert();
+        }
     }
 
     #[test]
@@ -279,24 +326,17 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_one_line_with_what_was_probably_meant() {
-        let complaint_of = |line: &str| {
-            let words = line.split_whitespace().map(OsString::from);
-            complaint(&super::parse(Program::Callboard, words).unwrap_err())
-        };
-        assert_eq!(
-            complaint_of("callboard serve --drian 1s").unwrap(),
-            "unexpected argument '--drian' found; a similar argument exists: '--drain'"
-        );
-        assert_eq!(
-            complaint_of("callboard serve --zzz").unwrap(),
-            "unexpected argument '--zzz' found; --help tells what there is"
-        );
-        assert_eq!(
-            complaint_of("callboard call").unwrap(),
-            "the following required arguments were not provided: <URL>, <ROUTE>; --help tells what there is"
-        );
-        assert_eq!(complaint_of("callboard --help"), None);
+    fn a_command_that_only_writes_lists_the_settings_that_change_what_it_writes() {
+        for (name, shown, hidden) in [("openapi", "--api-title", "--http"), ("examples", "--http", "--max-body-bytes")]
+        {
+            let mut command = command(Program::Callboard);
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            assert!(help.contains(&format!("{shown} <")) && !help.contains(&format!("{hidden} <")), "{help}");
+            assert!(help.contains("other settings of `serve`"), "{help}");
+            assert!(
+                !parse(&format!("callboard {name} --lang curl {hidden} 1")).is_ok_and(|args| args.flags.is_empty())
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How a command ends when it does not end well: one line for people, one exit code for scripts.
 
 use std::error::Error;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use crate::build::BuildError;
@@ -23,6 +24,14 @@ pub(crate) enum CliError {
         /// What the answer said.
         message: String,
     },
+    /// A signal ended it early: exit code 128 and the number of the signal, as shells have it.
+    #[error("{signal}: {message}")]
+    Interrupted {
+        /// SIGINT or SIGTERM.
+        signal: &'static str,
+        /// What is there all the same.
+        message: &'static str,
+    },
     /// What was asked for could not be done: exit code 1. The message is the whole story.
     #[error("{0}")]
     Failed(String),
@@ -42,11 +51,18 @@ impl CliError {
         Self::Failed(format!("{what}: {}", chain(error)))
     }
 
+    /// A listener's address cannot be had, and this flag (without its dashes) names another one.
+    pub(crate) fn not_listening(address: SocketAddr, flag: &str, error: &dyn Error) -> Self {
+        Self::Failed(format!("could not listen on {address}: {}; --{flag} ADDR:PORT chooses another one", chain(error)))
+    }
+
     /// The code that the process ends with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Usage(_) => ExitCode::from(2),
             Self::Answered { status, .. } => ExitCode::from(u8::try_from(status / 100).unwrap_or(1)),
+            Self::Interrupted { signal: "SIGTERM", .. } => ExitCode::from(143),
+            Self::Interrupted { .. } => ExitCode::from(130),
             Self::Failed(_) => ExitCode::from(1),
         }
     }

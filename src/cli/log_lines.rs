@@ -14,7 +14,10 @@ use std::time::Duration;
 use std::{fmt, io, mem, thread};
 
 use callboard_http::{AccessRecord, AccessSink};
+use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
+
+use super::log_style::LogStyle;
 
 /// Short enough to look like at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -27,7 +30,10 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Where lines gather.
 #[derive(Clone, Default)]
-pub(crate) struct LogLines(Arc<Mutex<Gathered>>);
+pub(crate) struct LogLines {
+    gathered: Arc<Mutex<Gathered>>,
+    style: LogStyle,
+}
 
 #[derive(Default)]
 struct Gathered {
@@ -48,6 +54,11 @@ pub(crate) struct Flushing {
 }
 
 impl LogLines {
+    /// None yet.
+    pub(crate) fn new(style: LogStyle) -> Self {
+        Self { style, ..Self::default() }
+    }
+
     /// Begins to write.
     pub(crate) fn flush_to_stderr(&self) -> io::Result<Flushing> {
         let lines = self.clone();
@@ -67,7 +78,7 @@ impl LogLines {
 
     /// What people should know. It comes also where there is no more room for lines: there are few of them.
     pub(crate) fn note(&self, text: impl Display) {
-        self.gathered().note(text);
+        self.gathered().say(&self.style.told(Level::INFO, text));
     }
 
     /// Straight into what gathers: a line by itself would be an allocation and a copy more for each request.
@@ -94,7 +105,7 @@ impl LogLines {
         if left_out > 0 {
             // Half a line may stand there.
             let begin = if rest.is_empty() { "" } else { "\n" };
-            if write!(to, "{begin}{}", LeftOut(left_out)).is_err() {
+            if write!(to, "{begin}{}", self.style.told(Level::WARN, LeftOut(left_out))).is_err() {
                 self.gathered().left_out += left_out;
             }
         }
@@ -103,14 +114,14 @@ impl LogLines {
     }
 
     fn gathered(&self) -> MutexGuard<'_, Gathered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Gathered {
-    fn note(&mut self, text: impl Display) {
+    fn say(&mut self, line: &str) {
         if !self.is_over {
-            self.text.extend_from_slice(format!("{text}\n").as_bytes());
+            self.text.extend_from_slice(line.as_bytes());
         }
     }
 }
@@ -120,7 +131,7 @@ struct LeftOut(u64);
 
 impl Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "log: {} lines left out, stderr was not read in time", self.0)
+        write!(f, "log: {} lines left out, stderr was not read in time", self.0)
     }
 }
 
@@ -150,13 +161,14 @@ impl Flushing {
     }
 
     /// Says why or how it ends. What still runs is not heard any more.
-    pub(crate) fn last_word(&self, text: impl Display) {
+    pub(crate) fn last_word(&self, level: Level, text: impl Display) {
+        let style = self.lines.style;
         let mut gathered = self.lines.gathered();
         if gathered.left_out > 0 {
-            let left_out = LeftOut(mem::take(&mut gathered.left_out)).to_string();
-            gathered.text.extend_from_slice(left_out.as_bytes());
+            let left_out = LeftOut(mem::take(&mut gathered.left_out));
+            gathered.say(&style.told(Level::WARN, left_out));
         }
-        gathered.note(text);
+        gathered.say(&style.told(level, text));
         gathered.is_over = true;
         drop(gathered);
         self.wake();
@@ -184,7 +196,7 @@ impl fmt::Debug for LogLines {
 
 impl AccessSink for LogLines {
     fn put(&self, record: &AccessRecord<'_>) {
-        self.append(|text| record.write_line(text));
+        self.append(|text| self.style.push(record, text));
     }
 }
 
@@ -233,7 +245,7 @@ mod tests {
         let flushing = Flushing { lines: LogLines::default(), wake: None, done: mpsc::channel().1 };
         flushing.lines.append(|text| text.resize(MOST_BYTES, b'x'));
         flushing.lines.append(|text| text.extend_from_slice(b"too much\n"));
-        flushing.last_word("stopped");
+        flushing.last_word(Level::INFO, "stopped");
         flushing.lines.append(|text| text.extend_from_slice(b"too late\n"));
         flushing.note("too late");
         let mut written = Vec::new();

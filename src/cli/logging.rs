@@ -1,6 +1,5 @@
-//! Log lines on stderr, as many as the setting `log` asks for.
+//! Log lines on stderr, as many as the setting `log.filter` asks for, in the form that `log.format` says.
 
-use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
 use callboard_http::AccessLog;
@@ -11,6 +10,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::error::CliError;
 use super::log_lines::{Flushing, LogLines};
+use super::log_style::LogStyle;
+use crate::config::LogFormat;
 
 /// The actor library opens a span around every message, whose number tells a reader nothing.
 const QUIET: &str = "ractor";
@@ -31,18 +32,21 @@ impl Log {
 }
 
 /// Starts logging. A program that has set up its own logging keeps it.
-pub(crate) fn start(filter: &str) -> Result<Log, CliError> {
+pub(crate) fn start(filter: &str, format: LogFormat) -> Result<Log, CliError> {
     let typed: Targets =
         filter.parse().map_err(|error| CliError::because(format_args!("the log filter `{filter}`"), &error))?;
     let is_wanted = typed.iter().any(|(target, _)| target.starts_with(QUIET));
     let filter = if is_wanted { typed } else { typed.with_target(QUIET, LevelFilter::WARN) };
-    let gathered = LogLines::default();
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(gathered.clone())
-        .with_ansi(io::stderr().is_terminal())
-        .with_filter(filter);
+    let style = LogStyle::of(format);
+    let gathered = LogLines::new(style);
+    let lines = tracing_subscriber::fmt::layer().with_writer(gathered.clone()).with_ansi(style.is_coloured());
+    let lines = match style {
+        // Fields beside the message, and each span of a line with its own: the form that collectors of lines expect.
+        LogStyle::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
+        LogStyle::Full | LogStyle::Terminal { .. } => lines.boxed(),
+    };
     // An error says that somebody else was first.
-    let is_elsewhere = tracing_subscriber::registry().with(lines).try_init().is_err();
+    let is_elsewhere = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_err();
     let stderr = gathered.flush_to_stderr().map_err(|error| CliError::because("the log", &error))?;
     Ok(Log { stderr, is_elsewhere })
 }

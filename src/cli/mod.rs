@@ -1,5 +1,5 @@
 //! The command line of the `callboard` binary, and of programs with an app of their own:
-//! `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`.
+//! `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, `completions`, `man`.
 //!
 //! A run has three steps, each in its own place: the arguments are split (`args`), resolved into a plan without side effects
 //! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is reported as one line on stderr
@@ -11,6 +11,7 @@
 //! | 1 | it failed: a model does not load, a port is in use, an example or assertion failed, no answer, ended by a second signal |
 //! | 2 | the command line, environment or file is wrong; nothing was started |
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
+//! | 130, 143 | `bench` was ended early by SIGINT, SIGTERM; it has printed what it measured |
 //!
 //! `call`, `bench` and `status` are clients: they know a URL, and no plan and no settings. `cluster` works on the directories of
 //! identities.
@@ -20,10 +21,12 @@ mod args;
 mod bench;
 mod client;
 mod commands;
+mod complaint;
 mod error;
 mod example;
 mod identity;
 mod log_lines;
+mod log_style;
 mod logging;
 mod output;
 mod plain;

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use callboard_core::App;
 use callboard_http::ApiInfo;
+use tracing::Level;
 
 use super::args::{self, LowArgs, Program, Verb};
-use super::commands::{bench, call, check, cluster, examples, explain, openapi, serve, status};
+use super::commands::{bench, call, check, cluster, examples, explain, openapi, serve, status, words};
+use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
 use super::repository::Reread;
@@ -32,7 +34,7 @@ pub(super) fn run(
     let low = match args::parse(program, args) {
         Ok(low) => low,
         Err(answer) => {
-            match args::complaint(&answer) {
+            match complaint(&answer) {
                 Some(line) => output::note(output::failure(&line)),
                 // Help and version are answers too, with code 0 and on stdout; clap knows which is which.
                 None => _ = answer.print(),
@@ -47,7 +49,7 @@ pub(super) fn run(
             let line = output::failure(&error.to_string());
             match &log {
                 // Behind its other lines, and where nobody reads them the end does not wait for this one either.
-                Some(log) => log.stderr.last_word(line),
+                Some(log) => log.stderr.last_word(Level::ERROR, line),
                 None => output::note(line),
             }
             error.exit_code()
@@ -68,6 +70,8 @@ fn carry_out(
         Verb::Call(args) => return call::run(&args),
         Verb::Status(args) => return status::run(&args),
         Verb::Cluster(args) => return cluster::run(&args),
+        Verb::Completions(shell) => return words::completions(program, &low.name, shell),
+        Verb::Man(of) => return words::man(program, &low.name, of.as_deref()),
         Verb::Serve | Verb::Check | Verb::OpenApi { .. } | Verb::Examples(_) | Verb::Explain(_) => {}
     }
     let variables = environment(variables)?;
@@ -80,7 +84,7 @@ fn carry_out(
     if let Verb::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
     }
-    let log = log.insert(logging::start(&plan.settings.log.value)?);
+    let log = log.insert(logging::start(&plan.settings.log.value, plan.settings.log_format.value)?);
     let info = api_info(&plan, info);
     match low.verb {
         Verb::Serve => {
@@ -92,6 +96,7 @@ fn carry_out(
         Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
         Verb::Examples(language) => examples::run(Service::new(plan, app)?, language),
         Verb::Explain(_) | Verb::Bench(_) | Verb::Call(_) | Verb::Status(_) | Verb::Cluster(_) => Ok(()),
+        Verb::Completions(_) | Verb::Man(_) => Ok(()),
     }
 }
 

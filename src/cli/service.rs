@@ -1,5 +1,6 @@
 //! What the commands work on: an app with the settings it runs under, whoever wrote the app.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
 use callboard_core::{App, Limits, Node};
@@ -173,8 +174,8 @@ fn seen_from_here(plan: &Plan, source: &Source, path: &Path) -> PathBuf {
 /// served. Of a directory or model that is its last part: clients have no business with the rest of the path.
 pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
     let name = match &plan.target {
-        Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(Path::file_name),
-        Target::File { path, .. } | Target::Model { path } => path.file_stem(),
+        Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(directory_name),
+        Target::File { path, .. } | Target::Model { path } => path.file_stem().map(OsStr::to_owned),
         Target::Program { .. } => None,
     };
     let mut info = own.unwrap_or_else(|| {
@@ -192,6 +193,15 @@ pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
         info.version.clone_from(version);
     }
     info
+}
+
+/// The name of a directory, also of one that is written without it: the current one, or `..`.
+fn directory_name(path: &Path) -> Option<OsString> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    match path.file_name() {
+        Some(name) => Some(name.to_owned()),
+        None => path.canonicalize().ok()?.file_name().map(OsStr::to_owned),
+    }
 }
 
 #[cfg(test)]

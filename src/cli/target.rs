@@ -11,6 +11,9 @@ use super::args::Program;
 /// What a directory is served by.
 pub(crate) const FILE_NAME: &str = "callboard.toml";
 
+const NO_FILE: &str =
+    "there is no callboard.toml in this directory; a model is served without one: callboard serve model.onnx";
+
 /// A configuration longer than this was not written by anybody.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
@@ -28,7 +31,7 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
     if metadata.is_dir() {
         let file = if path == Path::new(".") { PathBuf::from(FILE_NAME) } else { path.join(FILE_NAME) };
         if !file.exists() {
-            return Err(problem(&path, "there is no callboard.toml in this directory"));
+            return Err(problem(&path, NO_FILE));
         }
         return Ok(Target::File { text: read(file.clone())?, path: file });
     }

@@ -33,7 +33,7 @@ mod units;
 pub use elsewhere::ElsewhereConfig;
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;
-pub use form::{AdminAddress, SecretSource};
+pub use form::{AdminAddress, LogFormat, SecretSource};
 pub(crate) use graph::DEFAULT_LABEL;
 pub use graph::StepPlan;
 pub use kind::StageKind;

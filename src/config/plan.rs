@@ -14,7 +14,7 @@ use callboard_net::{NodeAddress, OfferRules};
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
-use super::form::{AdminAddress, Form, SecretSource};
+use super::form::{AdminAddress, Form, LogFormat, SecretSource};
 use super::graph::{Shown, StepPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
@@ -22,10 +22,10 @@ use super::route::{self, RoutePlan};
 use super::setting::stage::SPLIT;
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
-    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, Name,
-    OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
-    TRACE_RATIO,
+    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT,
+    MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT,
+    MODEL_CONTROL, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting,
+    TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -126,6 +126,8 @@ pub struct Settings {
     pub api_version: Sourced<Option<String>>,
     /// Which log lines are written.
     pub log: Sourced<String>,
+    /// In which form.
+    pub log_format: Sourced<LogFormat>,
     /// Whether every request has a line.
     pub access_log: Sourced<bool>,
     /// Where spans go.
@@ -270,6 +272,7 @@ impl Settings {
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
             log: layers.resolve(&LOG)?,
+            log_format: layers.resolve(&LOG_FORMAT)?,
             access_log: layers.resolve(&ACCESS_LOG)?,
             otlp_endpoint: layers.resolve(&OTLP_ENDPOINT)?,
             otlp_ca_file: layers.resolve(&OTLP_CA_FILE)?,
@@ -313,13 +316,6 @@ impl Settings {
             });
         }
         let is_secure = self.otlp_endpoint.value.as_ref().is_some_and(Origin::is_secure);
-        if is_secure && self.otlp_ca_file.value.is_none() {
-            return Err(ConfigError::Contradiction {
-                one: described(&OTLP_ENDPOINT, &self.otlp_endpoint),
-                other: described(&OTLP_CA_FILE, &self.otlp_ca_file),
-                why: "over https the authorities are named whose certificates are believed",
-            });
-        }
         if !is_secure && self.otlp_ca_file.value.is_some() {
             return Err(ConfigError::NotHere {
                 what: described(&OTLP_CA_FILE, &self.otlp_ca_file),
@@ -382,6 +378,7 @@ impl Settings {
             row(&API_TITLE, &self.api_title),
             row(&API_VERSION, &self.api_version),
             row(&LOG, &self.log),
+            row(&LOG_FORMAT, &self.log_format),
             row(&ACCESS_LOG, &self.access_log),
             row(&OTLP_ENDPOINT, &self.otlp_endpoint),
             row(&OTLP_CA_FILE, &self.otlp_ca_file),

@@ -193,7 +193,7 @@ fn an_interrupt_ends_with_the_report_so_far() {
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(130), "as shells have it for an interrupt");
     let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert_eq!(report["interrupted"], true);
     assert!(report["target"]["ok"].as_u64().unwrap() > 0, "{report}");

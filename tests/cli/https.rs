@@ -76,15 +76,39 @@ fn the_status_of_a_node_is_told_over_https() {
     assert!(String::from_utf8_lossy(&output.stdout).contains(", ready, up "), "{output:?}");
 }
 
+/// The variables are those by which OpenSSL is told where the system's authorities are.
+#[test]
+fn without_a_file_the_authorities_of_the_system_are_believed() {
+    let pair = certificate("127.0.0.1");
+    let (mut server, url) = serve(&pair, &[]);
+    let call = |variable: &str, path: &Path| {
+        let mut command = callboard(["call", &url, "/livez"]);
+        command.env_remove("SSL_CERT_DIR").env_remove("SSL_CERT_FILE").env(variable, path);
+        command
+    };
+    let output = call("SSL_CERT_FILE", &pair.0).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let strangers = certificate("127.0.0.1");
+    let (line, code) = failure(call("SSL_CERT_FILE", &strangers.0));
+    assert!(code == 1 && line.contains("no TLS with 127.0.0.1:"), "{line}");
+    let (line, code) = failure(call("SSL_CERT_DIR", &directory()));
+    assert_eq!(code, 2);
+    assert!(line.contains(&format!("{url}: this system believes no authority: ")), "{line}");
+    assert!(line.ends_with("; --ca-file PEM names some"), "{line}");
+
+    // A collector of spans is believed as other servers are: this one does not know the path, and says so in its log.
+    let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", "--otlp-endpoint", &url];
+    let mut command = callboard(words);
+    command.env_remove("SSL_CERT_DIR").env("SSL_CERT_FILE", &pair.0);
+    let traced = Server::start(command);
+    traced.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", b"{}");
+    server.wait_for("path=\"/v1/traces\"");
+}
+
 #[test]
 fn whoever_is_not_believed_is_not_spoken_to() {
     let pair = certificate("127.0.0.1");
     let (_server, url) = serve(&pair, &[]);
-    let call = ["call", &url, "/livez"];
-    let (line, code) = failure(callboard(call));
-    assert_eq!(code, 2);
-    assert!(line.contains(&format!("{url} needs --ca-file PEM")), "{line}");
-
     // Another authority, and the right one for another name.
     let (strangers, misnamed) = (certificate("127.0.0.1"), certificate("localhost"));
     let (_server, other) = serve(&misnamed, &[]);
@@ -94,6 +118,26 @@ fn whoever_is_not_believed_is_not_spoken_to() {
         let (line, code) = failure(command);
         assert_eq!(code, 1);
         assert!(line.contains("no TLS with 127.0.0.1:") && line.contains("certificate"), "{line}");
+    }
+}
+
+/// Either protocol, and either of the two mistakes.
+#[test]
+fn a_wrong_scheme_is_told_with_the_right_one() {
+    let pair = certificate("127.0.0.1");
+    let (secure, _) = serve(&pair, &[]);
+    let plain = Server::digits(&[]);
+    for more in [&[][..], &["--http2"]] {
+        let url = format!("http://{}", secure.address);
+        let (line, code) = failure(callboard([&["call", &url, "/livez"], more].concat()));
+        let expected = format!("callboard: {url}/livez: {0} speaks TLS only: its URL is https://{0}", secure.address);
+        assert_eq!((line, code), (expected, 1));
+
+        let url = format!("https://{}", plain.address);
+        let mut command = callboard([&["call", &url, "/livez"], more].concat());
+        command.arg("--ca-file").arg(&pair.0);
+        let expected = format!("callboard: {url}/livez: {0} does not speak TLS: its URL is http://{0}", plain.address);
+        assert_eq!(failure(command), (expected, 1));
     }
 }
 

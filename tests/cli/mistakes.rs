@@ -1,7 +1,7 @@
 //! Every mistake is one line on stderr that says what to do, and a code that says whose it was.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 
 use crate::support::{callboard, directory, directory_with, failure, run};
 
@@ -20,7 +20,11 @@ stages = [\"model\"]
 fn what_is_written_wrong_ends_with_code_2() {
     let cases: [(&[&str], &str); 6] = [
         (&["serve", "no/such/place"], "callboard: no/such/place: there is no such file or directory"),
-        (&["serve", "docs"], "callboard: docs: there is no callboard.toml in this directory"),
+        (
+            &["serve", "docs"],
+            "callboard: docs: there is no callboard.toml in this directory; a model is served without one: \
+             callboard serve model.onnx",
+        ),
         (&["serve", "Cargo.lock"], "callboard: Cargo.lock: expected a directory, a .toml file or an .onnx file"),
         (
             &["serve", "examples/digits", "--drain", "soon"],
@@ -46,6 +50,14 @@ fn what_is_written_wrong_ends_with_code_2() {
 fn an_unknown_flag_names_the_nearest_one() {
     let expected = "callboard: unexpected argument '--drian' found; a similar argument exists: '--drain'";
     assert_eq!(failure(callboard(["serve", "--drian", "1s"])), (expected.to_owned(), 2));
+}
+
+#[test]
+fn a_flag_of_other_servers_and_a_wrong_choice_name_what_there_is() {
+    let expected = "callboard: unexpected argument '--port' found; `--http 127.0.0.1:8000` sets address and port";
+    assert_eq!(failure(callboard(["serve", "examples/digits", "--port", "80"])), (expected.to_owned(), 2));
+    let expected = "callboard: invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust";
+    assert_eq!(failure(callboard(["examples", "examples/digits", "--lang", "js"])), (expected.to_owned(), 2));
 }
 
 #[test]
@@ -89,12 +101,36 @@ fn a_model_that_is_none_is_named() {
 }
 
 #[test]
-fn a_port_in_use_is_one_clear_line() {
+fn a_port_in_use_is_one_clear_line_with_the_flag_that_chooses_another() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let (line, code) = failure(callboard(["serve", "examples/digits", "--http", &address]));
-    assert_eq!(code, 1);
-    assert!(line.starts_with(&format!("callboard: could not listen on {address}: Address already in use")), "{line}");
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (stream, datagram) = (taken.local_addr().unwrap().to_string(), datagrams.local_addr().unwrap().to_string());
+    for (flag, address) in [("--http", &stream), ("--admin", &stream), ("--quic", &datagram)] {
+        let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", flag, address];
+        let mut command = callboard(words);
+        command.env("XDG_STATE_HOME", directory());
+        let (line, code) = failure(command);
+        assert_eq!(code, 1);
+        let begin = format!("callboard: could not listen on {address}: Address already in use");
+        assert!(
+            line.starts_with(&begin) && line.ends_with(&format!("; {flag} ADDR:PORT chooses another one")),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn no_admin_listener_has_two_words() {
+    for word in ["none", "off"] {
+        let output = run(&["serve", "examples/digits", "--explain", "--admin", word, "--quic", word]);
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let values: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
+        for key in ["admin.listen", "quic.listen"] {
+            assert!(values.contains(&vec![key, "none"]), "{key}: {shown}");
+        }
+    }
+    let (line, _) = failure(callboard(["serve", "examples/digits", "--admin", "no"]));
+    assert!(line.starts_with("callboard: --admin: expected \"auto\", \"none\", or an IP address"), "{line}");
 }
 
 #[test]

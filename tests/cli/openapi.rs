@@ -1,6 +1,7 @@
 //! `callboard openapi`: the document of a server that never ran.
 
 use std::fs;
+use std::path::Path;
 
 use crate::support::{Server, callboard, directory, run};
 
@@ -15,6 +16,16 @@ fn writes_the_same_document_that_a_server_answers() {
     let answered = Server::digits(&[]).request("GET /openapi.json HTTP/1.1", b"");
     let answered: serde_json::Value = serde_json::from_str(&answered.body).unwrap();
     assert_eq!(answered, written);
+}
+
+#[test]
+fn the_title_is_the_name_of_the_directory_also_where_nobody_wrote_it() {
+    for (directory, words) in [("", &["examples/digits"][..]), ("examples/digits", &[]), ("examples/digits", &["."])] {
+        let mut command = callboard(["openapi"].iter().chain(words));
+        let output = command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(directory)).output().unwrap();
+        let written: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(written["info"]["title"], "digits", "{words:?} in {directory:?}");
+    }
 }
 
 #[test]

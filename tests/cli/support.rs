@@ -80,6 +80,20 @@ impl Server {
     pub(crate) fn start_saying(mut command: Command, words: &str) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         let stderr = lines_of(child.stderr.take().expect("a pipe"));
+        Self::watch(child, stderr, words)
+    }
+
+    /// Starts a command whose stderr is a terminal.
+    #[cfg(unix)]
+    pub(crate) fn start_at_a_terminal(mut command: Command) -> Self {
+        let (shown, terminal) = terminal();
+        let child = command.stdout(Stdio::piped()).stderr(terminal).spawn().expect("the binary runs");
+        // Its end of the terminal is closed with it, which ends what is read here: by an error, as terminals do.
+        drop(command);
+        Self::watch(child, lines_of(shown), "listening on http://")
+    }
+
+    fn watch(mut child: Child, stderr: Receiver<String>, words: &str) -> Self {
         let stdout = child.stdout.take();
         let mut server = Self { child, stdout, stderr, said: Vec::new(), address: String::new() };
         server.address = server.wait_for(words);
@@ -190,6 +204,18 @@ impl Answer {
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         Self { status, head: head.to_owned(), body: body.to_owned() }
     }
+}
+
+/// A pseudo-terminal: what it shows, and the end for a command. The end of a line is two characters on it.
+#[cfg(unix)]
+pub(crate) fn terminal() -> (fs::File, fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal of our own");
+    let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("a path");
+    let terminal = fs::OpenOptions::new().read(true).write(true).open(name).expect("its other end");
+    (fs::File::from(master), terminal)
 }
 
 /// Reads lines on a thread of its own, so that a test can wait for one with a limit.

@@ -7,6 +7,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+#[cfg(unix)]
+use crate::support::terminal;
 use crate::support::{callboard, failure};
 
 /// Names the window, clears the screen, colours by a control of C1, goes back to the begin of the line, and turns the direction
@@ -151,18 +153,12 @@ fn a_reply_is_shown_as_text_at_a_terminal() {
 /// What a command writes to stdout where that is a terminal. It turns the end of a line into two characters, and nothing else.
 #[cfg(unix)]
 fn at_a_terminal(mut command: Command) -> String {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let terminal = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let (mut screen, terminal) = terminal();
     let mut child = command.stdout(terminal).stderr(Stdio::null()).spawn().unwrap();
     // Its end of the terminal is closed with it, which ends what is read here: by an error, as terminals do.
     drop(command);
     let mut shown = Vec::new();
-    _ = std::fs::File::from(master).read_to_end(&mut shown);
+    _ = screen.read_to_end(&mut shown);
     assert!(child.wait().unwrap().success(), "{shown:?}");
     String::from_utf8(shown).unwrap()
 }

@@ -113,11 +113,16 @@ impl BenchArgs {
     }
 }
 
+// One paragraph is one line, which clap wraps at the width of the terminal.
 const HELP: &str = "\
-The load is a closed loop unless --rate is given. In an open loop a request's latency counts from when it was due, so it
+The load is a closed loop unless --rate is given. In an open loop a request's latency counts from when it was due, so it \
 includes the wait for a free connection.
-An assertion bounds p50 … p99.99, mean, min, max (us, ms, s), rps, ok, errors (%) or, with --vs, ratio (of rps): --assert 'p99<20ms'
-Exit codes: 0 all assertions hold; 1 an assertion fails, or nothing could be measured; 2 the command line is wrong.";
+
+An assertion bounds p50 … p99.99, mean, min, max (us, ms, s), rps, ok, errors (%) or, with --vs, ratio (of rps): --assert \
+'p99<20ms'
+
+Exit codes: 0 all assertions hold; 1 an assertion fails, or nothing could be measured; 2 the command line is wrong; 130 or 143 \
+a signal (SIGINT, SIGTERM) ended it early, and the report has the figures so far.";
 
 fn load_args() -> Vec<Arg> {
     let number = |name: &'static str, value_name: &'static str| {
@@ -231,6 +236,17 @@ mod tests {
     #[test]
     fn the_grammar_holds_together() {
         BenchArgs::command().debug_assert();
+    }
+
+    /// A line that ends long before the edge, and is not the last of its paragraph, was broken by hand.
+    #[test]
+    fn the_help_breaks_lines_at_the_edge_only() {
+        let help = BenchArgs::command().term_width(70).render_long_help().to_string();
+        let words = help.lines().skip_while(|line| !line.starts_with("The load is")).collect::<Vec<_>>();
+        for pair in words.windows(2) {
+            assert!(pair[0].is_empty() || pair[1].is_empty() || pair[0].len() > 50, "{pair:?}");
+        }
+        assert!(words.len() > 6, "{help}");
     }
 
     #[test]

@@ -3,13 +3,12 @@
 
 use std::fmt::Write as _;
 
-use super::table::time;
 use super::tally::{Slice, Tally};
 
 const WIDTH: f64 = 880.0;
 const PANEL_HEIGHT: f64 = 260.0;
 const LEFT: f64 = 80.0;
-const RIGHT: f64 = 20.0;
+const RIGHT: f64 = 80.0;
 const TOP: f64 = 84.0;
 const GAP: f64 = 80.0;
 const HEIGHT: f64 = TOP + 2.0 * PANEL_HEIGHT + GAP + 50.0;
@@ -64,7 +63,7 @@ fn percentiles(picture: &mut String, sides: &Sides<'_>, top: f64) {
     let x_of = |quantile: f64| LEFT + across((-(1.0 - quantile).log10() / nines).min(1.0));
     let highest = sides.iter().map(|(_, tally)| tally.latency.max() as f64 / 1e6).fold(0.0, f64::max);
     let y_axis = Axis::up_to(highest);
-    frame(picture, top, "latency by percentile", &y_axis, &time);
+    frame(picture, top, "latency by percentile", &y_axis, &tick_time);
     for (label, quantile) in [
         ("0", 0.0),
         ("50", 0.5),
@@ -96,13 +95,17 @@ fn over_time(picture: &mut String, sides: &Sides<'_>, top: f64) {
     let slices = || sides.iter().flat_map(|(_, tally)| &tally.slices);
     let rates = Axis::up_to(slices().map(rate).fold(0.0, f64::max));
     let latencies = Axis::up_to(slices().map(p99).fold(0.0, f64::max));
-    frame(picture, top, "requests/s over time", &rates, &|rate| format!("{rate:.0}"));
+    frame(picture, top, "requests/s over time", &rates, &|rate| trimmed(rate, 3));
+    for (latency, y) in latencies.ticks(top) {
+        text(picture, WIDTH - RIGHT + 8.0, y + 4.0, "start", &tick_time(latency));
+    }
     let longest = sides.iter().map(|(_, tally)| tally.measured.as_secs_f64()).fold(0.0, f64::max).max(1e-9);
     for quarter in 0..=4 {
         let part = f64::from(quarter) / 4.0;
-        tick(picture, LEFT + across(part), top, &format!("{:.1} s", longest * part));
+        let digits = if longest < 1.0 { 4 } else { 2 };
+        tick(picture, LEFT + across(part), top, &format!("{} s", trimmed(longest * part, digits)));
     }
-    text(picture, WIDTH - RIGHT, top - 8.0, "end", &format!("dashed: p99, from 0 to {}", time(latencies.highest)));
+    text(picture, WIDTH - RIGHT, top - 8.0, "end", "dashed: p99, on the right");
     for ((_, tally), color) in sides.iter().zip(COLORS) {
         let mut begin = 0.0;
         let mut middles = Vec::with_capacity(tally.slices.len());
@@ -137,9 +140,34 @@ impl Axis {
         Self { highest: step * power }
     }
 
+    /// Values with their heights: each quarter, which is a number of few digits, as the highest is.
+    fn ticks(self, top: f64) -> impl Iterator<Item = (f64, f64)> {
+        (0..=4).map(move |quarter| {
+            let value = self.highest * f64::from(quarter) / 4.0;
+            (value, self.place(value, top))
+        })
+    }
+
     fn place(self, value: f64, top: f64) -> f64 {
         top + PANEL_HEIGHT * (1.0 - (value / self.highest).clamp(0.0, 1.0))
     }
+}
+
+/// A time in milliseconds, as it stands beside an axis: exact, because a tick is no measurement.
+fn tick_time(millis: f64) -> String {
+    let (number, unit) = match millis {
+        0.0 => return "0".to_owned(),
+        millis if millis < 1.0 => (millis * 1e3, "µs"),
+        millis if millis < 1e3 => (millis, "ms"),
+        millis => (millis / 1e3, "s"),
+    };
+    format!("{} {unit}", trimmed(number, 3))
+}
+
+/// With at most so many digits behind the point, and no zeros at the end.
+fn trimmed(number: f64, digits: usize) -> String {
+    let text = format!("{number:.digits$}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn across(part: f64) -> f64 {
@@ -148,9 +176,7 @@ fn across(part: f64) -> f64 {
 
 fn frame(picture: &mut String, top: f64, title: &str, axis: &Axis, show: &dyn Fn(f64) -> String) {
     text(picture, LEFT, top - 8.0, "start", &format!("<tspan font-weight=\"600\">{title}</tspan>"));
-    for quarter in 0..=4 {
-        let value = axis.highest * f64::from(quarter) / 4.0;
-        let y = axis.place(value, top);
+    for (value, y) in axis.ticks(top) {
         let _ = write!(
             picture,
             "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>",
@@ -195,6 +221,27 @@ mod tests {
             [0.0, 0.7, 12.0, 99.0, 100.0].map(|value| Axis::up_to(value).highest),
             [1.0, 0.8, 15.0, 100.0, 100.0]
         );
+    }
+
+    #[test]
+    fn a_tick_says_exactly_where_it_is() {
+        let shown = |highest: f64| Axis { highest }.ticks(TOP).map(|(value, _)| tick_time(value)).collect::<Vec<_>>();
+        assert_eq!(shown(5e3), ["0", "1.25 s", "2.5 s", "3.75 s", "5 s"]);
+        assert_eq!(shown(25.0), ["0", "6.25 ms", "12.5 ms", "18.75 ms", "25 ms"]);
+        assert_eq!(shown(2.5), ["0", "625 µs", "1.25 ms", "1.875 ms", "2.5 ms"]);
+        assert_eq!([trimmed(10.003 / 4.0, 2), trimmed(10.0, 2), trimmed(0.0, 3)], ["2.5", "10", "0"]);
+    }
+
+    /// The second panel has two axes: requests/s on the left, the 99th percentile on the right.
+    #[test]
+    fn both_lines_over_time_have_an_axis() {
+        let mut tally = Tally::new(Duration::from_secs(1));
+        let (sent, done) = (Duration::ZERO, Duration::from_millis(75));
+        tally.record(Times { due: sent, sent, done }, &Outcome::Answered { status: Some(200), kind: None, bytes: 0 });
+        let picture = svg("x", &[("one", &tally)]);
+        for label in ["20 ms", "40 ms", "60 ms", "80 ms", "10", "20", "30", "40"] {
+            assert!(picture.contains(&format!(">{label}<")), "{label}: {picture}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `--ca-file PEM`: whose certificates are believed over https. Without it nobody's are.
+//! `--ca-file PEM`: whose certificates are believed over https, instead of those of the system's authorities.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -15,10 +15,10 @@ pub(crate) fn arg() -> Arg {
         .long("ca-file")
         .value_name("PEM")
         .value_parser(value_parser!(PathBuf))
-        .help("CA certificates (PEM) to trust over https")
+        .help("CA certificates (PEM) to trust over https, instead of the system's")
 }
 
-/// Reads the file where one of the origins needs it.
+/// Reads the file, or what the system has, where one of the origins needs it.
 pub(crate) fn read<'a>(
     file: Option<&Path>,
     origins: impl IntoIterator<Item = &'a Origin>,
@@ -26,10 +26,10 @@ pub(crate) fn read<'a>(
     let secure = origins.into_iter().find(|origin| origin.is_secure());
     match (file, secure) {
         (None, None) => Ok(None),
-        (None, Some(origin)) => Err(CliError::Usage(format!(
-            "{origin} needs --ca-file PEM, the authorities that are believed; those of the system are often in \
-             /etc/ssl/certs/ca-certificates.crt"
-        ))),
+        (None, Some(origin)) => {
+            let failed = |problem| CliError::Usage(format!("{origin}: {problem}; --ca-file PEM names some"));
+            of_system().map(Some).map_err(failed)
+        }
         (Some(_), None) => Err(CliError::Usage("--ca-file: certificates are shown over https only".to_owned())),
         (Some(path), Some(_)) => authorities(path).map(Some).map_err(CliError::Usage),
     }
@@ -43,6 +43,15 @@ pub(crate) fn read<'a>(
 pub(crate) fn authorities(path: &Path) -> Result<Trust, String> {
     let pem = read_bounded(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Trust::from_pem(&pem).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
+}
+
+/// The authorities that the system believes.
+///
+/// # Errors
+///
+/// In words for people: there are none.
+pub(crate) fn of_system() -> Result<Trust, String> {
+    Trust::of_system().map_err(|error| chain(&error))
 }
 
 /// Of a pipe or device nobody knows whether anything ever comes, or ends.

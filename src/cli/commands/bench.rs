@@ -33,7 +33,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     if let Some(versus) = &args.versus {
         targets.push(Target::new(args, versus, trust.as_ref())?.0);
     }
-    let report = block_on(async {
+    let (report, interrupted) = block_on(async {
         for target in &targets {
             target.try_once(&load, args.anyway).await?;
         }
@@ -45,7 +45,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
         let is_page = path.extension().is_some_and(|extension| extension == "html");
         output::file(path, if is_page { report.html() } else { report.svg() }.trim_end())?;
     }
-    verdict(&report)
+    match interrupted {
+        // Bounds that hold so far need not hold to the end.
+        Some(signal) => Err(CliError::Interrupted { signal, message: "ended early, with the figures so far" }),
+        None => verdict(&report),
+    }
 }
 
 fn verdict(report: &Report) -> Result<(), CliError> {
@@ -108,7 +112,13 @@ impl Target {
     }
 }
 
-async fn measure(args: &BenchArgs, load: &Load, targets: Vec<Target>, words: String) -> Result<Report, CliError> {
+/// The report, and the signal that ended it early.
+async fn measure(
+    args: &BenchArgs,
+    load: &Load,
+    targets: Vec<Target>,
+    words: String,
+) -> Result<(Report, Option<&'static str>), CliError> {
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let (stop, stopped) = watch::channel(false);
     let rounds = if targets.len() == 2 { args.rounds } else { 1 };
@@ -118,16 +128,16 @@ async fn measure(args: &BenchArgs, load: &Load, targets: Vec<Target>, words: Str
 
     let measuring = all_rounds(aims, load.clone(), rounds, Arc::clone(&watch.progress), stopped);
     tokio::pin!(measuring);
-    let mut interrupted = false;
+    let mut interrupted = None;
     let tallies = loop {
         tokio::select! {
             biased;
             measured = &mut measuring => break measured?,
             signal = signals.next() => {
-                if interrupted {
-                    return Err(CliError::Failed(format!("{signal} again: ended at once")));
+                if interrupted.is_some() {
+                    return Err(CliError::Interrupted { signal, message: "the second one, ended at once" });
                 }
-                interrupted = true;
+                interrupted = Some(signal);
                 stop.send_replace(true);
             }
             () = tokio::time::sleep(TICK) => watch.draw(),
@@ -141,8 +151,8 @@ async fn measure(args: &BenchArgs, load: &Load, targets: Vec<Target>, words: Str
             Report::of_one(shown, one.remove(0), tally, &args.assertions)
         }
     };
-    report.interrupted = interrupted;
-    Ok(report)
+    report.interrupted = interrupted.is_some();
+    Ok((report, interrupted))
 }
 
 /// One tally per target and round: of two targets the first one's before the second one's.

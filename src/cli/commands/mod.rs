@@ -10,6 +10,7 @@ pub(crate) mod explain;
 pub(crate) mod openapi;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod words;
 
 use std::future::Future;
 use std::io;

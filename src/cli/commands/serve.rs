@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig};
-use callboard_net::{Cluster, Edge, Identity, NetConfig, NodeAddress, Static};
+use callboard_net::{BindError, Cluster, Edge, Identity, NetConfig, NodeAddress, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -97,7 +97,7 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
         }
     };
     let last_word = ended(drained)?;
-    log.stderr.last_word(last_word);
+    log.stderr.last_word(tracing::Level::INFO, last_word);
     Ok(())
 }
 
@@ -123,7 +123,10 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliEr
     let largest = http.max_body_bytes_by_route.values().copied().fold(http.max_body_bytes, u64::max);
     config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;
-    Edge::bind(address, identity, config).map(Some).map_err(|error| failed(&error))
+    Edge::bind(address, identity, config).map(Some).map_err(|error| match error {
+        BindError::Address { address, source } => CliError::not_listening(address, "quic", &source),
+        error => failed(&error),
+    })
 }
 
 /// Where the nodes are that were named, as far as that is known now: one that has no address yet may get one.
@@ -172,10 +175,16 @@ fn peers(plan: &Plan) -> Result<impl FnOnce(&Edge) -> Cluster + Send + 'static, 
 /// Where spans go, if they go anywhere.
 fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliError> {
     let Some(endpoint) = plan.settings.otlp_endpoint.value.clone() else { return Ok(None) };
+    let trusted = match file_of(plan, &plan.settings.otlp_ca_file) {
+        Some(path) => trust::authorities(&path).map(Some).map_err(CliError::Failed)?,
+        None if endpoint.is_secure() => {
+            let failed = |problem| CliError::Failed(format!("{endpoint}: {problem}; --otlp-ca-file PEM names some"));
+            Some(trust::of_system().map_err(failed)?)
+        }
+        None => None,
+    };
     let mut config = OtlpConfig::new(endpoint);
-    if let Some(path) = file_of(plan, &plan.settings.otlp_ca_file) {
-        config.trust = Some(trust::authorities(&path).map_err(CliError::Failed)?);
-    }
+    config.trust = trusted;
     config.ratio = plan.settings.trace_ratio.value;
     config.service.clone_from(&info.title);
     Ok(Some(config))
@@ -191,7 +200,7 @@ async fn start(door: Door, plan: Plan, app: Option<App>) -> Result<(Server, Plan
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, CliError> {
     let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| CliError::because(format_args!("could not listen on {address}"), &error))
+    listener.map_err(|error| CliError::not_listening(address, "http", &error))
 }
 
 fn ended(drained: Drained) -> Result<&'static str, CliError> {

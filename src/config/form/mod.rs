@@ -18,8 +18,8 @@ use super::units;
 pub use self::network::AdminAddress;
 pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, MaybeListen, Offers, Pages, Peers};
 pub(crate) use self::weights::Weights;
-pub use self::words::SecretSource;
-pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter};
+pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, LogForm};
+pub use self::words::{LogFormat, SecretSource};
 
 /// Not there.
 const NONE: &str = "none";

@@ -43,7 +43,7 @@ impl Form for MaybeListen {
 
     fn read(&self, raw: Raw<'_>) -> Option<Option<SocketAddr>> {
         match raw.text()? {
-            NONE => Some(None),
+            NONE | OFF => Some(None),
             _ => Listen.read(raw).map(Some),
         }
     }
@@ -57,7 +57,7 @@ impl Form for MaybeListen {
     }
 }
 
-/// Where the admin listener is: an address, `off`, or `auto`.
+/// Where the admin listener is: an address, `none`, or `auto`.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminListen;
 
@@ -72,6 +72,7 @@ pub enum AdminAddress {
     At(SocketAddr),
 }
 
+/// What some write for [`NONE`]: understood, and shown as that.
 const OFF: &str = "off";
 
 impl Form for AdminListen {
@@ -80,19 +81,19 @@ impl Form for AdminListen {
     fn read(&self, raw: Raw<'_>) -> Option<AdminAddress> {
         match raw.text()? {
             AUTO => Some(AdminAddress::Auto),
-            OFF => Some(AdminAddress::Off),
+            NONE | OFF => Some(AdminAddress::Off),
             _ => Listen.read(raw).map(AdminAddress::At),
         }
     }
 
     fn expected(&self) -> String {
-        format!("\"{AUTO}\", \"{OFF}\", or {}", Listen.expected())
+        format!("\"{AUTO}\", \"{NONE}\", or {}", Listen.expected())
     }
 
     fn show(&self, value: &AdminAddress) -> String {
         match value {
             AdminAddress::Auto => AUTO.to_owned(),
-            AdminAddress::Off => OFF.to_owned(),
+            AdminAddress::Off => NONE.to_owned(),
             AdminAddress::At(address) => Listen.show(address),
         }
     }

@@ -129,3 +129,43 @@ fn is_directive(text: &str) -> bool {
     let (target, level) = text.split_once('=').unwrap_or(("any", text));
     !target.is_empty() && target.chars().all(is_target) && LEVELS.contains(&level)
 }
+
+/// In which form lines are written.
+#[derive(Clone, Debug)]
+pub(crate) struct LogForm;
+
+/// The form of lines on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people: short and coloured at a terminal.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+const TEXT: &str = "text";
+const JSON: &str = "json";
+
+impl Form for LogForm {
+    type Value = LogFormat;
+
+    fn read(&self, raw: Raw<'_>) -> Option<LogFormat> {
+        match raw.text()? {
+            TEXT => Some(LogFormat::Text),
+            JSON => Some(LogFormat::Json),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("\"{TEXT}\" or \"{JSON}\"")
+    }
+
+    fn show(&self, value: &LogFormat) -> String {
+        let word = match value {
+            LogFormat::Text => TEXT,
+            LogFormat::Json => JSON,
+        };
+        word.to_owned()
+    }
+}

@@ -11,8 +11,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, MaybeBytes,
-    MaybeListen, Offers, Pages, Peers, Rate, Ratio, Span,
+    AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, LogForm,
+    MaybeBytes, MaybeListen, Offers, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// What a setting is called in the places where it can be set.
@@ -65,7 +65,7 @@ pub(crate) static EXPLAIN_REQUESTS: Setting<Flag> = Setting {
         key: "http.explain_requests",
         flag: "explain-requests",
         env: "CALLBOARD_EXPLAIN_REQUESTS",
-        placeholder: "BOOL",
+        placeholder: "true|false",
         help: "Whether requests may ask for their timeline",
         default: "true",
     },
@@ -78,7 +78,7 @@ pub(crate) static MODEL_CONTROL: Setting<Flag> = Setting {
         key: "http.model_control",
         flag: "model-control",
         env: "CALLBOARD_MODEL_CONTROL",
-        placeholder: "BOOL",
+        placeholder: "true|false",
         help: "Whether clients may load and unload models",
         default: "false",
     },
@@ -155,7 +155,7 @@ pub(crate) static CALLS_BACK: Setting<Flag> = Setting {
         key: "quic.calls_back",
         flag: "calls-back",
         env: "CALLBOARD_CALLS_BACK",
-        placeholder: "BOOL",
+        placeholder: "true|false",
         help: "Whether nodes that connect to this one may run stages for it",
         default: "true",
     },
@@ -175,13 +175,26 @@ pub(crate) static LOG: Setting<LogFilter> = Setting {
     form: LogFilter,
 };
 
+/// For people: who gathers lines says so.
+pub(crate) static LOG_FORMAT: Setting<LogForm> = Setting {
+    name: Name {
+        key: "log.format",
+        flag: "log-format",
+        env: "CALLBOARD_LOG_FORMAT",
+        placeholder: "text|json",
+        help: "Form of all lines on stderr: text, which is short and in colours at a terminal, or JSON",
+        default: "text",
+    },
+    form: LogForm,
+};
+
 /// On: who runs a server wants to see that it is used, and by whom.
 pub(crate) static ACCESS_LOG: Setting<Flag> = Setting {
     name: Name {
         key: "log.access",
         flag: "access-log",
         env: "CALLBOARD_ACCESS_LOG",
-        placeholder: "BOOL",
+        placeholder: "true|false",
         help: "Whether to write a line to stderr for every request",
         default: "true",
     },
@@ -201,14 +214,14 @@ pub(crate) static OTLP_ENDPOINT: Setting<Collector> = Setting {
     form: Collector,
 };
 
-/// None: authorities are named, here as for the commands that call.
+/// Those of the system, here as for the commands that call.
 pub(crate) static OTLP_CA_FILE: Setting<FilePath> = Setting {
     name: Name {
         key: "traces.ca_file",
         flag: "otlp-ca-file",
         env: "CALLBOARD_OTLP_CA_FILE",
         placeholder: "PEM",
-        help: "CA certificates (PEM) to trust for an https collector",
+        help: "CA certificates (PEM) to trust for an https collector, instead of the system's",
         default: "none",
     },
     form: FilePath,
@@ -388,7 +401,7 @@ pub(crate) static ADMIN: Setting<AdminListen> = Setting {
         flag: "admin",
         env: "CALLBOARD_ADMIN",
         placeholder: "ADDR",
-        help: "Address and port of the admin listener; auto: 127.0.0.1:8001 if that is free; off to disable",
+        help: "Address and port of the admin listener; auto: 127.0.0.1:8001 if that is free; none to disable",
         default: "auto",
     },
     form: AdminListen,
@@ -505,7 +518,7 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
 };
 
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 35] = [
+pub static ALL: [&Name; 36] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -531,6 +544,7 @@ pub static ALL: [&Name; 35] = [
     &API_TITLE.name,
     &API_VERSION.name,
     &LOG.name,
+    &LOG_FORMAT.name,
     &ACCESS_LOG.name,
     &OTLP_ENDPOINT.name,
     &OTLP_CA_FILE.name,
@@ -581,6 +595,7 @@ mod tests {
         reads_its_default(&API_TITLE);
         reads_its_default(&API_VERSION);
         reads_its_default(&LOG);
+        reads_its_default(&LOG_FORMAT);
         reads_its_default(&ACCESS_LOG);
         reads_its_default(&OTLP_ENDPOINT);
         reads_its_default(&OTLP_CA_FILE);

@@ -7,8 +7,10 @@
 //! * **Streamed:** an answer that goes on has its line when it begins.
 //! * **Full, slow:** an [`AccessSink`] leaves out what it cannot hold; no answer waits for it.
 
+mod date;
 mod line;
 mod record;
+mod short;
 
 use std::fmt;
 use std::sync::Arc;

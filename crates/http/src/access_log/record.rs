@@ -1,10 +1,11 @@
 //! What is known of one request, and its line: `2026-01-31T12:00:00.123456Z callboard_http::access: method="POST" path="/digits" …`,
 //! in the form of `tracing`'s own formatter, which takes several times as long.
 
-use std::cell::Cell;
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+use super::date::push_now;
 
 /// What the access log tells of one request.
 #[derive(Clone, Copy, Debug)]
@@ -43,50 +44,57 @@ impl AccessRecord<'_> {
     /// Appends its line, with the date and the end. Characters that would end it or hide a part of it are escaped.
     pub fn write_line(&self, line: &mut Vec<u8>) {
         line.reserve(USUAL_BYTES);
-        push_date(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), line);
-        // A method is a token of HTTP: it has neither quotes nor control characters.
-        line.extend_from_slice(b" callboard_http::access: method=\"");
-        line.extend_from_slice(self.method.as_bytes());
-        line.extend_from_slice(b"\" path=");
-        push_text(self.path, line);
+        push_now(line);
+        line.extend_from_slice(b" callboard_http::access:");
+        self.write_fields(&Pairs, line);
+        line.push(b'\n');
+    }
+
+    /// Appends it as one JSON object and the end of a line. Beside its fields it has `timestamp`, `level`, `target` and `message`, as
+    /// the lines of `tracing-subscriber` have them in JSON.
+    pub fn write_json(&self, line: &mut Vec<u8>) {
+        line.reserve(USUAL_BYTES);
+        line.extend_from_slice(b"{\"timestamp\":\"");
+        push_now(line);
+        line.extend_from_slice(b"\",\"level\":\"INFO\",\"target\":\"callboard_http::access\",\"message\":");
+        push_json(&format_args!("{} {} {}", self.method, self.path, self.status), line);
+        self.write_fields(&Json, line);
+        line.extend_from_slice(b"}\n");
+    }
+
+    fn write_fields(&self, form: &impl Form, line: &mut Vec<u8>) {
+        form.text("method", self.method, line);
+        form.text("path", self.path, line);
         if let Some(route) = self.route {
-            line.extend_from_slice(b" route=");
-            push_text(route, line);
+            form.text("route", route, line);
         }
-        line.extend_from_slice(b" status=");
+        form.name("status", line);
         line.extend_from_slice(&digits::<3>(self.status.into()));
-        line.extend_from_slice(b" milliseconds=");
+        form.name("milliseconds", line);
         let micros = self.elapsed.subsec_micros();
         push_decimal(self.elapsed.as_secs().saturating_mul(1000).saturating_add(u64::from(micros / 1000)), line);
         line.push(b'.');
         line.extend_from_slice(&digits::<3>((micros % 1000).into()));
         if let Some(timing) = self.timing {
-            line.extend_from_slice(b" timing=");
-            push_text(timing, line);
+            form.text("timing", timing, line);
         }
-        if let Some(bytes) = self.request_bytes {
-            line.extend_from_slice(b" request_bytes=");
-            push_decimal(bytes, line);
-        }
-        if let Some(bytes) = self.bytes {
-            line.extend_from_slice(b" bytes=");
-            push_decimal(bytes, line);
+        for (name, bytes) in [("request_bytes", self.request_bytes), ("bytes", self.bytes)] {
+            if let Some(bytes) = bytes {
+                form.name(name, line);
+                push_decimal(bytes, line);
+            }
         }
         if let Some(client) = self.client {
-            line.extend_from_slice(b" client=");
-            push_address(client, line);
+            form.name("client", line);
+            form.address(client, line);
         }
         if let Some(key) = self.key {
-            line.extend_from_slice(b" key=");
-            push_text(key, line);
+            form.text("key", key, line);
         }
-        line.extend_from_slice(b" request_id=");
-        push_text(self.request_id, line);
+        form.text("request_id", self.request_id, line);
         if let Some(trace_id) = self.trace_id {
-            line.extend_from_slice(b" trace_id=");
-            push_text(trace_id, line);
+            form.text("trace_id", trace_id, line);
         }
-        line.push(b'\n');
     }
 
     /// The same as an event of `tracing`.
@@ -109,14 +117,67 @@ impl AccessRecord<'_> {
     }
 }
 
-/// In quotes, and escaped where that is needed.
-fn push_text(text: &str, to: &mut Vec<u8>) {
-    if is_plain(text.as_bytes()) {
-        push_plain(text, to);
-    } else {
-        // Writing into memory does not fail, here and below.
-        let _ = write!(to, "{text:?}");
+/// How a field is written behind the one before. Numbers are the same in all of them.
+trait Form {
+    /// What stands before the value.
+    fn name(&self, name: &str, to: &mut Vec<u8>);
+
+    /// The whole field, its value escaped where that is needed.
+    fn text(&self, name: &str, value: &str, to: &mut Vec<u8>);
+
+    /// The value.
+    fn address(&self, address: IpAddr, to: &mut Vec<u8>);
+}
+
+/// ` name=value`, as `tracing` has it.
+struct Pairs;
+
+/// `,"name":value`.
+struct Json;
+
+impl Form for Pairs {
+    fn name(&self, name: &str, to: &mut Vec<u8>) {
+        to.push(b' ');
+        to.extend_from_slice(name.as_bytes());
+        to.push(b'=');
     }
+
+    fn text(&self, name: &str, value: &str, to: &mut Vec<u8>) {
+        self.name(name, to);
+        if is_plain(value.as_bytes()) {
+            push_plain(value, to);
+        } else {
+            // Writing into memory does not fail, here and below.
+            let _ = write!(to, "{value:?}");
+        }
+    }
+
+    fn address(&self, address: IpAddr, to: &mut Vec<u8>) {
+        push_address(address, to);
+    }
+}
+
+impl Form for Json {
+    fn name(&self, name: &str, to: &mut Vec<u8>) {
+        to.extend_from_slice(b",\"");
+        to.extend_from_slice(name.as_bytes());
+        to.extend_from_slice(b"\":");
+    }
+
+    fn text(&self, name: &str, value: &str, to: &mut Vec<u8>) {
+        self.name(name, to);
+        if is_plain(value.as_bytes()) { push_plain(value, to) } else { push_json(value, to) }
+    }
+
+    fn address(&self, address: IpAddr, to: &mut Vec<u8>) {
+        to.push(b'"');
+        push_address(address, to);
+        to.push(b'"');
+    }
+}
+
+fn push_json(text: &(impl serde::Serialize + ?Sized), to: &mut Vec<u8>) {
+    let _ = serde_json::to_writer(to, text);
 }
 
 fn push_plain(text: &str, to: &mut Vec<u8>) {
@@ -183,57 +244,13 @@ fn push_decimal(number: u64, to: &mut Vec<u8>) {
 }
 
 /// The last digits, with zeros before. Their number is known, so that there is no loop.
-fn digits<const N: usize>(mut number: u64) -> [u8; N] {
+pub(super) fn digits<const N: usize>(mut number: u64) -> [u8; N] {
     let mut digits = [b'0'; N];
     for digit in digits.iter_mut().rev() {
         *digit += (number % 10) as u8;
         number /= 10;
     }
     digits
-}
-
-/// `2026-01-31T12:00:00.`
-type Second = [u8; 20];
-
-thread_local! {
-    /// The last second that was written on this thread: most lines are of the same one.
-    static SECOND: Cell<(u64, Second)> = const { Cell::new((u64::MAX, [0; 20])) };
-}
-
-/// A date of RFC 3339 in UTC with microseconds.
-fn push_date(since_1970: Duration, to: &mut Vec<u8>) {
-    let second = since_1970.as_secs();
-    let (mut of, mut text) = SECOND.get();
-    if of != second {
-        (of, text) = (second, second_of(second));
-        SECOND.set((of, text));
-    }
-    to.extend_from_slice(&text);
-    to.extend_from_slice(&digits::<6>(since_1970.subsec_micros().into()));
-    to.push(b'Z');
-}
-
-fn second_of(since_1970: u64) -> Second {
-    let (days, second) = (since_1970 / 86_400, since_1970 % 86_400);
-    let (year, month, day) = civil(days);
-    let mut text = *b"0000-00-00T00:00:00.";
-    text[..4].copy_from_slice(&digits::<4>(year));
-    for (at, number) in [(5, month), (8, day), (11, second / 3600), (14, second / 60 % 60), (17, second % 60)] {
-        text[at..at + 2].copy_from_slice(&digits::<2>(number));
-    }
-    text
-}
-
-/// Year, month and day of a day since 1970: `civil_from_days` of <https://howardhinnant.github.io/date_algorithms.html>.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }
 
 #[cfg(test)]
@@ -243,22 +260,6 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
-
-    fn date(seconds: u64, micros: u32) -> String {
-        let mut line = Vec::new();
-        push_date(Duration::new(seconds, micros * 1000), &mut line);
-        String::from_utf8(line).unwrap()
-    }
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(date(0, 0), "1970-01-01T00:00:00.000000Z");
-        assert_eq!(date(951_782_399, 1), "2000-02-28T23:59:59.000001Z");
-        assert_eq!(date(951_782_400, 0), "2000-02-29T00:00:00.000000Z");
-        assert_eq!(date(951_782_400, 999_999), "2000-02-29T00:00:00.999999Z");
-        assert_eq!(date(1_709_251_199, 999_999), "2024-02-29T23:59:59.999999Z");
-        assert_eq!(date(4_107_542_400, 0), "2100-03-01T00:00:00.000000Z");
-    }
 
     const RECORD: AccessRecord<'static> = AccessRecord {
         method: "POST",
@@ -325,6 +326,30 @@ mod tests {
             assert_eq!(ours.find('Z'), theirs.find('Z'), "dates of one length");
             let behind_date = |line: &str| line.trim_end().split_once("Z ").expect("a date").1.to_owned();
             assert_eq!(behind_date(&ours), behind_date(theirs));
+        }
+    }
+
+    #[test]
+    fn as_json_it_has_the_same_fields_and_what_every_line_has() {
+        let hostile = "/ü\"\\\n\t\u{7f}\u{0}";
+        for (path, key) in [("/digits", Some("web")), (hostile, None)] {
+            let mut line = Vec::new();
+            AccessRecord { path, key, bytes: Some(12), ..RECORD }.write_json(&mut line);
+            let text = String::from_utf8(line).unwrap();
+            assert_eq!(text.find('\n'), Some(text.len() - 1), "one line: {text}");
+            let mut read: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let timestamp = read.as_object_mut().unwrap().remove("timestamp");
+            assert!(timestamp.is_some_and(|date| date.as_str().is_some_and(|date| date.ends_with('Z'))), "{text}");
+            let mut expected = serde_json::json!({
+                "level": "INFO", "target": "callboard_http::access", "message": format!("POST {path} 200"),
+                "method": "POST", "path": path, "route": "/digits", "status": 200, "milliseconds": 1.234,
+                "timing": "queue;dur=0.012", "request_bytes": 0, "bytes": 12, "client": "127.0.10.255",
+                "key": "web", "request_id": "mine-1", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+            });
+            if key.is_none() {
+                expected.as_object_mut().unwrap().remove("key");
+            }
+            assert_eq!(read, expected);
         }
     }
 

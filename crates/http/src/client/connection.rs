@@ -1,5 +1,8 @@
 //! One connection, and the answers that come on it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};
 use hyper::Response;
@@ -11,6 +14,7 @@ use tokio::net::TcpStream;
 
 use super::call::Prepared;
 use super::error::ClientError;
+use super::first_byte::Watched;
 use super::origin::Origin;
 use super::trust::Trust;
 
@@ -25,7 +29,17 @@ pub enum Protocol {
 
 /// An open connection. Its bytes are moved by a task of the runtime it was opened on.
 #[derive(Debug)]
-pub struct Connection(Sender);
+pub struct Connection {
+    sender: Sender,
+    /// Of plain http: whether what listens has answered by TLS, and where that is.
+    plain: Option<Plain>,
+}
+
+#[derive(Clone, Debug)]
+struct Plain {
+    speaks_tls: Arc<AtomicBool>,
+    authority: String,
+}
 
 #[derive(Debug)]
 enum Sender {
@@ -56,7 +70,8 @@ impl Connection {
     /// # Errors
     ///
     /// [`ClientError::Connect`] where nobody listens, [`ClientError::Closed`] or [`ClientError::Protocol`] where what
-    /// listens does not speak the protocol, [`ClientError::Tls`] where it is not who it should be.
+    /// listens does not speak the protocol, [`ClientError::Tls`] where it is not who it should be, [`ClientError::NoTls`]
+    /// where it does not speak TLS.
     ///
     /// # Cancellation
     ///
@@ -71,47 +86,32 @@ impl Connection {
         // A request is written in one piece: waiting for more of it would only make it late.
         stream.set_nodelay(true).map_err(failed)?;
         match (origin.is_secure(), trust) {
-            (false, _) => Self::over(stream, protocol).await,
-            (true, Some(trust)) => Self::over(trust.connect(origin, protocol, stream).await?, protocol).await,
+            (false, _) => {
+                let (stream, speaks_tls) = Watched::new(stream);
+                let plain = Plain { speaks_tls, authority: origin.authority().to_owned() };
+                Ok(Self { sender: Sender::over(stream, protocol).await?, plain: Some(plain) })
+            }
+            (true, Some(trust)) => {
+                let stream = trust.connect(origin, protocol, stream).await?;
+                Ok(Self { sender: Sender::over(stream, protocol).await?, plain: None })
+            }
             (true, None) => Err(ClientError::Untrusted { authority: origin.authority().to_owned() }),
         }
-    }
-
-    async fn over<T>(stream: T, protocol: Protocol) -> Result<Self, ClientError>
-    where
-        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        let io = TokioIo::new(stream);
-        // How a connection ends is told to whoever has a request on it; the task's own outcome says no more.
-        Ok(Self(match protocol {
-            Protocol::Http1 => {
-                let (sender, connection) = http1::handshake(io).await?;
-                tokio::spawn(async { _ = connection.await });
-                Sender::Http1(sender)
-            }
-            Protocol::Http2 => {
-                let mut builder = http2::Builder::new(TokioExecutor::new());
-                builder.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(4 * WINDOW_BYTES);
-                let (sender, connection) = builder.handshake(io).await?;
-                tokio::spawn(async { _ = connection.await });
-                Sender::Http2(sender)
-            }
-        }))
     }
 
     /// Another handle on the same connection, where the protocol has several requests at a time.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
-        match &self.0 {
+        match &self.sender {
             Sender::Http1(_) => None,
-            Sender::Http2(sender) => Some(Self(Sender::Http2(sender.clone()))),
+            Sender::Http2(sender) => Some(Self { sender: Sender::Http2(sender.clone()), plain: self.plain.clone() }),
         }
     }
 
     /// Whether no request can be sent any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        match &self.0 {
+        match &self.sender {
             Sender::Http1(sender) => sender.is_closed(),
             Sender::Http2(sender) => sender.is_closed(),
         }
@@ -122,19 +122,57 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Closed`] or [`ClientError::Protocol`]; this connection is then of no more use.
+    /// [`ClientError::Closed`] or [`ClientError::Protocol`], and [`ClientError::OnlyTls`] for what should have been asked over https;
+    /// this connection is then of no more use.
     pub async fn send(&mut self, request: &Prepared) -> Result<Answer, ClientError> {
-        let answer = match &mut self.0 {
-            Sender::Http1(sender) => {
-                sender.ready().await?;
-                sender.send_request(request.request()).await?
+        let sent = self.sender.send(request).await;
+        let failed =
+            |error| self.plain.as_ref().and_then(Plain::answered_by_tls).unwrap_or_else(|| ClientError::from(error));
+        sent.map(Answer).map_err(failed)
+    }
+}
+
+impl Sender {
+    async fn over<T>(stream: T, protocol: Protocol) -> Result<Self, hyper::Error>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let io = TokioIo::new(stream);
+        // How a connection ends is told to whoever has a request on it; the task's own outcome says no more.
+        Ok(match protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = http1::handshake(io).await?;
+                tokio::spawn(async { _ = connection.await });
+                Self::Http1(sender)
             }
-            Sender::Http2(sender) => {
-                sender.ready().await?;
-                sender.send_request(request.request()).await?
+            Protocol::Http2 => {
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                builder.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(4 * WINDOW_BYTES);
+                let (sender, connection) = builder.handshake(io).await?;
+                tokio::spawn(async { _ = connection.await });
+                Self::Http2(sender)
             }
-        };
-        Ok(Answer(answer))
+        })
+    }
+
+    async fn send(&mut self, request: &Prepared) -> Result<Response<Incoming>, hyper::Error> {
+        match self {
+            Self::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request.request()).await
+            }
+            Self::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request.request()).await
+            }
+        }
+    }
+}
+
+impl Plain {
+    fn answered_by_tls(&self) -> Option<ClientError> {
+        let answered = self.speaks_tls.load(Ordering::Relaxed);
+        answered.then(|| ClientError::OnlyTls { authority: self.authority.clone() })
     }
 }
 

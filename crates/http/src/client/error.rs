@@ -34,6 +34,12 @@ pub enum TrustError {
     /// There is no certificate in it, or none that could be an authority's.
     #[error("there is no certificate of an authority in it")]
     Nobody,
+    /// The system has no certificates of authorities: name some, or install the system's.
+    #[error("this system believes no authority: {problem}")]
+    NobodyHere {
+        /// What was in the way.
+        problem: String,
+    },
     /// rustls cannot be set up.
     #[error("TLS cannot be spoken")]
     Unsupported(#[source] tokio_rustls::rustls::Error),
@@ -67,6 +73,18 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
+    /// It was asked over https, and answers in plain text: ask over http.
+    #[error("{authority} does not speak TLS: its URL is http://{authority}")]
+    NoTls {
+        /// Where to.
+        authority: String,
+    },
+    /// It was asked over http, and answers by TLS: ask over https.
+    #[error("{authority} speaks TLS only: its URL is https://{authority}")]
+    OnlyTls {
+        /// Where to.
+        authority: String,
+    },
     /// The connection ended before the answer did. The request may have been carried out.
     #[error("the connection was closed before the answer was complete")]
     Closed(#[source] hyper::Error),
@@ -91,7 +109,7 @@ impl ClientError {
         match self {
             Self::Connect { .. } => "connect",
             Self::Untrusted { .. } => "untrusted",
-            Self::Tls { .. } => "tls",
+            Self::Tls { .. } | Self::NoTls { .. } | Self::OnlyTls { .. } => "tls",
             Self::Closed(_) => "closed",
             Self::Protocol(_) => "protocol",
             Self::Unsendable(_) => "unsendable",

@@ -8,7 +8,7 @@
 //! - [`Origin`] is a parsed URL: where to connect, and the path that routes are under.
 //! - [`Call`] is what to send, and makes a [`Prepared`] that can be sent any number of times.
 //! - [`Connection`] is one connection, HTTP/1.1 with keep-alive or HTTP/2 (with prior knowledge, over https by ALPN).
-//! - [`Trust`] is whose certificates are believed over https: nobody's, unless they are named.
+//! - [`Trust`] is whose certificates are believed over https: those of named authorities, or of the system's.
 //!
 //! # Cancellation
 //!
@@ -18,6 +18,7 @@
 mod call;
 mod connection;
 mod error;
+mod first_byte;
 mod origin;
 mod trust;
 

@@ -1,6 +1,6 @@
 //! Whose certificates are believed when a server is asked over https, and the handshake that finds out.
 //!
-//! Nothing is believed by itself: whoever asks names the authorities. Certificates are verified in full, with names and times; there is
+//! Whoever asks names the authorities, or takes those of the system. Certificates are verified in full, with names and times; there is
 //! no knob that turns that off.
 
 use std::io;
@@ -33,8 +33,27 @@ impl Trust {
     /// [`TrustError`], when no authority is left.
     pub fn from_pem(pem: &[u8]) -> Result<Self, TrustError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        Self::of(certificates.map_err(|_| TrustError::Unreadable)?)
+    }
+
+    /// Those that this system believes: of its store, or of the file and the directories that the variables `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR` name. Reads files: call it where that may take its time.
+    ///
+    /// # Errors
+    ///
+    /// [`TrustError::NobodyHere`], when there is none, as in a container without the package `ca-certificates`.
+    pub fn of_system() -> Result<Self, TrustError> {
+        let found = rustls_native_certs::load_native_certs();
+        let problem = found.errors.first().map_or_else(|| "it has no store of them".to_owned(), ToString::to_string);
+        Self::of(found.certs).map_err(|error| match error {
+            TrustError::Nobody => TrustError::NobodyHere { problem },
+            error => error,
+        })
+    }
+
+    fn of(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
-        let (usable, _) = roots.add_parsable_certificates(certificates.map_err(|_| TrustError::Unreadable)?);
+        let (usable, _) = roots.add_parsable_certificates(certificates);
         if usable == 0 {
             return Err(TrustError::Nobody);
         }
@@ -63,13 +82,23 @@ impl Trust {
         };
         let name = ServerName::try_from(origin.host().to_owned());
         let name = name.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-        let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await.map_err(failed)?;
+        let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+        let stream = stream.map_err(|error| match is_plain_text(&error) {
+            true => ClientError::NoTls { authority: origin.authority().to_owned() },
+            false => failed(error),
+        })?;
         // A server without ALPN speaks HTTP/1.1, whatever it was asked for.
         if protocol == Protocol::Http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(failed(io::Error::other("the server does not speak HTTP/2")));
         }
         Ok(stream)
     }
+}
+
+/// Whether the handshake failed because the first record that came is none of TLS.
+fn is_plain_text(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
 #[cfg(test)]

@@ -242,16 +242,20 @@ impl ApiError {
         Self::edge(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     }
 
-    /// 415, listing what is understood.
-    pub(crate) fn unsupported_media_type(got: Option<&str>, accepted: &str) -> Self {
-        let got = match got {
+    /// 415, listing what is understood; first the header that a client in a hurry left out.
+    pub(crate) fn unsupported_media_type(got_type: Option<&str>, accepted: &str) -> Self {
+        let got = match got_type {
             Some(got) => {
                 let shown: String = got.chars().take(MAX_SHOWN_CHARS).collect();
                 format!("content-type `{shown}` is not understood here")
             }
             None => "the request has no content-type".to_owned(),
         };
-        let message = format!("{got}; accepted: {accepted}");
+        // A form without files has its type from curl, where `-d` sent JSON without a word about it.
+        let is_forgotten = got_type.is_none_or(|got| got.starts_with("application/x-www-form-urlencoded"));
+        let is_json = accepted.split(", ").any(|accepted| accepted == "application/json");
+        let cure = if is_forgotten && is_json { "; for JSON add -H 'content-type: application/json'" } else { "" };
+        let message = format!("{got}{cure}; accepted: {accepted}");
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 

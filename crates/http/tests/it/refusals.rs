@@ -103,9 +103,14 @@ async fn status_415_lists_what_is_accepted() {
     let mut client = server.connect().await;
     let form = client.post("/greet", &[("content-type", "application/x-www-form-urlencoded")], "name=Ada").await;
     let untyped = client.post("/greet", &[], "{}").await;
+    let other = client.post("/greet", &[("content-type", "text/csv")], "name").await;
     for (answer, why) in [
-        (form, "content-type `application/x-www-form-urlencoded` is not understood here; "),
-        (untyped, "the request has no content-type; "),
+        (
+            form,
+            "content-type `application/x-www-form-urlencoded` is not understood here; for JSON add -H 'content-type: application/json'; ",
+        ),
+        (untyped, "the request has no content-type; for JSON add -H 'content-type: application/json'; "),
+        (other, "content-type `text/csv` is not understood here; accepted: "),
     ] {
         assert_eq!(answer.status, 415);
         let message = answer.problem()["message"].to_string();

@@ -1,0 +1,68 @@
+//! What clap has against the words, on one line.
+
+use clap::error::ErrorKind;
+
+use super::args::OF_UNKNOWN;
+
+/// Its complaint and what it thinks was meant. `None` for what is an answer: help and version.
+pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        return None;
+    }
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut complaint =
+        lines.next().unwrap_or_default().trim_start_matches("error: ").replace(&format!(" [<{OF_UNKNOWN}>]"), "");
+    if complaint.ends_with(':') {
+        // A list follows, such as of what is missing.
+        let is_list = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("tip: ");
+        let missing: Vec<&str> = lines.clone().take_while(is_list).collect();
+        complaint = format!("{complaint} {}", missing.join(", "));
+    }
+    // How to pass it as a value is not what anybody meant who mistyped a flag.
+    let tip = lines.clone().filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
+    let choices = lines.find_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
+    let help = "--help tells what there is";
+    Some(format!("{complaint}; {}", tip.or(choices).unwrap_or(help)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::super::args::{Program, parse};
+    use super::*;
+
+    fn complaint_of(line: &str) -> Option<String> {
+        let words = line.split_whitespace().map(OsString::from);
+        complaint(&parse(Program::Callboard, words).unwrap_err())
+    }
+
+    #[test]
+    fn a_complaint_is_one_line_with_what_was_probably_meant() {
+        for (line, expected) in [
+            ("serve --drian 1s", "unexpected argument '--drian' found; a similar argument exists: '--drain'"),
+            ("serve --zzz", "unexpected argument '--zzz' found; --help tells what there is"),
+            ("call", "the following required arguments were not provided: <URL>, <ROUTE>; --help tells what there is"),
+            ("examples --lang js", "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust"),
+            (
+                "serve --model-control",
+                "a value is required for '--model-control <true|false>' but none was supplied; --help tells what there is",
+            ),
+        ] {
+            assert_eq!(complaint_of(&format!("callboard {line}")).as_deref(), Some(expected));
+        }
+        assert_eq!(complaint_of("callboard --help"), None);
+    }
+
+    #[test]
+    fn a_flag_by_which_other_servers_are_told_where_to_listen_names_ours() {
+        for line in ["serve --port 80", "serve --port=80", "serve x --host", "check --bind 0.0.0.0", "serve --addr :80"]
+        {
+            let complaint = complaint_of(&format!("callboard {line}")).unwrap();
+            assert!(complaint.ends_with("' found; `--http 127.0.0.1:8000` sets address and port"), "{complaint}");
+            assert!(!complaint.contains(OF_UNKNOWN), "{complaint}");
+        }
+    }
+}
