@@ -113,7 +113,9 @@ pub struct HttpConfig {
     pub cors: Option<Cors>,
 
     /// The host names that a listener on loopback accepts, besides its address, `localhost` and names without a dot.
-    /// Default none; others are answered 403. No effect beyond loopback.
+    /// Default none; others are answered 403. No effect beyond loopback, but for an [`Edge`](crate::Edge) that is mounted in
+    /// another program: `axum::serve` does not tell which listener a request came by, so there the rule always holds. List
+    /// the names of the service, or `*` where another layer checks them.
     ///
     /// *Threat*: a web page that points its own name at this machine (DNS rebinding) counts as our page in its
     /// visitor's browser, and can call and read what only the visitor can reach. List the names that a proxy on this

@@ -61,7 +61,13 @@ pub(crate) struct Origin {
 }
 
 impl Respond for Router {
-    fn respond(mut self, request: Request<Incoming>, _: Origin) -> impl Future<Output = Response> + Send + 'static {
+    fn respond(
+        mut self,
+        mut request: Request<Incoming>,
+        origin: Origin,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        // For an edge that is mounted in it.
+        request.extensions_mut().insert(origin);
         let answer = self.call(request);
         async {
             let Ok(response) = answer.await;

@@ -1,4 +1,5 @@
-//! Which web pages may ask at all, on a listener that only this machine can reach.
+//! Which web pages may ask at all, on a listener that only this machine can reach, or on an unknown one: that of another program
+//! in which the edge is mounted.
 //!
 //! A page that somebody on this machine visits can send requests to loopback, too. Directly: a form or a text needs nobody's
 //! permission to be sent, and browsers mark it with its `origin`. Or by a name of its own that leads to 127.0.0.1 ("DNS
@@ -18,7 +19,8 @@ use super::host::{NamedHost, is_name};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 
-/// The names by which a listener on loopback may be called, beside its address, `localhost` and names without a dot.
+/// The names by which a listener on loopback, or a mounted edge, may be called, beside addresses, `localhost` and names without a
+/// dot.
 ///
 /// ```
 /// use callboard_http::Hosts;
@@ -109,7 +111,8 @@ impl Doorstep {
     pub(crate) fn admit<B>(&self, request: &Request<B>, host: NamedHost<'_>) -> Result<(), ApiError> {
         if !host.is_local() && !host.name().is_some_and(|name| self.hosts.allow(name)) {
             return Err(ApiError::forbidden(
-                "a server on loopback is called by its address, as localhost, or by a name in `http.hosts`",
+                "a server on loopback, or one mounted in another program, is called by its address, as localhost, or by a name \
+                 in `http.hosts`",
             ));
         }
         // What other pages get to read of answers is what CORS says.
@@ -122,7 +125,10 @@ impl Doorstep {
         if is_own || self.cors.as_ref().is_some_and(|cors| cors.allowed(request.headers()).is_some()) {
             return Ok(());
         }
-        Err(ApiError::forbidden("a server on loopback is called by no web page but its own and those in `http.cors`"))
+        Err(ApiError::forbidden(
+            "a server on loopback, or one mounted in another program, is called by no web page but its own and those in \
+             `http.cors`",
+        ))
     }
 }
 

@@ -241,11 +241,14 @@ impl Inner {
         }
     }
 
-    /// One valid host, and on loopback one of this machine. A request that was made in process need not name one.
+    /// One valid host, and on loopback one of this machine. Another program in which the edge is mounted does not tell which
+    /// listener a request came by, so there it counts as loopback; it may have been made in process, too, and name no host.
     fn host_is_welcome<B>(&self, request: &Request<B>, origin: Option<Origin>) -> Result<(), ApiError> {
-        let Some(origin) = origin else { return NamedHost::if_any(request).map(drop) };
-        let host = NamedHost::of(request)?;
-        if origin.is_local { self.doorstep.admit(request, host) } else { Ok(()) }
+        match origin {
+            Some(origin) if !origin.is_local => NamedHost::of(request).map(drop),
+            Some(_) => self.doorstep.admit(request, NamedHost::of(request)?),
+            None => self.doorstep.admit(request, NamedHost::if_any(request)?),
+        }
     }
 
     fn around<'a>(
@@ -345,7 +348,8 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let edge = self.clone();
-        Box::pin(async { Ok(edge.answer(request, None).await) })
+        let origin = request.extensions().get::<Origin>().copied();
+        Box::pin(async move { Ok(edge.answer(request, origin).await) })
     }
 }
 

@@ -28,7 +28,10 @@ use crate::spans::{OtherDoor, SampleRatio, SpanSink, Tracer};
 use crate::tls::Tls;
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
-/// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`.
+/// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`, or below a path with `nest_service("/api", edge)`.
+///
+/// Served by `axum::serve`, a mounted edge does not know whether others than this machine can reach it, and answers 403 to host names
+/// that are not in [`HttpConfig::hosts`]; [`serve_router`](crate::serve_router) tells it.
 #[derive(Clone, Debug)]
 pub struct Edge(Arc<Inner>);
 

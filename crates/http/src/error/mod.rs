@@ -185,11 +185,11 @@ impl ApiError {
         Self::edge(StatusCode::BAD_REQUEST, "malformed_body", message)
     }
 
-    /// 404 for a path that is neither a route nor a page.
-    pub(crate) fn no_such_route(path: &str) -> Self {
+    /// 404 for a path that is neither a route nor a page of the edge, which is mounted below `prefix`.
+    pub(crate) fn no_such_route(path: &str, prefix: &str) -> Self {
         // Whoever calls a function looks for the route that it is.
         let route = functions::name_of(path).unwrap_or(Cow::Borrowed(path));
-        Self::no_such_page(&route, "`GET /` lists what there is")
+        Self::no_such_page(&route, &format!("`GET {prefix}/` lists what there is"))
     }
 
     /// 404, saying where to look.

@@ -6,8 +6,8 @@ use std::io::Read as _;
 use std::sync::{Arc, LazyLock};
 
 use axum::body::{Body, to_bytes};
-use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::extract::{OriginalUri, Path};
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use utoipa_swagger_ui::Config;
 
 use super::for_browsers;
+use super::mounted::prefix;
 use crate::coding::Coding;
 use crate::error::ApiError;
 
@@ -51,12 +52,14 @@ pub(super) async fn index() -> Result<Response, ApiError> {
 }
 
 pub(super) async fn file(
+    OriginalUri(original): OriginalUri,
     uri: Uri,
     headers: HeaderMap,
     file: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let file = file.ok().map(|Path(file)| file);
-    let found = file.as_ref().and_then(|file| asset(file)).ok_or_else(|| ApiError::no_such_route(uri.path()))?;
+    let not_found = || ApiError::no_such_route(uri.path(), prefix(&original, &uri));
+    let found = file.as_ref().and_then(|file| asset(file)).ok_or_else(not_found)?;
     let is_packed = found.headers().contains_key(CONTENT_ENCODING);
     let takes_gzip = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).is_some_and(Coding::takes_gzip);
     let mut answer = match file.filter(|_| is_packed && !takes_gzip) {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{OriginalUri, State};
 use axum::http::header::{ACCEPT, HOST};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{Html, IntoResponse, Response};
@@ -12,6 +12,7 @@ use callboard_codec::MediaType;
 use callboard_core::Route;
 use serde::Serialize;
 
+use super::mounted::prefix;
 use super::{Sources, for_browsers};
 use crate::accept::Origin;
 use crate::request::head::joined;
@@ -24,8 +25,10 @@ struct Index<'a> {
     version: &'a str,
     ready: bool,
     routes: Vec<Listed>,
-    pages: [&'static str; 5],
+    pages: [String; PAGES.len()],
 }
+
+const PAGES: [&str; 5] = ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"];
 
 /// One route of the list.
 #[derive(Serialize)]
@@ -57,11 +60,13 @@ impl Listed {
 pub(super) async fn index(
     State(sources): State<Sources>,
     origin: Option<Extension<Origin>>,
+    OriginalUri(original): OriginalUri,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     let is_secure = origin.is_some_and(|Extension(origin)| origin.is_secure);
-    let base = base_url(is_secure, &uri, &headers);
+    let prefix = prefix(&original, &uri);
+    let base = base_url(is_secure, &uri, &headers) + prefix;
     let drawn = sources.client.describe().routes;
     let pipeline = |route: &Route| {
         let drawn = drawn.iter().find(|drawn| !drawn.closed && drawn.name.as_str() == route.name());
@@ -73,10 +78,10 @@ pub(super) async fn index(
         version: &sources.info.version,
         ready: sources.client.health().ready,
         routes: sources.client.routes().iter().map(listed).collect(),
-        pages: ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"],
+        pages: PAGES.map(|page| format!("{prefix}{page}")),
     };
     match prefers_html(&headers) {
-        true => for_browsers(Html(page(&index)).into_response(), POLICY),
+        true => for_browsers(Html(page(&index, directory(&original))).into_response(), POLICY),
         false => Json(index).into_response(),
     }
 }
@@ -98,7 +103,12 @@ fn base_url(is_secure: bool, uri: &Uri, headers: &HeaderMap) -> String {
     format!("{scheme}://{}", host.filter(is_plain).unwrap_or("localhost:8000"))
 }
 
-fn page(index: &Index<'_>) -> String {
+/// What leads from the page to its own directory: nothing from `/api/`, and `api` from `/api`.
+fn directory(original: &Uri) -> &str {
+    original.path().rsplit('/').next().unwrap_or_default()
+}
+
+fn page(index: &Index<'_>, directory: &str) -> String {
     let mut html = format!("{HEAD}<style>{STYLE}</style>\n");
     let title = escaped(index.title);
     let state = if index.ready { "ready" } else { "not ready" };
@@ -114,9 +124,10 @@ fn page(index: &Index<'_>) -> String {
         );
     }
     html.push_str("<p>");
-    for path in index.pages {
+    for (path, shown) in PAGES.iter().zip(&index.pages) {
         // Relative, as in `/docs`: a proxy may have put us below a path of its own.
-        _ = write!(html, "<a href=\"{}\">{path}</a> ", path.trim_start_matches('/'));
+        let path = if directory.is_empty() { path.trim_start_matches('/') } else { path };
+        _ = write!(html, "<a href=\"{}{path}\">{shown}</a> ", escaped(directory));
     }
     html.push_str("</p>\n");
     html

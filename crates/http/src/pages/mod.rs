@@ -5,12 +5,13 @@ mod document;
 mod health;
 mod index;
 mod metrics;
+mod mounted;
 mod packed;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{OriginalUri, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
 };
@@ -134,13 +135,19 @@ async fn favicon() -> impl IntoResponse {
     ([(CONTENT_TYPE, "image/svg+xml"), (CACHE_CONTROL, "public, max-age=86400")], FAVICON)
 }
 
-async fn not_found(State(sources): State<Sources>, uri: Uri, headers: HeaderMap) -> Result<Response, ApiError> {
+async fn not_found(
+    State(sources): State<Sources>,
+    OriginalUri(original): OriginalUri,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     if is_grpc(&headers) {
         return Ok(no_grpc());
     }
+    let prefix = mounted::prefix(&original, &uri);
     match nearly(uri.path()).filter(|path| sources.client.route(path).is_some()) {
-        Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{path}`?"))),
-        None => Err(ApiError::no_such_route(uri.path())),
+        Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?"))),
+        None => Err(ApiError::no_such_route(uri.path(), prefix)),
     }
 }
 

@@ -16,6 +16,7 @@ mod functions;
 mod hostile;
 mod hosts;
 mod http2;
+mod mounted;
 mod observed;
 mod oip;
 #[cfg(feature = "otlp")]

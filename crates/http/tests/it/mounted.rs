@@ -1,0 +1,121 @@
+//! The edge as a service in another program's router: its guards hold, and what it says of paths is what clients can ask.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use callboard_core::Node;
+use callboard_http::{ApiInfo, Edge, Hosts, HttpConfig};
+use tokio::task::JoinHandle;
+
+use crate::support::app::app;
+use crate::support::{Answer, Raw, Server, bind, config};
+
+/// An edge that `axum::serve` serves.
+struct Mounted {
+    address: SocketAddr,
+    _node: Node,
+    serving: JoinHandle<()>,
+}
+
+impl Mounted {
+    async fn start(config: HttpConfig, mount: impl FnOnce(Edge) -> Router) -> Self {
+        let (node, edge) = edge(config).await;
+        let listener = bind().await;
+        let address = listener.local_addr().unwrap();
+        let router = mount(edge);
+        let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { address, _node: node, serving }
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        ask(self.address, &format!("GET {path} HTTP/1.1\r\nhost: localhost:7000")).await
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn edge(config: HttpConfig) -> (Node, Edge) {
+    let node = app().start().await.unwrap();
+    let edge = Edge::try_new(node.client(), config, ApiInfo::default()).unwrap();
+    (node, edge)
+}
+
+async fn ask(address: SocketAddr, head: &str) -> Answer {
+    let mut client = Raw::connect(address).await;
+    client.send(format!("{head}\r\nconnection: close\r\n\r\n")).await;
+    client.answer().await
+}
+
+fn below_api(edge: Edge) -> Router {
+    Router::new().nest_service("/api", edge)
+}
+
+fn as_fallback(edge: Edge) -> Router {
+    Router::new().fallback_service(edge)
+}
+
+async fn guards(address: SocketAddr, prefix: &str) {
+    for (head, status) in [
+        ("GET /livez HTTP/1.1\r\nhost: localhost", 200),
+        ("GET /livez HTTP/1.1\r\nhost: 127.0.0.1:8000", 200),
+        ("GET /livez HTTP/1.1\r\nhost: evil.example", 403),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: evil.example", 400),
+        ("POST /mirror HTTP/1.1\r\nhost: localhost\r\norigin: https://evil.example\r\ncontent-length: 0", 403),
+    ] {
+        let head = head.replacen(" /", &format!(" {prefix}/"), 1);
+        assert_eq!(ask(address, &head).await.status, status, "{head}");
+    }
+}
+
+#[tokio::test]
+async fn a_mounted_edge_refuses_foreign_hosts_and_pages() {
+    let nested = Mounted::start(HttpConfig::default(), below_api).await;
+    guards(nested.address, "/api").await;
+    let fallback = Mounted::start(HttpConfig::default(), as_fallback).await;
+    guards(fallback.address, "").await;
+    let (_node, edge) = edge(HttpConfig::default()).await;
+    let own_loop = Server::of_router(as_fallback(edge), HttpConfig::default()).await;
+    guards(own_loop.address, "").await;
+    // Only here it is known that the request came by a socket, where HTTP/1.1 has to name a host.
+    assert_eq!(ask(own_loop.address, "GET /livez HTTP/1.1").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_mounted_edge_answers_the_names_that_are_listed() {
+    let listed = config(|config| config.hosts = Hosts::parse(["models.example.org"]).unwrap());
+    let mounted = Mounted::start(listed, below_api).await;
+    let status =
+        async |host: &str| ask(mounted.address, &format!("GET /api/livez HTTP/1.1\r\nhost: {host}")).await.status;
+    assert_eq!(status("models.example.org").await, 200);
+    let refused = ask(mounted.address, "GET /api/livez HTTP/1.1\r\nhost: other.example.org").await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.text().contains("`http.hosts`"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn paths_that_an_edge_tells_begin_where_it_is_mounted() {
+    let mounted = Mounted::start(HttpConfig::default(), below_api).await;
+    let index = mounted.get("/api/").await.json();
+    assert_eq!(index["pages"][1], "/api/openapi.json");
+    let curl = index["routes"].as_array().unwrap().iter().find_map(|route| route["curl"].as_str()).unwrap();
+    assert!(curl.contains("http://localhost:7000/api/"), "{curl}");
+    // The document's server is relative to the document.
+    assert_eq!(mounted.get("/api/openapi.json").await.json()["servers"][0]["url"], ".");
+    for (path, hint) in
+        [("/api/none", "`GET /api/`"), ("/api/mirror/", "`/api/mirror`"), ("/api/docs/none", "`GET /api/`")]
+    {
+        let problem = mounted.get(path).await.problem();
+        let message = problem["message"].as_str().unwrap();
+        assert!(message.contains(hint), "{path}: {message}");
+    }
+    for (path, link) in [("/api", "href=\"api/docs/\""), ("/api/", "href=\"docs/\"")] {
+        let page = ask(mounted.address, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/html")).await;
+        assert!(page.text().contains(link), "{path}: {}", page.text());
+    }
+    let unmounted = Server::of_app(app(), HttpConfig::default()).await;
+    assert_eq!(unmounted.get("/").await.json()["pages"][1], "/openapi.json");
+}
