@@ -3,7 +3,7 @@
 //! A typed description reads bytes straight into the Rust type; the dynamic one reads any [`Value`]. Which of the two a route
 //! has is decided when it is built, and costs a function pointer per request.
 
-use std::any::TypeId;
+use std::any::{TypeId, type_name};
 use std::fmt;
 use std::sync::Arc;
 
@@ -46,6 +46,7 @@ pub struct DataType(Arc<Description>);
 #[derive(Clone)]
 struct Description {
     name: String,
+    rust_type: (TypeId, &'static str),
     schema: serde_json::Value,
     raw_body: Option<RawBody>,
     formats: fn() -> Vec<Format>,
@@ -70,6 +71,7 @@ impl DataType {
     pub fn of<T: Data + JsonSchema>() -> Self {
         Self(Arc::new(Description {
             name: T::schema_name().into_owned(),
+            rust_type: (TypeId::of::<T>(), type_name::<T>()),
             schema: schema_of::<T>(),
             raw_body: None,
             formats: formats_of::<T>,
@@ -78,6 +80,18 @@ impl DataType {
             finish: |decoder| decoder.finish_as::<T>().map(Payload::new),
             from_value: |value| payload::from_value::<T>(value).map(Payload::new),
         }))
+    }
+
+    /// Whether values of it are a `T` in Rust.
+    #[must_use]
+    pub fn is<T: Data>(&self) -> bool {
+        self.0.rust_type.0 == TypeId::of::<T>()
+    }
+
+    /// The name of its Rust type, for messages.
+    #[must_use]
+    pub fn rust_name(&self) -> &'static str {
+        self.0.rust_type.1
     }
 
     /// Any [`Value`] at all, under the name `Value` and with a schema that allows everything.

@@ -7,6 +7,7 @@ mod function;
 mod replies;
 mod stage;
 mod stream;
+mod typed;
 
 pub use blocking::{BlockingClient, BlockingStream};
 pub use caller::{Caller, LocalPrepared};
@@ -14,6 +15,7 @@ pub use function::{FunctionCall, NO_ARGS};
 pub use replies::{PayloadReplies, Replies};
 pub use stage::{OfferedStage, StageAdmission, StageQueue};
 pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess, Ready};
+pub use typed::{RouteService, TypedRoute};
 
 use std::any::Any;
 use std::sync::Arc;

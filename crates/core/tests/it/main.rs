@@ -35,4 +35,5 @@ mod supervision;
 mod support;
 mod texts;
 mod timeline;
+mod typed;
 mod watchdog;
