@@ -154,6 +154,10 @@ impl App {
         &self.limits
     }
 
+    pub(crate) fn routes_mut(&mut self) -> &mut [RouteSpec] {
+        &mut self.routes
+    }
+
     /// The routes, in the order of their declaration.
     pub fn routes(&self) -> &[RouteSpec] {
         &self.routes

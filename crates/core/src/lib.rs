@@ -61,6 +61,7 @@ mod router;
 mod simulation;
 mod stage;
 mod supervisor;
+pub mod testing;
 mod text;
 mod timeline;
 mod worker;

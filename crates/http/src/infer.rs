@@ -43,6 +43,8 @@ pub(crate) struct Around<'a> {
     pub(crate) is_explained: bool,
     /// Where it is sampled.
     pub(crate) span: Option<&'a Arc<RequestSpan>>,
+    /// Whether its client may have named a trace.
+    pub(crate) has_trace: bool,
     /// The owner of the key that the request has shown, where keys are asked for.
     pub(crate) holder: Option<&'a KeyHolder>,
 }
@@ -157,7 +159,8 @@ impl Around<'_> {
         if let Some(holder) = self.holder {
             options = options.with_caller(holder.name());
         }
-        if let Some(parent) = headers.get(TRACEPARENT)
+        if self.has_trace
+            && let Some(parent) = headers.get(TRACEPARENT)
             && TraceContext::from_client(parent).is_some()
         {
             options = options.with_traceparent(parent.to_str().unwrap_or_default());

@@ -7,6 +7,7 @@ mod rows;
 mod settings;
 mod sizing;
 mod stream;
+mod types;
 
 pub use contract::Contract;
 pub use rows::Rows;
@@ -18,6 +19,7 @@ pub use settings::{
 pub use stream::StreamStage;
 
 pub(crate) use sizing::{Sizing, Splitting};
+pub(crate) use types::StageTypes;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -55,6 +57,7 @@ pub(crate) struct StageSpec {
     factory: Factory,
     /// It answers one input with many outputs.
     streams: bool,
+    types: StageTypes,
 }
 
 impl StageSpec {
@@ -78,6 +81,18 @@ impl StageSpec {
         self.streams
     }
 
+    pub(crate) fn types(&self) -> StageTypes {
+        self.types
+    }
+
+    /// The same stage as a task, if its code can be one.
+    pub(crate) fn as_task(&self) -> Self {
+        match self.streams {
+            true => self.clone(),
+            false => Self { settings: self.settings.clone().with_placement(Placement::Task), ..self.clone() },
+        }
+    }
+
     pub(crate) fn is_async(&self) -> bool {
         matches!(self.factory, Factory::Async(_))
     }
@@ -91,12 +106,13 @@ impl fmt::Display for StageSpec {
 
 impl fmt::Debug for StageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, settings, sizing, factory: _, streams } = self;
+        let Self { name, settings, sizing, factory: _, streams, types } = self;
         f.debug_struct("StageSpec")
             .field("name", name)
             .field("settings", settings)
             .field("sizing", sizing)
             .field("streams", streams)
+            .field("types", types)
             .finish_non_exhaustive()
     }
 }
@@ -265,7 +281,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        Self::from_spec(StageSpec { name, settings, sizing: Sizing::default(), factory, streams: false })
+        let (sizing, types) = (Sizing::default(), StageTypes::of::<In, Out>());
+        Self::from_spec(StageSpec { name, settings, sizing, factory, streams: false, types })
     }
 
     /// Defines what an input costs, in a unit that time and memory depend on: rows, tokens, bytes. Without it every

@@ -10,7 +10,7 @@ use callboard_codec::Data;
 use futures_util::Stream;
 
 use super::settings::at_least_one;
-use super::{Factory, Placement, Sizing, StageSettings, StageSpec};
+use super::{Factory, Placement, Sizing, StageSettings, StageSpec, StageTypes};
 use crate::call::{CallContext, Flight};
 use crate::failure::Failure;
 use crate::id::StageName;
@@ -95,7 +95,8 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        let spec = StageSpec { name, settings, sizing: Sizing::default(), factory, streams: true };
+        let (sizing, types) = (Sizing::default(), StageTypes::of::<In, Out>());
+        let spec = StageSpec { name, settings, sizing, factory, streams: true, types };
         Self { spec: Arc::new(spec), types: PhantomData }
     }
 }

@@ -33,6 +33,7 @@ mod statistics;
 mod streams;
 mod supervision;
 mod support;
+mod tested;
 mod texts;
 mod timeline;
 mod typed;

@@ -266,6 +266,7 @@ impl Inner {
             recorder: observed.and_then(Observed::recorder),
             is_explained: observed.is_some_and(Observed::explains),
             span: observed.and_then(Observed::span),
+            has_trace: observed.is_some(),
             holder,
         }
     }

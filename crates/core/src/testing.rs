@@ -1,0 +1,112 @@
+//! For the tests of one's own app: starts it on virtual time, with fakes in the place of stages.
+
+use std::sync::Arc;
+
+use callboard_codec::Data;
+
+use crate::app::{App, StartError};
+use crate::node::Node;
+use crate::stage::{Stage, StageSpec, StreamStage};
+
+/// An app as its tests start it: under the same routes and limits, with other stages where a test wants them.
+///
+/// All stages run as tasks, so that a test that pauses tokio's clock (`#[tokio::test(start_paused = true)]`) waits for no timeout: while
+/// nothing can go on, the clock jumps to the next one. Beside a thread it would jump while that works. A [`StreamStage::worker`] keeps its
+/// thread: replace it by a fake where time matters.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use callboard_core::testing::TestApp;
+/// use callboard_core::{App, ErrorKind, Failure, Stage};
+///
+/// fn app() -> App {
+///     let price = Stage::each("price", |item: &String| Ok(item.len() as u64)).timeout(Duration::from_secs(5));
+///     let with_tax = Stage::each("tax", |price: &u64| Ok(price * 12 / 10));
+///     App::new().route("/price", callboard_core::Pipeline::from(price).then(with_tax))
+/// }
+///
+/// // A price of 100, whatever is asked for.
+/// let fake = Stage::each("price", |_: &String| Ok(100_u64));
+/// let node = TestApp::new(app()).replace(fake).start().await?;
+/// assert_eq!(node.client().call::<_, u64>("/price", "pen".to_owned()).await?, 120);
+///
+/// // One that never answers: its timeout comes at once.
+/// let fake = Stage::each_async("price", |_: std::sync::Arc<String>| std::future::pending::<Result<u64, Failure>>());
+/// let node = TestApp::new(app()).replace(fake.timeout(Duration::from_secs(5))).start().await?;
+/// let error = node.client().call::<_, u64>("/price", "pen".to_owned()).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "it does nothing until it is started"]
+pub struct TestApp(App);
+
+impl TestApp {
+    /// The app as it is served.
+    pub fn new(app: App) -> Self {
+        Self(app)
+    }
+
+    /// Puts a stage in the place of the one that has its name, in all routes. It brings its own settings.
+    ///
+    /// # Panics
+    ///
+    /// Where no route has a stage of this name, or the one that has it is of other types.
+    pub fn replace<In: Data, Out: Data>(self, fake: Stage<In, Out>) -> Self {
+        self.put(fake.spec())
+    }
+
+    /// The same for a stage that answers one input with many outputs.
+    ///
+    /// # Panics
+    ///
+    /// As [`replace`](Self::replace).
+    pub fn replace_streaming<In: Data, Out: Data>(self, fake: StreamStage<In, Out>) -> Self {
+        self.put(fake.spec())
+    }
+
+    fn put(mut self, fake: &Arc<StageSpec>) -> Self {
+        let mut is_used = false;
+        self.map_stages(|stage| {
+            if stage.name() != fake.name() {
+                return Arc::clone(stage);
+            }
+            is_used = true;
+            assert_eq!(stage.streams(), fake.streams(), "stage `{fake}` and its fake both stream, or none of them");
+            let (real, other) = (stage.types(), fake.types());
+            assert!(real == other, "stage `{fake}` turns {real}, and its fake {other}");
+            Arc::clone(fake)
+        });
+        assert!(is_used, "no route has a stage `{fake}`");
+        self
+    }
+
+    /// Starts the node on the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// As [`App::start`].
+    pub async fn start(mut self) -> Result<Node, StartError> {
+        // Each stage once: routes that share one share its task, too.
+        let mut tasks: Vec<(Arc<StageSpec>, Arc<StageSpec>)> = Vec::new();
+        self.map_stages(|stage| {
+            if let Some((_, task)) = tasks.iter().find(|(known, _)| Arc::ptr_eq(known, stage)) {
+                return Arc::clone(task);
+            }
+            let task = Arc::new(stage.as_task());
+            tasks.push((Arc::clone(stage), Arc::clone(&task)));
+            task
+        });
+        self.0.start().await
+    }
+
+    fn map_stages(&mut self, mut map: impl FnMut(&Arc<StageSpec>) -> Arc<StageSpec>) {
+        for route in self.0.routes_mut() {
+            route.graph = route.graph.map(&mut map);
+        }
+    }
+}
