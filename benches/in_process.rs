@@ -95,7 +95,7 @@ async fn throughput_at_many_callers() {
 async fn composition_at_one_caller() {
     let echo = |name: &str| Pipeline::from(Stage::each(name, |n: &u64| Ok(*n)));
     let switch = Pipeline::switch("by_parity", |n: &u64| Ok((n % 2) as usize), vec![echo("even"), echo("odd")]);
-    let five = Pipeline::ensemble_of((0..5).map(|n| echo(&format!("echo{n}"))).collect());
+    let five = Pipeline::ensemble_of((0..5).map(|n| echo(&format!("echo{n}"))));
     let five = five.map("first", |all: &Vec<u64>| Ok(all[0]));
     let nodes = [
         start_pipeline(echo("echo")).await,

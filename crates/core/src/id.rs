@@ -44,6 +44,12 @@ macro_rules! name_type {
                 Self::new(name)
             }
         }
+
+        impl From<String> for $name {
+            fn from(name: String) -> Self {
+                Self(name.into())
+            }
+        }
     };
 }
 

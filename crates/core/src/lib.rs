@@ -94,8 +94,8 @@ pub use node::{
     StagePart,
 };
 pub use pipeline::{
-    Choice, Elsewhere, FromElsewhere, MemberError, Members, PeerDescription, Pipeline, StageCall, StageLoad,
-    StageOutputs, StageReply, StreamPipeline,
+    Choice, Elsewhere, FromElsewhere, IntoPipeline, MemberError, Members, PeerDescription, Pipeline, StageCall,
+    StageLoad, StageOutputs, StageReply, StreamPipeline,
 };
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{

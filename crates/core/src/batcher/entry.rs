@@ -118,7 +118,7 @@ impl Entry {
     /// It waits from now on.
     pub(crate) fn note_queued(&self, stage: &StageName, now: Instant) {
         self.flight.enter(Phase::Queue, now);
-        if let Some(recorder) = &self.flight.recorder {
+        if let Some(recorder) = self.flight.recorder() {
             recorder.queued(stage, self.sequence, now);
         }
     }
@@ -126,7 +126,7 @@ impl Entry {
     /// It belongs to a batch.
     pub(crate) fn note_taken(&self, stage: &StageName, now: Instant, facts: BatchFacts) {
         self.flight.enter(Phase::Batch, now);
-        if let Some(recorder) = &self.flight.recorder {
+        if let Some(recorder) = self.flight.recorder() {
             recorder.taken(stage, self.sequence, now, facts);
         }
     }
@@ -134,7 +134,7 @@ impl Entry {
     /// User code begins with it.
     pub(crate) fn note_started(&self, stage: &StageName, now: Instant, facts: BatchFacts) {
         self.flight.enter(Phase::Compute, now);
-        if let Some(recorder) = &self.flight.recorder {
+        if let Some(recorder) = self.flight.recorder() {
             recorder.started(stage, self.sequence, now, facts);
         }
     }
@@ -142,7 +142,7 @@ impl Entry {
     /// It is about to have its outcome.
     pub(crate) fn note_end(&self, stage: &StageName, now: Instant, end: RunEnd) {
         self.flight.enter(Phase::Outside, now);
-        if let Some(recorder) = &self.flight.recorder {
+        if let Some(recorder) = self.flight.recorder() {
             recorder.ended(stage, self.sequence, now, end);
         }
     }
@@ -151,7 +151,7 @@ impl Entry {
     pub(crate) fn note_again(&self, stage: &StageName, end: RunEnd) {
         let now = clock::now();
         self.flight.enter(Phase::Queue, now);
-        if let Some(recorder) = &self.flight.recorder {
+        if let Some(recorder) = self.flight.recorder() {
             recorder.waits_again(stage, self.sequence, now, end);
         }
     }

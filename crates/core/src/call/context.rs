@@ -150,3 +150,14 @@ pub(crate) struct Outer {
     /// Where it waits.
     pub(crate) stage: StageName,
 }
+
+impl Outer {
+    /// The call that waits for it and that no other call waits for.
+    pub(crate) fn outermost(&self) -> &Arc<Flight> {
+        let mut outermost = &self.flight;
+        while let Some(outer) = outermost.outer() {
+            outermost = &outer.flight;
+        }
+        outermost
+    }
+}

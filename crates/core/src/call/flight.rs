@@ -35,15 +35,11 @@ pub(crate) struct Flight {
     late: AtomicBool,
     /// Its stages run on this node and nowhere else.
     pub(crate) stays_here: bool,
-    /// What its record is written with, where somebody wants one.
-    pub(crate) recorder: Option<Recorder>,
     /// What it makes the node hold stays charged as long as anything works for it.
     pub(crate) permit: Option<Arc<Permit>>,
     account: Account,
-    /// What its caller told of itself.
+    /// What is known of its caller, where something is.
     pub(crate) origin: Option<Arc<Origin>>,
-    /// The call that waits for it, where user code made it.
-    outer: Option<Arc<Outer>>,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -59,11 +55,9 @@ impl Flight {
             abandoned,
             late,
             stays_here: false,
-            recorder: None,
             permit: None,
             account: Account::new(),
             origin: None,
-            outer: None,
             parent: None,
         }
     }
@@ -82,11 +76,9 @@ impl Flight {
         self.deadline = within.map_or(self.deadline, |outer| self.deadline.min(outer.deadline));
         self.priority = options.priority().or(within.map(|outer| outer.priority)).unwrap_or(self.priority);
         self.session = options.session();
-        self.recorder = options.recorder().or(within.and_then(|outer| outer.recorder.as_ref())).cloned();
-        self.origin = Origin::within(options.origin(), within.and_then(|outer| outer.origin.as_ref()));
+        self.origin = Origin::of(options, outer);
         self.stays_here = within.is_some_and(|outer| outer.stays_here);
         self.permit = Some(admission.permit());
-        self.outer = outer.cloned();
         self
     }
 
@@ -97,10 +89,8 @@ impl Flight {
             patient,
             session: parent.session,
             stays_here: parent.stays_here,
-            recorder: parent.recorder.clone(),
             permit: parent.permit.clone(),
             origin: parent.origin.clone(),
-            outer: parent.outer.clone(),
             parent: Some(Arc::clone(parent)),
             ..own
         }
@@ -114,7 +104,7 @@ impl Flight {
     /// The route that was called, where that was on this node.
     pub(crate) fn route(&self) -> Option<RouteName> {
         let permit = self.permit.as_ref().filter(|_| !self.comes_from_a_peer());
-        permit.map(|permit| permit.route().id().clone())
+        permit?.route()
     }
 
     pub(crate) fn request_id(&self) -> Option<&str> {
@@ -122,18 +112,27 @@ impl Flight {
     }
 
     fn comes_from_a_peer(&self) -> bool {
-        self.stays_here && self.outer.is_none()
+        self.stays_here && self.outer().is_none()
     }
 
     /// Its own place in a trace, else its caller's.
     pub(crate) fn traceparent(&self) -> Option<String> {
-        traceparent(self.recorder.as_ref(), self.origin.as_deref())
+        traceparent(self.recorder(), self.origin.as_deref())
     }
 
     /// Whether one of the calls that wait for it is in this stage.
     pub(crate) fn is_inside(&self, stage: &StageName) -> bool {
-        let outer = std::iter::successors(self.outer.as_ref(), |outer| outer.flight.outer.as_ref());
-        outer.into_iter().any(|outer| outer.stage == *stage)
+        std::iter::successors(self.outer(), |outer| outer.flight.outer()).any(|outer| outer.stage == *stage)
+    }
+
+    /// The call that waits for it, where user code made it.
+    pub(crate) fn outer(&self) -> Option<&Arc<Outer>> {
+        self.origin.as_ref()?.outer.as_ref()
+    }
+
+    /// What its record is written with, where somebody wants one.
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.origin.as_ref()?.recorder.as_ref()
     }
 
     /// Books what it did until now, and what it does from now on. The call has one account, whichever branch moves.
@@ -188,7 +187,7 @@ impl Flight {
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
             || self.parent.as_ref().is_some_and(|parent| parent.is_abandoned())
-            || self.outer.as_ref().is_some_and(|outer| outer.flight.is_abandoned())
+            || self.outer().is_some_and(|outer| outer.flight.is_abandoned())
     }
 
     /// Whether user code may still start for this call.

@@ -2,30 +2,52 @@
 
 use std::sync::Arc;
 
+use super::context::Outer;
+use super::options::CallOptions;
+use crate::timeline::Recorder;
+
 /// Names with values, few enough to be looked through.
 type Pairs = Vec<(Box<str>, Box<str>)>;
 
 /// What user code may ask about where its call comes from. Most calls in process have none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
     pub(crate) request_id: Option<Box<str>>,
     pub(crate) traceparent: Option<Box<str>>,
     pub(crate) caller: Option<Box<str>>,
     pub(crate) headers: Pairs,
     pub(crate) tags: Pairs,
+    /// What its record is written with, where somebody wants one.
+    pub(crate) recorder: Option<Recorder>,
+    /// The call that waits for it, where user code made it.
+    pub(crate) outer: Option<Arc<Outer>>,
 }
 
 impl Origin {
-    /// What an inner call says of itself, and where it says nothing, what its outer call said.
-    pub(crate) fn within(own: Option<&Arc<Self>>, outer: Option<&Arc<Self>>) -> Option<Arc<Self>> {
-        let (Some(own), Some(outer)) = (own, outer) else { return own.or(outer).cloned() };
-        let mut both = Self::clone(own);
-        both.request_id = both.request_id.or_else(|| outer.request_id.clone());
-        both.traceparent = both.traceparent.or_else(|| outer.traceparent.clone());
-        both.caller = both.caller.or_else(|| outer.caller.clone());
-        inherit(&mut both.headers, &outer.headers);
-        inherit(&mut both.tags, &outer.tags);
-        Some(Arc::new(both))
+    /// Of a call that was let in: what its options say, and where they say nothing, what the call said that waits for it. Most calls have
+    /// none of it, and each that waits has room for a pointer only.
+    pub(crate) fn of(options: &CallOptions, outer: Option<&Arc<Outer>>) -> Option<Arc<Self>> {
+        if outer.is_none() && options.recorder().is_none() {
+            return options.origin().cloned();
+        }
+        let mut origin = options.origin().map(|own| Self::clone(own)).unwrap_or_default();
+        if let Some(around) = outer.and_then(|outer| outer.flight.origin.as_deref()) {
+            origin.request_id = origin.request_id.or_else(|| around.request_id.clone());
+            origin.traceparent = origin.traceparent.or_else(|| around.traceparent.clone());
+            origin.caller = origin.caller.or_else(|| around.caller.clone());
+            origin.recorder.clone_from(&around.recorder);
+            inherit(&mut origin.headers, &around.headers);
+            inherit(&mut origin.tags, &around.tags);
+        }
+        origin.recorder = options.recorder().cloned().or(origin.recorder);
+        origin.outer = outer.cloned();
+        Some(Arc::new(origin))
+    }
+
+    /// The same of a call that nobody waits for.
+    pub(crate) fn alone(self: Arc<Self>) -> Arc<Self> {
+        let origin = Arc::unwrap_or_clone(self);
+        Arc::new(Self { outer: None, ..origin })
     }
 }
 

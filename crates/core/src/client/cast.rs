@@ -51,9 +51,11 @@ impl LocalClient {
     /// As [`cast`](Self::cast).
     pub fn cast_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
         let payload = Payload::new(input);
-        let outer = self.outer.as_ref().and_then(|outer| outer.flight.origin.as_ref());
-        let origin = Origin::within(options.origin(), outer);
-        let options = options.with_origin(origin);
+        // Of the call that it is made for it has the origin, and does not end with it.
+        let options = match &self.outer {
+            Some(outer) => options.clone().with_origin(Origin::of(&options, Some(outer)).map(Origin::alone)),
+            None => options,
+        };
         let held = self.hold(route)?;
         let route = held.id().clone();
         let admission = self.shared.gateway.admit(held, payload.size_hint() as u64)?;

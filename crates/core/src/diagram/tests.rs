@@ -10,10 +10,9 @@ use crate::stage::Stage;
 fn app() -> App {
     let number = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
     let shared = number("a \"shared\" <one>").replicas(2).max_batch_size(8);
-    let both = Pipeline::ensemble_of(vec![shared.clone().into(), number("other").into()]);
+    let both = Pipeline::ensemble_of([shared.clone(), number("other")]);
     let sum = both.map("sum", |members: &Vec<u64>| Ok(members.iter().sum::<u64>()));
-    let choice =
-        Pipeline::switch("odd?", |n: &u64| Ok((n % 2) as usize), vec![shared.into(), Pipeline::pass_through()]);
+    let choice = Pipeline::switch("odd?", |n: &u64| Ok((n % 2) as usize), [shared.into(), Pipeline::pass_through()]);
     App::new().route("/sum", sum).route("/choice", choice)
 }
 

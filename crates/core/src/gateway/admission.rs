@@ -52,7 +52,7 @@ pub(crate) enum Refusal {
     #[error("{limit} calls are in flight already")]
     TooManyCalls { limit: usize },
     #[error("{limit} inner calls are in flight already for one call")]
-    TooManyInnerCalls { limit: u32 },
+    TooManyInnerCalls { limit: u16 },
     #[error("{asked} more bytes in flight would exceed the limit of {limit}")]
     TooManyBytes { asked: u64, limit: u64 },
     #[error("{limit} calls of route `{route}` are in flight already, which is its limit")]
@@ -61,7 +61,7 @@ pub(crate) enum Refusal {
 
 /// Calls that may wait for one admitted call's sake at a time, however deep they are nested: enough to ask for each item of a batch,
 /// few enough that a loop without an end is stopped.
-pub(crate) const MAX_INNER_CALLS: u32 = 256;
+pub(crate) const MAX_INNER_CALLS: u16 = 256;
 
 impl Refusal {
     /// Whether there may be room later: not for what would fit no empty node, nor on one that drains.
@@ -83,10 +83,8 @@ pub(crate) struct LedgerLine {
     pub(crate) route: RouteIndex,
     pub(crate) since: Instant,
     bytes: u64,
-    /// The line of the outermost call that waits for it, on whose permit it rides.
-    root: Option<usize>,
-    /// Calls that ride on this one's permit.
-    inner: u32,
+    /// It rides on the permit of a call that waits for it.
+    rides: bool,
     /// The call has its outcome. What it made the node hold is still there.
     is_closed: bool,
 }
@@ -119,32 +117,31 @@ impl Ledger {
         }
     }
 
-    /// Lets a call in, or says why not. The key closes the line again. One that rides on the permit of `root` needs none, not even on a
-    /// node that drains, because that call cannot end without it; where `root` has its outcome, it is a call like any other.
-    pub(crate) fn admit(
-        &mut self,
-        now: Instant,
-        route: RouteIndex,
-        bytes: u64,
-        root: Option<usize>,
-    ) -> Result<(usize, FlightId), Refusal> {
-        let root = root.filter(|root| !self.lines[*root].is_closed);
-        match root {
-            None => self.check(bytes)?,
-            Some(root) if self.lines[root].inner >= MAX_INNER_CALLS => {
-                return Err(Refusal::TooManyInnerCalls { limit: MAX_INNER_CALLS });
-            }
-            Some(_) => {}
+    /// Lets a call in, or says why not. The key closes the line again. One that rides on the permit of a call in flight needs none, not
+    /// even on a node that drains, because that call cannot end without it.
+    pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64, rides: bool) -> Result<u32, Refusal> {
+        if !rides {
+            self.check(bytes)?;
         }
         self.take_bytes(bytes)?;
         let id = FlightId(self.admitted);
         self.admitted += 1;
-        match root {
-            None => self.open += 1,
-            Some(root) => self.lines[root].inner += 1,
-        }
-        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, root, inner: 0, is_closed: false });
-        Ok((key, id))
+        self.open += usize::from(!rides);
+        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, rides, is_closed: false });
+        Ok(u32::try_from(key).expect("fewer calls in flight than 2³²"))
+    }
+
+    /// Whether this call has no outcome yet.
+    pub(crate) fn is_open(&self, key: usize) -> bool {
+        !self.lines[key].is_closed
+    }
+
+    pub(crate) fn route_of(&self, key: usize) -> RouteIndex {
+        self.lines[key].route
+    }
+
+    pub(crate) fn id_of(&self, key: usize) -> FlightId {
+        self.lines[key].id
     }
 
     /// Whether a call of this many bytes could be let in. Changes nothing.
@@ -176,12 +173,13 @@ impl Ledger {
     }
 
     /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is [removed](Self::remove).
-    pub(crate) fn close(&mut self, key: usize) {
-        self.lines[key].is_closed = true;
-        match self.lines[key].root {
-            None => self.open -= 1,
-            Some(root) => self.lines[root].inner -= 1,
-        }
+    ///
+    /// Returns whether it rode on the permit of another one.
+    pub(crate) fn close(&mut self, key: usize) -> bool {
+        let line = &mut self.lines[key];
+        line.is_closed = true;
+        self.open -= usize::from(!line.rides);
+        line.rides
     }
 
     /// Gives back what is still charged to a call that was closed: nothing works for it any more.
@@ -305,8 +303,8 @@ mod tests {
             for operation in operations {
                 let before = (ledger.in_flight(), ledger.bytes());
                 match operation {
-                    Operation::Admit(bytes) => match ledger.admit(now, RouteIndex(0), bytes, None) {
-                        Ok((key, _)) => open.push(key),
+                    Operation::Admit(bytes) => match ledger.admit(now, RouteIndex(0), bytes, false) {
+                        Ok(key) => open.push(key as usize),
                         Err(_) => {
                             prop_assert!(before.0 == 4 || before.1 + bytes > 100);
                             prop_assert_eq!(before, (ledger.in_flight(), ledger.bytes()));
@@ -328,7 +326,9 @@ mod tests {
                 prop_assert!(ledger.in_flight() <= 4 && ledger.bytes() <= 100);
             }
             prop_assert_eq!(ledger.in_flight(), open.len());
-            open.iter().for_each(|key| ledger.close(*key));
+            for key in &open {
+                ledger.close(*key);
+            }
             open.into_iter().chain(closed).for_each(|key| ledger.remove(key));
             prop_assert_eq!((ledger.in_flight(), ledger.bytes()), (0, 0));
         }
@@ -338,8 +338,8 @@ mod tests {
     fn a_lying_length_does_not_overflow_the_sum() {
         let mut ledger = Ledger::new(Limits::default());
         let now = Instant::now();
-        assert!(ledger.admit(now, RouteIndex(0), 1, None).is_ok());
-        let refused = ledger.admit(now, RouteIndex(0), u64::MAX, None);
+        assert!(ledger.admit(now, RouteIndex(0), 1, false).is_ok());
+        let refused = ledger.admit(now, RouteIndex(0), u64::MAX, false);
         assert!(matches!(refused, Err(Refusal::TooManyBytes { .. })));
     }
 }

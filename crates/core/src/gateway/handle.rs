@@ -1,6 +1,6 @@
 //! The way in: takes permits without a message, gives them back when dropped.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use callboard_codec::{Account, ChargeError};
 use parking_lot::Mutex;
 use ractor::ActorRef;
 
-use super::admission::{Ledger, LedgerLine, Limits, Refusal};
+use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal};
 use super::message::GatewayMessage;
 use crate::call::Outer;
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
-use crate::id::{FlightId, RouteIndex};
+use crate::id::{FlightId, RouteIndex, RouteName};
 use crate::metrics::{SharedMetrics, TurnedAway};
 use crate::node::Shared;
 use crate::offload::Offload;
@@ -71,14 +71,22 @@ impl Gateway {
         outer: Option<&Arc<Outer>>,
     ) -> Result<Admission, Refusal> {
         route.enter()?;
-        let root = outer.and_then(|outer| Some(outer.flight.permit.as_ref()?.root as usize));
-        let admitted = self.ledger.lock().admit(now, route.index(), bytes, root);
-        let (key, id) = admitted.inspect_err(|_| route.leave())?;
-        let key = u32::try_from(key).expect("fewer calls in flight than 2³²");
-        let root = root.map_or(key, |root| root as u32);
-        let is_kept = AtomicBool::new(false);
-        let permit = Arc::new(Permit { gateway: Arc::clone(self), route: Arc::clone(&route), key, root, is_kept });
-        Ok(Admission { permit, route, id, admitted_at: now, outer: outer.cloned() })
+        let root = outer.and_then(|outer| outer.outermost().permit.as_deref());
+        let key = self.enter(now, route.index(), bytes, root).inspect_err(|_| route.leave())?;
+        let (gateway, inner, is_kept) = (Arc::clone(self), AtomicU16::new(0), AtomicBool::new(false));
+        let permit = Arc::new(Permit { gateway, key, inner, is_kept });
+        Ok(Admission { permit, route, admitted_at: now, outer: outer.cloned() })
+    }
+
+    /// Opens a line of the ledger: on the permit of `root`, as long as that has no outcome itself.
+    fn enter(&self, now: Instant, route: RouteIndex, bytes: u64, root: Option<&Permit>) -> Result<u32, Refusal> {
+        let mut ledger = self.ledger.lock();
+        let root = root.filter(|root| ledger.is_open(root.line()));
+        if let Some(root) = root {
+            root.take_inner()?;
+        }
+        let key = ledger.admit(now, route, bytes, root.is_some());
+        key.inspect_err(|_| root.into_iter().for_each(Permit::give_inner_back))
     }
 
     /// Whether a call could be let in now. Takes nothing.
@@ -218,9 +226,8 @@ impl Gateway {
 pub struct Admission {
     permit: Arc<Permit>,
     route: HeldRoute,
-    id: FlightId,
     admitted_at: Instant,
-    /// The call that waits for it, whose line counts it.
+    /// The call that waits for it, where user code made it.
     outer: Option<Arc<Outer>>,
 }
 
@@ -228,11 +235,10 @@ pub struct Admission {
 #[derive(Debug)]
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
-    route: Arc<Route>,
     /// Its line. Narrow, because each waiting call has one of these.
     key: u32,
-    /// The line of the outermost call that waits for it; its own, where nobody's call does.
-    root: u32,
+    /// Calls that ride on it.
+    inner: AtomicU16,
     /// An edge has the account, and gives back what is charged when the outcome is written.
     is_kept: AtomicBool,
 }
@@ -247,7 +253,7 @@ impl Admission {
     /// The number of this call on this node.
     #[must_use]
     pub fn id(&self) -> FlightId {
-        self.id
+        self.permit.gateway.ledger.lock().id_of(self.permit.line())
     }
 
     /// When the call was let in. A timeout counts from here, so that it covers the reading of the body.
@@ -325,7 +331,12 @@ impl Drop for Admission {
         self.route.leave();
         let emptied = {
             let mut ledger = gateway.ledger.lock();
-            ledger.close(self.permit.line());
+            if ledger.close(self.permit.line())
+                && let Some(outer) = &self.outer
+                && let Some(root) = &outer.outermost().permit
+            {
+                root.give_inner_back();
+            }
             ledger.is_draining() && ledger.in_flight() == 0
         };
         if emptied && let Some(actor) = &*gateway.actor.lock() {
@@ -344,8 +355,20 @@ impl Permit {
         self.gateway.beyond()
     }
 
-    pub(crate) fn route(&self) -> &Arc<Route> {
-        &self.route
+    /// The route that its call was let in for.
+    pub(crate) fn route(&self) -> Option<RouteName> {
+        let index = self.gateway.ledger.lock().route_of(self.line());
+        self.node()?.router.table().name_of(index).cloned()
+    }
+
+    fn take_inner(&self) -> Result<(), Refusal> {
+        let take = |inner| (inner < MAX_INNER_CALLS).then_some(inner + 1);
+        let taken = self.inner.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|limit| Refusal::TooManyInnerCalls { limit })
+    }
+
+    fn give_inner_back(&self) {
+        self.inner.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The node, while there is one.

@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{NodeHandle, Shared};
 use crate::actor::{ActorError, ActorGroup, GroupActor, GroupArgs, GroupMessage};
+use crate::client::LocalClient;
 use crate::clock;
 use crate::gateway::{GatewayActor, GatewayMessage};
 use crate::router::{RouterActor, RouterArgs, RouterMessage};
@@ -190,6 +191,7 @@ async fn start_router(
         router: Arc::clone(&shared.router),
         metrics: Arc::clone(&shared.metrics),
         watchdog: Arc::clone(watchdog),
+        client: LocalClient::new(Arc::clone(shared)),
         root: root.clone(),
     };
     let (router, _) = Actor::spawn_linked(None, RouterActor, args, root).await?;

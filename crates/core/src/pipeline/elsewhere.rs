@@ -339,9 +339,8 @@ impl<'a> Away<'a> {
     fn begin(call: &StageCall, flight: &'a Flight) -> Self {
         let began = clock::now();
         flight.enter(Phase::Compute, began);
-        let stages = flight.recorder.as_ref().map(|_| call.stages.clone()).unwrap_or_default();
-        let visit =
-            flight.recorder.as_ref().zip(stages.first()).and_then(|(recorder, stage)| recorder.sent(stage, began));
+        let stages = flight.recorder().map(|_| call.stages.clone()).unwrap_or_default();
+        let visit = flight.recorder().zip(stages.first()).and_then(|(recorder, stage)| recorder.sent(stage, began));
         Self { flight, began, stages, visit }
     }
 
@@ -349,7 +348,7 @@ impl<'a> Away<'a> {
     fn end(self, stages: usize, there: Option<(String, Timing)>) {
         let now = clock::now();
         self.flight.enter(Phase::Outside, now);
-        let Some(recorder) = &self.flight.recorder else { return };
+        let Some(recorder) = self.flight.recorder() else { return };
         for (position, stage) in self.stages.iter().take(stages.max(1)).enumerate() {
             let visit = if position > 0 { recorder.sent(stage, self.began) } else { self.visit };
             if let Some(visit) = visit {
@@ -428,7 +427,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
     if let Some(session) = flight.session {
         options = options.with_session_key(session);
     }
-    if let Some(recorder) = &flight.recorder {
+    if let Some(recorder) = flight.recorder() {
         options = options.with_recorder(recorder.clone());
     }
     options = options.with_origin(flight.origin.clone());

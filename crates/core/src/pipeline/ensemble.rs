@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::graph::Labels;
 use super::{Graph, Pipeline};
 use crate::error::{CallError, ErrorKind};
-use crate::stage::StageSpec;
+use crate::stage::{Stage, StageSpec};
 
 type JoinAll = Arc<dyn Fn(Vec<Payload>) -> Result<Payload, CallError> + Send + Sync>;
 type JoinPartial = Arc<dyn Fn(Vec<Result<Payload, CallError>>) -> Result<Payload, CallError> + Send + Sync>;
@@ -42,7 +42,7 @@ pub struct MemberError {
     pub message: String,
 }
 
-/// The members of an ensemble: a tuple of two to six pipelines from the same input.
+/// The members of an ensemble: a tuple of two to six pipelines or stages from the same input.
 ///
 /// Implemented for tuples only; use [`Pipeline::ensemble_of`] for a list.
 pub trait Members<In>: sealed::Sealed<In> {
@@ -61,20 +61,49 @@ mod sealed {
     }
 }
 
+/// What can be a part of a pipeline: a stage, or a pipeline.
+pub trait IntoPipeline {
+    /// What one item is.
+    type In: Data;
+    /// What one item becomes.
+    type Out: Data;
+
+    /// The pipeline.
+    fn into_pipeline(self) -> Pipeline<Self::In, Self::Out>;
+}
+
+impl<In: Data, Out: Data> IntoPipeline for Pipeline<In, Out> {
+    type In = In;
+    type Out = Out;
+
+    fn into_pipeline(self) -> Self {
+        self
+    }
+}
+
+impl<In: Data, Out: Data> IntoPipeline for Stage<In, Out> {
+    type In = In;
+    type Out = Out;
+
+    fn into_pipeline(self) -> Pipeline<In, Out> {
+        self.into()
+    }
+}
+
 macro_rules! tuple_members {
-    ($($output:ident . $index:tt),+) => {
-        impl<In: Data, $($output: Data + Clone),+> Members<In> for ($(Pipeline<In, $output>,)+) {
-            type Outputs = ($($output,)+);
+    ($($member:ident . $index:tt),+) => {
+        impl<In: Data, $($member: IntoPipeline<In = In, Out: Clone>),+> Members<In> for ($($member,)+) {
+            type Outputs = ($($member::Out,)+);
         }
 
-        impl<In: Data, $($output: Data + Clone),+> sealed::Sealed<In> for ($(Pipeline<In, $output>,)+) {
+        impl<In: Data, $($member: IntoPipeline<In = In, Out: Clone>),+> sealed::Sealed<In> for ($($member,)+) {
             #[expect(private_interfaces, reason = "sealed: callers cannot name or call it")]
             fn into_parts(self) -> (Vec<Graph<Arc<StageSpec>>>, JoinAll) {
                 let join: JoinAll = Arc::new(|payloads| {
                     let mut payloads = payloads.into_iter();
-                    Ok(Payload::new(($(take::<$output>(payloads.next())?,)+)))
+                    Ok(Payload::new(($(take::<$member::Out>(payloads.next())?,)+)))
                 });
-                (vec![$(self.$index.graph,)+], join)
+                (vec![$(self.$index.into_pipeline().graph,)+], join)
             }
         }
     };
@@ -100,7 +129,7 @@ impl<In: Data> Pipeline<In, In> {
     ///
     /// let length = Stage::each("length", |text: &String| Ok(text.len()));
     /// let upper = Stage::each("upper", |text: &String| Ok(text.to_uppercase()));
-    /// let both: Pipeline<String, (usize, String)> = Pipeline::ensemble((length.into(), upper.into()));
+    /// let both: Pipeline<String, (usize, String)> = Pipeline::ensemble((length, upper));
     /// assert_eq!(both.to_string(), "(length | upper)");
     /// ```
     #[must_use]
@@ -111,23 +140,25 @@ impl<In: Data> Pipeline<In, In> {
 
     /// An ensemble of any number of members with the same output. Empty, it gives an empty list.
     #[must_use]
-    pub fn ensemble_of<Out: Data + Clone>(members: Vec<Pipeline<In, Out>>) -> Pipeline<In, Vec<Out>> {
+    pub fn ensemble_of<P: IntoPipeline<In = In, Out: Clone>>(
+        members: impl IntoIterator<Item = P>,
+    ) -> Pipeline<In, Vec<P::Out>> {
         let join: JoinAll = Arc::new(|payloads| {
-            let outputs = payloads.into_iter().map(|payload| take::<Out>(Some(payload)));
+            let outputs = payloads.into_iter().map(|payload| take::<P::Out>(Some(payload)));
             Ok(Payload::new(outputs.collect::<Result<Vec<_>, _>>()?))
         });
-        let members = members.into_iter().map(|member| member.graph).collect();
+        let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
         Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
     /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them fail
     /// is the ensemble's outcome an error, which says how many did and why the first.
     #[must_use]
-    pub fn ensemble_partial<Out: Data + Clone>(
-        members: Vec<Pipeline<In, Out>>,
-    ) -> Pipeline<In, Vec<Result<Out, MemberError>>> {
-        let join: JoinPartial = Arc::new(|outcomes| join_partial::<Out>(outcomes));
-        let members = members.into_iter().map(|member| member.graph).collect();
+    pub fn ensemble_partial<P: IntoPipeline<In = In, Out: Clone>>(
+        members: impl IntoIterator<Item = P>,
+    ) -> Pipeline<In, Vec<Result<P::Out, MemberError>>> {
+        let join: JoinPartial = Arc::new(|outcomes| join_partial::<P::Out>(outcomes));
+        let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
         Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
     }
 }
@@ -144,8 +175,7 @@ impl<In: Data> Pipeline<In, In> {
     ///
     /// let length = Stage::each("length", |text: &String| Ok(Value::from(text.len() as u64)));
     /// let upper = Stage::each("upper", |text: &String| Ok(Value::from(text.to_uppercase())));
-    /// let members = [("length", length), ("upper", upper)].map(|(name, stage)| (name.to_owned(), stage.into()));
-    /// let both: Pipeline<String, Value> = Pipeline::ensemble_named(members.to_vec());
+    /// let both: Pipeline<String, Value> = Pipeline::ensemble_named([("length", length), ("upper", upper)]);
     /// assert_eq!(both.to_string(), "(length: length | upper: upper)");
     ///
     /// let node = App::new().route("/both", both).start().await?;
@@ -155,7 +185,9 @@ impl<In: Data> Pipeline<In, In> {
     /// # }
     /// ```
     #[must_use]
-    pub fn ensemble_named(members: Vec<(String, Pipeline<In, Value>)>) -> Pipeline<In, Value> {
+    pub fn ensemble_named<P: IntoPipeline<In = In, Out = Value>>(
+        members: impl IntoIterator<Item = (impl Into<String>, P)>,
+    ) -> Pipeline<In, Value> {
         let (labels, members) = named(members);
         let names = Arc::clone(&labels);
         let join: JoinAll = Arc::new(move |payloads| {
@@ -170,7 +202,9 @@ impl<In: Data> Pipeline<In, In> {
     /// entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
     /// [`ensemble_partial`](Self::ensemble_partial).
     #[must_use]
-    pub fn ensemble_named_partial(members: Vec<(String, Pipeline<In, Value>)>) -> Pipeline<In, Value> {
+    pub fn ensemble_named_partial<P: IntoPipeline<In = In, Out = Value>>(
+        members: impl IntoIterator<Item = (impl Into<String>, P)>,
+    ) -> Pipeline<In, Value> {
         let (labels, members) = named(members);
         let names = Arc::clone(&labels);
         let join: JoinPartial = Arc::new(move |outcomes| {
@@ -191,9 +225,9 @@ impl MemberError {
 
 type MemberGraphs = Vec<Graph<Arc<StageSpec>>>;
 
-fn named<In>(members: Vec<(String, Pipeline<In, Value>)>) -> (Labels, MemberGraphs) {
+fn named<P: IntoPipeline>(members: impl IntoIterator<Item = (impl Into<String>, P)>) -> (Labels, MemberGraphs) {
     let (names, graphs): (Vec<String>, MemberGraphs) =
-        members.into_iter().map(|(name, member)| (name, member.graph)).unzip();
+        members.into_iter().map(|(name, member)| (name.into(), member.into_pipeline().graph)).unzip();
     (names.into(), graphs)
 }
 

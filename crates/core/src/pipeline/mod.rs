@@ -38,7 +38,7 @@ use crate::stage::{Stage, StageSpec};
 pub use elsewhere::{
     Choice, Elsewhere, FromElsewhere, PeerDescription, StageCall, StageLoad, StageOutputs, StageReply,
 };
-pub use ensemble::{MemberError, Members};
+pub use ensemble::{IntoPipeline, MemberError, Members};
 pub use stream::StreamPipeline;
 
 pub(crate) use elsewhere::{Beyond, StreamPlace, place_stream, stream_elsewhere};
@@ -69,21 +69,21 @@ impl<In: Data> Pipeline<In, In> {
     /// let by_length = Pipeline::switch(
     ///     "by_length",
     ///     |text: &String| Ok(usize::from(text.len() > 10_000)),
-    ///     vec![short.into(), long.into()],
+    ///     [short, long],
     /// );
     /// assert_eq!(by_length.to_string(), "by_length{short / long}");
     /// ```
     #[must_use]
-    pub fn switch<Out, F>(name: &str, choose: F, branches: Vec<Pipeline<In, Out>>) -> Pipeline<In, Out>
+    pub fn switch<P, F>(name: &str, choose: F, branches: impl IntoIterator<Item = P>) -> Pipeline<In, P::Out>
     where
-        Out: Data,
+        P: IntoPipeline<In = In>,
         F: Fn(&In) -> Result<usize, Failure> + Send + Sync + 'static,
     {
         let choose = Arc::new(move |payload: &Payload| match payload.downcast_ref::<In>() {
             Some(input) => choose(input),
             None => choose(&*read::<In>(payload.clone())?),
         });
-        let branches = branches.into_iter().map(|branch| branch.graph).collect();
+        let branches = branches.into_iter().map(|branch| branch.into_pipeline().graph).collect();
         Pipeline::of(Graph::Switch { name: name.into(), choose, branches, labels: graph::Labels::default() })
     }
 }

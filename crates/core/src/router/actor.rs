@@ -16,6 +16,7 @@ use super::handle::Router;
 use super::message::{Asker, RouterMessage};
 use super::route::Route;
 use super::table::{DeployedStage, Table};
+use crate::client::LocalClient;
 use crate::clock;
 use crate::id::{RouteIndex, StageName};
 use crate::metrics::SharedMetrics;
@@ -35,6 +36,8 @@ pub(crate) struct RouterArgs {
     pub(crate) router: Arc<Router>,
     pub(crate) metrics: SharedMetrics,
     pub(crate) watchdog: Arc<Watchdog>,
+    /// For user code.
+    pub(crate) client: LocalClient,
     /// Stages are the root's children: they outlive a router that dies.
     pub(crate) root: ActorCell,
 }
@@ -183,6 +186,7 @@ impl RouterState {
             spec: Arc::clone(&stage.spec),
             pool: Arc::clone(&stage.pool),
             watchdog: Arc::clone(&self.parts.watchdog),
+            client: self.parts.client.clone(),
             started,
         };
         let spawned = Actor::spawn_linked(None, DeploymentActor, args, self.parts.root.clone()).await;

@@ -69,6 +69,11 @@ impl Table {
         self.by_name.get(name)
     }
 
+    /// The name of a route that takes calls, or still has some.
+    pub(crate) fn name_of(&self, index: RouteIndex) -> Option<&RouteName> {
+        self.routes.iter().chain(&self.retiring).find(|route| route.index() == index).map(|route| route.id())
+    }
+
     /// The routes that take calls, in the order of their declaration.
     pub(crate) fn routes(&self) -> &[Arc<Route>] {
         &self.routes

@@ -16,6 +16,7 @@ use super::intensity::{Intensity, RestartWindow, Verdict};
 use super::lifecycle::StageState;
 use super::message::DeploymentMessage;
 use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
+use crate::client::LocalClient;
 use crate::clock;
 use crate::router::{ChangeError, MAX_REPLICAS};
 use crate::stage::StageSpec;
@@ -28,6 +29,8 @@ pub(crate) struct DeploymentArgs {
     pub(crate) spec: Arc<StageSpec>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) watchdog: Arc<Watchdog>,
+    /// For user code.
+    pub(crate) client: LocalClient,
     /// Told once: all replicas are up, or why not.
     pub(crate) started: oneshot::Sender<Result<(), String>>,
 }
@@ -36,6 +39,7 @@ pub(crate) struct DeploymentState {
     spec: Arc<StageSpec>,
     pool: Arc<Pool>,
     watchdog: Arc<Watchdog>,
+    client: LocalClient,
     batcher: ActorRef<BatcherMessage>,
     replicas: Vec<ReplicaState>,
     window: RestartWindow,
@@ -82,7 +86,7 @@ impl Actor for DeploymentActor {
         myself: ActorRef<DeploymentMessage>,
         args: DeploymentArgs,
     ) -> Result<DeploymentState, ActorProcessingErr> {
-        let DeploymentArgs { spec, pool, watchdog, started } = args;
+        let DeploymentArgs { spec, pool, watchdog, client, started } = args;
         let batcher_args = BatcherArgs { pool: Arc::clone(&pool) };
         let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
         pool.set_batcher(batcher.clone());
@@ -93,6 +97,7 @@ impl Actor for DeploymentActor {
             spec,
             pool,
             watchdog,
+            client,
             batcher,
             replicas: Vec::new(),
             started: Some(started),
@@ -194,6 +199,7 @@ impl DeploymentState {
                 max_batch_size: self.spec.settings().batching().max_batch_size.get(),
                 settings: self.spec.settings().settings_of(index),
                 timeout: self.spec.settings().timeout(),
+                client: self.client.clone(),
             },
             watchdog: Arc::clone(&self.watchdog),
             supervisor: myself.clone(),

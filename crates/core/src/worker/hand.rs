@@ -217,7 +217,7 @@ struct BatchTrace {
 impl BatchTrace {
     /// A trace of its own: it belongs to each of its members as much as to the others.
     fn of(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
-        let mut traced = entries.iter().filter_map(|entry| entry.flight.recorder.as_ref()?.traced());
+        let mut traced = entries.iter().filter_map(|entry| entry.flight.recorder()?.traced());
         let (first, observer) = traced.next()?;
         let members = std::iter::once(*first).chain(traced.map(|(span, _)| *span)).collect();
         Some(Box::new(Self { observer: Arc::clone(observer), span: SpanId::begin(), started_at, members }))

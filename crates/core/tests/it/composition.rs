@@ -19,14 +19,29 @@ fn fails(name: &str) -> Pipeline<u64, u64> {
 }
 
 #[tokio::test]
+async fn stages_with_made_up_names_are_members_and_branches_as_they_are() {
+    let add = |n: u64| Stage::each(format!("add{n}"), move |given: &u64| Ok(given + n));
+    let both = Pipeline::ensemble((add(1), Pipeline::from(add(2)).then(add(3))));
+    let named = Pipeline::ensemble_named([("one", Stage::each("value", |n: &u64| Ok(Value::from(*n))))]);
+    let even_or_odd = Pipeline::switch("by_parity", |n: &u64| Ok((n % 2) as usize), [add(4), add(5)]);
+    let app = App::new().route("/both", both).route("/named", named).route("/switch", even_or_odd);
+    let node = app.route("/list", Pipeline::ensemble_of((6..9).map(add))).start().await.unwrap();
+    let client = node.client();
+    assert_eq!(client.call::<u64, (u64, u64)>("/both", 10).await.unwrap(), (11, 15));
+    assert_eq!(client.call::<u64, Value>("/named", 10).await.unwrap().get("one"), Some(&Value::from(10_u64)));
+    assert_eq!(client.call::<u64, u64>("/switch", 10).await.unwrap(), 14);
+    assert_eq!(client.call::<u64, Vec<u64>>("/list", 10).await.unwrap(), [16, 17, 18]);
+}
+
+#[tokio::test]
 async fn an_ensemble_gives_its_members_results_in_their_order() {
     let text = Stage::each("text", |n: &u64| Ok(n.to_string()));
-    let both = Pipeline::ensemble((add("one", 1), text.into(), add("ten", 10).then(add("more", 1))));
+    let both = Pipeline::ensemble((add("one", 1), text, add("ten", 10).then(add("more", 1))));
     let node = serve(both).await;
     let out: (u64, String, u64) = node.client().call("/route", 5u64).await.unwrap();
     assert_eq!(out, (6, "5".to_owned(), 16));
 
-    let many = Pipeline::ensemble_of((0..7).map(|n| add(&format!("add{n}"), n)).collect());
+    let many = Pipeline::ensemble_of((0..7).map(|n| add(&format!("add{n}"), n)));
     let node = serve(many).await;
     let out: Vec<u64> = node.client().call("/route", 100u64).await.unwrap();
     assert_eq!(out, (100..107).collect::<Vec<_>>());
@@ -44,7 +59,7 @@ async fn the_members_of_an_ensemble_run_side_by_side() {
         };
         Stage::each(format!("member{n}").as_str(), meet).on_threads().into()
     };
-    let node = serve(Pipeline::ensemble_of((1..=5).map(member).collect())).await;
+    let node = serve(Pipeline::ensemble_of((1..=5).map(member))).await;
     let out: Vec<u64> = node.client().call("/route", 10u64).await.unwrap();
     assert_eq!(out, [10, 20, 30, 40, 50]);
 }
@@ -182,7 +197,7 @@ async fn five_members_cost_the_slowest_not_the_sum() {
         .into()
     };
     let members = [("a", 100), ("b", 200), ("c", 300), ("d", 400), ("e", 500)];
-    let members = members.into_iter().map(|(name, millis)| waits(name, millis)).collect();
+    let members = members.into_iter().map(|(name, millis)| waits(name, millis));
     let node = serve(Pipeline::ensemble_of(members)).await;
     let begun = tokio::time::Instant::now();
     let all: Vec<u64> = node.client().call("/route", 7u64).await.unwrap();

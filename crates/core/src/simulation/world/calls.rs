@@ -10,14 +10,15 @@ use crate::id::RouteIndex;
 impl World {
     pub(super) fn arrive(&mut self, call: usize) {
         let plan = self.script.calls[call].clone();
-        match self.ledger.admit(self.instant(), RouteIndex(0), plan.bytes, None) {
+        match self.ledger.admit(self.instant(), RouteIndex(0), plan.bytes, false) {
             Err(refusal) => {
                 self.note(format!("call {call} refused: {refusal}"));
                 let outcome = if self.ledger.is_draining() { Outcome::Unavailable } else { Outcome::Overloaded };
                 return self.end(call, outcome);
             }
-            Ok((line, id)) => {
-                self.note(format!("call {call} admitted as {id}"));
+            Ok(line) => {
+                let line = line as usize;
+                self.note(format!("call {call} admitted as {}", self.ledger.id_of(line)));
                 self.calls[call].line = Some(line);
             }
         }
