@@ -31,6 +31,7 @@ examples:
 # Each feature of the facade alone, and none of them.
 features:
     cargo check --no-default-features
+    cargo check --no-default-features --features arrow
     cargo check --no-default-features --features http
     cargo check --no-default-features --features net
     cargo check --no-default-features --features onnx
