@@ -25,6 +25,9 @@ examples:
     cargo run --example restart
     cargo run --example calls
     cargo run --example actors
+    cargo run --example branches
+    cargo run --example streaming
+    cargo run --example mount
     cargo run --example functions
     cargo run --example evaluation
 
