@@ -55,6 +55,8 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
         started = start(door, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
+    // Before anybody is told where to call: the first of these calls has its spans, too.
+    let spans = traces.map(|traces| server.edge().export_spans(&traces));
     if let Some(reread) = reread {
         server.edge().load_from(Arc::new(Configured::new(reread, server.node().handle(), &plan)));
     }
@@ -62,7 +64,6 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
     let admin_address = admin.as_ref().map(|admin| admin.address);
     log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
 
-    let spans = traces.map(|traces| server.edge().export_spans(&traces));
     if let Some(quic) = &quic {
         quic.open(server.client());
         if let Some(tracer) = server.edge().call_tracer() {
