@@ -25,12 +25,16 @@ examples:
     cargo run --example restart
     cargo run --example calls
     cargo run --example actors
+    cargo run --example branches
+    cargo run --example streaming
+    cargo run --example mount
     cargo run --example functions
     cargo run --example evaluation
 
 # Each feature of the facade alone, and none of them.
 features:
     cargo check --no-default-features
+    cargo check --no-default-features --features arrow
     cargo check --no-default-features --features http
     cargo check --no-default-features --features net
     cargo check --no-default-features --features onnx

@@ -103,6 +103,7 @@
 //! | `otlp` | yes | spans to an OpenTelemetry collector |
 //! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
+//! | `arrow` | yes | data frames in values, and Arrow IPC over HTTP: `codec::DataFrame` |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
 //!
 //! Without default features only the core and its codec are compiled.

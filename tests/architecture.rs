@@ -321,3 +321,19 @@ fifth();
     assert_eq!(kept, ["first();", "impl Queue {", "fn second() {}", "third: usize,", "fourth();", "fifth();"]);
     assert_eq!(code.iter().find(|(_, line)| line.contains("fourth")).map(|(number, _)| *number), Some(23));
 }
+
+/// They are an eighth of the work of a first build, and a build without the feature should pay for none of them.
+#[test]
+fn a_build_without_arrow_has_none_of_its_crates() {
+    let crates = |features: &str| {
+        let words =
+            ["tree", "--offline", "--edges", "normal", "--prefix", "none", "--no-default-features", "--features"];
+        let output = std::process::Command::new(env!("CARGO")).args(words).arg(features).current_dir(root()).output();
+        let output = output.expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tree = String::from_utf8(output.stdout).expect("names are text");
+        tree.lines().filter(|line| line.starts_with("arrow-") || line.starts_with("flatbuffers ")).count()
+    };
+    assert_eq!(crates("cli,onnx"), 0);
+    assert!(crates("cli,onnx,arrow") > 5);
+}

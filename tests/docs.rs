@@ -204,6 +204,19 @@ fn the_readme_states_the_toolchain_and_features_of_the_manifest() {
     }
 }
 
+/// The main command and the tests are the first that a reader sees, and CI takes both from there.
+#[test]
+fn the_readme_begins_with_the_two_commands_that_ci_runs() {
+    let readme = read("README.md");
+    let mut commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
+    let two = [commands.next(), commands.next()];
+    assert_eq!(two, [Some("cargo run --release -- serve examples/digits"), Some("cargo test --workspace")]);
+    let ci = read(".ci/run");
+    for begin in ["cargo run --release -- serve", "cargo test"] {
+        assert!(ci.contains(&format!("$(readme_command '{begin}')")), "{begin}");
+    }
+}
+
 /// `--help` takes its sentence from the manifest.
 #[test]
 fn the_first_sentence_is_the_same_everywhere() {

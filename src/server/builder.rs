@@ -15,8 +15,8 @@ use super::{Door, ServeError, Server};
 /// in which [`Server::shutdown`] ends them backwards.
 ///
 /// 1. The HTTP socket is bound, and answered: `/livez` says yes, `/readyz` and all calls 503.
-/// 2. The app starts. `/readyz` says yes, and calls are answered.
-/// 3. Spans are sent from here on.
+/// 2. The app starts.
+/// 3. `/readyz` says yes, calls are answered, and their spans are sent.
 /// 4. QUIC is answered.
 /// 5. Peers are connected to, and stages may run on them.
 ///

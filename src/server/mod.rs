@@ -73,9 +73,10 @@ impl Door {
     pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
         let Self { address, edge, stop, serving, parts } = self;
         let node = app.start().await?;
-        edge.open(node.client())?;
+        // First, so that the first call has its spans, too.
         #[cfg(feature = "otlp")]
         let spans = parts.spans.map(|config| edge.export_spans(&config));
+        edge.open(node.client())?;
         #[cfg(feature = "net")]
         let quic = parts.quic.map(|quic| quic.open(&node, &edge));
         Ok(Server {

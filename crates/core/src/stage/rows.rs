@@ -1,6 +1,8 @@
 //! Data with a first axis: what can be counted in rows, cut between them and put together again.
 
-use callboard_codec::{Data, DataFrame, Map, Tensor, Value};
+#[cfg(feature = "arrow")]
+use callboard_codec::DataFrame;
+use callboard_codec::{Data, Map, Tensor, Value};
 
 use crate::failure::Failure;
 
@@ -41,6 +43,7 @@ impl Rows for Tensor {
     }
 }
 
+#[cfg(feature = "arrow")]
 impl Rows for DataFrame {
     fn rows(&self) -> Option<usize> {
         Some(self.num_rows())
@@ -81,6 +84,7 @@ impl Rows for Value {
                 let first = rows.next()??;
                 rows.all(|rows| rows == Some(first)).then_some(first)
             }
+            #[cfg(feature = "arrow")]
             Self::DataFrame(frame) => frame.rows(),
             _ => None,
         }
@@ -99,6 +103,7 @@ impl Rows for Value {
                 }
                 Ok(parts.into_iter().map(Self::Map).collect())
             }
+            #[cfg(feature = "arrow")]
             Self::DataFrame(frame) => Ok(frame.cut(lengths)?.into_iter().map(Self::DataFrame).collect()),
             other => {
                 let message = format!("an input of kind `{}` has no rows to be split between", other.kind());
@@ -117,6 +122,7 @@ impl Rows for Value {
                 Self::List(items) => Some(items),
                 _ => None,
             })?)?)),
+            #[cfg(feature = "arrow")]
             Some(Self::DataFrame(_)) => Ok(Self::DataFrame(DataFrame::paste(all(parts, |part| match part {
                 Self::DataFrame(frame) => Some(frame),
                 _ => None,

@@ -63,8 +63,15 @@ impl<'a> BodyForm<'a> {
 /// The formats that a body may have. A table is not offered where it could not be taken: for arrays by name, and for a file.
 fn formats(input: &DataType) -> Vec<Format> {
     let has_tables = input.tensors().is_none() && (input.raw_body().is_none() || input.schema()["type"] != "object");
-    let is_table = |format: &Format| matches!(format, Format::ArrowStream | Format::ArrowFile);
-    input.formats().into_iter().filter(|format| has_tables || !is_table(format)).collect()
+    input.formats().into_iter().filter(|format| has_tables || !is_table(*format)).collect()
+}
+
+fn is_table(format: Format) -> bool {
+    match format {
+        #[cfg(feature = "arrow")]
+        Format::ArrowStream | Format::ArrowFile => true,
+        _ => false,
+    }
 }
 
 /// The media types that a route takes, for documents and refusals.

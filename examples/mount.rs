@@ -1,0 +1,62 @@
+//! Routes of Callboard inside an axum router of one's own: one port, one listener, handlers beside them.
+//!
+//! Run with `cargo run --example mount`.
+
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use axum::Router;
+use axum::routing::get;
+use callboard::Drained;
+use callboard::http::{ApiInfo, Edge, HttpConfig, serve_router};
+use callboard::prelude::*;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
+    let node = App::new().route("/shout", shout).start().await?;
+
+    // The edge is a `tower::Service`. As the fallback it gets what no handler takes: its routes, `/docs`, `/metrics`, `/livez`.
+    let config = HttpConfig::default();
+    let edge = Edge::try_new(node.client(), config.clone(), ApiInfo::default())?;
+    let router = Router::new().route("/mine", get(|| async { "a handler of one's own" })).fallback_service(edge);
+
+    // Any server for axum will do. This one has the limits of `config`, and finishes what is in hand at its end.
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = async { stopped.await.unwrap_or_default() };
+    let serving = tokio::spawn(serve_router(listener, router, config, shutdown));
+
+    let own = ask(address, "GET /mine HTTP/1.1", "").await?;
+    println!("GET /mine: {own}");
+    assert_eq!(own, "a handler of one's own");
+
+    let reply = ask(address, "POST /shout HTTP/1.1\r\ncontent-type: application/json", "\"hello\"").await?;
+    println!("POST /shout: {reply}");
+    assert_eq!(reply, "\"HELLO\"");
+
+    let document = ask(address, "GET /openapi.json HTTP/1.1", "").await?;
+    assert!(
+        document.contains("\"/shout\"") && !document.contains("\"/mine\""),
+        "the document is about the node's routes"
+    );
+
+    // First no new requests, then no node.
+    drop(stop);
+    serving.await??;
+    assert_eq!(node.shutdown(Duration::from_secs(5)).await, Drained::Completely);
+    Ok(())
+}
+
+/// One request on a connection of its own; the body of its answer.
+async fn ask(address: std::net::SocketAddr, head: &str, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request =
+        format!("{head}\r\nhost: {address}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
