@@ -135,13 +135,16 @@ impl Server {
     /// drains and its workers clean up. What is left after `grace` is answered with 503 and cut; when this returns, nothing
     /// is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
-        let Self { node, address: _, stop, edge: _, mut serving } = self;
+        let Self { node, address: _, stop, edge, mut serving } = self;
         let end = Instant::now() + grace;
         node.withdraw();
         // The node is asked first what was unfinished: the edge's own limit comes after that.
         let _ = stop.send(grace + LAST_WORDS);
         serving.ends_by(end).await;
-        let drained = node.shutdown(end.saturating_duration_since(Instant::now())).await;
+        let drained = node.drain(end.saturating_duration_since(Instant::now())).await;
+        // Now, and not when busy workers have ended, which may be never.
+        edge.abort();
+        let _counted = node.shutdown(Duration::ZERO).await;
         if !serving.ends_by(Instant::now() + LAST_WORDS).await {
             serving.0.abort();
             // The end of an aborted task comes at once, and with it that of its connections.

@@ -163,6 +163,14 @@ impl ApiError {
         error
     }
 
+    /// 503 on a call that was not finished when the node had to end. It may have run.
+    pub(crate) fn ending() -> Self {
+        let mut error =
+            Self::of_kind(ErrorKind::Unavailable, "the node is ending, and did not finish this call in time");
+        error.0.retryable = false;
+        error
+    }
+
     /// 400: a multipart body that is none, or has a part of no use.
     pub(crate) fn bad_multipart(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)

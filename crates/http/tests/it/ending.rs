@@ -1,0 +1,74 @@
+//! Requests that outlast the time of a shutdown are answered, each in its protocol.
+
+use std::time::Duration;
+
+use callboard_http::HttpConfig;
+use http_body_util::BodyExt as _;
+use hyper::Request;
+use hyper::client::conn::http2::handshake;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use crate::support::app::{Hold, Holding, app};
+use crate::support::{Server, config};
+
+fn in_short() -> HttpConfig {
+    config(|config| config.shutdown_grace = Duration::from_millis(50))
+}
+
+async fn holding() -> (Server, Holding) {
+    let (app, holding) = Hold::with_queue(10).split();
+    (Server::of_app(app, in_short()).await, holding)
+}
+
+fn says_that_it_ends(problem: &Value) {
+    assert_eq!((&problem["status"], &problem["kind"]), (&503.into(), &"unavailable".into()), "{problem}");
+    assert_eq!(problem["retryable"], false, "it may have run: {problem}");
+    assert!(problem["message"].as_str().unwrap().starts_with("the node is ending"), "{problem}");
+}
+
+const HEAD: &str = "POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n";
+
+#[tokio::test]
+async fn a_call_that_runs_too_long_is_answered() {
+    let (mut server, holding) = holding().await;
+    let mut client = server.connect().await;
+    client.send(format!("{HEAD}\"a\"")).await;
+    holding.one_is_held().await;
+    server.begin_shutdown();
+    let answer = client.answer().await;
+    says_that_it_ends(&answer.problem());
+    assert_eq!(answer.header("connection"), Some("close"));
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_there_in_time_is_answered() {
+    let mut server = Server::of_app(app(), in_short()).await;
+    let mut client = server.connect().await;
+    client.send(format!("{}\"a", HEAD.replace("/hold", "/mirror"))).await;
+    // It has been read when the node says so, and was not refused as a connection without a request.
+    server.metric_becomes("callboard_in_flight", 1.0).await;
+    server.begin_shutdown();
+    says_that_it_ends(&client.answer().await.problem());
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_call_over_http2_is_answered_on_its_stream() {
+    let (mut server, holding) = holding().await;
+    let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
+    let (mut client, connection) = handshake(TokioExecutor::new(), socket).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::post(format!("http://{}/hold", server.address)).header("content-type", "application/json");
+    let answer = client.send_request(request.body("\"a\"".to_owned()).unwrap());
+    let ending = async {
+        holding.one_is_held().await;
+        server.begin_shutdown();
+    };
+    let (answer, ()) = tokio::join!(answer, ending);
+    let body = answer.unwrap().into_body().collect().await.unwrap().to_bytes();
+    says_that_it_ends(&serde_json::from_slice(&body).unwrap());
+    server.ended().await;
+}
