@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{Answer, PATIENCE, Server};
 
@@ -26,6 +26,8 @@ struct Backend {
 struct Balancer {
     listener: TcpListener,
     backends: Mutex<Vec<Backend>>,
+    /// All of them were asked once more.
+    asked: Condvar,
     turn: AtomicUsize,
     is_over: AtomicBool,
 }
@@ -33,7 +35,8 @@ struct Balancer {
 impl Balancer {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Self { listener, backends: Mutex::default(), turn: AtomicUsize::new(0), is_over: AtomicBool::new(false) }
+        let (turn, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { listener, backends: Mutex::default(), asked: Condvar::new(), turn, is_over }
     }
 
     fn is_over(&self) -> bool {
@@ -44,11 +47,12 @@ impl Balancer {
     fn add(&self, server: &Server) {
         let address = server.address.clone();
         self.backends.lock().unwrap().push(Backend { address: address.clone(), is_ready: false });
-        let begun = Instant::now();
-        while !self.backends.lock().unwrap().iter().any(|backend| backend.address == address && backend.is_ready) {
-            assert!(begun.elapsed() < PATIENCE, "{address} does not become ready");
-            thread::sleep(POLL);
-        }
+        let backends = self.backends.lock().unwrap();
+        let is_unknown = |backends: &mut Vec<Backend>| {
+            !backends.iter().any(|backend| backend.address == address && backend.is_ready)
+        };
+        let waited = self.asked.wait_timeout_while(backends, PATIENCE, is_unknown).unwrap().1;
+        assert!(!waited.timed_out(), "{address} does not become ready");
     }
 
     fn remove(&self, server: &Server) {
@@ -66,7 +70,8 @@ impl Balancer {
                     backend.is_ready = is_ready;
                 });
             }
-            thread::sleep(POLL);
+            self.asked.notify_all();
+            thread::park_timeout(POLL);
         }
     }
 

@@ -16,7 +16,7 @@ async fn refused(server: &Server) -> Raw {
     let mut client = server.connect().await;
     client.send(format!("POST /nowhere HTTP/1.1\r\nhost: test\r\ncontent-length: {LARGE}\r\n\r\n")).await;
     // More than is skipped as having come with the head.
-    client.send([0; 10_000]).await;
+    client.send(vec![0; 10_000]).await;
     assert_eq!(client.answer().await.status, 404);
     client
 }
@@ -39,7 +39,8 @@ async fn where_many_are_lingered_for_the_next_is_closed_at_once() {
     let server = Server::of_app(app(), config(limits)).await;
     let mut first = refused(&server).await;
     let mut second = refused(&server).await;
-    let sending = async { while second.socket.write_all(&[0; 10_000]).await.is_ok() {} };
+    let piece = vec![0; 10_000];
+    let sending = async { while second.socket.write_all(&piece).await.is_ok() {} };
     tokio::time::timeout(PATIENCE / 2, sending).await.expect("reset in time");
     first.socket.write_all(&vec![0; LARGE - 10_000]).await.expect("the first is read to its end");
 }
