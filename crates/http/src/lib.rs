@@ -113,6 +113,7 @@ mod ascii;
 mod catch_panic;
 #[cfg(feature = "client")]
 pub mod client;
+mod closing;
 mod coding;
 mod config;
 mod convert;

@@ -27,10 +27,10 @@ use tokio::time::timeout;
 
 use super::activity::{Activity, Misuse, Watched};
 use super::answer::{Answer, Kept};
-use super::closing::Closing;
 use super::linger::{Lingering, Received};
 use super::stream::{Socket, Stream, StreamLimits, Version};
 use super::{AcceptMetrics, Origin, Respond};
+use crate::closing::Closing;
 use crate::config::HttpConfig;
 use crate::tls::Tls;
 

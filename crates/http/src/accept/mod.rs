@@ -12,7 +12,6 @@ mod activity;
 mod addresses;
 mod answer;
 mod backoff;
-mod closing;
 mod connection;
 mod linger;
 mod stream;
@@ -38,7 +37,6 @@ use tower::Service;
 
 use self::addresses::{AddressPlace, Addresses};
 use self::backoff::AcceptBackoff;
-pub(crate) use self::closing::Closing;
 use self::connection::Connections;
 pub(crate) use self::linger::Received;
 use crate::config::HttpConfig;

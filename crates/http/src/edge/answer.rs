@@ -266,6 +266,7 @@ impl Inner {
             client: &serving.client,
             config: &self.config,
             metrics: &self.metrics,
+            aborting: &self.aborting,
             id,
             recorder: observed.and_then(Observed::recorder),
             is_explained: observed.is_some_and(Observed::explains),

@@ -14,8 +14,9 @@ use axum::Router;
 use axum::http::HeaderValue;
 use callboard_core::{CallTracer, LocalClient};
 
-use crate::accept::{AcceptMetrics, Closing};
+use crate::accept::AcceptMetrics;
 use crate::access::{Doorstep, Gate};
+use crate::closing::Closing;
 use crate::config::HttpConfig;
 use crate::metrics::EdgeMetrics;
 use crate::oip;
@@ -47,7 +48,7 @@ struct Inner {
     /// Before it, on a listener that only this machine can reach.
     doorstep: Doorstep,
     /// Calls in hand are waited for no longer.
-    aborting: Closing,
+    aborting: Arc<Closing>,
     /// Not there while the node is starting.
     serving: OnceLock<Serving>,
     /// Not there where nobody wants spans.
@@ -102,7 +103,7 @@ impl Edge {
             tls,
             gate,
             doorstep,
-            aborting: Closing::default(),
+            aborting: Arc::default(),
             serving,
             tracer,
             repository,
@@ -127,7 +128,7 @@ impl Edge {
     }
 
     /// Answers every call in hand with 503, as not to be finished any more because the node is ending, and cancels it; a reply that
-    /// streams goes on. New calls are answered so, too. [`serve`](crate::serve) does it at the end of its grace.
+    /// streams ends with this error. New calls are answered so, too. [`serve`](crate::serve) does it at the end of its grace.
     pub fn abort(&self) {
         self.0.aborting.begin();
     }

@@ -1,8 +1,11 @@
 //! Requests that outlast the time of a shutdown are answered, each in its protocol.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_core::{App, StreamStage};
 use callboard_http::HttpConfig;
+use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use hyper::Request;
 use hyper::client::conn::http2::handshake;
@@ -10,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+use crate::functions::{begun, call, frames};
 use crate::support::app::{Hold, Holding, app};
 use crate::support::{Server, config};
 
@@ -70,5 +74,42 @@ async fn a_call_over_http2_is_answered_on_its_stream() {
     let (answer, ()) = tokio::join!(answer, ending);
     let body = answer.unwrap().into_body().collect().await.unwrap().to_bytes();
     says_that_it_ends(&serde_json::from_slice(&body).unwrap());
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_goes_on_too_long_ends_with_the_error() {
+    let endless = || {
+        let endless = StreamStage::each("endless", |n: Arc<i64>| stream::iter([Ok(*n)]).chain(stream::pending()));
+        App::new().route_streaming("/endless", endless)
+    };
+    for (path, accept, body) in [
+        ("/endless", "text/event-stream", "7"),
+        ("/endless", "application/x-ndjson", "7"),
+        ("/v2/models/endless/generate_stream", "*/*", "{\"input\": 7}"),
+    ] {
+        let mut server = Server::of_app(endless(), in_short()).await;
+        let mut client = server.connect().await;
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\naccept: {accept}");
+        client.send(format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}")).await;
+        client.hears("7").await;
+        server.begin_shutdown();
+        client.hears("the node is ending").await;
+        client.hears("0\r\n\r\n").await;
+        server.ended().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_calls_that_goes_on_too_long_ends_with_the_error() {
+    let (mut server, holding) = holding().await;
+    let mut client = begun(&server, "hold").await;
+    client.send(call(["a".into()])).await;
+    holding.one_is_held().await;
+    server.begin_shutdown();
+    let frames = frames(&client.answer().await.body);
+    let [(1, Some(problem))] = &frames[..] else { panic!("{frames:?}") };
+    assert_eq!(problem.get("kind"), Some(&"unavailable".into()), "{problem:?}");
     server.ended().await;
 }
