@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// The signal of a terminal.
+pub(crate) const INTERRUPT: &str = "SIGINT";
+
 /// SIGTERM and SIGINT, from the moment this is made.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -33,7 +36,7 @@ impl Signals {
             let name = tokio::select! {
                 biased;
                 _ = self.terminate.recv() => "SIGTERM",
-                _ = self.interrupt.recv() => "SIGINT",
+                _ = self.interrupt.recv() => INTERRUPT,
             };
             if !self.echoes.is_one(Instant::now(), name) {
                 return name;

@@ -22,10 +22,10 @@ use super::route::{self, RoutePlan};
 use super::setting::stage::SPLIT;
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
-    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT,
-    MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT,
-    MODEL_CONTROL, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting,
-    TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
+    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG,
+    LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
+    MAX_TIMEOUT, MODEL_CONTROL, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT,
+    Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -148,6 +148,8 @@ pub struct Settings {
     pub max_in_flight_bytes: Sourced<u64>,
     /// How long a drain may take.
     pub drain: Sourced<Duration>,
+    /// How long a node that is told to end is served on first, while its readiness says no.
+    pub drain_delay: Sourced<Duration>,
 }
 
 /// Everything that is to be served, and how.
@@ -283,6 +285,7 @@ impl Settings {
             max_in_flight: layers.resolve(&MAX_IN_FLIGHT)?,
             max_in_flight_bytes: layers.resolve(&MAX_IN_FLIGHT_BYTES)?,
             drain: layers.resolve(&DRAIN)?,
+            drain_delay: layers.resolve(&DRAIN_DELAY)?,
         };
         settings.check()?;
         Ok(settings)
@@ -389,6 +392,7 @@ impl Settings {
             row(&MAX_IN_FLIGHT, &self.max_in_flight),
             row(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),
             row(&DRAIN, &self.drain),
+            row(&DRAIN_DELAY, &self.drain_delay),
         ]
     }
 }

@@ -204,7 +204,7 @@ impl Server {
         let quic = self.quic;
         #[cfg(feature = "otlp")]
         let spans = self.spans;
-        let drained = end_http(self.node, self.stop, self.serving, end).await;
+        let drained = end_http(self.node, &self.edge, self.stop, self.serving, end).await;
         #[cfg(feature = "net")]
         if let Some(quic) = quic {
             quic.shutdown(end.saturating_duration_since(Instant::now()).max(LAST_WORDS)).await;
@@ -218,12 +218,21 @@ impl Server {
 }
 
 /// Ends the HTTP edge and the node behind it.
-async fn end_http(node: Node, stop: oneshot::Sender<Duration>, mut serving: EdgeTask, end: Instant) -> Drained {
+async fn end_http(
+    node: Node,
+    edge: &Edge,
+    stop: oneshot::Sender<Duration>,
+    mut serving: EdgeTask,
+    end: Instant,
+) -> Drained {
     let left = || end.saturating_duration_since(Instant::now());
     // The node is asked first what was unfinished: the edge's own limit comes after that.
     let _ = stop.send(left() + LAST_WORDS);
     serving.ends_by(end).await;
-    let drained = node.shutdown(left()).await;
+    let drained = node.drain(left()).await;
+    // Now, and not when busy workers have ended, which may be never.
+    edge.abort();
+    let _counted = node.shutdown(Duration::ZERO).await;
     if !serving.ends_by(Instant::now() + LAST_WORDS).await {
         serving.0.abort();
         // The end of an aborted task comes at once, and with it that of its connections.

@@ -20,6 +20,7 @@ mod models;
 mod openapi;
 mod quic;
 mod repository;
+mod rolling;
 mod safety;
 mod serve;
 mod shutdown;

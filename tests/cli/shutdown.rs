@@ -133,6 +133,27 @@ fn a_second_signal_ends_it_at_once() {
     drop(half);
 }
 
+/// Longer than any test may take.
+const FOR_EVER: [&str; 2] = ["--drain-delay", "1h"];
+
+#[test]
+fn is_served_on_for_the_delay_while_its_readiness_says_no() {
+    let mut server = Server::digits(&FOR_EVER);
+    server.signal("TERM");
+    server.wait_for("SIGTERM: not ready, serving for 3600s, then finishing what is in hand");
+    assert_eq!(server.request("GET /readyz HTTP/1.1", b"").status, 503);
+    assert_eq!(HalfSent::begin(&server).finish().status, 200);
+    server.signal("INT");
+    assert_eq!(server.wait(), Some(1), "the second signal waits for nothing: {:#?}", server.said);
+}
+
+#[test]
+fn a_signal_of_a_terminal_does_not_wait_for_a_balancer() {
+    let mut server = Server::digits(&FOR_EVER);
+    server.signal("INT");
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+}
+
 /// As `timeout` and others send it: to the server and to all of its group.
 #[test]
 fn a_signal_that_comes_twice_at_once_asks_and_does_not_insist() {

@@ -16,6 +16,7 @@ mod openapi;
 mod process;
 mod python;
 mod quic;
+mod refusals;
 #[path = "../cli/support.rs"]
 #[allow(dead_code, reason = "the other target uses the rest")]
 mod support;

@@ -213,10 +213,12 @@ pub struct HttpConfig {
     /// *Threat*: whoever may call a route could close it to all others.
     pub model_control: bool,
 
-    /// How long a closed connection is read after its last answer, so that a client that still sends a refused body
-    /// sees the answer instead of a reset. Default 1 s.
+    /// How long a connection that is closing, and over HTTP/2 a refused body, is read and thrown away after the answer, so
+    /// that a client that sends all before it looks sees the answer instead of a reset. Default 2 s; also at most 64 MiB.
     ///
     /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its side.
+    /// *Threat*: clients that are refused and send on. Nothing of it is kept, and where a tenth of `max_connections` is
+    /// lingered for, the next ones are closed at once.
     pub close_linger: Duration,
 
     /// How long an idle HTTP/1 connection stays open after shutdown began. Default 500 ms.
@@ -225,7 +227,8 @@ pub struct HttpConfig {
     /// fail the request that is on its way. Zero closes at once.
     pub shutdown_linger: Duration,
 
-    /// How long running requests may take after shutdown began; then their connections are cut. Default 30 s.
+    /// How long running requests may take after shutdown began; then they are answered with 503, and 250 ms later their
+    /// connections are cut. Default 30 s.
     ///
     /// Should not be shorter than the drain time of the node behind it.
     pub shutdown_grace: Duration,
@@ -334,7 +337,7 @@ impl Default for HttpConfig {
             access_log: AccessLog::Off,
             explain_requests: true,
             model_control: false,
-            close_linger: Duration::from_secs(1),
+            close_linger: Duration::from_secs(2),
             shutdown_linger: Duration::from_millis(500),
             shutdown_grace: Duration::from_secs(30),
         }

@@ -14,6 +14,7 @@ use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::{Admission, CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
 
 use crate::access::KeyHolder;
+use crate::closing::Closing;
 use crate::config::HttpConfig;
 use crate::convert::{self, Expense};
 use crate::error::ApiError;
@@ -36,6 +37,8 @@ pub(crate) struct Around<'a> {
     pub(crate) client: &'a LocalClient,
     pub(crate) config: &'a HttpConfig,
     pub(crate) metrics: &'a EdgeMetrics,
+    /// Calls are waited for no longer.
+    pub(crate) aborting: &'a Arc<Closing>,
     pub(crate) id: &'a RequestId,
     /// What the record of its calls is written with.
     pub(crate) recorder: Option<&'a Recorder>,
@@ -180,6 +183,7 @@ impl Around<'_> {
             form,
             client: self.client.clone(),
             deadline,
+            aborting: Arc::clone(self.aborting),
             id: self.id.clone(),
             span: self.span.cloned(),
             explained: self.recorder.filter(|_| self.is_explained).cloned(),

@@ -40,7 +40,8 @@
 //! ```
 //!
 //! [`serve`] does the same on a listener until it is told to stop. [`Edge`] is a [`tower::Service`], to be the fallback of an
-//! axum router of one's own; [`serve_router`] runs any axum router on the same accept loop.
+//! axum router of one's own; [`serve_router`] runs any axum router on the same accept loop. A handler of one's own that calls a
+//! route answers a failed call by [`Problem`] as the edge does.
 //!
 //! # What a request may say
 //!
@@ -112,6 +113,7 @@ mod ascii;
 mod catch_panic;
 #[cfg(feature = "client")]
 pub mod client;
+mod closing;
 mod coding;
 mod config;
 mod convert;
@@ -146,6 +148,7 @@ pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};
 pub use config::{ConfigError, HttpConfig};
 pub use edge::Edge;
+pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

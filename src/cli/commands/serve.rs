@@ -1,8 +1,8 @@
 //! `callboard serve`: starts the node, opens the door, and ends in good order.
 //!
-//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready, closes the listener
-//! and lets every connection finish the request it has in hand; when the last one is gone, or the drain time is over, the node
-//! stops its workers. A second signal does not wait for any of that; the first one behind a wish asks for the same once more.
+//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready; after the delay in which
+//! balancers notice, the listener closes and every connection finishes the request it has in hand; when the last one is gone, or the
+//! drain time is over, the node stops its workers. A second signal does not wait for any of that; the first one behind a wish asks for the same once more.
 //! The exit code says whether everybody got an answer. Nothing of it waits for a reader of stderr.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ use super::super::identity::identity;
 use super::super::logging::Log;
 use super::super::repository::{Configured, Reread};
 use super::super::service::{Service, file_of, http_config};
-use super::super::signals::Signals;
+use super::super::signals::{INTERRUPT, Signals};
 use super::block_on;
 use crate::config::{Plan, Source};
 use crate::server::{Door, Server, ServerBuilder};
@@ -79,8 +79,16 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
         signal = signals.next() => (signal, true),
         () = AdminDoor::drain_asked(admin.as_ref()) => ("asked to drain", false),
     };
-    log.stderr.note(format_args!("{wish}: finishing what is in hand; another signal ends at once"));
-    let shut_down = server.shutdown(plan.settings.drain.value);
+    // Nobody's balancer is behind a terminal.
+    let delay = if wish == INTERRUPT { Duration::ZERO } else { plan.settings.drain_delay.value };
+    let first = if delay.is_zero() { String::new() } else { format!("not ready, serving for {delay:?}, then ") };
+    log.stderr.note(format_args!("{wish}: {first}finishing what is in hand; another signal ends at once"));
+    let shut_down = async {
+        // Callers over QUIC are told at once, and go elsewhere. Balancers in front of HTTP have the delay to find out.
+        server.withdraw();
+        tokio::time::sleep(delay).await;
+        server.shutdown(plan.settings.drain.value).await
+    };
     tokio::pin!(shut_down);
     let drained = loop {
         tokio::select! {

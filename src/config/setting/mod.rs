@@ -517,8 +517,20 @@ pub(crate) static DRAIN: Setting<Span> = Setting {
     form: Span(Duration::ZERO..=HOUR),
 };
 
+pub(crate) static DRAIN_DELAY: Setting<Span> = Setting {
+    name: Name {
+        key: "limits.drain_delay",
+        flag: "drain-delay",
+        env: "CALLBOARD_DRAIN_DELAY",
+        placeholder: "DURATION",
+        help: "How long HTTP is served on, not ready, before a drain",
+        default: "5s",
+    },
+    form: Span(Duration::ZERO..=HOUR),
+};
+
 /// All of them, in the order of the help.
-pub static ALL: [&Name; 36] = [
+pub static ALL: [&Name; 37] = [
     &HTTP.name,
     &MAX_BODY_BYTES.name,
     &BODY_TIMEOUT.name,
@@ -555,6 +567,7 @@ pub static ALL: [&Name; 36] = [
     &MAX_IN_FLIGHT.name,
     &MAX_IN_FLIGHT_BYTES.name,
     &DRAIN.name,
+    &DRAIN_DELAY.name,
 ];
 
 #[cfg(test)]

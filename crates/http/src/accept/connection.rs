@@ -27,9 +27,10 @@ use tokio::time::timeout;
 
 use super::activity::{Activity, Misuse, Watched};
 use super::answer::{Answer, Kept};
-use super::closing::Closing;
+use super::linger::{Lingering, Received};
 use super::stream::{Socket, Stream, StreamLimits, Version};
 use super::{AcceptMetrics, Origin, Respond};
+use crate::closing::Closing;
 use crate::config::HttpConfig;
 use crate::tls::Tls;
 
@@ -83,7 +84,7 @@ impl Connections {
             stream: StreamLimits {
                 write_timeout: config.write_progress_timeout,
                 write_bytes: config.least_bytes_in(config.write_progress_timeout),
-                linger: config.close_linger,
+                lingering: Lingering::new(config),
             },
             misuse: Misuse {
                 idle_period: config.header_read_timeout,
@@ -127,7 +128,7 @@ impl Connections {
 
     /// Serves HTTP on whatever carries it.
     async fn serve_plain<S: Socket + 'static>(&self, socket: S, origin: Origin, responder: impl Respond) {
-        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.stream)));
+        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.stream.clone())));
         let ended = match self.unless_lingered(sniffed).await {
             Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, origin, responder).await,
             // Boxed: a connection that rests should not be as large as one of HTTP/2.
@@ -156,7 +157,8 @@ impl Connections {
     ) -> hyper::Result<()> {
         let closing = &self.closing;
         let activity = Arc::clone(stream.activity());
-        let respond = |request| {
+        let respond = |request: Request<Incoming>| {
+            let request = request.map(Received::alone);
             let serving = activity.serve();
             // An `async` block around it would keep the answer's future twice.
             responder.clone().respond(request, origin).map(|mut response| {
@@ -237,6 +239,7 @@ impl Connections {
         let activity = Arc::clone(stream.activity());
         let service = service_fn(|request: Request<Incoming>| {
             let in_hand = activity.begin();
+            let request = request.map(|body| Received::lingering(body, Arc::clone(&self.stream.lingering)));
             let answer = match request.headers().len() <= MAX_FIELDS {
                 true => Either::Left(responder.clone().respond(request, origin)),
                 false => Either::Right(ready(too_many_fields())),

@@ -6,14 +6,14 @@
 //! * **Full for one address**: its new connections are closed at once and counted; what it has goes on.
 //! * **Out of descriptors**: `accept` is tried again after a growing pause ([`AcceptBackoff`]), with one log line per episode.
 //! * **Closing**: whoever waits in the backlog is still taken, then the socket is closed, every connection is told, and
-//!   after the grace those that are still there are cut.
+//!   after the grace what is still in hand is [to be answered](Respond::abort); a moment later connections are cut.
 
 mod activity;
 mod addresses;
 mod answer;
 mod backoff;
-mod closing;
 mod connection;
+mod linger;
 mod stream;
 
 use std::future::poll_fn;
@@ -26,7 +26,6 @@ use axum::Router;
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use hyper::Request;
-use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use socket2::SockRef;
@@ -39,6 +38,7 @@ use tower::Service;
 use self::addresses::{AddressPlace, Addresses};
 use self::backoff::AcceptBackoff;
 use self::connection::Connections;
+pub(crate) use self::linger::Received;
 use crate::config::HttpConfig;
 use crate::tls::Tls;
 
@@ -46,7 +46,10 @@ use crate::tls::Tls;
 /// so that an answer's future needs no box.
 pub(crate) trait Respond: Clone + Send + Sync + 'static {
     /// The answer to one request.
-    fn respond(self, request: Request<Incoming>, origin: Origin) -> impl Future<Output = Response> + Send + 'static;
+    fn respond(self, request: Request<Received>, origin: Origin) -> impl Future<Output = Response> + Send + 'static;
+
+    /// The time of the requests in hand is over: they are to be answered now.
+    fn abort(&self) {}
 }
 
 /// Where a request came from.
@@ -63,7 +66,7 @@ pub(crate) struct Origin {
 impl Respond for Router {
     fn respond(
         mut self,
-        mut request: Request<Incoming>,
+        mut request: Request<Received>,
         origin: Origin,
     ) -> impl Future<Output = Response> + Send + 'static {
         // For an edge that is mounted in it.
@@ -122,6 +125,9 @@ pub(crate) async fn run(
 
 /// New clients that the kernel keeps until they are accepted. It takes less where its own limit is lower (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
+
+/// After the grace: time in which the last answers are written.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// Makes the backlog longer than the 128 that sockets are bound with: a client for which there is no place in it is not told so,
 /// and tries again after a second.
@@ -182,14 +188,18 @@ impl<R: Respond> Accepting<R> {
     /// Stop taking, tell, wait, give up.
     async fn close(mut self, grace: Duration) {
         self.take_backlog().await;
-        drop(self.listener);
-        self.connections.closing.begin();
-        let all_ended = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(grace, all_ended).await.is_err() {
-            let cut = self.tasks.len();
-            self.metrics.cut_at_shutdown.inc_by(cut as u64);
+        let Self { listener, connections, responder, mut tasks, metrics, .. } = self;
+        drop(listener);
+        connections.closing.begin();
+        if all_end_within(grace, &mut tasks).await {
+            return;
+        }
+        responder.abort();
+        if !all_end_within(LAST_WORDS, &mut tasks).await {
+            let cut = tasks.len();
+            metrics.cut_at_shutdown.inc_by(cut as u64);
             tracing::warn!(connections = cut, ?grace, "connections cut at the end of the grace period");
-            self.tasks.shutdown().await;
+            tasks.shutdown().await;
         }
     }
 
@@ -207,6 +217,11 @@ impl<R: Respond> Accepting<R> {
             }
         }
     }
+}
+
+async fn all_end_within(limit: Duration, tasks: &mut JoinSet<()>) -> bool {
+    let all_ended = async { while tasks.join_next().await.is_some() {} };
+    tokio::time::timeout(limit, all_ended).await.is_ok()
 }
 
 /// Counts a connection for as long as it lives, however it ends, and holds its places.

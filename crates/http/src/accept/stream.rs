@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::activity::Activity;
+use super::linger::{Linger, Lingering};
 use crate::turn;
 
 /// The first bytes of an HTTP/2 connection whose client knows beforehand that we speak it (RFC 9113 §3.4).
@@ -23,10 +24,6 @@ const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What is read of a request before hyper is there to read it.
 const FIRST_BYTES: usize = 64;
-
-/// What a lingering close reads and throws away at most: a client that goes on beyond this after its answer was sent does
-/// not listen.
-const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 
 /// What the client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,18 +44,19 @@ pub(crate) struct Stream<S> {
     blocked: Option<Blocked>,
     /// Since a flush had to wait, which only TLS does: what it keeps for the client has to be taken within one timeout.
     flushing: Option<Pin<Box<Sleep>>>,
-    lingering: Option<Lingering>,
+    /// Since our side is closed.
+    lingering: Option<Linger>,
 }
 
 /// What bounds a client's part in a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StreamLimits {
     /// The time in which a client has to take something.
     pub(crate) write_timeout: Duration,
     /// What it has to take within it, unless that is all there is.
     pub(crate) write_bytes: u64,
-    /// How long a closed connection is still read.
-    pub(crate) linger: Duration,
+    /// What bounds how long a closed connection is still read.
+    pub(crate) lingering: Arc<Lingering>,
 }
 
 /// Bytes wait for a client that does not read.
@@ -66,12 +64,6 @@ pub(crate) struct StreamLimits {
 struct Blocked {
     until: Pin<Box<Sleep>>,
     taken_bytes: u64,
-}
-
-#[derive(Debug)]
-struct Lingering {
-    until: Pin<Box<Sleep>>,
-    discarded_bytes: usize,
 }
 
 /// TCP, or TLS over it.
@@ -171,26 +163,6 @@ impl<S: Socket> Stream<S> {
             }
         }
     }
-
-    /// Throws away what still arrives, until the client closes its side, the limit, or the end of the wait.
-    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let linger = self.limits.linger;
-        let lingering = self
-            .lingering
-            .get_or_insert_with(|| Lingering { until: Box::pin(tokio::time::sleep(linger)), discarded_bytes: 0 });
-        let mut scratch = [0; 8 * 1024];
-        while lingering.discarded_bytes < MAX_DISCARDED_BYTES {
-            let mut buffer = ReadBuf::new(&mut scratch);
-            match Pin::new(self.socket.inner_mut()).poll_read(cx, &mut buffer) {
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    lingering.discarded_bytes += buffer.filled().len();
-                }
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => return lingering.until.as_mut().poll(cx),
-            }
-        }
-        Poll::Ready(())
-    }
 }
 
 fn does_not_read() -> io::Error {
@@ -261,7 +233,16 @@ impl<S: Socket> Write for Stream<S> {
         self.activity.heard();
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+            self.lingering = self.limits.lingering.begin();
         }
-        self.poll_discard(cx).map(Ok)
+        let Self { socket, lingering, .. } = &mut *self;
+        let Some(linger) = lingering else { return Poll::Ready(Ok(())) };
+        let mut scratch = [0; 8 * 1024];
+        let discarded = linger.poll_discard(cx, |cx| {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            let read = Pin::new(socket.inner_mut()).poll_read(cx, &mut buffer);
+            read.map(|read| read.map_or(0, |()| buffer.filled().len()))
+        });
+        discarded.map(Ok)
     }
 }

@@ -15,13 +15,12 @@ use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_core::{Instant, Route};
-use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
 use super::unread::Unread;
 use super::{Edge, Inner, NOSNIFF, Serving};
-use crate::accept::{Origin, Respond};
+use crate::accept::{Origin, Received, Respond};
 use crate::access::{KeyHolder, NamedHost};
 use crate::access_log::Line;
 use crate::catch_panic::catch_panic;
@@ -140,7 +139,7 @@ impl Edge {
                         Goes::Call(serving, route, way) => {
                             let outcome = {
                                 let call = pin!(infer::call(around(serving), route, way, &mut request));
-                                catch_panic(call).await
+                                inner.unless_aborted(pin!(catch_panic(call))).await
                             };
                             (outcome, Unread::of(request.body()))
                         }
@@ -158,7 +157,7 @@ impl Edge {
                                     Ok(pages::packed(answer, &packing).await)
                                 };
                                 // Boxed, because this future is moved with each request, whosever it is.
-                                catch_panic(Box::pin(answer).as_mut()).await
+                                inner.unless_aborted(pin!(catch_panic(Box::pin(answer).as_mut()))).await
                             };
                             (outcome, Unread::of(request.body()))
                         }
@@ -214,6 +213,11 @@ impl Serving {
 }
 
 impl Inner {
+    /// What becomes of a call, unless its time is over first.
+    async fn unless_aborted(&self, call: Pin<&mut impl Future<Output = Outcome>>) -> Outcome {
+        self.aborting.unless_begun(call).await.unwrap_or_else(|| Ok(Err(ApiError::ending())))
+    }
+
     /// The answer to a request that goes no further than its head.
     fn early<B>(
         &self,
@@ -262,6 +266,7 @@ impl Inner {
             client: &serving.client,
             config: &self.config,
             metrics: &self.metrics,
+            aborting: &self.aborting,
             id,
             recorder: observed.and_then(Observed::recorder),
             is_explained: observed.is_some_and(Observed::explains),
@@ -329,8 +334,12 @@ impl Inner {
 }
 
 impl Respond for Edge {
-    fn respond(self, request: Request<Incoming>, origin: Origin) -> impl Future<Output = Response> + Send + 'static {
+    fn respond(self, request: Request<Received>, origin: Origin) -> impl Future<Output = Response> + Send + 'static {
         self.answer(request, Some(origin))
+    }
+
+    fn abort(&self) {
+        Self::abort(self);
     }
 }
 

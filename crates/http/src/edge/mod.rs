@@ -16,6 +16,7 @@ use callboard_core::{CallTracer, LocalClient};
 
 use crate::accept::AcceptMetrics;
 use crate::access::{Doorstep, Gate};
+use crate::closing::Closing;
 use crate::config::HttpConfig;
 use crate::metrics::EdgeMetrics;
 use crate::oip;
@@ -46,6 +47,8 @@ struct Inner {
     gate: Option<Gate>,
     /// Before it, on a listener that only this machine can reach.
     doorstep: Doorstep,
+    /// Calls in hand are waited for no longer.
+    aborting: Arc<Closing>,
     /// Not there while the node is starting.
     serving: OnceLock<Serving>,
     /// Not there where nobody wants spans.
@@ -92,7 +95,19 @@ impl Edge {
         let (ids, metrics) = (RequestIds::new(), Arc::new(EdgeMetrics::new()));
         let (info, serving) = (Arc::new(info), OnceLock::new());
         let (tracer, repository) = (OnceLock::new(), OnceLock::new());
-        let inner = Inner { config, info, ids, metrics, tls, gate, doorstep, serving, tracer, repository };
+        let inner = Inner {
+            config,
+            info,
+            ids,
+            metrics,
+            tls,
+            gate,
+            doorstep,
+            aborting: Arc::default(),
+            serving,
+            tracer,
+            repository,
+        };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -110,6 +125,12 @@ impl Edge {
             .serving
             .set(Serving { client, pages, models: oip::Models::default() })
             .map_err(|_| ServeError::AlreadyOpen)
+    }
+
+    /// Answers every call in hand with 503, as not to be finished any more because the node is ending, and cancels it; a reply that
+    /// streams ends with this error. New calls are answered so, too. [`serve`](crate::serve) does it at the end of its grace.
+    pub fn abort(&self) {
+        self.0.aborting.begin();
     }
 
     /// Shows what `families` gives on `/metrics` from now on, behind the node's own: metric families in the text format of OpenMetrics, with

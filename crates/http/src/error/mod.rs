@@ -4,6 +4,7 @@
 //! request's id is known. Failed calls come with a kind of their own; the statuses that only HTTP knows (405, 406, 408, 413,
 //! 415) are made here, all of kind `invalid_input`: the caller can change the request and succeed.
 
+mod answer;
 mod mapping;
 mod problem;
 mod protocol;
@@ -23,6 +24,7 @@ use crate::coding;
 use crate::functions;
 use crate::request::fields::{self, Misfit};
 
+pub use self::answer::{Problem, http_status};
 pub(crate) use self::problem::PROBLEM_JSON;
 
 /// The type of the error when a body does not come to its end.
@@ -160,6 +162,14 @@ impl ApiError {
     pub(crate) fn starting() -> Self {
         let mut error = Self::of_kind(ErrorKind::Unavailable, "the node is starting");
         error.0.retry_after = Some(Duration::from_secs(1));
+        error
+    }
+
+    /// 503 on a call that was not finished when the node had to end. It may have run.
+    pub(crate) fn ending() -> Self {
+        let mut error =
+            Self::of_kind(ErrorKind::Unavailable, "the node is ending, and did not finish this call in time");
+        error.0.retryable = false;
         error
     }
 

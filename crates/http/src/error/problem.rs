@@ -17,7 +17,7 @@ pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The document, in the order in which it is read.
 #[derive(Serialize)]
-struct Problem<'a> {
+struct Document<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
@@ -41,7 +41,7 @@ impl ApiError {
     pub(crate) fn to_problem(&self, request_id: &str) -> Vec<u8> {
         let error = &*self.0;
         let kind = error.kind.as_str();
-        let problem = Problem {
+        let problem = Document {
             r#type: format!("urn:callboard:error:{kind}"),
             title: title_of(error.kind),
             status: error.status.as_u16(),
@@ -57,7 +57,7 @@ impl ApiError {
         };
         // Details are the user's own value and may hold what JSON cannot; the rest of the document always can.
         serde_json::to_vec(&problem)
-            .or_else(|_| serde_json::to_vec(&Problem { details: None, ..problem }))
+            .or_else(|_| serde_json::to_vec(&Document { details: None, ..problem }))
             .unwrap_or_default()
     }
 

@@ -4,13 +4,14 @@
 //! * **Full:** frames are read as far ahead of the reader as the route's look-ahead allows; then the client waits. One that sends
 //!   without reading is held, and cut when it takes too long.
 //! * **Late:** a result that is not there in time answers its own call with `deadline_exceeded`; the stream goes on.
+//! * **Aborted:** when the node ends before the stream, that is the error in its last frame.
 //! * **Cancelled:** a client that leaves, or cuts its body, cancels all calls that are open.
 //!
 //! An error answers its own call, and the first ten of a stream are told in the log. What is no frame ends the stream: the error is its last frame, with no end behind it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use tokio::time::sleep;
 
 use super::frames::{Frames, LOOK_FOR_ROOM_EVERY, Shared};
 use crate::catch_panic::caught_within;
+use crate::closing::Closing;
 use crate::convert::Expense;
 use crate::error::ApiError;
 use crate::infer::Around;
@@ -68,6 +70,7 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
     let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
     let talk = Talk {
         outcomes,
+        aborting: Arc::clone(around.aborting),
         client: around.client.clone(),
         shared,
         unsent: VecDeque::new(),
@@ -91,6 +94,7 @@ type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
 /// One stream of calls on its way to its reader.
 struct Talk {
     outcomes: Outcomes,
+    aborting: Arc<Closing>,
     client: LocalClient,
     shared: Arc<Shared>,
     unsent: VecDeque<Bytes>,
@@ -115,7 +119,14 @@ impl Talk {
         while self.unsent.is_empty() && !self.is_over {
             let outcome = tokio::select! {
                 biased;
-                outcome = self.outcomes.next() => outcome,
+                outcome = async { self.aborting.unless_begun(pin!(self.outcomes.next())).await } => match outcome {
+                    Some(outcome) => outcome,
+                    None => {
+                        self.outcomes = Box::pin(stream::empty());
+                        *self.shared.fault.lock() = Some(ApiError::ending());
+                        None
+                    }
+                },
                 // Nobody is left to read what is still at work.
                 () = self.shared.cut.notified() => {
                     self.outcomes = Box::pin(stream::empty());

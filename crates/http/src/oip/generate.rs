@@ -27,12 +27,13 @@ use super::model::Model;
 use super::parameters::Parameters;
 use super::request::Form;
 use crate::catch_panic::caught;
+use crate::closing::Closing;
 use crate::convert;
 use crate::error::ApiError;
 use crate::infer::Around;
 use crate::request::body::RequestBody;
 use crate::request_id::RequestId;
-use crate::respond::stream::{HEARTBEAT, Heartbeat, Leaving, one_line};
+use crate::respond::stream::{HEARTBEAT, Heartbeat, Leaving, next, one_line};
 use crate::server_timing::{SERVER_TIMING, first, total};
 use crate::spans::RequestSpan;
 
@@ -74,10 +75,11 @@ pub(super) async fn generate_stream<B: RequestBody>(
     request: &mut Request<B>,
 ) -> Result<Response, ApiError> {
     let Prepared { id, admission, payload, options } = prepare(asked, request).await?;
-    let Around { client, config, metrics, id: request_id, span, .. } = asked.around;
+    let Around { client, config, metrics, aborting, id: request_id, span, .. } = asked.around;
     let begun = admission.admitted_at();
     let mut talk = Talk {
         replies: client.submit_streaming(admission, payload, options),
+        aborting: Arc::clone(aborting),
         model: Arc::clone(asked.model),
         id,
         request_id: request_id.clone(),
@@ -116,6 +118,7 @@ pub(super) async fn generate_stream<B: RequestBody>(
 /// One stream on its way to its reader.
 struct Talk {
     replies: PayloadReplies,
+    aborting: Arc<Closing>,
     model: Arc<Model>,
     id: Option<String>,
     request_id: RequestId,
@@ -134,12 +137,12 @@ impl Talk {
     async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
         let payload = tokio::select! {
             biased;
-            payload = self.replies.next() => payload?,
+            payload = next(&mut self.replies, &self.aborting) => payload?,
             () = self.heartbeat.silence() => return Some(Ok(HEARTBEAT)),
         };
         self.heartbeat.said();
         let write = |payload| caught(&self.panics, || written(&self.model, self.id.as_deref(), &payload));
-        Some(payload.map_err(ApiError::from).and_then(write).map(|json| event(&json)))
+        Some(payload.and_then(write).map(|json| event(&json)))
     }
 
     /// The last event of a stream that failed.

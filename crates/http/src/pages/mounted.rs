@@ -9,7 +9,7 @@ use axum::http::Uri;
 pub(super) fn prefix<'a>(original: &'a Uri, uri: &Uri) -> &'a str {
     let (original, path) = (original.path(), uri.path());
     // The path of the mount itself is asked with a slash behind it or without.
-    let prefix = original.strip_suffix(path).or((path == "/").then_some(original)).unwrap_or_default();
+    let prefix = original.strip_suffix(path).or_else(|| (path == "/").then_some(original)).unwrap_or_default();
     let is_plain = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte));
     if is_plain { prefix } else { "" }
 }

@@ -124,12 +124,12 @@ fn frame(kind: u8, envelope: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", chunk.len()).as_bytes(), &chunk, b"\r\n"].concat()
 }
 
-fn call(args: impl IntoIterator<Item = Value>) -> Vec<u8> {
+pub(crate) fn call(args: impl IntoIterator<Item = Value>) -> Vec<u8> {
     frame(0, &envelope(&arguments(args)))
 }
 
 /// A stream of calls to this function, without its calls.
-async fn begun(server: &Server, name: &str) -> Raw {
+pub(crate) async fn begun(server: &Server, name: &str) -> Raw {
     let mut client = server.connect().await;
     let head = format!(
         "POST /v1/call/{name} HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -139,7 +139,7 @@ async fn begun(server: &Server, name: &str) -> Raw {
 }
 
 /// Kind and value of each frame; the end has none.
-fn frames(mut bytes: &[u8]) -> Vec<(u8, Option<Value>)> {
+pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, Option<Value>)> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(8) {
         let length = u32::from_le_bytes(head[4..].try_into().unwrap()) as usize;

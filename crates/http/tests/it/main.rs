@@ -9,6 +9,7 @@ mod calls;
 #[cfg(feature = "client")]
 mod client;
 mod compression;
+mod ending;
 mod floods;
 mod formats;
 mod forms;
@@ -16,6 +17,7 @@ mod functions;
 mod hostile;
 mod hosts;
 mod http2;
+mod lingering;
 mod mounted;
 mod observed;
 mod oip;

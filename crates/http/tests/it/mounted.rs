@@ -2,9 +2,13 @@
 
 use std::net::SocketAddr;
 
-use axum::Router;
-use callboard_core::Node;
-use callboard_http::{ApiInfo, Edge, Hosts, HttpConfig};
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::routing::post;
+use axum::{Json, Router};
+use callboard_core::{LocalClient, Node};
+use callboard_http::{ApiInfo, Edge, Hosts, HttpConfig, Problem};
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::support::app::app;
@@ -118,4 +122,25 @@ async fn paths_that_an_edge_tells_begin_where_it_is_mounted() {
     }
     let unmounted = Server::of_app(app(), HttpConfig::default()).await;
     assert_eq!(unmounted.get("/").await.json()["pages"][1], "/openapi.json");
+}
+
+#[tokio::test]
+async fn a_handler_of_ones_own_answers_a_failed_call_as_the_edge_does() {
+    let own = async |State(client): State<LocalClient>, headers: HeaderMap, Json(how): Json<Value>| {
+        let called = client.call::<_, Value>("/fail", how).await;
+        called.map(Json).map_err(|error| Problem::from(error).with_request_id(&headers["x-request-id"]))
+    };
+    let (node, edge) = edge(HttpConfig::default()).await;
+    let router = Router::new().route("/own", post(own)).with_state(node.client()).fallback_service(edge);
+    let server = Server::of_router(router, HttpConfig::default()).await;
+    let headers = [("content-type", "application/json"), ("x-request-id", "one")];
+    for how in ["\"plainly\"", "\"teapot\"", "\"bad_item\""] {
+        let ask = async |path| {
+            let answer = server.connect().await.post(path, &headers, how).await;
+            (answer.status, answer.problem())
+        };
+        let (own, of_edge) = (ask("/own").await, ask("/fail").await);
+        assert_eq!(own, of_edge, "{how}");
+        assert!(own.0 >= 400 && own.1["request_id"] == "one", "{own:?}");
+    }
 }

@@ -6,7 +6,8 @@
 //! * **Full:** what is ready is asked for when the connection has taken what was before, up to [so much](unsent) at once. A slow reader uses up the credit of its
 //!   own call and no other's.
 //! * **Broken:** an item that cannot be written, and a panic of a user's codec, are the error that ends the stream.
-//! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so.
+//! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so, and so it does when the node ends
+//!   before the stream.
 //! * **Cancelled:** dropping the body, which hyper does when the client leaves, cancels the call; the request is counted as
 //!   abandoned.
 
@@ -15,6 +16,7 @@ mod heartbeat;
 mod unsent;
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderNa
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Payload;
-use callboard_core::{CallError, Deadline, HeldBytes, LocalClient, PayloadReplies, Recorder};
+use callboard_core::{Deadline, HeldBytes, LocalClient, PayloadReplies, Recorder};
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 
@@ -33,6 +35,7 @@ pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
 use self::form::{Item, Writer};
 use self::unsent::Unsent;
 use crate::catch_panic::caught_within;
+use crate::closing::Closing;
 use crate::coding::{Coding, Packer};
 use crate::convert::{Expense, LARGE_BYTES};
 use crate::error::ApiError;
@@ -48,6 +51,8 @@ pub(crate) struct Streamed {
     pub(crate) client: LocalClient,
     /// When the whole stream is late.
     pub(crate) deadline: Deadline,
+    /// The stream is waited for no longer.
+    pub(crate) aborting: Arc<Closing>,
     pub(crate) id: RequestId,
     /// Its span goes on until the stream ends.
     pub(crate) span: Option<Arc<RequestSpan>>,
@@ -76,6 +81,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         replies,
         client: streamed.client,
         deadline: streamed.deadline,
+        aborting: streamed.aborting,
         writer: Writer::new(form),
         held: None,
         unsent: Unsent::default(),
@@ -114,6 +120,7 @@ struct Talk {
     replies: PayloadReplies,
     client: LocalClient,
     deadline: Deadline,
+    aborting: Arc<Closing>,
     writer: Writer,
     /// A large item that was ready: it is written when what was before it has left.
     held: Option<Payload>,
@@ -173,11 +180,12 @@ impl Talk {
                 self.write(Some(Ok(payload))).await;
                 continue;
             }
+            let reply = next(&mut self.replies, &self.aborting);
             let item = match &mut self.heartbeat {
-                None => self.replies.next().await,
+                None => reply.await,
                 Some(heartbeat) => tokio::select! {
                     biased;
-                    item = self.replies.next() => {
+                    item = reply => {
                         heartbeat.said();
                         item
                     }
@@ -198,7 +206,7 @@ impl Talk {
             self.heartbeat.iter_mut().for_each(Heartbeat::said);
             match item {
                 Some(Ok(payload)) if self.is_long(&payload) => self.held = Some(payload),
-                item => self.write(item).await,
+                item => self.write(item.map(|item| item.map_err(ApiError::from))).await,
             }
         }
     }
@@ -208,10 +216,10 @@ impl Talk {
         self.writer.form().is_json() && payload.size_up_to(LARGE_BYTES) >= LARGE_BYTES
     }
 
-    async fn write(&mut self, item: Option<Result<Payload, CallError>>) {
+    async fn write(&mut self, item: Option<Result<Payload, ApiError>>) {
         let error = match item {
             None => return self.end(),
-            Some(Err(error)) => error.into(),
+            Some(Err(error)) => error,
             Some(Ok(payload)) => match self.item(payload).await {
                 Ok(()) => return,
                 Err(error) => error,
@@ -250,6 +258,14 @@ impl Talk {
     fn over(&mut self) {
         self.is_over = true;
         self.leaving.iter_mut().for_each(Leaving::ended);
+    }
+}
+
+/// The next reply of a stream, or the error that ends it when its time is over before it comes.
+pub(crate) async fn next(replies: &mut PayloadReplies, aborting: &Closing) -> Option<Result<Payload, ApiError>> {
+    match aborting.unless_begun(pin!(replies.next())).await {
+        Some(reply) => reply.map(|reply| reply.map_err(ApiError::from)),
+        None => Some(Err(ApiError::ending())),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The word to all connections that the server is closing: set once, seen by each without a lock on the request's way.
+//! The word that something is over: to all connections that the server is closing, to all calls in hand that their time is. Set once,
+//! and seen by each connection without a lock on the request's way.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -7,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use tokio::sync::Notify;
 
-/// Shared by the accept loop, which sets it, and every connection, which watches it.
+/// Shared by the accept loop, which sets it, and every connection or call, which watches it.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     begun: AtomicBool,
@@ -15,7 +16,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Tells every connection. Idempotent.
+    /// Tells all that watch it. Idempotent.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
         self.told.notify_waiters();

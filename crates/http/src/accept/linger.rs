@@ -1,0 +1,167 @@
+//! What happens after an answer that came before the end of its request's body: the rest is read and thrown away for a while.
+//!
+//! Most clients look for an answer when they have sent all. If the connection or the stream ended before, they would report a broken
+//! pipe and lose the answer (RFC 9112 §9.6). HTTP/1 lingers when the connection closes ([`Stream`](super::stream::Stream)), HTTP/2 when
+//! the [body](Received) is dropped, which would else reset its stream right behind the answer.
+//!
+//! * **Bounds**: what is thrown away is in nobody's account and kept nowhere. It ends after [a time](Lingering) and a number of bytes.
+//! * **Full**: beyond a share of the connections nobody is lingered for; those clients see a reset, as without all this.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+
+use crate::config::HttpConfig;
+
+/// What is thrown away of one body at most: more than any that is taken by default.
+const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
+
+/// One in so many of the connections of a listener may be lingered for at a time.
+const SHARE: usize = 10;
+
+/// The clients of one listener that are lingered for.
+#[derive(Debug)]
+pub(crate) struct Lingering {
+    time: Duration,
+    places: Arc<Semaphore>,
+}
+
+impl Lingering {
+    pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
+        let places = Arc::new(Semaphore::new(config.max_connections.div_ceil(SHARE)));
+        Arc::new(Self { time: config.close_linger, places })
+    }
+
+    /// For one client more, unless there are too many.
+    pub(crate) fn begin(&self) -> Option<Linger> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let until = Box::pin(tokio::time::sleep(self.time));
+        Some(Linger { until, left_bytes: MAX_DISCARDED_BYTES, _place: place })
+    }
+}
+
+/// One client that is lingered for.
+#[derive(Debug)]
+pub(crate) struct Linger {
+    until: Pin<Box<Sleep>>,
+    left_bytes: usize,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Linger {
+    /// Throws away what `read` gives (a number of bytes, 0 at the end) until the client ends, or a bound.
+    pub(crate) fn poll_discard(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut read: impl FnMut(&mut Context<'_>) -> Poll<usize>,
+    ) -> Poll<()> {
+        while self.left_bytes > 0 {
+            match read(cx) {
+                Poll::Ready(0) => return Poll::Ready(()),
+                Poll::Ready(bytes) => self.left_bytes = self.left_bytes.saturating_sub(bytes),
+                Poll::Pending => return self.until.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+/// The body of a request. Over HTTP/2 it is lingered for when it is dropped before its end.
+pub(crate) struct Received {
+    /// There until it is dropped.
+    body: Option<Incoming>,
+    lingering: Option<Arc<Lingering>>,
+}
+
+impl Received {
+    /// Of HTTP/1: the connection lingers.
+    pub(crate) fn alone(body: Incoming) -> Self {
+        Self { body: Some(body), lingering: None }
+    }
+
+    /// Of HTTP/2.
+    pub(crate) fn lingering(body: Incoming, lingering: Arc<Lingering>) -> Self {
+        Self { body: Some(body), lingering: Some(lingering) }
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        let (Some(lingering), Some(mut body)) = (&self.lingering, self.body.take()) else { return };
+        if body.is_end_stream() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let Some(mut linger) = lingering.begin() else { return };
+        // A frame at least for each look: what is no data counts as a byte.
+        let mut read = move |cx: &mut Context<'_>| {
+            Pin::new(&mut body).poll_frame(cx).map(|frame| match frame {
+                Some(Ok(frame)) => frame.data_ref().map_or(1, |data| data.len().max(1)),
+                Some(Err(_)) | None => 0,
+            })
+        };
+        runtime.spawn(async move { poll_fn(|cx| linger.poll_discard(cx, &mut read)).await });
+    }
+}
+
+impl HttpBody for Received {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lingering(max_connections: usize) -> Arc<Lingering> {
+        Lingering::new(&HttpConfig { max_connections, ..HttpConfig::default() })
+    }
+
+    #[tokio::test]
+    async fn has_a_place_for_a_share_of_the_connections() {
+        let lingering = lingering(20);
+        let places = [lingering.begin(), lingering.begin()];
+        assert!(places.iter().all(Option::is_some) && lingering.begin().is_none());
+        drop(places);
+        assert!(lingering.begin().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_with_the_client_or_the_bytes_or_the_time() {
+        let lingering = lingering(10);
+        let discarded = async |mut read: Box<dyn FnMut() -> Poll<usize>>| {
+            let mut linger = lingering.begin().unwrap();
+            let begun = tokio::time::Instant::now();
+            poll_fn(|cx| linger.poll_discard(cx, |_| read())).await;
+            begun.elapsed()
+        };
+        let mut pieces = vec![0, 5, 7];
+        assert_eq!(discarded(Box::new(move || Poll::Ready(pieces.pop().unwrap()))).await, Duration::ZERO);
+        assert_eq!(discarded(Box::new(|| Poll::Ready(16 * 1024))).await, Duration::ZERO);
+        assert_eq!(discarded(Box::new(|| Poll::Pending)).await, HttpConfig::default().close_linger);
+    }
+}

@@ -1,0 +1,178 @@
+//! A rolling restart as an orchestrator does it: behind a balancer that asks for readiness now and then, no request is lost.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::{Answer, PATIENCE, Server};
+
+/// How often the balancer asks; a balancer in production asks each second or less often.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The delay of the servers, on a machine that does ten other things.
+const DELAY: [&str; 2] = ["--drain-delay", "3s"];
+
+/// A server as the balancer knows it.
+struct Backend {
+    address: String,
+    is_ready: bool,
+}
+
+/// Passes connections on to the servers that were ready when they were asked last.
+struct Balancer {
+    listener: TcpListener,
+    backends: Mutex<Vec<Backend>>,
+    /// All of them were asked once more.
+    asked: Condvar,
+    turn: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Balancer {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (turn, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { listener, backends: Mutex::default(), asked: Condvar::new(), turn, is_over }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Knows one more server, and returns when it is sent requests.
+    fn add(&self, server: &Server) {
+        let address = server.address.clone();
+        self.backends.lock().unwrap().push(Backend { address: address.clone(), is_ready: false });
+        let backends = self.backends.lock().unwrap();
+        let is_unknown = |backends: &mut Vec<Backend>| {
+            !backends.iter().any(|backend| backend.address == address && backend.is_ready)
+        };
+        let waited = self.asked.wait_timeout_while(backends, PATIENCE, is_unknown).unwrap().1;
+        assert!(!waited.timed_out(), "{address} does not become ready");
+    }
+
+    fn remove(&self, server: &Server) {
+        self.backends.lock().unwrap().retain(|backend| backend.address != server.address);
+    }
+
+    /// Asks all servers, again and again.
+    fn poll(&self) {
+        while !self.is_over() {
+            let addresses: Vec<_> = self.backends.lock().unwrap().iter().map(|known| known.address.clone()).collect();
+            for address in addresses {
+                let is_ready = ask(&address, "GET /readyz HTTP/1.1\r\n", b"").is_ok_and(|status| status == 200);
+                let mut backends = self.backends.lock().unwrap();
+                backends.iter_mut().filter(|backend| backend.address == address).for_each(|backend| {
+                    backend.is_ready = is_ready;
+                });
+            }
+            self.asked.notify_all();
+            thread::park_timeout(POLL);
+        }
+    }
+
+    /// The next one that is ready.
+    fn pick(&self) -> Option<String> {
+        let backends = self.backends.lock().unwrap();
+        let ready: Vec<_> = backends.iter().filter(|backend| backend.is_ready).collect();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        ready.get(turn.checked_rem(ready.len())?).map(|backend| backend.address.clone())
+    }
+
+    /// Passes on one connection after the other has been accepted, each on threads of its own.
+    fn pass_on(&self) {
+        thread::scope(|scope| {
+            while let Ok((client, _)) = self.listener.accept()
+                && !self.is_over()
+            {
+                scope.spawn(move || {
+                    // Nothing is tried twice: a connection that is refused is a request that is lost.
+                    let Some(server) = self.pick().and_then(|address| TcpStream::connect(address).ok()) else { return };
+                    let (to_server, to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                    scope.spawn(move || copy(&client, &to_server));
+                    copy(&server, &to_client);
+                });
+            }
+        });
+    }
+}
+
+/// Sets the word that something is over when dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Ends a balancer when dropped.
+struct Ending<'a>(&'a Balancer);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        drop(Over(&self.0.is_over));
+        // The last one that is accepted.
+        _ = self.0.listener.local_addr().and_then(TcpStream::connect);
+    }
+}
+
+/// Until the end of one side, which the other is told.
+fn copy(mut from: &TcpStream, mut to: &TcpStream) {
+    _ = io::copy(&mut from, &mut to);
+    _ = to.shutdown(Shutdown::Write);
+}
+
+/// The status of one request on a connection of its own.
+fn ask(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "{head}host: test\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len())?;
+    stream.write_all(body)?;
+    let answer = Answer::try_read(stream)?;
+    Ok(answer.status)
+}
+
+#[test]
+fn a_rolling_restart_behind_a_balancer_loses_no_request() {
+    let balancer = Balancer::new();
+    let front = balancer.listener.local_addr().unwrap().to_string();
+    let picture = fs::read("examples/digits/seven.png").unwrap();
+    let (answered, lost) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let load = |is_over: &AtomicBool| {
+        while !is_over.load(Ordering::SeqCst) {
+            match ask(&front, "POST /digits HTTP/1.1\r\ncontent-type: image/png\r\n", &picture) {
+                Ok(200) => drop(answered.fetch_add(1, Ordering::SeqCst)),
+                other => lost.lock().unwrap().push(other),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| balancer.poll());
+        scope.spawn(|| balancer.pass_on());
+        // Ends the threads, also when the test fails.
+        let _ending = Ending(&balancer);
+        let mut servers = [Server::digits(&DELAY), Server::digits(&DELAY)];
+        servers.iter().for_each(|server| balancer.add(server));
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _ending = Over(&is_over);
+            (0..4).for_each(|_| drop(scope.spawn(|| load(&is_over))));
+            for server in &mut servers {
+                let so_far = answered.load(Ordering::SeqCst);
+                server.signal("TERM");
+                assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+                assert!(answered.load(Ordering::SeqCst) > so_far, "the load goes on meanwhile");
+                balancer.remove(server);
+                *server = Server::digits(&DELAY);
+                balancer.add(server);
+            }
+        });
+    });
+    let (answered, lost) = (answered.into_inner(), lost.into_inner().unwrap());
+    assert!(answered >= 100 && lost.is_empty(), "{answered} answered, lost: {lost:?}");
+}

@@ -1,0 +1,108 @@
+//! Clients that send a large body and are refused before it has come: each gets its answer, whatever it does first.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::run;
+use crate::python::Python;
+use crate::support::{Server, callboard, directory};
+use crate::tool::{CURL, NODE, PYTHON, Tool};
+
+/// Some hundred bodies of five megabytes, on a machine that does ten other things.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const BODY_BYTES: usize = 5_000_000;
+
+/// The requests of each client to each address.
+const REQUESTS: usize = 200;
+
+/// Servers that refuse, and where each refusal is: `415 http://127.0.0.1:12345/digits`.
+struct Refusing {
+    _servers: [Server; 2],
+    cases: Vec<(u16, String)>,
+}
+
+impl Refusing {
+    fn start() -> Self {
+        let keys = directory().join("keys");
+        fs::write(&keys, "ours 0123456789abcdef\n").unwrap();
+        let small = Server::digits(&["--max-body-bytes", "1MiB"]);
+        let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--api-keys"]);
+        command.arg(&keys);
+        let locked = Server::start(command);
+        let at = |server: &Server, path: &str| format!("http://{}{path}", server.address);
+        let cases = vec![
+            (404, at(&small, "/nowhere")),
+            (401, at(&locked, "/digits")),
+            // The clients send `image/png`, which one of the routes takes.
+            (413, at(&small, "/digits")),
+            (415, at(&small, "/v1/call/digits")),
+        ];
+        Self { _servers: [small, locked], cases }
+    }
+
+    /// Runs a client, which prints the status of each answer on a line, for each of the refusals.
+    fn each(&self, requests: usize, client: impl Fn(&[&str]) -> String) {
+        let body = directory().join("body");
+        fs::write(&body, vec![7; BODY_BYTES]).unwrap();
+        for (status, url) in &self.cases {
+            let said = client(&[url, body.to_str().unwrap(), &requests.to_string()]);
+            let line = status.to_string();
+            let got = said.lines().filter(|said| **said == line).count();
+            assert_eq!(got, requests, "{status} at {url}:\n{said}");
+        }
+    }
+}
+
+/// Whether this program is there.
+fn is_there(tool: Tool, program: &str) -> bool {
+    tool.or_skip(run(Command::new(program).arg("--version"), LIMIT)).is_some()
+}
+
+fn said(program: &str, first: &[&str], args: &[&str]) -> String {
+    run(Command::new(program).args(first).args(args), LIMIT).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn pythons_own_client_loses_no_refusal_of_a_large_body() {
+    if is_there(PYTHON, "python3") {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/scripts/refusals.py");
+        Refusing::start().each(REQUESTS, |args| said("python3", &["-B", script], args));
+    }
+}
+
+#[test]
+fn httpx_loses_no_refusal_of_a_large_body_over_http2() {
+    let Some(python) = Python::with("httpx") else { return };
+    // Its HTTP/2 is written in Python, and slow.
+    Refusing::start().each(REQUESTS / 4, |args| python.run("refusals_httpx.py", args));
+}
+
+#[test]
+fn fetch_loses_no_refusal_of_a_large_body() {
+    if is_there(NODE, "node") {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/scripts/refusals.mjs");
+        Refusing::start().each(REQUESTS, |args| said("node", &[script], args));
+    }
+}
+
+fn curl(version: &str) {
+    // A process for each: over HTTP/2 curl 7 cannot use a connection again on which it has stopped to send. Without the header it
+    // would ask before it sends, and send nothing.
+    let script = "for n in $(seq $3); do curl $0 -sS -o /dev/null -w '%{http_code}\\n' -H expect: -H 'content-type: image/png' \
+                  --data-binary @$2 $1 2>&1; done; true";
+    if is_there(CURL, "curl") {
+        Refusing::start().each(REQUESTS, |args| said("sh", &["-c", script, version], args));
+    }
+}
+
+#[test]
+fn curl_loses_no_refusal_of_a_large_body_over_http1() {
+    curl("--http1.1");
+}
+
+#[test]
+fn curl_loses_no_refusal_of_a_large_body_over_http2() {
+    curl("--http2-prior-knowledge");
+}
