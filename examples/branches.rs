@@ -15,11 +15,11 @@ fn app() -> App {
     let words = Stage::each("words", |text: &String| Ok(text.split_whitespace().count() as f64));
 
     // The members run side by side: it costs the slowest of them. Their outputs are a tuple, and the first error is the outcome.
-    let both: Pipeline<String, (usize, String)> = Pipeline::ensemble((length.into(), upper.into()));
+    let both: Pipeline<String, (usize, String)> = Pipeline::ensemble((length, upper));
 
     // A partial ensemble keeps what it gets: a member that fails leaves its error in its place. A stage that stands in several
     // routes is one stage, with one queue.
-    let guesses = Pipeline::ensemble_partial(vec![number.clone().into(), words.clone().into()]);
+    let guesses = Pipeline::ensemble_partial(vec![number.clone(), words.clone()]);
 
     // A switch looks at the item and names a branch; a choice that fails fails that item only.
     let measure = Pipeline::switch(
@@ -28,7 +28,7 @@ fn app() -> App {
             None => Err(Failure::invalid_input("nothing to measure")),
             Some(first) => Ok(usize::from(!first.is_ascii_digit())),
         },
-        vec![number.into(), words.into()],
+        vec![number, words],
     );
     App::new().route("/both", both).route("/guesses", guesses).route("/measure", measure)
 }
