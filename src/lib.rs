@@ -62,6 +62,7 @@
 //! | What happens on a crash? | [`Contract`], [`Intensity`], [`BackoffPolicy`], [`StageState`] |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
+//! | How do I test my app? | [`testing::TestApp`] |
 //! | Which limits are there? | [`Limits`], [`StageSettings`], `http::HttpConfig` |
 //!
 //! # Over a network
@@ -164,3 +165,8 @@ pub mod stages {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The program of the page about tests, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/testing-your-app.md")]
+struct TestingYourApp;

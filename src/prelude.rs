@@ -9,3 +9,6 @@ pub use callboard_core::{
 };
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
+
+#[cfg(feature = "http")]
+pub use crate::server::Server;

@@ -401,6 +401,32 @@ fn small_and_growing_maps_of_rust_types_are_charged() {
     }
 }
 
+/// Items of a list of Rust types, whose text is shorter than they are; and maps of few entries, which are not charged as many.
+#[test]
+fn lists_of_rust_types_are_charged_and_small_maps_not_many_times_over() {
+    let _turn = heap::turn();
+    fn charged_of<T: callboard_codec::Data + schemars::JsonSchema>(item: &str, items: usize) -> f64 {
+        let (input, kind) = (
+            Bytes::from(format!("[{item}{}]", format!(",{item}").repeat(items - 1))),
+            callboard_codec::DataType::of::<T>(),
+        );
+        let read = || kind.decode(Format::Json, &input, &DecodeLimits::default()).unwrap();
+        let ((payload, charged), peak, _) = heap::measured(|| charged(usize::MAX, read));
+        assert!(payload.is::<T>());
+        assert!(peak <= charged.peak + SLACK, "{peak} bytes of heap, {} charged for {item}", charged.peak);
+        charged.peak as f64 / peak as f64
+    }
+    let wide = "{\"a\":[0,0,0,0,0,0,0,0],\"b\":[0,0,0,0,0,0,0,0],\"c\":[0,0,0,0,0,0,0,0]}";
+    let ratios = [
+        charged_of::<Vec<u64>>("1", 500_000),
+        charged_of::<Vec<[u64; 4]>>("[1,2,3,4]", 100_000),
+        charged_of::<Vec<Option<u128>>>("1", 200_000),
+        charged_of::<Vec<HashMap<String, [u64; 8]>>>(wide, 20_000),
+    ];
+    eprintln!("{ratios:?}");
+    assert!(ratios.iter().all(|ratio| *ratio < 2.0), "charged so many times what was held: {ratios:?}");
+}
+
 /// A row of a tensor is a tensor, which is larger than an element.
 #[test]
 fn rows_of_arrays_that_are_read_as_lists_are_charged_or_made_one_by_one() {
