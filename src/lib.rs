@@ -102,6 +102,7 @@
 //! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
+//! | `anyhow` | no | the error of a call that a stage makes is found in an `anyhow::Error`, and passes through |
 //!
 //! Without default features only the core and its codec are compiled.
 
