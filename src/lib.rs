@@ -106,6 +106,7 @@
 //! | `onnx` | yes | ONNX models as stages |
 //! | `arrow` | yes | data frames in values, and Arrow IPC over HTTP: `codec::DataFrame` |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
+//! | `anyhow` | no | the error of a call that a stage makes is found in an `anyhow::Error`, and passes through |
 //!
 //! Without default features only the core and its codec are compiled.
 

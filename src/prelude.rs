@@ -4,8 +4,8 @@ pub use std::time::Duration;
 
 pub use callboard_codec::{Map, Tensor, Value};
 pub use callboard_core::{
-    App, AsyncWorker, Batch, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, LocalClient, Node,
-    Pipeline, Replica, Stage, StreamPipeline, StreamStage, Worker,
+    App, AsyncWorker, Batch, CallContext, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall,
+    LocalClient, Node, Pipeline, Replica, Stage, StreamPipeline, StreamStage, Worker,
 };
 #[cfg(feature = "net")]
 pub use callboard_net::Client;

@@ -74,7 +74,7 @@ impl Flight {
         let outer = admission.outer();
         let within = outer.map(|outer| &outer.flight);
         self.deadline = within.map_or(self.deadline, |outer| self.deadline.min(outer.deadline));
-        self.priority = options.priority().or(within.map(|outer| outer.priority)).unwrap_or(self.priority);
+        self.priority = options.priority().or_else(|| within.map(|outer| outer.priority)).unwrap_or(self.priority);
         self.session = options.session();
         self.origin = Origin::of(options, outer);
         self.stays_here = within.is_some_and(|outer| outer.stays_here);

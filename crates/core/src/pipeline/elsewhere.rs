@@ -273,8 +273,10 @@ pub(super) async fn run_stages(
         let call = call_of(steps, payload.clone(), flight, choice.revision);
         // Of all that went, not of the first alone.
         let again = call.may_run_again == Some(true);
+        // What a stage has said itself names that stage, and is an outcome.
+        let was_lost = |error: &CallError| error.kind() == ErrorKind::Unavailable && error.stage().is_none();
         return match leave(call).await {
-            Err(error) if error.is_refusal() || (again && error.kind() == ErrorKind::Unavailable) => {
+            Err(error) if error.is_refusal() || (again && was_lost(&error)) => {
                 here(pool, payload, flight, clock::now()).await
             }
             outcome => outcome,

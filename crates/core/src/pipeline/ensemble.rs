@@ -157,7 +157,7 @@ impl<In: Data> Pipeline<In, In> {
     pub fn ensemble_partial<P: IntoPipeline<In = In, Out: Clone>>(
         members: impl IntoIterator<Item = P>,
     ) -> Pipeline<In, Vec<Result<P::Out, MemberError>>> {
-        let join: JoinPartial = Arc::new(|outcomes| join_partial::<P::Out>(outcomes));
+        let join: JoinPartial = Arc::new(join_partial::<P::Out>);
         let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
         Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
     }

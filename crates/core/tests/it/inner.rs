@@ -7,6 +7,7 @@ use std::time::Duration;
 use callboard_core::{
     App, CallContext, CallOptions, ErrorKind, Failure, Instant, Limits, LocalClient, Node, Priority, Stage,
 };
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
@@ -70,24 +71,14 @@ async fn a_worker_on_a_thread_calls_routes_and_a_draining_node_lets_it() {
     let call = tokio::spawn(async move { client.call::<u64, u64>("/outer", 4).await });
     until("the call has begun", || begun.load(Ordering::SeqCst) == 1).await;
     let draining = async {
-        until("the node drains", || node.client().call::<u64, u64>("/inner", 1).is_refused_by_a_drain()).await;
+        let refused = || node.client().call::<u64, u64>("/inner", 1).now_or_never().and_then(Result::err);
+        let drains = || refused().is_some_and(|error| error.kind() == ErrorKind::Unavailable);
+        until("the node drains", drains).await;
         let_go.open();
         call.await.unwrap().unwrap()
     };
     let (drained, outcome) = tokio::join!(node.drain(PATIENCE), draining);
     assert_eq!((outcome, drained), (9, callboard_core::Drained::Completely));
-}
-
-/// A look at a call that is refused at once.
-trait RefusedAtOnce {
-    fn is_refused_by_a_drain(self) -> bool;
-}
-
-impl<F: Future<Output = Result<u64, callboard_core::CallError>>> RefusedAtOnce for F {
-    fn is_refused_by_a_drain(self) -> bool {
-        use futures_util::FutureExt;
-        self.now_or_never().is_some_and(|outcome| outcome.is_err_and(|error| error.kind() == ErrorKind::Unavailable))
-    }
 }
 
 #[tokio::test]
