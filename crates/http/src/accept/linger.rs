@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 
 use crate::config::HttpConfig;
+use crate::turn;
 
 /// What is thrown away of one body at most: more than any that is taken by default.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
@@ -67,7 +68,10 @@ impl Linger {
         while self.left_bytes > 0 {
             match read(cx) {
                 Poll::Ready(0) => return Poll::Ready(()),
-                Poll::Ready(bytes) => self.left_bytes = self.left_bytes.saturating_sub(bytes),
+                Poll::Ready(bytes) => {
+                    self.left_bytes = self.left_bytes.saturating_sub(bytes);
+                    turn::count(cx, bytes);
+                }
                 Poll::Pending => return self.until.as_mut().poll(cx),
             }
         }
