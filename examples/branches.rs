@@ -1,7 +1,7 @@
 //! Pipelines that branch: all members of an ensemble side by side, or the one branch that a switch chooses.
 //!
-//! Run with `cargo run --example branches`. In a configuration file the same is `{ ensemble = … }` and `{ switch = … }`, as in
-//! `examples/graph/callboard.toml`.
+//! Run with `cargo run --example branches`. A configuration file has the same as `{ ensemble = … }` and `{ switch = … }`:
+//! see `examples/graph/callboard.toml`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -14,11 +14,12 @@ fn app() -> App {
     let number = Stage::each("number", |text: &String| Ok(text.parse::<f64>()?));
     let words = Stage::each("words", |text: &String| Ok(text.split_whitespace().count() as f64));
 
-    // The members run side by side: it costs the slowest of them. Their outputs are a tuple, and the first error is the outcome.
+    // The members run side by side: it costs the slowest of them. Their outputs are a tuple, and the first error is the
+    // outcome.
     let both: Pipeline<String, (usize, String)> = Pipeline::ensemble((length, upper));
 
-    // A partial ensemble keeps what it gets: a member that fails leaves its error in its place. A stage that stands in several
-    // routes is one stage, with one queue.
+    // A partial ensemble keeps what it gets: a member that fails leaves its error in its place. A stage that stands in
+    // several routes is one stage, with one queue.
     let guesses = Pipeline::ensemble_partial(vec![number.clone(), words.clone()]);
 
     // A switch looks at the item and names a branch; a choice that fails fails that item only.

@@ -17,7 +17,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
     let node = App::new().route("/shout", shout).start().await?;
 
-    // The edge is a `tower::Service`. As the fallback it gets what no handler takes: its routes, `/docs`, `/metrics`, `/livez`.
+    // The edge is a `tower::Service`. As the fallback it gets what no handler takes: its routes, `/docs`, `/metrics`,
+    // `/livez`.
     let config = HttpConfig::default();
     let edge = Edge::try_new(node.client(), config.clone(), ApiInfo::default())?;
     let router = Router::new().route("/mine", get(|| async { "a handler of one's own" })).fallback_service(edge);

@@ -1,7 +1,7 @@
 //! One input, many outputs: a stage that answers bit by bit, as a model that writes text does.
 //!
-//! Run with `cargo run --example streaming`. Over HTTP the same route answers as server-sent events, JSON lines or envelopes,
-//! whichever a client accepts.
+//! Run with `cargo run --example streaming`. Over HTTP the same route answers as server-sent events, JSON lines or
+//! envelopes, whichever a client accepts.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

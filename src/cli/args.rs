@@ -194,8 +194,8 @@ fn man() -> Command {
 const LANGUAGES: [(&str, Language); 3] =
     [("curl", Language::Curl), ("python", Language::Python), ("rust", Language::Rust)];
 
-/// The settings that change what a command writes, where it listens on nothing. The others are taken as well, so that the words of
-/// `serve` can be used again.
+/// The settings that change what a command writes, where it listens on nothing. The others are taken as well, so that
+/// the words of `serve` can be used again.
 fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
     match command {
         "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter", "log.format"]),
@@ -234,7 +234,8 @@ fn unknown(name: &'static str) -> Arg {
 // One paragraph is one line, which clap wraps at the width of the terminal.
 const EXIT_CODES: &str = "\
 Exit codes: 0 success; 1 failure; 2 the command line, the environment or the file is wrong; \
-`call` also exits with 3, 4 or 5 for an answer of 3xx, 4xx or 5xx, and `bench` with 130 or 143 when a signal ended it early.
+`call` also exits with 3, 4 or 5 for an answer of 3xx, 4xx or 5xx, and `bench` with 130 or 143 when a signal ended it \
+early.
 Settings come from flags, else CALLBOARD_* variables, else the file, else defaults; --explain shows which.";
 
 fn target(program: Program) -> Arg {

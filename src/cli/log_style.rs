@@ -27,7 +27,8 @@ pub(crate) enum LogStyle {
 }
 
 impl LogStyle {
-    /// What this format is where stderr goes. `NO_COLOR` is that of <https://no-color.org>: no colours unless it is empty.
+    /// What this format is where stderr goes. `NO_COLOR` is that of <https://no-color.org>: no colours unless it is
+    /// empty.
     pub(crate) fn of(format: LogFormat) -> Self {
         let is_coloured = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         match format {

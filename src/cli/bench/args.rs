@@ -115,14 +115,14 @@ impl BenchArgs {
 
 // One paragraph is one line, which clap wraps at the width of the terminal.
 const HELP: &str = "\
-The load is a closed loop unless --rate is given. In an open loop a request's latency counts from when it was due, so it \
-includes the wait for a free connection.
+The load is a closed loop unless --rate is given. In an open loop a request's latency counts from when it was due, so \
+it includes the wait for a free connection.
 
-An assertion bounds p50 … p99.99, mean, min, max (us, ms, s), rps, ok, errors (%) or, with --vs, ratio (of rps): --assert \
-'p99<20ms'
+An assertion bounds p50 … p99.99, mean, min, max (us, ms, s), rps, ok, errors (%) or, with --vs, ratio (of rps): \
+--assert 'p99<20ms'
 
-Exit codes: 0 all assertions hold; 1 an assertion fails, or nothing could be measured; 2 the command line is wrong; 130 or 143 \
-a signal (SIGINT, SIGTERM) ended it early, and the report has the figures so far.";
+Exit codes: 0 all assertions hold; 1 an assertion fails, or nothing could be measured; 2 the command line is wrong; 130 \
+or 143 a signal (SIGINT, SIGTERM) ended it early, and the report has the figures so far.";
 
 fn load_args() -> Vec<Arg> {
     let number = |name: &'static str, value_name: &'static str| {

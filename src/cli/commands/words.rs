@@ -1,4 +1,5 @@
-//! `callboard completions` and `callboard man`: the grammar of the command line as a script for a shell, and as manual pages.
+//! `callboard completions` and `callboard man`: the grammar of the command line as a script for a shell, and as manual
+//! pages.
 
 use std::io;
 

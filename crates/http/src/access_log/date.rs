@@ -42,7 +42,8 @@ fn second_of(since_1970: u64) -> Second {
     text
 }
 
-/// Year, month and day of a day since 1970: `civil_from_days` of <https://howardhinnant.github.io/date_algorithms.html>.
+/// Year, month and day of a day since 1970: `civil_from_days` of
+/// <https://howardhinnant.github.io/date_algorithms.html>.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

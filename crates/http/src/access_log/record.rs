@@ -50,8 +50,8 @@ impl AccessRecord<'_> {
         line.push(b'\n');
     }
 
-    /// Appends it as one JSON object and the end of a line. Beside its fields it has `timestamp`, `level`, `target` and `message`, as
-    /// the lines of `tracing-subscriber` have them in JSON.
+    /// Appends it as one JSON object and the end of a line. Beside its fields it has `timestamp`, `level`, `target` and
+    /// `message`, as the lines of `tracing-subscriber` have them in JSON.
     pub fn write_json(&self, line: &mut Vec<u8>) {
         line.reserve(USUAL_BYTES);
         line.extend_from_slice(b"{\"timestamp\":\"");

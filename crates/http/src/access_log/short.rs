@@ -1,6 +1,8 @@
-//! A record at a terminal: `12:00:00.123Z 200 POST       1.23 ms    1.2 KiB  /digits`, in columns, and in colours if wanted.
+//! A record at a terminal: `12:00:00.123Z 200 POST       1.23 ms    1.2 KiB  /digits`, in columns, and in colours if
+//! wanted.
 //!
-//! What nearly every line has the same is left out: the date, a client on this machine, the id of a request that went well.
+//! What nearly every line has the same is left out: the date, a client on this machine, the id of a request that went
+//! well.
 
 use std::io::Write as _;
 
@@ -18,9 +20,10 @@ const YELLOW: &str = "33";
 const RED: &str = "1;31";
 
 impl AccessRecord<'_> {
-    /// Appends it as a short line for people, with the end: time of day (UTC), status, method, milliseconds, length of the answer, path;
-    /// behind those a client that is not on this machine, the name of the key, and for a status of 400 and above the request's id.
-    /// A path of more than 48 characters is cut, and control characters are escaped. `is_coloured` adds colours for terminals.
+    /// Appends it as a short line for people, with the end: time of day (UTC), status, method, milliseconds, length of
+    /// the answer, path; behind those a client that is not on this machine, the name of the key, and for a status of
+    /// 400 and above the request's id. A path of more than 48 characters is cut, and control characters are escaped.
+    /// `is_coloured` adds colours for terminals.
     pub fn write_short(&self, is_coloured: bool, line: &mut Vec<u8>) {
         let mut date = Vec::with_capacity(32);
         push_now(&mut date);

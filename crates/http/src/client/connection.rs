@@ -70,8 +70,8 @@ impl Connection {
     /// # Errors
     ///
     /// [`ClientError::Connect`] where nobody listens, [`ClientError::Closed`] or [`ClientError::Protocol`] where what
-    /// listens does not speak the protocol, [`ClientError::Tls`] where it is not who it should be, [`ClientError::NoTls`]
-    /// where it does not speak TLS.
+    /// listens does not speak the protocol, [`ClientError::Tls`] where it is not who it should be,
+    /// [`ClientError::NoTls`] where it does not speak TLS.
     ///
     /// # Cancellation
     ///
@@ -122,8 +122,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Closed`] or [`ClientError::Protocol`], and [`ClientError::OnlyTls`] for what should have been asked over https;
-    /// this connection is then of no more use.
+    /// [`ClientError::Closed`] or [`ClientError::Protocol`], and [`ClientError::OnlyTls`] for what should have been
+    /// asked over https; this connection is then of no more use.
     pub async fn send(&mut self, request: &Prepared) -> Result<Answer, ClientError> {
         let sent = self.sender.send(request).await;
         let failed =

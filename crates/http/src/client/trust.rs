@@ -1,7 +1,7 @@
 //! Whose certificates are believed when a server is asked over https, and the handshake that finds out.
 //!
-//! Whoever asks names the authorities, or takes those of the system. Certificates are verified in full, with names and times; there is
-//! no knob that turns that off.
+//! Whoever asks names the authorities, or takes those of the system. Certificates are verified in full, with names and
+//! times; there is no knob that turns that off.
 
 use std::io;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl Trust {
         Self::of(certificates.map_err(|_| TrustError::Unreadable)?)
     }
 
-    /// Those that this system believes: of its store, or of the file and the directories that the variables `SSL_CERT_FILE` and
-    /// `SSL_CERT_DIR` name. Reads files: call it where that may take its time.
+    /// Those that this system believes: of its store, or of the file and the directories that the variables
+    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` name. Reads files: call it where that may take its time.
     ///
     /// # Errors
     ///

@@ -107,7 +107,8 @@ async fn status_415_lists_what_is_accepted() {
     for (answer, why) in [
         (
             form,
-            "content-type `application/x-www-form-urlencoded` is not understood here; for JSON add -H 'content-type: application/json'; ",
+            "content-type `application/x-www-form-urlencoded` is not understood here; for JSON add -H 'content-type: \
+             application/json'; ",
         ),
         (untyped, "the request has no content-type; for JSON add -H 'content-type: application/json'; "),
         (other, "content-type `text/csv` is not understood here; accepted: "),
