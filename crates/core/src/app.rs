@@ -282,8 +282,8 @@ impl RouteSpec {
     }
 
     /// The request headers, by their names, that stages of this route may read with
-    /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so that it
-    /// cannot depend on one, or tell one on, that nobody has listed. Headers come with requests over HTTP only.
+    /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so
+    /// that it cannot depend on one, or tell one on, that nobody has listed. Headers come with requests over HTTP only.
     ///
     /// ```
     /// use callboard_core::{CallContext, RouteSpec, Stage};

@@ -205,7 +205,8 @@ impl CallError {
         Self::new(ErrorKind::DeadlineExceeded, format!("the deadline passed {place}"))
     }
 
-    /// What user code reported, as its caller sees it. The error of an inner call names the stages that it came through.
+    /// What user code reported, as its caller sees it. The error of an inner call names the stages that it came
+    /// through.
     pub(crate) fn from_failure(failure: Failure, stage: &StageName) -> Self {
         let mut error = Self::from_failure_outside(failure);
         let path =
@@ -233,13 +234,15 @@ impl CallError {
         self
     }
 
-    /// The same error, told to have come after (or beside) user code that ran for the same call, and must not run twice.
+    /// The same error, told to have come after (or beside) user code that ran for the same call, and must not run
+    /// twice.
     #[must_use]
     pub(crate) fn after_start(self, started: bool) -> Self {
         self.after_runs(started, false)
     }
 
-    /// The same error, told to have come after (or beside) user code that ran for the same call where `started`, and may run `again`.
+    /// The same error, told to have come after (or beside) user code that ran for the same call where `started`, and
+    /// may run `again`.
     #[must_use]
     pub(crate) fn after_runs(mut self, started: bool, again: bool) -> Self {
         if started {
@@ -320,8 +323,8 @@ impl CallError {
         self.0.remote_trace.as_deref()
     }
 
-    /// The stage in which it happened, if the call got that far. Where a stage handed on the error of a call that it made itself, the
-    /// way to it: `outer > inner`.
+    /// The stage in which it happened, if the call got that far. Where a stage handed on the error of a call that it
+    /// made itself, the way to it: `outer > inner`.
     #[must_use]
     pub fn stage(&self) -> Option<&str> {
         self.0.stage.as_ref().map(StageName::as_str)
@@ -344,17 +347,17 @@ impl CallError {
     }
 
     /// Whether the same request may succeed if it is sent again unchanged, without harm. So it is with a
-    /// [refusal](Self::is_refusal). It is so, too, with `Overloaded`, `Unavailable` and `WorkerFailed` after a start, if each stage that
-    /// may have run has a [contract](crate::Contract) that lets it run again, or says itself that it did
-    /// [nothing](Failure::overloaded). An input that kills its worker each time is not worth sending again.
+    /// [refusal](Self::is_refusal). It is so, too, with `Overloaded`, `Unavailable` and `WorkerFailed` after a start,
+    /// if each stage that may have run has a [contract](crate::Contract) that lets it run again, or says itself that it
+    /// did [nothing](Failure::overloaded). An input that kills its worker each time is not worth sending again.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         let may_pass = matches!(self.0.kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::WorkerFailed);
         self.is_refusal() || (may_pass && self.0.may_repeat)
     }
 
-    /// Whether the call was refused before anything was done for it: the kind [is retryable](ErrorKind::is_retryable) and nothing
-    /// [was started](Self::was_started). It may be made at once on another node, whatever its contract.
+    /// Whether the call was refused before anything was done for it: the kind [is retryable](ErrorKind::is_retryable)
+    /// and nothing [was started](Self::was_started). It may be made at once on another node, whatever its contract.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         self.0.kind.is_retryable() && !self.0.started

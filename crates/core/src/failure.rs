@@ -17,11 +17,11 @@ use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 /// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details, is
 /// never retried by the node, and leaves the rest of the batch alone.
 ///
-/// Whatever converts into a boxed [`Error`] converts into one with `?`: errors of every kind, which keep their type's name,
-/// and texts. For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or an
-/// [`AskError`], passes through: kind, status, details, type, time to retry and remote trace reach the outer caller, also when
-/// another error has it as its [`source`](Error::source), which then adds its words to the message. In an `anyhow::Error` it is
-/// found with the feature `anyhow`; without that feature such an error is its message.
+/// Whatever converts into a boxed [`Error`] converts into one with `?`: errors of every kind, which keep their type's
+/// name, and texts. For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or
+/// an [`AskError`], passes through: kind, status, details, type, time to retry and remote trace reach the outer caller,
+/// also when another error has it as its [`source`](Error::source), which then adds its words to the message. In an
+/// `anyhow::Error` it is found with the feature `anyhow`; without that feature such an error is its message.
 ///
 /// ```
 /// use callboard_core::Failure;
@@ -61,16 +61,16 @@ impl Failure {
         Self::of_kind(kind, error.to_string())
     }
 
-    /// There is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded), with a second until it may be sent again
-    /// unless [`with_retry_after`](Self::with_retry_after) says otherwise. It says that nothing was done for the item, so the
-    /// caller [may send it again](CallError::is_retryable).
+    /// There is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded), with a second until it may be
+    /// sent again unless [`with_retry_after`](Self::with_retry_after) says otherwise. It says that nothing was done for
+    /// the item, so the caller [may send it again](CallError::is_retryable).
     #[must_use]
     pub fn overloaded(message: impl Into<String>) -> Self {
         Self::not_done(ErrorKind::Overloaded, message).with_retry_after(RETRY_AFTER)
     }
 
-    /// Something that the item needs is away: kind [`Unavailable`](ErrorKind::Unavailable). It says that nothing was done for the
-    /// item, so the caller [may send it again](CallError::is_retryable), elsewhere or later.
+    /// Something that the item needs is away: kind [`Unavailable`](ErrorKind::Unavailable). It says that nothing was
+    /// done for the item, so the caller [may send it again](CallError::is_retryable), elsewhere or later.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::not_done(ErrorKind::Unavailable, message)
@@ -136,8 +136,8 @@ impl Failure {
         *self.0
     }
 
-    /// An inner call's error as the outer call's own. What the outer call did beside it is not known: the contract of its stage says
-    /// whether it may be repeated.
+    /// An inner call's error as the outer call's own. What the outer call did beside it is not known: the contract of
+    /// its stage says whether it may be repeated.
     fn passed_on(error: &CallError) -> Self {
         let mut parts = error.clone().into_parts();
         // The outer caller is still there.
@@ -148,8 +148,8 @@ impl Failure {
         Self(Box::new(parts))
     }
 
-    /// The first of an error and its sources that is a call's or an actor's, else a failure of user code, with the words of all of them:
-    /// a caller on the other side of a network has no `source()` to ask.
+    /// The first of an error and its sources that is a call's or an actor's, else a failure of user code, with the
+    /// words of all of them: a caller on the other side of a network has no `source()` to ask.
     fn of_error(error: &(dyn Error + 'static)) -> Self {
         let (mut message, mut inner, mut next) = (String::new(), None, Some(error));
         while let Some(cause) = next {
@@ -203,7 +203,8 @@ impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
     }
 }
 
-/// Looks for the error of an inner call. An `anyhow::Error` that was boxed does not show what it was made of, so it is asked before.
+/// Looks for the error of an inner call. An `anyhow::Error` that was boxed does not show what it was made of, so it is
+/// asked before.
 fn of_any<E: Into<Box<dyn Error + Send + Sync>> + 'static>(error: E) -> Failure {
     #[cfg(feature = "anyhow")]
     if let Some(error) = (&error as &dyn std::any::Any).downcast_ref::<anyhow::Error>() {

@@ -153,7 +153,8 @@ impl Around<'_> {
         self.telling(options, route, headers)
     }
 
-    /// The same options, with what the code behind the route may know of the request: of its headers, those that the route wants.
+    /// The same options, with what the code behind the route may know of the request: of its headers, those that the
+    /// route wants.
     pub(crate) fn telling(self, options: CallOptions, route: &Route, headers: &HeaderMap) -> CallOptions {
         let mut options = self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder);
         if NAMING {

@@ -75,8 +75,8 @@ impl CallContext {
         self.flight.request_id()
     }
 
-    /// The place in a W3C trace for work that this call causes elsewhere, as the value of a `traceparent` header: the call's own
-    /// place where the node records its trace, else what its caller sent.
+    /// The place in a W3C trace for work that this call causes elsewhere, as the value of a `traceparent` header: the
+    /// call's own place where the node records its trace, else what its caller sent.
     #[must_use]
     pub fn traceparent(&self) -> Option<String> {
         self.flight.traceparent()
@@ -88,8 +88,8 @@ impl CallContext {
         self.flight.origin.as_ref()?.caller.as_deref()
     }
 
-    /// The header of the request with this name in lower case, if the [route wants it](crate::RouteSpec::headers) and the request
-    /// has it. Several lines of one name are one text, with `, ` between them.
+    /// The header of the request with this name in lower case, if the [route wants it](crate::RouteSpec::headers) and
+    /// the request has it. Several lines of one name are one text, with `, ` between them.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         find(&self.flight.origin.as_ref()?.headers, name)
@@ -131,9 +131,9 @@ impl CallContext {
         self.flight.is_wanted(now)
     }
 
-    /// A client whose calls are made for this call: they end with it, at its deadline at the latest, and have its priority, trace
-    /// and origin unless they say otherwise. They need no place among the node's calls in flight of their own, so a full node runs
-    /// them; see [`LocalClient::within`].
+    /// A client whose calls are made for this call: they end with it, at its deadline at the latest, and have its
+    /// priority, trace and origin unless they say otherwise. They need no place among the node's calls in flight of
+    /// their own, so a full node runs them; see [`LocalClient::within`].
     ///
     /// # Errors
     ///

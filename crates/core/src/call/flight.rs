@@ -67,8 +67,8 @@ impl Flight {
         Self { patient: true, ..Self::new(deadline, priority) }
     }
 
-    /// The same call as it was let in, with what its caller asks for. What that leaves open is as the call that waits for it, if there
-    /// is one; an inner call is not sent to another node where its outer one has come from there.
+    /// The same call as it was let in, with what its caller asks for. What that leaves open is as the call that waits
+    /// for it, if there is one; an inner call is not sent to another node where its outer one has come from there.
     #[must_use]
     pub(crate) fn admitted(mut self, admission: &Admission, options: &CallOptions) -> Self {
         let outer = admission.outer();

@@ -113,7 +113,8 @@ impl CallOptions {
         self
     }
 
-    /// Names the call for logs and traces, and for the code that works for it ([`CallContext::request_id`](crate::CallContext)).
+    /// Names the call for logs and traces, and for the code that works for it
+    /// ([`CallContext::request_id`](crate::CallContext)).
     #[must_use]
     pub fn with_request_id(self, id: impl Into<Box<str>>) -> Self {
         self.telling(|origin| origin.request_id = Some(id.into()))
@@ -125,22 +126,22 @@ impl CallOptions {
         self.telling(|origin| origin.traceparent = Some(traceparent.into()))
     }
 
-    /// Tells the code that works for the call who its caller is, by a name that it has shown to be its own. For doors, which check
-    /// that; nothing else does.
+    /// Tells the code that works for the call who its caller is, by a name that it has shown to be its own. For doors,
+    /// which check that; nothing else does.
     #[must_use]
     pub fn with_caller(self, name: impl Into<Box<str>>) -> Self {
         self.telling(|origin| origin.caller = Some(name.into()))
     }
 
-    /// Hands a header of the request, by its name in lower case, to the code that works for the call. For doors whose requests have
-    /// headers: those that the [route wants](crate::Route::wanted_headers).
+    /// Hands a header of the request, by its name in lower case, to the code that works for the call. For doors whose
+    /// requests have headers: those that the [route wants](crate::Route::wanted_headers).
     #[must_use]
     pub fn with_header(self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
         self.telling(|origin| origin.headers.push((name.into(), value.into())))
     }
 
-    /// Attaches something for the code that works for the call, on this node: a tenant, a feature that is switched on. Of two tags of
-    /// one name the first counts.
+    /// Attaches something for the code that works for the call, on this node: a tenant, a feature that is switched on.
+    /// Of two tags of one name the first counts.
     #[must_use]
     pub fn with_tag(self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
         self.telling(|origin| origin.tags.push((name.into(), value.into())))
@@ -166,7 +167,8 @@ impl CallOptions {
         self.origin.as_ref()?.request_id.as_deref()
     }
 
-    /// Where in a trace the call is: its [recorder](Self::with_recorder)'s place, else what was [told](Self::with_traceparent).
+    /// Where in a trace the call is: its [recorder](Self::with_recorder)'s place, else what was
+    /// [told](Self::with_traceparent).
     #[must_use]
     pub fn traceparent(&self) -> Option<String> {
         traceparent(self.recorder.as_ref(), self.origin.as_deref())

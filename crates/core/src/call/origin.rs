@@ -24,8 +24,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Of a call that was let in: what its options say, and where they say nothing, what the call said that waits for it. Most calls have
-    /// none of it, and each that waits has room for a pointer only.
+    /// Of a call that was let in: what its options say, and where they say nothing, what the call said that waits for
+    /// it. Most calls have none of it, and each that waits has room for a pointer only.
     pub(crate) fn of(options: &CallOptions, outer: Option<&Arc<Outer>>) -> Option<Arc<Self>> {
         if outer.is_none() && options.recorder().is_none() {
             return options.origin().cloned();

@@ -59,8 +59,8 @@ pub(crate) enum Refusal {
     RouteFull { route: RouteName, limit: usize },
 }
 
-/// Calls that may wait for one admitted call's sake at a time, however deep they are nested: enough to ask for each item of a batch,
-/// few enough that a loop without an end is stopped.
+/// Calls that may wait for one admitted call's sake at a time, however deep they are nested: enough to ask for each
+/// item of a batch, few enough that a loop without an end is stopped.
 pub(crate) const MAX_INNER_CALLS: u16 = 256;
 
 impl Refusal {
@@ -117,8 +117,8 @@ impl Ledger {
         }
     }
 
-    /// Lets a call in, or says why not. The key closes the line again. One that rides on the permit of a call in flight needs none, not
-    /// even on a node that drains, because that call cannot end without it.
+    /// Lets a call in, or says why not. The key closes the line again. One that rides on the permit of a call in flight
+    /// needs none, not even on a node that drains, because that call cannot end without it.
     pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64, rides: bool) -> Result<u32, Refusal> {
         if !rides {
             self.check(bytes)?;

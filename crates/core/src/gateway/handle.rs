@@ -61,8 +61,8 @@ impl Gateway {
         self.try_admit_at(clock::now(), route, bytes, None).map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Lets a call in that arrived at `now`, or says why not without counting it: for a caller that may wait. One that another call
-    /// waits for rides on the permit of that one, as long as it is in flight itself.
+    /// Lets a call in that arrived at `now`, or says why not without counting it: for a caller that may wait. One that
+    /// another call waits for rides on the permit of that one, as long as it is in flight itself.
     pub(crate) fn try_admit_at(
         self: &Arc<Self>,
         now: Instant,

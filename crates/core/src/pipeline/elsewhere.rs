@@ -55,8 +55,8 @@ pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
 
     /// Runs the first of the call's stages on another node, and as many of those behind it as that node runs as well.
     ///
-    /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be run here.
-    /// Dropping the future cancels the call where it runs.
+    /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be
+    /// run here. Dropping the future cancels the call where it runs.
     fn run(&self, call: StageCall) -> FromElsewhere<StageReply>;
 
     /// As [`run`](Self::run), where the first stage answers with a stream: ready when its first output is there, or its end. Until then

@@ -197,14 +197,15 @@ impl Route {
         self.parts.streams_at.is_some()
     }
 
-    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, no actor is asked, and all of it
-    /// runs on this node.
+    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, no actor is
+    /// asked, and all of it runs on this node.
     #[must_use]
     pub fn may_run_again(&self) -> bool {
         !self.streams() && all_may_run_again(self.graph().steps())
     }
 
-    /// The names, in lower case, of the headers that the code behind it wants to see; see [`RouteSpec::headers`](crate::RouteSpec::headers).
+    /// The names, in lower case, of the headers that the code behind it wants to see; see
+    /// [`RouteSpec::headers`](crate::RouteSpec::headers).
     #[must_use]
     pub fn wanted_headers(&self) -> &[Box<str>] {
         &self.parts.headers

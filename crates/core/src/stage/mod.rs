@@ -144,8 +144,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         Self::each_in_flight(name.into(), move |input: &In, _: &Arc<Flight>, _: &StageName| function(input))
     }
 
-    /// As [`each`](Self::each), for a closure that wants to know its call: who makes it, with which headers, or a client for calls
-    /// of its own.
+    /// As [`each`](Self::each), for a closure that wants to know its call: who makes it, with which headers, or a
+    /// client for calls of its own.
     ///
     /// ```
     /// use callboard_core::{CallContext, Stage};

@@ -77,7 +77,8 @@ use crate::failure::Failure;
 /// # Cancellation
 ///
 /// A caller that goes away does not interrupt `call`. Long calls look at [`Batch::context`] and stop working on items for
-/// which [`CallContext::is_cancelled`](crate::CallContext::is_cancelled) says so; what they return for those is dropped.
+/// which [`CallContext::is_cancelled`](crate::CallContext::is_cancelled) says so; what they return for those is
+/// dropped.
 ///
 /// # Panics
 ///

@@ -1,9 +1,9 @@
 //! Calls to nodes over QUIC: the same calls as in process, with the same errors.
 //!
 //! A client holds one connection to one of its nodes, and makes a new one when that is lost. A call that was not
-//! started is retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, where the node has
-//! said that its route may run twice. No other call that may have run is retried.
-//! Dropping a call cancels it where it runs.
+//! started is retried a few times, with pauses, within its deadline. So is a call that was lost with its connection,
+//! where the node has said that its route may run twice. No other call that may have run is retried. Dropping a call
+//! cancels it where it runs.
 
 mod address;
 mod builder;
