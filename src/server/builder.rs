@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use axum::Router;
 use callboard_core::App;
 #[cfg(feature = "otlp")]
 use callboard_http::OtlpConfig;
+use callboard_http::axum::Router;
 use callboard_http::{ApiInfo, Edge, HttpConfig};
 use tokio::net::{TcpListener, ToSocketAddrs};
 

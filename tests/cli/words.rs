@@ -26,7 +26,7 @@ fn completed(words: &[&str]) -> String {
 #[test]
 fn bash_completes_a_command_a_flag_and_a_value() {
     assert_eq!(completed(&["ser"]), "serve");
-    assert_eq!(completed(&["serve", "--dra"]), "--drain");
+    assert_eq!(completed(&["serve", "--dra"]), "--drain --drain-delay");
     // What exists only to be refused is not offered.
     assert_eq!(completed(&["serve", "--por"]), "");
     assert_eq!(completed(&["completions", "z"]), "zsh");

@@ -27,6 +27,15 @@ impl Closing {
         self.begun.load(Ordering::Acquire)
     }
 
+    /// Drives `work` to its end, and looks at it once more when closing begins: for work whose parts ask [`has_begun`](Self::has_begun)
+    /// each time that they are polled, which costs them less than to wait for it themselves.
+    pub(crate) async fn waking<F: Future>(&self, mut work: Pin<&mut F>) -> F::Output {
+        match self.unless_begun(work.as_mut()).await {
+            Some(output) => output,
+            None => work.await,
+        }
+    }
+
     /// Drives `work` until it ends (`Some`) or closing begins (`None`); `work` may be driven on afterwards.
     ///
     /// All connections share one [`Notify`], and polling a wait on it takes its lock. A connection is polled twice or more

@@ -143,6 +143,9 @@ mod tls;
 mod trace;
 mod turn;
 
+/// The version of axum whose routers an edge can be mounted in.
+pub use axum;
+
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};

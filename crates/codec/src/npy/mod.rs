@@ -259,6 +259,17 @@ mod tests {
     }
 
     #[test]
+    fn so_many_texts_without_characters_are_taken_and_no_more() {
+        let decoded = |texts: usize| {
+            let mut file = ChargedBuffer::new(0);
+            header::write(&mut file, "|S0", &[texts]);
+            Value::decode(Format::Npy, &file.into_bytes().unwrap(), &DecodeLimits::default())
+        };
+        assert_eq!(decoded(MAX_EMPTY_TEXTS).unwrap().as_str_tensor().unwrap().len(), MAX_EMPTY_TEXTS);
+        assert!(decoded(MAX_EMPTY_TEXTS + 1).is_err());
+    }
+
+    #[test]
     fn fortran_texts_are_brought_into_order() {
         let mut file = ChargedBuffer::new(0);
         header::write(&mut file, "<U1", &[2, 3]);

@@ -42,21 +42,19 @@ impl Hand {
         now: Instant,
         mut facts: BatchFacts,
     ) -> (Vec<Item>, Self) {
+        let mut owed = entries;
+        for entry in owed.extract_if(.., |entry| !entry.flight.is_wanted(now)) {
+            pool.discard(entry, now, Place::Worker);
+        }
         let keeps_inputs = pool.contract().may_run_again();
-        let mut items = Vec::with_capacity(entries.len());
-        let mut owed = Vec::with_capacity(entries.len());
-        for mut entry in entries {
-            if !entry.flight.is_wanted(now) {
-                pool.discard(entry, now, Place::Worker);
-                continue;
-            }
+        let mut items = Vec::with_capacity(owed.len());
+        owed.retain_mut(|entry| {
             let payload = if keeps_inputs { entry.payload.get().cloned() } else { entry.payload.take() };
             // Always there: only a run takes it, and a run whose inputs were not kept is not run again.
-            if let Some(payload) = payload {
-                items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
-                owed.push(entry);
-            }
-        }
+            let Some(payload) = payload else { return false };
+            items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
+            true
+        });
         facts.size = owed.len();
         let trace = BatchTrace::of(&owed, now);
         facts.span = trace.as_ref().map(|trace| trace.span);

@@ -52,6 +52,14 @@ pub(crate) struct Connections {
     pub(crate) closing: Closing,
 }
 
+/// Drives `work` to its end, and polls it when this closing begins.
+async fn woken_by<F: Future>(closing: Option<&Closing>, work: Pin<&mut F>) -> F::Output {
+    match closing {
+        Some(closing) => closing.waking(work).await,
+        None => work.await,
+    }
+}
+
 impl Connections {
     pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, is_local: bool, metrics: AcceptMetrics) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
@@ -173,6 +181,7 @@ impl Connections {
             let mut connection = Box::new(self.http1.serve_connection(stream, service_fn(respond)));
             let rested = {
                 let work = pin!(self.until_rest(&mut *connection, &activity));
+                let work = pin!(woken_by(responder.aborting(), work));
                 self.unless_lingered(work).await
             };
             match rested {
@@ -180,7 +189,7 @@ impl Connections {
                 Some(None) => {}
                 None => {
                     Pin::new(&mut *connection).graceful_shutdown();
-                    return connection.await;
+                    return woken_by(responder.aborting(), Pin::new(&mut *connection)).await;
                 }
             }
             let unread;

@@ -39,6 +39,7 @@ use self::addresses::{AddressPlace, Addresses};
 use self::backoff::AcceptBackoff;
 use self::connection::Connections;
 pub(crate) use self::linger::Received;
+use crate::closing::Closing;
 use crate::config::HttpConfig;
 use crate::tls::Tls;
 
@@ -50,6 +51,11 @@ pub(crate) trait Respond: Clone + Send + Sync + 'static {
 
     /// The time of the requests in hand is over: they are to be answered now.
     fn abort(&self) {}
+
+    /// What an [abort](Self::abort) begins, if requests ask for that when they are polled: connections of HTTP/1 poll theirs then.
+    fn aborting(&self) -> Option<&Closing> {
+        None
+    }
 }
 
 /// Where a request came from.

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,6 +25,7 @@ use crate::accept::{Origin, Received, Respond};
 use crate::access::{KeyHolder, NamedHost};
 use crate::access_log::Line;
 use crate::catch_panic::catch_panic;
+use crate::closing::Closing;
 use crate::error::ApiError;
 use crate::functions::{self, Way};
 use crate::infer::{self, Around};
@@ -92,7 +94,8 @@ struct Answered<'a> {
 impl Edge {
     /// Answers one request, whatever it is.
     ///
-    /// hyper moves this future with each request, so it is kept small: what is seldom is boxed.
+    /// hyper moves this future with each request, so it is kept small: what is seldom is boxed. `is_polled` says that the connection
+    /// polls it when calls in hand are [aborted](Self::abort).
     ///
     /// # Cancellation
     ///
@@ -102,6 +105,7 @@ impl Edge {
         self,
         mut request: Request<B>,
         origin: Option<Origin>,
+        is_polled: bool,
     ) -> impl Future<Output = Response> + Send + 'static {
         async move {
             let begun = Instant::now();
@@ -139,7 +143,7 @@ impl Edge {
                         Goes::Call(serving, route, way) => {
                             let outcome = {
                                 let call = pin!(infer::call(around(serving), route, way, &mut request));
-                                inner.unless_aborted(pin!(catch_panic(call))).await
+                                inner.unless_aborted(pin!(catch_panic(call)), is_polled).await
                             };
                             (outcome, Unread::of(request.body()))
                         }
@@ -157,7 +161,7 @@ impl Edge {
                                     Ok(pages::packed(answer, &packing).await)
                                 };
                                 // Boxed, because this future is moved with each request, whosever it is.
-                                inner.unless_aborted(pin!(catch_panic(Box::pin(answer).as_mut()))).await
+                                inner.unless_aborted(pin!(catch_panic(Box::pin(answer).as_mut())), is_polled).await
                             };
                             (outcome, Unread::of(request.body()))
                         }
@@ -213,9 +217,20 @@ impl Serving {
 }
 
 impl Inner {
-    /// What becomes of a call, unless its time is over first.
-    async fn unless_aborted(&self, call: Pin<&mut impl Future<Output = Outcome>>) -> Outcome {
-        self.aborting.unless_begun(call).await.unwrap_or_else(|| Ok(Err(ApiError::ending())))
+    /// What becomes of a call, unless its time is over first. Where its connection polls it then, it only has to ask.
+    async fn unless_aborted(&self, mut call: Pin<&mut impl Future<Output = Outcome>>, is_polled: bool) -> Outcome {
+        let ended = if is_polled {
+            poll_fn(|cx| match call.as_mut().poll(cx) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending if self.aborting.has_begun() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            })
+            .await
+        } else {
+            // Boxed, because the wait would make every call's future larger.
+            Box::pin(self.aborting.unless_begun(call)).await
+        };
+        ended.unwrap_or_else(|| Ok(Err(ApiError::ending())))
     }
 
     /// The answer to a request that goes no further than its head.
@@ -335,11 +350,17 @@ impl Inner {
 
 impl Respond for Edge {
     fn respond(self, request: Request<Received>, origin: Origin) -> impl Future<Output = Response> + Send + 'static {
-        self.answer(request, Some(origin))
+        // Those of HTTP/2 are tasks of their own.
+        let is_polled = request.version() != Version::HTTP_2;
+        self.answer(request, Some(origin), is_polled)
     }
 
     fn abort(&self) {
         Self::abort(self);
+    }
+
+    fn aborting(&self) -> Option<&Closing> {
+        Some(&self.0.aborting)
     }
 }
 
@@ -359,7 +380,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let edge = self.clone();
         let origin = request.extensions().get::<Origin>().copied();
-        Box::pin(async move { Ok(edge.answer(request, origin).await) })
+        Box::pin(async move { Ok(edge.answer(request, origin, false).await) })
     }
 }
 
