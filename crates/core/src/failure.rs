@@ -150,6 +150,14 @@ impl Failure {
 
     /// The first of an error and its sources that is a call's or an actor's, else a failure of user code, with the
     /// words of all of them: a caller on the other side of a network has no `source()` to ask.
+    /// What an actor answered, as the failure of the stage that asked: the stage had begun.
+    fn handed_on(&self) -> Self {
+        let mut failure = self.clone();
+        failure.0.may_repeat = false;
+        failure.0.started = true;
+        failure
+    }
+
     fn of_error(error: &(dyn Error + 'static)) -> Self {
         let (mut message, mut inner, mut next) = (String::new(), None, Some(error));
         while let Some(cause) = next {
@@ -159,7 +167,7 @@ impl Failure {
             }
             let passed = match (cause.downcast_ref::<CallError>(), cause.downcast_ref::<AskError>()) {
                 (Some(error), _) => Some(Self::passed_on(error)),
-                (_, Some(AskError::Failed(failure))) => Some(failure.clone()),
+                (_, Some(AskError::Failed(failure))) => Some(failure.handed_on()),
                 (_, Some(error)) => Some(Self::passed_on(&error.clone().into())),
                 _ => None,
             };

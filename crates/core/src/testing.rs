@@ -10,9 +10,10 @@ use crate::stage::{Stage, StageSpec, StreamStage};
 
 /// An app as its tests start it: under the same routes and limits, with other stages where a test wants them.
 ///
-/// All stages run as tasks, so that a test that pauses tokio's clock (`#[tokio::test(start_paused = true)]`) waits for no timeout: while
-/// nothing can go on, the clock jumps to the next one. Beside a thread it would jump while that works. A [`StreamStage::worker`] keeps its
-/// thread: replace it by a fake where time matters.
+/// All stages run as tasks, so that a test that pauses tokio's clock (`#[tokio::test(start_paused = true)]`) waits for no
+/// timeout: while nothing can go on, the clock jumps to the next timer. Beside a thread it would jump while that works. A
+/// [`StreamStage::worker`] keeps its thread: replace it by a fake where time matters. Code that blocks on a runtime, such as
+/// with a [`BlockingClient`](crate::BlockingClient), panics in a task: [keep the threads](Self::keep_threads) for it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -43,12 +44,21 @@ use crate::stage::{Stage, StageSpec, StreamStage};
 /// ```
 #[derive(Debug)]
 #[must_use = "it does nothing until it is started"]
-pub struct TestApp(App);
+pub struct TestApp {
+    app: App,
+    keeps_threads: bool,
+}
 
 impl TestApp {
     /// The app as it is served.
     pub fn new(app: App) -> Self {
-        Self(app)
+        Self { app, keeps_threads: false }
+    }
+
+    /// Lets stages run on threads as they do in the program. Do not pause the clock then.
+    pub fn keep_threads(mut self) -> Self {
+        self.keeps_threads = true;
+        self
     }
 
     /// Puts a stage in the place of the one that has its name, in all routes. It brings its own settings.
@@ -91,6 +101,9 @@ impl TestApp {
     ///
     /// As [`App::start`].
     pub async fn start(mut self) -> Result<Node, StartError> {
+        if self.keeps_threads {
+            return self.app.start().await;
+        }
         // Each stage once: routes that share one share its task, too.
         let mut tasks: Vec<(Arc<StageSpec>, Arc<StageSpec>)> = Vec::new();
         self.map_stages(|stage| {
@@ -101,11 +114,11 @@ impl TestApp {
             tasks.push((Arc::clone(stage), Arc::clone(&task)));
             task
         });
-        self.0.start().await
+        self.app.start().await
     }
 
     fn map_stages(&mut self, mut map: impl FnMut(&Arc<StageSpec>) -> Arc<StageSpec>) {
-        for route in self.0.routes_mut() {
+        for route in self.app.routes_mut() {
             route.graph = route.graph.map(&mut map);
         }
     }

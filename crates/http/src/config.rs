@@ -217,8 +217,10 @@ pub struct HttpConfig {
     /// that a client that sends all before it looks sees the answer instead of a reset. Default 2 s; also at most 64 MiB.
     ///
     /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its side.
-    /// *Threat*: clients that are refused and send on. Nothing of it is kept, and where a tenth of `max_connections` is
-    /// lingered for, the next ones are closed at once.
+    /// *Threat*: clients that are refused and send on. Nothing of it is kept. A tenth of `max_connections` may be lingered
+    /// for at a time, and as many streams of HTTP/2, of one connection at most 4; the next ones are closed at once. One
+    /// address may take these places with as many connections, unless
+    /// [`max_connections_per_address`](Self::max_connections_per_address) is less.
     pub close_linger: Duration,
 
     /// How long an idle HTTP/1 connection stays open after shutdown began. Default 500 ms.

@@ -85,6 +85,10 @@ pub(crate) async fn call<B: RequestBody>(
     let read = read_body(form, body).await?;
     let admission = arrival.into_admission()?;
     let expense = Expense::of(client, &admission, deadline);
+    let told = options.header_bytes();
+    if told > 0 {
+        expense.charge(told)?;
+    }
     let (admission, payload) = match way {
         Way::Route => read_payload(&expense, admission, route, read, config).await?,
         Way::Function => Box::pin(read_arguments(&expense, admission, route, read, config)).await?,

@@ -120,9 +120,15 @@ impl Flight {
         traceparent(self.recorder(), self.origin.as_deref())
     }
 
-    /// Whether one of the calls that wait for it is in this stage.
+    /// Whether one of its outer calls is in this stage of this node.
     pub(crate) fn is_inside(&self, stage: &StageName) -> bool {
-        std::iter::successors(self.outer(), |outer| outer.flight.outer()).any(|outer| outer.stage == *stage)
+        let is_of_node = |outer: &&Arc<Outer>| match (&self.permit, &outer.flight.permit) {
+            (Some(own), Some(other)) => own.is_of_node_of(other),
+            _ => false,
+        };
+        std::iter::successors(self.outer(), |outer| outer.flight.outer())
+            .filter(is_of_node)
+            .any(|outer| outer.stage == *stage)
     }
 
     /// The call that waits for it, where user code made it.
@@ -186,8 +192,11 @@ impl Flight {
 
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
-            || self.parent.as_ref().is_some_and(|parent| parent.is_abandoned())
-            || self.outer().is_some_and(|outer| outer.flight.is_abandoned())
+            || match &self.parent {
+                // A branch has the outer call of its parent.
+                Some(parent) => parent.is_abandoned(),
+                None => self.outer().is_some_and(|outer| outer.flight.is_abandoned()),
+            }
     }
 
     /// Whether user code may still start for this call.

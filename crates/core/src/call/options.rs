@@ -136,14 +136,14 @@ impl CallOptions {
     /// Hands a header of the request, by its name in lower case, to the code that works for the call. For doors whose
     /// requests have headers: those that the [route wants](crate::Route::wanted_headers).
     #[must_use]
-    pub fn with_header(self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
+    pub fn with_header(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.telling(|origin| origin.headers.push((name.into(), value.into())))
     }
 
     /// Attaches something for the code that works for the call, on this node: a tenant, a feature that is switched on.
     /// Of two tags of one name the first counts.
     #[must_use]
-    pub fn with_tag(self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
+    pub fn with_tag(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.telling(|origin| origin.tags.push((name.into(), value.into())))
     }
 
@@ -159,6 +159,13 @@ impl CallOptions {
     pub(crate) fn with_origin(mut self, origin: Option<Arc<Origin>>) -> Self {
         self.origin = origin;
         self
+    }
+
+    /// How many bytes the [headers](Self::with_header) have, which nobody else holds.
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        let headers = self.origin.iter().flat_map(|origin| &origin.headers);
+        headers.map(|(name, value)| name.len() + value.len()).sum()
     }
 
     /// The name of the call, if set.

@@ -1,16 +1,17 @@
 //! What a call's caller tells of itself, beside what is decided by.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::context::Outer;
 use super::options::CallOptions;
 use crate::timeline::Recorder;
 
-/// Names with values, few enough to be looked through.
-type Pairs = Vec<(Box<str>, Box<str>)>;
+/// Names with values, few enough to be looked through. Inner calls share them.
+type Pairs = Vec<(Arc<str>, Arc<str>)>;
 
 /// What user code may ask about where its call comes from. Most calls in process have none.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Origin {
     pub(crate) request_id: Option<Box<str>>,
     pub(crate) traceparent: Option<Box<str>>,
@@ -24,8 +25,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Of a call that was let in: what its options say, and where they say nothing, what the call said that waits for
-    /// it. Most calls have none of it, and each that waits has room for a pointer only.
+    /// The origin of an admitted call. What its options leave open is taken from its outer call. Most calls have no
+    /// origin, so a waiting call has room for a pointer only.
     pub(crate) fn of(options: &CallOptions, outer: Option<&Arc<Outer>>) -> Option<Arc<Self>> {
         if outer.is_none() && options.recorder().is_none() {
             return options.origin().cloned();
@@ -48,6 +49,20 @@ impl Origin {
     pub(crate) fn alone(self: Arc<Self>) -> Arc<Self> {
         let origin = Arc::unwrap_or_clone(self);
         Arc::new(Self { outer: None, ..origin })
+    }
+}
+
+/// Names only: values may be secrets.
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |pairs: &Pairs| pairs.iter().map(|(name, _)| Arc::clone(name)).collect::<Vec<_>>();
+        f.debug_struct("Origin")
+            .field("request_id", &self.request_id)
+            .field("traceparent", &self.traceparent)
+            .field("caller", &self.caller)
+            .field("headers", &names(&self.headers))
+            .field("tags", &names(&self.tags))
+            .finish_non_exhaustive()
     }
 }
 

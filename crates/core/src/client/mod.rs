@@ -344,9 +344,7 @@ fn fly<T>(
         let result = tokio::select! {
             biased;
             result = admission.route().graph().run(payload, flight, now) => result,
-            () = tokio::time::sleep_until(flight.deadline.instant()) => {
-                Err(CallError::deadline_exceeded("before the outcome was there"))
-            }
+            error = given_up(flight) => Err(error),
         };
         // By the call, because a second way to its flight would be kept in every waiting call.
         match result {
@@ -357,6 +355,28 @@ fn fly<T>(
                 Err(error)
             }
         }
+    }
+}
+
+/// Ends when the time of a call is up, or that of its outer call.
+async fn given_up(flight: &Flight) -> CallError {
+    match flight.outer() {
+        None => tokio::time::sleep_until(flight.deadline.instant()).await,
+        // Boxed, because it is seldom.
+        Some(outer) => Box::pin(outlived(flight, &outer.flight)).await,
+    }
+    match flight.deadline.is_expired(clock::now()) {
+        true => CallError::deadline_exceeded("before the outcome was there"),
+        false => CallError::new(ErrorKind::Cancelled, "the call that it was made for has ended"),
+    }
+}
+
+/// How often an inner call looks whether its outer call goes on. Blocking code that waits for it cannot drop it.
+const LOOK_AT_OUTER_EVERY: Duration = Duration::from_millis(20);
+
+async fn outlived(flight: &Flight, outer: &Flight) {
+    while flight.is_wanted(clock::now()) && !outer.is_abandoned() {
+        tokio::time::sleep_until(flight.deadline.instant().min(clock::now() + LOOK_AT_OUTER_EVERY)).await;
     }
 }
 
@@ -443,6 +463,8 @@ impl Drop for AdmittedCall {
             let total = now.saturating_duration_since(self.admission.admitted_at());
             self.admission.route().metrics().ended(kind, total);
         }
+        // It ends here, whatever its outcome: with it end the calls that were made for it.
+        self.flight.abandon();
     }
 }
 

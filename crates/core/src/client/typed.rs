@@ -13,7 +13,6 @@ use tower_service::Service;
 use super::{LocalClient, read_output};
 use crate::call::CallOptions;
 use crate::clock;
-use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
 
@@ -47,8 +46,8 @@ impl LocalClient {
     ///
     /// # Errors
     ///
-    /// `NotFound` without such a route; `InvalidInput` where its Rust types are others, with all of their names. For another type of the
-    /// same form there is [`call`](Self::call).
+    /// `NotFound` without such a route; `InvalidInput` if its Rust types differ: the message names them. For another type of the same
+    /// form there is [`call`](Self::call).
     pub fn typed<In: Data, Out: Data + Clone>(&self, route: &str) -> Result<TypedRoute<In, Out>, CallError> {
         let held = self.hold(route)?;
         let differs = |verb: &str, actual: &DataType, asked: &str| {
@@ -123,6 +122,8 @@ impl<In, Out> fmt::Debug for TypedRoute<In, Out> {
 /// A route as a [`tower::Service`](Service): ready when it holds a permit of the node, which its next call uses up. On a full node it
 /// waits for one. A clone has to become ready by itself.
 ///
+/// A service that is ready and is not called keeps its permit from other callers, and a drain waits for it: drop it, or call it soon.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -171,7 +172,7 @@ impl<In: Data, Out: Data + Clone> Service<In> for RouteService<In, Out> {
 
     /// Without a permit it is refused where the node is full.
     fn call(&mut self, input: In) -> Self::Future {
-        let Some(permit) = self.permit.take() else {
+        let Some(mut permit) = self.permit.take() else {
             let route = self.route.clone();
             return Box::pin(async move { route.call(input).await });
         };
@@ -180,10 +181,9 @@ impl<In: Data, Out: Data + Clone> Service<In> for RouteService<In, Out> {
             return Box::pin(std::future::ready(Err(error)));
         }
         // Its time begins now, and not when the permit was there.
-        let timeout = self.route.client.timeout_of(permit.route(), None);
         let now = clock::now();
-        let options = CallOptions::new().with_deadline(Deadline::after(now, timeout));
-        let calling = self.route.client.submit_at(now, permit, payload, options);
+        permit.restart(now);
+        let calling = self.route.client.submit_at(now, permit, payload, CallOptions::new());
         Box::pin(async move { read_output(calling.await?.payload) })
     }
 }

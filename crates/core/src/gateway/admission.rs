@@ -136,6 +136,11 @@ impl Ledger {
         !self.lines[key].is_closed
     }
 
+    /// Counts the age of a call from now on.
+    pub(crate) fn restart(&mut self, key: usize, now: Instant) {
+        self.lines[key].since = now;
+    }
+
     pub(crate) fn route_of(&self, key: usize) -> RouteIndex {
         self.lines[key].route
     }

@@ -81,7 +81,8 @@ impl Gateway {
     /// Opens a line of the ledger: on the permit of `root`, as long as that has no outcome itself.
     fn enter(&self, now: Instant, route: RouteIndex, bytes: u64, root: Option<&Permit>) -> Result<u32, Refusal> {
         let mut ledger = self.ledger.lock();
-        let root = root.filter(|root| ledger.is_open(root.line()));
+        // A call of another node has no line here.
+        let root = root.filter(|root| std::ptr::eq(&*root.gateway, self) && ledger.is_open(root.line()));
         if let Some(root) = root {
             root.take_inner()?;
         }
@@ -306,6 +307,12 @@ impl Admission {
         self.outer.as_ref()
     }
 
+    /// Counts the time of the call from now on: the permit was there before the call.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.admitted_at = now;
+        self.permit.gateway.ledger.lock().restart(self.permit.line(), now);
+    }
+
     pub(crate) fn permit(&self) -> Arc<Permit> {
         Arc::clone(&self.permit)
     }
@@ -348,6 +355,10 @@ impl Drop for Admission {
 impl Permit {
     fn line(&self) -> usize {
         self.key as usize
+    }
+
+    pub(crate) fn is_of_node_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.gateway, &other.gateway)
     }
 
     /// The other nodes, if this one has joined some.

@@ -130,6 +130,73 @@ async fn an_inner_call_is_cancelled_with_its_outer_call() {
     until("both have ended", || node.client().in_flight() == 0 && node.metrics().contains(cancelled)).await;
 }
 
+/// The worker cannot drop what it waits for.
+#[tokio::test]
+async fn an_inner_call_of_blocking_code_is_cancelled_with_its_outer_call() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&begun);
+    let hangs = Stage::each_async("hangs", move |_: Arc<u64>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<u64, Failure>>()
+    });
+    let blocks = Stage::each_with_context("blocks", |n: &u64, context: &CallContext| {
+        Ok(context.client()?.blocking().call::<u64, u64>("/inner", *n)? + 1)
+    });
+    let app = App::new().route("/outer", blocks.on_threads()).route("/inner", hangs);
+    let node = app.start().await.unwrap();
+    let client = node.client();
+    let call = tokio::spawn(async move { client.call::<u64, u64>("/outer", 1).await });
+    until("the inner call runs", || begun.load(Ordering::SeqCst) == 1).await;
+    call.abort();
+    let cancelled = "callboard_requests_total{route=\"/inner\",outcome=\"cancelled\"} 1";
+    until("the inner call has ended", || node.metrics().contains(cancelled)).await;
+    // The worker is free again.
+    let client = node.client();
+    let again = tokio::spawn(async move { client.call::<u64, u64>("/outer", 2).await });
+    until("another inner call runs", || begun.load(Ordering::SeqCst) == 2).await;
+    again.abort();
+}
+
+/// Nobody waits for it any more, and it is in nobody's count.
+#[tokio::test]
+async fn an_inner_call_that_is_left_behind_ends_with_its_outer_call() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&begun);
+    let hangs = Stage::each_async("hangs", move |_: Arc<u64>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<u64, Failure>>()
+    });
+    let seen = Arc::clone(&begun);
+    let leaves = Stage::each_async_with_context("leaves", move |n: Arc<u64>, context: CallContext| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let client = context.client()?;
+            tokio::spawn(async move { client.call::<u64, u64>("/inner", 1).await });
+            until("the inner call runs", || seen.load(Ordering::SeqCst) == 1).await;
+            Ok(*n)
+        }
+    });
+    let node = App::new().route("/outer", leaves).route("/inner", hangs).start().await.unwrap();
+    assert_eq!(node.client().call::<u64, u64>("/outer", 1).await.unwrap(), 1);
+    let cancelled = "callboard_requests_total{route=\"/inner\",outcome=\"cancelled\"} 1";
+    until("the inner call has ended", || node.metrics().contains(cancelled)).await;
+}
+
+#[tokio::test]
+async fn a_client_of_another_node_takes_permits_of_that_node() {
+    let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
+    let other = App::new().route("/inner", inner).limits(limits(0)).start().await.unwrap();
+    let there = other.client();
+    // Of the same name as the stage there.
+    let outer = Stage::each_async_with_context("inner", move |n: Arc<u64>, context: CallContext| {
+        let there = there.within(&context);
+        async move { Ok(there.call::<u64, u64>("/inner", *n).await?) }
+    });
+    let node = App::new().route("/outer", outer).start().await.unwrap();
+    let error = node.client().call::<u64, u64>("/outer", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+}
+
 async fn error_of(node: &Node) -> (ErrorKind, Option<u16>, String) {
     let error = node.client().call::<u64, u64>("/inner", 1).await.unwrap_err();
     (error.kind(), error.status(), error.message().to_owned())

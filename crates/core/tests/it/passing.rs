@@ -170,4 +170,10 @@ async fn an_actors_failure_reaches_the_caller_whoever_asked() {
         assert_eq!((error.message(), error.status(), error.stage()), ("empty", Some(402), Some(stage)));
         assert_eq!((error.details(), error.was_started()), (Some(&Value::from(7)), true));
     }
+    // The stage had begun, and may not run twice: what the actor says of itself is not true of the whole call.
+    let full = Failure::from(AskError::Failed(Failure::overloaded("busy")));
+    let stage = Stage::each("full", move |_: &u64| Err::<u64, _>(full.clone()));
+    let node = App::new().route("/full", stage).start().await.unwrap();
+    let error = node.client().call::<u64, u64>("/full", 1).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, false), "{error:?}");
 }

@@ -75,7 +75,8 @@ async fn the_time_of_a_services_call_begins_with_the_call_and_a_service_that_is_
         tokio::time::sleep(Duration::from_secs(20)).await;
         Ok(*n)
     });
-    let limits = Limits { default_timeout: Duration::from_secs(30), ..one_call() };
+    let timeout = Duration::from_secs(30);
+    let limits = Limits { default_timeout: timeout, max_timeout: timeout, ..one_call() };
     let node = App::new().route("/slow", slow).limits(limits).start().await.unwrap();
     let client = node.client();
     let mut service = client.service::<i64, i64>("/slow").unwrap();

@@ -246,9 +246,10 @@ impl Connections {
         responder: impl Respond,
     ) -> hyper::Result<()> {
         let activity = Arc::clone(stream.activity());
+        let lingering = self.stream.lingering.streams();
         let service = service_fn(|request: Request<Incoming>| {
             let in_hand = activity.begin();
-            let request = request.map(|body| Received::lingering(body, Arc::clone(&self.stream.lingering)));
+            let request = request.map(|body| Received::lingering(body, lingering.clone()));
             let answer = match request.headers().len() <= MAX_FIELDS {
                 true => Either::Left(responder.clone().respond(request, origin)),
                 false => Either::Right(ready(too_many_fields())),

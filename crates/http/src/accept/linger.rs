@@ -1,11 +1,13 @@
-//! What happens after an answer that came before the end of its request's body: the rest is read and thrown away for a while.
+//! What happens after an answer that came before the end of its request's body: the rest is read and thrown away for a
+//! while.
 //!
 //! Most clients look for an answer when they have sent all. If the connection or the stream ended before, they would report a broken
 //! pipe and lose the answer (RFC 9112 §9.6). HTTP/1 lingers when the connection closes ([`Stream`](super::stream::Stream)), HTTP/2 when
 //! the [body](Received) is dropped, which would else reset its stream right behind the answer.
 //!
 //! * **Bounds**: what is thrown away is in nobody's account and kept nowhere. It ends after [a time](Lingering) and a number of bytes.
-//! * **Full**: beyond a share of the connections nobody is lingered for; those clients see a reset, as without all this.
+//! * **Full**: a share of the connections has a place, and as many streams of HTTP/2, of which one connection has a few.
+//!   Further clients get a reset.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -26,27 +28,59 @@ use crate::turn;
 /// What is thrown away of one body at most: more than any that is taken by default.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
 
+/// How many reads of one body follow each other before other work has its turn.
+const READS_AT_ONCE: usize = 64;
+
 /// One in so many of the connections of a listener may be lingered for at a time.
 const SHARE: usize = 10;
+
+/// Streams of one connection of HTTP/2.
+const STREAMS_OF_CONNECTION: usize = 4;
 
 /// The clients of one listener that are lingered for.
 #[derive(Debug)]
 pub(crate) struct Lingering {
     time: Duration,
     places: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
+
+/// The streams of one connection of HTTP/2 that are lingered for.
+#[derive(Clone, Debug)]
+pub(crate) struct LingeringStreams {
+    all: Arc<Lingering>,
+    own: Arc<Semaphore>,
 }
 
 impl Lingering {
     pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(config.max_connections.div_ceil(SHARE)));
-        Arc::new(Self { time: config.close_linger, places })
+        let places = || Arc::new(Semaphore::new(config.max_connections.div_ceil(SHARE)));
+        Arc::new(Self { time: config.close_linger, places: places(), streams: places() })
     }
 
-    /// For one client more, unless there are too many.
+    /// Takes the place of a connection, if one is free.
     pub(crate) fn begin(&self) -> Option<Linger> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        Some(self.with_places([Some(place), None]))
+    }
+
+    /// The places for the streams of one connection.
+    pub(crate) fn streams(self: &Arc<Self>) -> LingeringStreams {
+        LingeringStreams { all: Arc::clone(self), own: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)) }
+    }
+
+    fn with_places(&self, places: [Option<OwnedSemaphorePermit>; 2]) -> Linger {
         let until = Box::pin(tokio::time::sleep(self.time));
-        Some(Linger { until, left_bytes: MAX_DISCARDED_BYTES, _place: place })
+        Linger { until, left_bytes: MAX_DISCARDED_BYTES, _places: places }
+    }
+}
+
+impl LingeringStreams {
+    /// Takes the place of a stream, if the connection and the listener have one.
+    fn begin(&self) -> Option<Linger> {
+        let own = Arc::clone(&self.own).try_acquire_owned().ok()?;
+        let place = Arc::clone(&self.all.streams).try_acquire_owned().ok()?;
+        Some(self.all.with_places([Some(place), Some(own)]))
     }
 }
 
@@ -55,7 +89,7 @@ impl Lingering {
 pub(crate) struct Linger {
     until: Pin<Box<Sleep>>,
     left_bytes: usize,
-    _place: OwnedSemaphorePermit,
+    _places: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Linger {
@@ -65,17 +99,24 @@ impl Linger {
         cx: &mut Context<'_>,
         mut read: impl FnMut(&mut Context<'_>) -> Poll<usize>,
     ) -> Poll<()> {
-        while self.left_bytes > 0 {
+        if self.until.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        for _ in 0..READS_AT_ONCE {
             match read(cx) {
                 Poll::Ready(0) => return Poll::Ready(()),
                 Poll::Ready(bytes) => {
                     self.left_bytes = self.left_bytes.saturating_sub(bytes);
                     turn::count(cx, bytes);
                 }
-                Poll::Pending => return self.until.as_mut().poll(cx),
+                Poll::Pending => return Poll::Pending,
+            }
+            if self.left_bytes == 0 {
+                return Poll::Ready(());
             }
         }
-        Poll::Ready(())
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -83,7 +124,7 @@ impl Linger {
 pub(crate) struct Received {
     /// There until it is dropped.
     body: Option<Incoming>,
-    lingering: Option<Arc<Lingering>>,
+    lingering: Option<LingeringStreams>,
 }
 
 impl Received {
@@ -93,7 +134,7 @@ impl Received {
     }
 
     /// Of HTTP/2.
-    pub(crate) fn lingering(body: Incoming, lingering: Arc<Lingering>) -> Self {
+    pub(crate) fn lingering(body: Incoming, lingering: LingeringStreams) -> Self {
         Self { body: Some(body), lingering: Some(lingering) }
     }
 }
@@ -152,6 +193,21 @@ mod tests {
         assert!(places.iter().all(Option::is_some) && lingering.begin().is_none());
         drop(places);
         assert!(lingering.begin().is_some());
+    }
+
+    #[tokio::test]
+    async fn one_connection_takes_no_more_than_a_few_places_and_streams_take_none_of_connections() {
+        let lingering = lingering(100);
+        let (one, other) = (lingering.streams(), lingering.streams());
+        let taken: Vec<_> = (0..STREAMS_OF_CONNECTION).map(|_| one.begin().unwrap()).collect();
+        assert!(one.begin().is_none());
+        let also_taken: Vec<_> = std::iter::from_fn(|| other.begin()).collect();
+        assert_eq!(also_taken.len(), STREAMS_OF_CONNECTION);
+        let third = lingering.streams();
+        assert_eq!(std::iter::from_fn(|| third.begin().map(std::mem::forget)).count(), 10 - 2 * STREAMS_OF_CONNECTION);
+        assert!(lingering.begin().is_some(), "those of connections are their own");
+        drop(taken);
+        assert!(one.begin().is_some());
     }
 
     #[tokio::test(start_paused = true)]

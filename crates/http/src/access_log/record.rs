@@ -1,7 +1,7 @@
 //! What is known of one request, and its line: `2026-01-31T12:00:00.123456Z callboard_http::access: method="POST" path="/digits" …`,
 //! in the form of `tracing`'s own formatter, which takes several times as long.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -177,7 +177,30 @@ impl Form for Json {
 }
 
 fn push_json(text: &(impl serde::Serialize + ?Sized), to: &mut Vec<u8>) {
-    let _ = serde_json::to_writer(to, text);
+    let _ = text.serialize(&mut serde_json::Serializer::with_formatter(to, Inert));
+}
+
+/// JSON whose texts neither move a cursor nor end a line, for readers who print them and for those who split lines by Unicode.
+struct Inert;
+
+impl serde_json::ser::Formatter for Inert {
+    fn write_string_fragment<W: io::Write + ?Sized>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+        for part in fragment.split_inclusive(is_active) {
+            match part.chars().next_back().filter(|last| is_active(*last)) {
+                Some(last) => {
+                    to.write_all(&part.as_bytes()[..part.len() - last.len_utf8()])?;
+                    write!(to, "\\u{:04x}", u32::from(last))?;
+                }
+                None => to.write_all(part.as_bytes())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Control characters, the separators of lines and paragraphs, and marks that turn the direction of a text.
+fn is_active(char: char) -> bool {
+    char.is_control() || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn push_plain(text: &str, to: &mut Vec<u8>) {
@@ -287,12 +310,12 @@ mod tests {
     fn a_line_is_what_tracings_own_formatter_writes() {
         #[derive(Clone, Default)]
         struct Theirs(Arc<Mutex<Vec<u8>>>);
-        impl std::io::Write for Theirs {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        impl io::Write for Theirs {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.lock().unwrap().extend_from_slice(bytes);
                 Ok(bytes.len())
             }
-            fn flush(&mut self) -> std::io::Result<()> {
+            fn flush(&mut self) -> io::Result<()> {
                 Ok(())
             }
         }
@@ -331,12 +354,13 @@ mod tests {
 
     #[test]
     fn as_json_it_has_the_same_fields_and_what_every_line_has() {
-        let hostile = "/ü\"\\\n\t\u{7f}\u{0}";
+        let hostile = "/ü\"\\\n\t\u{7f}\u{0}\u{85}\u{9b}2J\u{2028}{\u{202e}";
         for (path, key) in [("/digits", Some("web")), (hostile, None)] {
             let mut line = Vec::new();
             AccessRecord { path, key, bytes: Some(12), ..RECORD }.write_json(&mut line);
             let text = String::from_utf8(line).unwrap();
             assert_eq!(text.find('\n'), Some(text.len() - 1), "one line: {text}");
+            assert!(!text.trim_end_matches('\n').contains(is_active), "{text:?}");
             let mut read: serde_json::Value = serde_json::from_str(&text).unwrap();
             let timestamp = read.as_object_mut().unwrap().remove("timestamp");
             assert!(timestamp.is_some_and(|date| date.as_str().is_some_and(|date| date.ends_with('Z'))), "{text}");

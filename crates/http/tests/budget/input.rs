@@ -60,6 +60,9 @@ const TYPED: u8 = 0x20;
 /// About what a connection reads at once.
 const PACKED_PIECE: usize = 16 * 1024;
 
+/// As much as a connection reads at once, which is in nobody's account until the edge takes it.
+const READ_PIECE: usize = 128 * 1024;
+
 /// How a body is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
@@ -201,7 +204,7 @@ impl Input {
         let body = match self.is(IN_PIECES) {
             false => Body::from(Bytes::copy_from_slice(&body)),
             // A packed piece is charged by what it unpacks to, and is not itself.
-            true => pieces(body, fate, if self.coding() == Coding::None { usize::MAX } else { PACKED_PIECE }),
+            true => pieces(body, fate, if self.coding() == Coding::None { READ_PIECE } else { PACKED_PIECE }),
         };
         request.body(body).unwrap()
     }

@@ -163,7 +163,7 @@ impl Ledger {
                 }
                 Saw::Done
             }
-            Err(error) if error.is_retryable() => Saw::Refused(error.kind()),
+            Err(error) if error.is_refusal() => Saw::Refused(error.kind()),
             Err(error) => Saw::Failed(error.kind()),
         };
         self.put(id, saw);
