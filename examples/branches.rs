@@ -1,7 +1,7 @@
 //! Pipelines that branch: all members of an ensemble side by side, or the one branch that a switch chooses.
 //!
-//! Run with `cargo run --example branches`. A configuration file has the same as `{ ensemble = … }` and `{ switch = … }`:
-//! see `examples/graph/callboard.toml`.
+//! Run with `cargo run --example branches`. A configuration file has the same as `{ ensemble = … }` and `{ switch = …
+//! }`: see `examples/graph/callboard.toml`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

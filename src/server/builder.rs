@@ -11,8 +11,8 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 
 use super::{Door, ServeError, Server};
 
-/// The parts of a [`Server`] beside its app: [`Server::builder`] begins with none, and [`start`](Self::start) starts them in
-/// one order. [`Server::shutdown`] says in which order they end.
+/// The parts of a [`Server`] beside its app: [`Server::builder`] begins with none, and [`start`](Self::start) starts
+/// them in one order. [`Server::shutdown`] says in which order they end.
 ///
 /// 1. The HTTP socket is bound, and answered: `/livez` says yes, `/readyz` and all calls 503.
 /// 2. The app starts, and spans are sent from here on.
@@ -76,16 +76,17 @@ impl ServerBuilder {
         self
     }
 
-    /// Serves the router that `mount` makes of the edge, in its place: routes of your own before it, layers around it. The edge
-    /// answers what the router passes to it as it would alone. Routes of your own have none of its guards: no API keys, no
-    /// limits of rate, and no check of hosts and origins.
+    /// Serves the router that `mount` makes of the edge, in its place: routes of your own before it, layers around it.
+    /// The edge answers what the router passes to it as it would alone. Routes of your own have none of its guards: no
+    /// API keys, no limits of rate, and no check of hosts and origins.
     pub fn mount(mut self, mount: impl FnOnce(Edge) -> Router + Send + 'static) -> Self {
         self.mount = Some(Box::new(mount));
         self
     }
 
-    /// Shows what `families` gives on `/metrics`, behind the node's own: metric families in the text format of OpenMetrics,
-    /// with or without its end mark. It is called for each page, off the runtime's threads. Each call of this adds one.
+    /// Shows what `families` gives on `/metrics`, behind the node's own: metric families in the text format of
+    /// OpenMetrics, with or without its end mark. It is called for each page, off the runtime's threads. Each call of
+    /// this adds one.
     pub fn metrics(mut self, families: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics.push(Box::new(families));
         self
@@ -105,7 +106,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Answers over QUIC, and lets stages run on other nodes: `peers` starts the [`Cluster`](callboard_net::Cluster) on the edge.
+    /// Answers over QUIC, and lets stages run on other nodes: `peers` starts the [`Cluster`](callboard_net::Cluster) on
+    /// the edge.
     #[cfg(feature = "net")]
     pub fn quic_with_peers(
         mut self,

@@ -1,4 +1,5 @@
-//! An app with its edges: starts the node, serves its routes over HTTP and QUIC, ends all of it in an order that loses nothing.
+//! An app with its edges: starts the node, serves its routes over HTTP and QUIC, ends all of it in an order that loses
+//! nothing.
 
 mod builder;
 
@@ -23,8 +24,8 @@ pub async fn serve(app: App, address: impl ToSocketAddrs) -> Result<Server, Serv
     Server::start(app, address, HttpConfig::default()).await
 }
 
-/// A node with its edges. Dropping it ends all of it at once, connections included; [`shutdown`](Self::shutdown) ends it in
-/// good order.
+/// A node with its edges. Dropping it ends all of it at once, connections included; [`shutdown`](Self::shutdown) ends
+/// it in good order.
 #[derive(Debug)]
 #[must_use = "a server ends when it is dropped"]
 pub struct Server {
@@ -185,8 +186,8 @@ impl Server {
         self.shutdown(grace).await
     }
 
-    /// Makes readiness say no, and tells callers over QUIC, who go elsewhere at once. All that comes is still answered until
-    /// [`shutdown`](Self::shutdown), so that balancers which ask for readiness have time to find out.
+    /// Makes readiness say no, and tells callers over QUIC, who go elsewhere at once. All that comes is still answered
+    /// until [`shutdown`](Self::shutdown), so that balancers which ask for readiness have time to find out.
     pub fn withdraw(&self) {
         self.node.withdraw();
         #[cfg(feature = "net")]
@@ -195,10 +196,10 @@ impl Server {
         }
     }
 
-    /// Ends in good order: readiness says no, the edges finish the requests in hand within `grace`, HTTP closes, the node
-    /// drains and its workers clean up. QUIC closes last: it is the way to the peers, which requests may have to go until the
-    /// node has none left. What is left after `grace` is answered with 503 and cut, and the last spans are sent, which takes
-    /// at most 4 s more. When this returns, nothing is served any more.
+    /// Ends in good order: readiness says no, the edges finish the requests in hand within `grace`, HTTP closes, the
+    /// node drains and its workers clean up. QUIC closes last: it is the way to the peers, which requests may have to
+    /// go until the node has none left. What is left after `grace` is answered with 503 and cut, and the last spans are
+    /// sent, which takes at most 4 s more. When this returns, nothing is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         self.withdraw();
         let end = Instant::now() + grace;

@@ -1,4 +1,5 @@
-//! A rolling restart as an orchestrator does it: behind a balancer that asks for readiness now and then, no request is lost.
+//! A rolling restart as an orchestrator does it: behind a balancer that asks for readiness now and then, no request is
+//! lost.
 
 use std::fs;
 use std::io::{self, Write as _};

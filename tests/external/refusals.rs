@@ -88,8 +88,8 @@ fn fetch_loses_no_refusal_of_a_large_body() {
 }
 
 fn curl(version: &str) {
-    // A process for each: over HTTP/2 curl 7 cannot use a connection again on which it has stopped to send. Without the header it
-    // would ask before it sends, and send nothing.
+    // A process for each: over HTTP/2 curl 7 cannot use a connection again on which it has stopped to send. Without the
+    // header it would ask before it sends, and send nothing.
     let script = "for n in $(seq $3); do curl $0 -sS -o /dev/null -w '%{http_code}\\n' -H expect: -H 'content-type: image/png' \
                   --data-binary @$2 $1 2>&1; done; true";
     if is_there(CURL, "curl") {

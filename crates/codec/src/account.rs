@@ -99,8 +99,8 @@ pub fn charged_to<T>(account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> T 
     work()
 }
 
-/// The same with at most `allowance` bytes of the account. `None` means that `work` needed more: it was stopped, its result is dropped,
-/// and what it had charged is given back.
+/// The same with at most `allowance` bytes of the account. `None` means that `work` needed more: it was stopped, its
+/// result is dropped, and what it had charged is given back.
 pub fn charged_up_to<T>(allowance: usize, account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> Option<T> {
     let scope = Scope::open(account, allowance);
     let done = work();

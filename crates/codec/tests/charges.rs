@@ -401,7 +401,8 @@ fn small_and_growing_maps_of_rust_types_are_charged() {
     }
 }
 
-/// Items of a list of Rust types, whose text is shorter than they are; and maps of few entries, which are not charged as many.
+/// Items of a list of Rust types, whose text is shorter than they are; and maps of few entries, which are not charged
+/// as many.
 #[test]
 fn lists_of_rust_types_are_charged_and_small_maps_not_many_times_over() {
     let _turn = heap::turn();

@@ -10,10 +10,11 @@ use crate::stage::{Stage, StageSpec, StreamStage};
 
 /// An app as its tests start it: under the same routes and limits, with other stages where a test wants them.
 ///
-/// All stages run as tasks, so that a test that pauses tokio's clock (`#[tokio::test(start_paused = true)]`) waits for no
-/// timeout: while nothing can go on, the clock jumps to the next timer. Beside a thread it would jump while that works. A
-/// [`StreamStage::worker`] keeps its thread: replace it by a fake where time matters. Code that blocks on a runtime, such as
-/// with a [`BlockingClient`](crate::BlockingClient), panics in a task: [keep the threads](Self::keep_threads) for it.
+/// All stages run as tasks, so that a test that pauses tokio's clock (`#[tokio::test(start_paused = true)]`) waits for
+/// no timeout: while nothing can go on, the clock jumps to the next timer. Beside a thread it would jump while that
+/// works. A [`StreamStage::worker`] keeps its thread: replace it by a fake where time matters. Code that blocks on a
+/// runtime, such as with a [`BlockingClient`](crate::BlockingClient), panics in a task: [keep the
+/// threads](Self::keep_threads) for it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

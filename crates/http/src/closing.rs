@@ -1,5 +1,5 @@
-//! The word that something is over: to all connections that the server is closing, to all calls in hand that their time is. Set once,
-//! and seen by each connection without a lock on the request's way.
+//! The word that something is over: to all connections that the server is closing, to all calls in hand that their time
+//! is. Set once, and seen by each connection without a lock on the request's way.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -27,8 +27,9 @@ impl Closing {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Drives `work` to its end, and looks at it once more when closing begins: for work whose parts ask [`has_begun`](Self::has_begun)
-    /// each time that they are polled, which costs them less than to wait for it themselves.
+    /// Drives `work` to its end, and looks at it once more when closing begins: for work whose parts ask
+    /// [`has_begun`](Self::has_begun) each time that they are polled, which costs them less than to wait for it
+    /// themselves.
     pub(crate) async fn waking<F: Future>(&self, mut work: Pin<&mut F>) -> F::Output {
         match self.unless_begun(work.as_mut()).await {
             Some(output) => output,

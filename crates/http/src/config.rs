@@ -113,9 +113,9 @@ pub struct HttpConfig {
     pub cors: Option<Cors>,
 
     /// The host names that a listener on loopback accepts, besides its address, `localhost` and names without a dot.
-    /// Default none; others are answered 403. No effect beyond loopback, but for an [`Edge`](crate::Edge) that is mounted in
-    /// another program: `axum::serve` does not tell which listener a request came by, so there the rule always holds. List
-    /// the names of the service, or `*` where another layer checks them.
+    /// Default none; others are answered 403. No effect beyond loopback, but for an [`Edge`](crate::Edge) that is
+    /// mounted in another program: `axum::serve` does not tell which listener a request came by, so there the rule
+    /// always holds. List the names of the service, or `*` where another layer checks them.
     ///
     /// *Threat*: a web page that points its own name at this machine (DNS rebinding) counts as our page in its
     /// visitor's browser, and can call and read what only the visitor can reach. List the names that a proxy on this
@@ -213,13 +213,14 @@ pub struct HttpConfig {
     /// *Threat*: whoever may call a route could close it to all others.
     pub model_control: bool,
 
-    /// How long a connection that is closing, and over HTTP/2 a refused body, is read and thrown away after the answer, so
-    /// that a client that sends all before it looks sees the answer instead of a reset. Default 2 s; also at most 64 MiB.
+    /// How long a connection that is closing, and over HTTP/2 a refused body, is read and thrown away after the answer,
+    /// so that a client that sends all before it looks sees the answer instead of a reset. Default 2 s; also at most 64
+    /// MiB.
     ///
-    /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its side.
-    /// *Threat*: clients that are refused and send on. Nothing of it is kept. A tenth of `max_connections` may be lingered
-    /// for at a time, and as many streams of HTTP/2, of one connection at most 4; the next ones are closed at once. One
-    /// address may take these places with as many connections, unless
+    /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its
+    /// side. *Threat*: clients that are refused and send on. Nothing of it is kept. A tenth of `max_connections` may be
+    /// lingered for at a time, and as many streams of HTTP/2, of one connection at most 4; the next ones are closed at
+    /// once. One address may take these places with as many connections, unless
     /// [`max_connections_per_address`](Self::max_connections_per_address) is less.
     pub close_linger: Duration,
 

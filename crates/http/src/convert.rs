@@ -63,8 +63,8 @@ impl<'a> Expense<'a> {
         self.account.charge(bytes).map_err(ApiError::from)
     }
 
-    /// What `read` makes of a body. Where nothing shares the body any more, what it was charged is given back: what it became is charged by
-    /// itself. That of a short body is not worth its lock, and goes back with the rest.
+    /// What `read` makes of a body. Where nothing shares the body any more, what it was charged is given back: what it
+    /// became is charged by itself. That of a short body is not worth its lock, and goes back with the rest.
     async fn read<T: Send + 'static>(
         &self,
         admission: Admission,
@@ -81,8 +81,8 @@ impl<'a> Expense<'a> {
         Ok((admission, read?))
     }
 
-    /// Charges these bytes in the place of all that was charged so far: the outcome is written, and all else of the call is gone. Nothing
-    /// holds the account for the sake of a short answer, which so gives it all back in a moment.
+    /// Charges these bytes in the place of all that was charged so far: the outcome is written, and all else of the
+    /// call is gone. Nothing holds the account for the sake of a short answer, which so gives it all back in a moment.
     pub(crate) fn settle(&self, bytes: usize) -> Result<(), ApiError> {
         if bytes < HELD_FROM_BYTES {
             return Ok(());

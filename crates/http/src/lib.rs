@@ -40,8 +40,8 @@
 //! ```
 //!
 //! [`serve`] does the same on a listener until it is told to stop. [`Edge`] is a [`tower::Service`], to be the fallback of an
-//! axum router of one's own; [`serve_router`] runs any axum router on the same accept loop. A handler of one's own that calls a
-//! route answers a failed call by [`Problem`] as the edge does.
+//! axum router of one's own; [`serve_router`] runs any axum router on the same accept loop. A handler of one's own that
+//! calls a route answers a failed call by [`Problem`] as the edge does.
 //!
 //! # What a request may say
 //!

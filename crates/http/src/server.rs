@@ -16,9 +16,10 @@ use crate::tls::{Tls, TlsError};
 
 /// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes; then finishes what is in hand.
 ///
-/// Shutdown is orderly: clients in the backlog are still taken, nobody new is, each connection says goodbye with its next
-/// answer, and what outlasts [`HttpConfig::shutdown_grace`] is answered with 503 and cut. The node itself is left as it is: call `Node::withdraw`
-/// first, so that `/readyz` tells load balancers while requests are still answered, and drain it afterwards.
+/// Shutdown is orderly: clients in the backlog are still taken, nobody new is, each connection says goodbye with its
+/// next answer, and what outlasts [`HttpConfig::shutdown_grace`] is answered with 503 and cut. The node itself is left
+/// as it is: call `Node::withdraw` first, so that `/readyz` tells load balancers while requests are still answered, and
+/// drain it afterwards.
 ///
 /// # Errors
 ///
@@ -52,7 +53,8 @@ pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future
     serve_for(listener, edge.clone(), edge, shutdown).await;
 }
 
-/// Serves a router in which `edge` is mounted, as [`serve_edge`] serves the edge alone: with the edge's limits, certificate and keys.
+/// Serves a router in which `edge` is mounted, as [`serve_edge`] serves the edge alone: with the edge's limits,
+/// certificate and keys.
 ///
 /// # Cancellation
 ///

@@ -1,9 +1,10 @@
 //! `callboard serve`: starts the node, opens the door, and ends in good order.
 //!
-//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready; after the delay in which
-//! balancers notice, the listener closes and every connection finishes the request it has in hand; when the last one is gone, or the
-//! drain time is over, the node stops its workers. A second signal does not wait for any of that; the first one behind a wish asks for the same once more.
-//! The exit code says whether everybody got an answer. Nothing of it waits for a reader of stderr.
+//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready; after the
+//! delay in which balancers notice, the listener closes and every connection finishes the request it has in hand; when
+//! the last one is gone, or the drain time is over, the node stops its workers. A second signal does not wait for any
+//! of that; the first one behind a wish asks for the same once more. The exit code says whether everybody got an
+//! answer. Nothing of it waits for a reader of stderr.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

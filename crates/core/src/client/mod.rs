@@ -64,12 +64,12 @@ impl LocalClient {
     /// * ends with the outer call: it is cancelled with it, and its deadline is no later;
     /// * has the outer call's priority, recorder, request id, traceparent, caller, headers and tags, unless its options
     ///   say otherwise;
-    /// * rides on the outer call's permit instead of taking one of the node's [calls in flight](Limits::max_in_flight), so
-    ///   that a full node, and one that drains, runs it. At most 256 of them at a time ride on one permit; one more is
-    ///   `Overloaded`. The limits of its route and its stages hold for it as for every other call, and so does that of
-    ///   the node's memory;
-    /// * does not enter a stage in which its outer call is, or one that waits for that: this is `Failed` with the status
-    ///   508, because with all workers of a stage waiting for that very stage nothing would go on.
+    /// * rides on the outer call's permit instead of taking one of the node's [calls in flight](Limits::max_in_flight),
+    ///   so that a full node, and one that drains, runs it. At most 256 of them at a time ride on one permit; one more
+    ///   is `Overloaded`. The limits of its route and its stages hold for it as for every other call, and so does that
+    ///   of the node's memory;
+    /// * does not enter a stage in which its outer call is, or one that waits for that: this is `Failed` with the
+    ///   status 508, because with all workers of a stage waiting for that very stage nothing would go on.
     ///
     /// A [`cast`](Self::cast) is no inner call: nobody waits for it, so it takes a permit of its own and outlives the
     /// call.

@@ -1,4 +1,5 @@
-//! A route with the Rust types of its input and output: a mistake in them shows when it is looked up, and not with the first call.
+//! A route with the Rust types of its input and output: a mistake in them shows when it is looked up, and not with the
+//! first call.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -46,8 +47,8 @@ impl LocalClient {
     ///
     /// # Errors
     ///
-    /// `NotFound` without such a route; `InvalidInput` if its Rust types differ: the message names them. For another type of the same
-    /// form there is [`call`](Self::call).
+    /// `NotFound` without such a route; `InvalidInput` if its Rust types differ: the message names them. For another
+    /// type of the same form there is [`call`](Self::call).
     pub fn typed<In: Data, Out: Data + Clone>(&self, route: &str) -> Result<TypedRoute<In, Out>, CallError> {
         let held = self.hold(route)?;
         let differs = |verb: &str, actual: &DataType, asked: &str| {
@@ -119,10 +120,11 @@ impl<In, Out> fmt::Debug for TypedRoute<In, Out> {
     }
 }
 
-/// A route as a [`tower::Service`](Service): ready when it holds a permit of the node, which its next call uses up. On a full node it
-/// waits for one. A clone has to become ready by itself.
+/// A route as a [`tower::Service`](Service): ready when it holds a permit of the node, which its next call uses up. On
+/// a full node it waits for one. A clone has to become ready by itself.
 ///
-/// A service that is ready and is not called keeps its permit from other callers, and a drain waits for it: drop it, or call it soon.
+/// A service that is ready and is not called keeps its permit from other callers, and a drain waits for it: drop it, or
+/// call it soon.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

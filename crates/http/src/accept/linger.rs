@@ -1,13 +1,15 @@
 //! What happens after an answer that came before the end of its request's body: the rest is read and thrown away for a
 //! while.
 //!
-//! Most clients look for an answer when they have sent all. If the connection or the stream ended before, they would report a broken
-//! pipe and lose the answer (RFC 9112 §9.6). HTTP/1 lingers when the connection closes ([`Stream`](super::stream::Stream)), HTTP/2 when
-//! the [body](Received) is dropped, which would else reset its stream right behind the answer.
+//! Most clients look for an answer when they have sent all. If the connection or the stream ended before, they would
+//! report a broken pipe and lose the answer (RFC 9112 §9.6). HTTP/1 lingers when the connection closes
+//! ([`Stream`](super::stream::Stream)), HTTP/2 when the [body](Received) is dropped, which would else reset its stream
+//! right behind the answer.
 //!
-//! * **Bounds**: what is thrown away is in nobody's account and kept nowhere. It ends after [a time](Lingering) and a number of bytes.
-//! * **Full**: a share of the connections has a place, and as many streams of HTTP/2, of which one connection has a few.
-//!   Further clients get a reset.
+//! * **Bounds**: what is thrown away is in nobody's account and kept nowhere. It ends after [a time](Lingering) and a
+//!   number of bytes.
+//! * **Full**: a share of the connections has a place, and as many streams of HTTP/2, of which one connection has a
+//!   few. Further clients get a reset.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -52,7 +52,8 @@ pub(crate) trait Respond: Clone + Send + Sync + 'static {
     /// The time of the requests in hand is over: they are to be answered now.
     fn abort(&self) {}
 
-    /// What an [abort](Self::abort) begins, if requests ask for that when they are polled: connections of HTTP/1 poll theirs then.
+    /// What an [abort](Self::abort) begins, if requests ask for that when they are polled: connections of HTTP/1 poll
+    /// theirs then.
     fn aborting(&self) -> Option<&Closing> {
         None
     }

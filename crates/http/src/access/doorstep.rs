@@ -1,5 +1,5 @@
-//! Which web pages may ask at all, on a listener that only this machine can reach, or on an unknown one: that of another program
-//! in which the edge is mounted.
+//! Which web pages may ask at all, on a listener that only this machine can reach, or on an unknown one: that of
+//! another program in which the edge is mounted.
 //!
 //! A page that somebody on this machine visits can send requests to loopback, too. Directly: a form or a text needs nobody's
 //! permission to be sent, and browsers mark it with its `origin`. Or by a name of its own that leads to 127.0.0.1 ("DNS
@@ -19,8 +19,8 @@ use super::host::{NamedHost, is_name};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 
-/// The names by which a listener on loopback, or a mounted edge, may be called, beside addresses, `localhost` and names without a
-/// dot.
+/// The names by which a listener on loopback, or a mounted edge, may be called, beside addresses, `localhost` and names
+/// without a dot.
 ///
 /// ```
 /// use callboard_http::Hosts;

@@ -93,7 +93,8 @@ impl<'a> NamedHost<'a> {
 
 const HOST_FORM: &str = "a host name or an address, and a port if any";
 
-/// Kinds of characters in a host: letters, digits, hyphens and underscores; dots; what RFC 3986 allows besides; no others.
+/// Kinds of characters in a host: letters, digits, hyphens and underscores; dots; what RFC 3986 allows besides; no
+/// others.
 const LETTERS: u8 = 1;
 const DOTS: u8 = 2;
 const SIGNS: u8 = 4;
@@ -135,8 +136,8 @@ fn split(named: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The host of `uri-host [ ":" port ]` (RFC 9110 §7.2), which may be empty, and the kinds of its characters. Addresses of future versions
-/// of IP are refused.
+/// The host of `uri-host [ ":" port ]` (RFC 9110 §7.2), which may be empty, and the kinds of its characters. Addresses
+/// of future versions of IP are refused.
 fn valid_name(named: &str) -> Option<(&str, u8)> {
     let (host, port) = split(named);
     let is_port = port.is_none_or(|port| {

@@ -180,7 +180,8 @@ fn push_json(text: &(impl serde::Serialize + ?Sized), to: &mut Vec<u8>) {
     let _ = text.serialize(&mut serde_json::Serializer::with_formatter(to, Inert));
 }
 
-/// JSON whose texts neither move a cursor nor end a line, for readers who print them and for those who split lines by Unicode.
+/// JSON whose texts neither move a cursor nor end a line, for readers who print them and for those who split lines by
+/// Unicode.
 struct Inert;
 
 impl serde_json::ser::Formatter for Inert {

@@ -94,8 +94,8 @@ struct Answered<'a> {
 impl Edge {
     /// Answers one request, whatever it is.
     ///
-    /// hyper moves this future with each request, so it is kept small: what is seldom is boxed. `is_polled` says that the connection
-    /// polls it when calls in hand are [aborted](Self::abort).
+    /// hyper moves this future with each request, so it is kept small: what is seldom is boxed. `is_polled` says that
+    /// the connection polls it when calls in hand are [aborted](Self::abort).
     ///
     /// # Cancellation
     ///
@@ -260,8 +260,9 @@ impl Inner {
         }
     }
 
-    /// One valid host, and on loopback one of this machine. Another program in which the edge is mounted does not tell which
-    /// listener a request came by, so there it counts as loopback; it may have been made in process, too, and name no host.
+    /// One valid host, and on loopback one of this machine. Another program in which the edge is mounted does not tell
+    /// which listener a request came by, so there it counts as loopback; it may have been made in process, too, and
+    /// name no host.
     fn host_is_welcome<B>(&self, request: &Request<B>, origin: Option<Origin>) -> Result<(), ApiError> {
         match origin {
             Some(origin) if !origin.is_local => NamedHost::of(request).map(drop),

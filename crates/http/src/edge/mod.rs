@@ -29,10 +29,11 @@ use crate::spans::{OtherDoor, SampleRatio, SpanSink, Tracer};
 use crate::tls::Tls;
 
 /// The whole HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
-/// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`, or below a path with `nest_service("/api", edge)`.
+/// router of one's own: `Router::new().route("/mine", …).fallback_service(edge)`, or below a path with
+/// `nest_service("/api", edge)`.
 ///
-/// Served by `axum::serve`, a mounted edge does not know whether others than this machine can reach it, and answers 403 to host names
-/// that are not in [`HttpConfig::hosts`]; [`serve_router`](crate::serve_router) tells it.
+/// Served by `axum::serve`, a mounted edge does not know whether others than this machine can reach it, and answers 403
+/// to host names that are not in [`HttpConfig::hosts`]; [`serve_router`](crate::serve_router) tells it.
 #[derive(Clone, Debug)]
 pub struct Edge(Arc<Inner>);
 
@@ -127,14 +128,16 @@ impl Edge {
             .map_err(|_| ServeError::AlreadyOpen)
     }
 
-    /// Answers every call in hand with 503, as not to be finished any more because the node is ending, and cancels it; a reply that
-    /// streams ends with this error. New calls are answered so, too. [`serve`](crate::serve) does it at the end of its grace.
+    /// Answers every call in hand with 503, as not to be finished any more because the node is ending, and cancels it;
+    /// a reply that streams ends with this error. New calls are answered so, too. [`serve`](crate::serve) does it at
+    /// the end of its grace.
     pub fn abort(&self) {
         self.0.aborting.begin();
     }
 
-    /// Shows what `families` gives on `/metrics` from now on, behind the node's own: metric families in the text format of OpenMetrics, with
-    /// or without its end mark, such as those of another edge of the same node or of a program. Each call adds one.
+    /// Shows what `families` gives on `/metrics` from now on, behind the node's own: metric families in the text format
+    /// of OpenMetrics, with or without its end mark, such as those of another edge of the same node or of a program.
+    /// Each call adds one.
     pub fn show_metrics_of(&self, families: impl Fn() -> String + Send + Sync + 'static) {
         self.0.metrics.show_beside(families);
     }

@@ -1,11 +1,12 @@
-//! The path below which the edge is mounted in a router of somebody else (`nest_service`), for pages that name whole paths.
+//! The path below which the edge is mounted in a router of somebody else (`nest_service`), for pages that name whole
+//! paths.
 
 use axum::http::Uri;
 
 /// What the router took off the path, such as `/api`; empty where it took nothing off.
 ///
-/// It may hold a parameter of the client's choice, and goes into lines for a shell: a path with anything but letters, digits and
-/// `-._~/` counts as none.
+/// It may hold a parameter of the client's choice, and goes into lines for a shell: a path with anything but letters,
+/// digits and `-._~/` counts as none.
 pub(super) fn prefix<'a>(original: &'a Uri, uri: &Uri) -> &'a str {
     let (original, path) = (original.path(), uri.path());
     // The path of the mount itself is asked with a slash behind it or without.

@@ -102,7 +102,8 @@ impl Encoded {
     }
 }
 
-/// Writes the outcome, which comes back where it does not fit. It is dropped where it was written: with a large tree that takes as long.
+/// Writes the outcome, which comes back where it does not fit. It is dropped where it was written: with a large tree
+/// that takes as long.
 async fn encode(
     payload: Payload,
     form: ReplyForm,

@@ -1,4 +1,5 @@
-//! The edge as a service in another program's router: its guards hold, and what it says of paths is what clients can ask.
+//! The edge as a service in another program's router: its guards hold, and what it says of paths is what clients can
+//! ask.
 
 use std::net::SocketAddr;
 

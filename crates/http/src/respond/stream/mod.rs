@@ -6,8 +6,8 @@
 //! * **Full:** what is ready is asked for when the connection has taken what was before, up to [so much](unsent) at once. A slow reader uses up the credit of its
 //!   own call and no other's.
 //! * **Broken:** an item that cannot be written, and a panic of a user's codec, are the error that ends the stream.
-//! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so, and so it does when the node ends
-//!   before the stream.
+//! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so, and so it does
+//!   when the node ends before the stream.
 //! * **Cancelled:** dropping the body, which hyper does when the client leaves, cancels the call; the request is counted as
 //!   abandoned.
 
