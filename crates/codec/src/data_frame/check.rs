@@ -281,3 +281,60 @@ pub(super) fn nodes(data_type: &DataType) -> usize {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::{Field, UnionFields, UnionMode};
+
+    use super::*;
+
+    fn field(data_type: DataType) -> Arc<Field> {
+        Arc::new(Field::new("x", data_type, true))
+    }
+
+    #[test]
+    fn a_type_that_may_not_travel_is_found_inside_every_other_one() {
+        let bad = || DataType::Union(UnionFields::empty(), UnionMode::Sparse);
+        let around: [fn(DataType) -> DataType; 6] = [
+            |inner| DataType::List(field(inner)),
+            |inner| DataType::LargeList(field(inner)),
+            |inner| DataType::Map(field(inner), false),
+            |inner| DataType::FixedSizeList(field(inner), 0),
+            |inner| DataType::Struct(vec![field(DataType::Int8), field(inner)].into()),
+            |inner| DataType::Dictionary(Box::new(DataType::Int8), Box::new(inner)),
+        ];
+        for around in around {
+            assert_eq!(unsupported_type(&around(DataType::Utf8)), None, "{}", around(DataType::Utf8));
+            assert_eq!(unsupported_type(&around(bad())), Some(&bad()), "{}", around(bad()));
+        }
+        let item = || field(DataType::Int8);
+        for itself in [
+            DataType::ListView(item()),
+            DataType::LargeListView(item()),
+            DataType::RunEndEncoded(item(), item()),
+            DataType::FixedSizeList(item(), -1),
+            DataType::FixedSizeBinary(-1),
+            DataType::Dictionary(Box::new(DataType::Utf8), Box::new(DataType::Int8)),
+        ] {
+            assert_eq!(unsupported_type(&itself), Some(&itself));
+        }
+        for good in [DataType::FixedSizeBinary(0), DataType::FixedSizeBinary(1), DataType::FixedSizeList(item(), 1)] {
+            assert_eq!(unsupported_type(&good), None);
+        }
+    }
+
+    #[test]
+    fn blocks_of_lz4_have_the_size_that_their_frame_says() {
+        let frame = |flags: u8, descriptor: u8| lz4_working_bytes(&[4, 34, 77, 24, flags, descriptor]);
+        let (window, independent) = (64 * 1024, 0x20);
+        for (id, block) in [(4, 64 * 1024), (5, 256 * 1024), (6, 1 << 20), (7, 4 << 20), (0, 8 << 20), (3, 8 << 20)] {
+            assert_eq!(frame(independent, id << 4), 2 * block + window, "{id}");
+            assert_eq!(frame(0, id << 4), 3 * block + 2 * window, "{id}");
+            // The bits beside it say other things.
+            assert_eq!(frame(independent | 0x40, id << 4 | 0x8f), 2 * block + window, "{id}");
+        }
+        assert_eq!(lz4_working_bytes(&[]), 3 * (8 << 20) + 2 * window, "what is not said is the most");
+    }
+}

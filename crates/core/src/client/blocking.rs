@@ -1,8 +1,9 @@
 //! The client for programs without a runtime of their own: each call blocks the thread it is made on.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::{Data, Map, Value};
@@ -12,8 +13,8 @@ use tokio::runtime::Handle;
 
 use super::stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
 use super::{FunctionCall, LocalClient, lost};
-use crate::call::CallOptions;
-use crate::error::CallError;
+use crate::call::{CallOptions, Outer};
+use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 
 impl LocalClient {
@@ -164,8 +165,15 @@ impl BlockingClient {
         &self,
         call: impl Future<Output = Result<T, CallError>> + Send + 'static,
     ) -> Result<T, CallError> {
-        let runtime = self.client.runtime();
-        runtime.block_on(async { runtime.spawn(call).await.unwrap_or_else(|error| Err(lost(error))) })
+        let (runtime, outer) = (self.client.runtime(), self.client.outer.clone());
+        let wanted = async move {
+            tokio::select! {
+                biased;
+                outcome = call => outcome,
+                error = outlived(outer) => Err(error),
+            }
+        };
+        runtime.block_on(async { runtime.spawn(wanted).await.unwrap_or_else(|error| Err(lost(error))) })
     }
 
     /// The client for async code.
@@ -173,6 +181,18 @@ impl BlockingClient {
     pub fn client(&self) -> &LocalClient {
         &self.client
     }
+}
+
+/// How often an inner call looks whether its outer call goes on: blocking code that waits for it cannot drop it.
+const LOOK_AT_OUTER_EVERY: Duration = Duration::from_millis(20);
+
+/// Ends when the outer call has ended; never where there is none.
+async fn outlived(outer: Option<Arc<Outer>>) -> CallError {
+    let Some(outer) = outer else { return pending().await };
+    while !outer.flight.is_abandoned() {
+        tokio::time::sleep(LOOK_AT_OUTER_EVERY).await;
+    }
+    CallError::new(ErrorKind::Cancelled, "the call that it was made for has ended")
 }
 
 /// The stream over an iterator's items.

@@ -344,7 +344,9 @@ fn fly<T>(
         let result = tokio::select! {
             biased;
             result = admission.route().graph().run(payload, flight, now) => result,
-            error = given_up(flight) => Err(error),
+            () = tokio::time::sleep_until(flight.deadline.instant()) => {
+                Err(CallError::deadline_exceeded("before the outcome was there"))
+            }
         };
         // By the call, because a second way to its flight would be kept in every waiting call.
         match result {
@@ -355,28 +357,6 @@ fn fly<T>(
                 Err(error)
             }
         }
-    }
-}
-
-/// Ends when the time of a call is up, or that of its outer call.
-async fn given_up(flight: &Flight) -> CallError {
-    match flight.outer() {
-        None => tokio::time::sleep_until(flight.deadline.instant()).await,
-        // Boxed, because it is seldom.
-        Some(outer) => Box::pin(outlived(flight, &outer.flight)).await,
-    }
-    match flight.deadline.is_expired(clock::now()) {
-        true => CallError::deadline_exceeded("before the outcome was there"),
-        false => CallError::new(ErrorKind::Cancelled, "the call that it was made for has ended"),
-    }
-}
-
-/// How often an inner call looks whether its outer call goes on. Blocking code that waits for it cannot drop it.
-const LOOK_AT_OUTER_EVERY: Duration = Duration::from_millis(20);
-
-async fn outlived(flight: &Flight, outer: &Flight) {
-    while flight.is_wanted(clock::now()) && !outer.is_abandoned() {
-        tokio::time::sleep_until(flight.deadline.instant().min(clock::now() + LOOK_AT_OUTER_EVERY)).await;
     }
 }
 

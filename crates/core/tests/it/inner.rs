@@ -157,31 +157,6 @@ async fn an_inner_call_of_blocking_code_is_cancelled_with_its_outer_call() {
     again.abort();
 }
 
-/// Nobody waits for it any more, and it is in nobody's count.
-#[tokio::test]
-async fn an_inner_call_that_is_left_behind_ends_with_its_outer_call() {
-    let begun = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&begun);
-    let hangs = Stage::each_async("hangs", move |_: Arc<u64>| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        std::future::pending::<Result<u64, Failure>>()
-    });
-    let seen = Arc::clone(&begun);
-    let leaves = Stage::each_async_with_context("leaves", move |n: Arc<u64>, context: CallContext| {
-        let seen = Arc::clone(&seen);
-        async move {
-            let client = context.client()?;
-            tokio::spawn(async move { client.call::<u64, u64>("/inner", 1).await });
-            until("the inner call runs", || seen.load(Ordering::SeqCst) == 1).await;
-            Ok(*n)
-        }
-    });
-    let node = App::new().route("/outer", leaves).route("/inner", hangs).start().await.unwrap();
-    assert_eq!(node.client().call::<u64, u64>("/outer", 1).await.unwrap(), 1);
-    let cancelled = "callboard_requests_total{route=\"/inner\",outcome=\"cancelled\"} 1";
-    until("the inner call has ended", || node.metrics().contains(cancelled)).await;
-}
-
 #[tokio::test]
 async fn a_client_of_another_node_takes_permits_of_that_node() {
     let inner = Stage::each("inner", |n: &u64| Ok(n * 2));

@@ -234,7 +234,8 @@ impl Measured {
     }
 
     fn allowed_heap(&self) -> usize {
-        self.reserved + (self.account as f64 * HEAP_FACTOR) as usize + HEAP_CONSTANT + self.calls * CALL_CONSTANT
+        let constant = HEAP_CONSTANT.max(self.allowed_beyond);
+        self.reserved + (self.account as f64 * HEAP_FACTOR) as usize + constant + self.calls * CALL_CONSTANT
     }
 
     fn allowed_time(&self) -> u64 {
