@@ -59,9 +59,12 @@ pub struct ServerBuilder {
 /// The QUIC edge, and the peers that it connects to.
 #[cfg(feature = "net")]
 pub(super) struct Quic {
-    pub(super) edge: callboard_net::Edge,
-    pub(super) peers: Option<Box<dyn FnOnce(&callboard_net::Edge) -> callboard_net::Cluster + Send>>,
+    edge: callboard_net::Edge,
+    peers: Option<Box<StartPeers>>,
 }
+
+#[cfg(feature = "net")]
+type StartPeers = dyn FnOnce(&callboard_net::Edge) -> callboard_net::Cluster + Send;
 
 impl ServerBuilder {
     /// Limits and settings of the HTTP edge.
