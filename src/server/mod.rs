@@ -47,6 +47,7 @@ pub(crate) struct Door {
     edge: Edge,
     stop: oneshot::Sender<Duration>,
     serving: EdgeTask,
+    #[cfg(any(feature = "net", feature = "otlp"))]
     parts: ServerBuilder,
 }
 
@@ -68,25 +69,31 @@ impl Door {
                 tokio::spawn(callboard_http::serve_mounted(listener, edge.clone(), router, shutdown))
             }
         });
-        Ok(Self { address, edge, stop, serving, parts })
+        Ok(Self {
+            address,
+            edge,
+            stop,
+            serving,
+            #[cfg(any(feature = "net", feature = "otlp"))]
+            parts,
+        })
     }
 
     /// Starts the app behind the door. Where it does not start, the door closes.
     pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
-        let Self { address, edge, stop, serving, parts } = self;
         let node = app.start().await?;
         // First, so that the first call has its spans, too.
         #[cfg(feature = "otlp")]
-        let spans = parts.spans.map(|config| edge.export_spans(&config));
-        edge.open(node.client())?;
+        let spans = self.parts.spans.map(|config| self.edge.export_spans(&config));
+        self.edge.open(node.client())?;
         #[cfg(feature = "net")]
-        let quic = parts.quic.map(|quic| quic.open(&node, &edge));
+        let quic = self.parts.quic.map(|quic| quic.open(&node, &self.edge));
         Ok(Server {
             node,
-            address,
-            stop,
-            edge,
-            serving,
+            address: self.address,
+            stop: self.stop,
+            edge: self.edge,
+            serving: self.serving,
             #[cfg(feature = "net")]
             quic,
             #[cfg(feature = "otlp")]
