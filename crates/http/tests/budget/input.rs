@@ -151,9 +151,13 @@ impl Input {
         }
     }
 
-    /// What is allocated for the body before it is asked for.
+    /// What is allocated for the body before it is asked for, and of a stream the piece out of which frames are cut.
     pub(crate) fn unread_bytes(&self) -> usize {
-        if self.is(IN_PIECES) { 0 } else { self.body().len() }
+        match (self.is(IN_PIECES), self.is_stream()) {
+            (false, _) => self.body().len(),
+            (true, true) => self.body().len().min(READ_PIECE),
+            (true, false) => 0,
+        }
     }
 
     /// Whether it is a form of several parts.
