@@ -81,7 +81,8 @@ impl StageKind {
         }
     }
 
-    /// The largest batch that a stage of this kind has unless the file says something else; a model may turn out to have less.
+    /// The largest batch that a stage of this kind has unless the file says something else; a model may turn out to
+    /// have less.
     pub(crate) fn max_batch_size(&self) -> usize {
         match self {
             Self::Image(_) | Self::Labels(_) | Self::Elsewhere(_) => 1,

@@ -29,8 +29,8 @@ fn executing_the_flagships_route_shows_the_digit() {
     executes(&server.address, "/digits", "\"label\": \"7\"", "docs-digits.png");
 }
 
-/// Opens the documentation, presses *Execute* on a route, and expects this in its answer. The picture is kept for whoever wants to
-/// look.
+/// Opens the documentation, presses *Execute* on a route, and expects this in its answer. The picture is kept for
+/// whoever wants to look.
 fn executes(address: &str, route: &str, expected: &str, picture: &str) {
     let version = |name: &&str| process::run(Command::new(name).arg("--version"), PATIENCE).is_ok();
     let found = NAMES.into_iter().find(version).ok_or_else(|| format!("none of {}", NAMES.join(", ")));

@@ -1,5 +1,5 @@
-//! The OpenAPI document, given to programs that write clients of it: what they write is taken as it is, compiled, and calls a
-//! route, a model and a function of a server. And judged by the linters that teams run on such documents.
+//! The OpenAPI document, given to programs that write clients of it: what they write is taken as it is, compiled, and
+//! calls a route, a model and a function of a server. And judged by the linters that teams run on such documents.
 
 use std::fs;
 use std::path::Path;
@@ -82,7 +82,8 @@ fn redocly_and_spectral_find_no_errors() {
     }
 }
 
-/// The clients that openapi-generator writes. It is large and slow, so that `just generators` runs this, and CI does not.
+/// The clients that openapi-generator writes. It is large and slow, so that `just generators` runs this, and CI does
+/// not.
 #[test]
 #[ignore = "minutes, and needs java; `just generators` runs it"]
 fn openapi_generator_writes_clients_that_compile_and_work() {

@@ -1,5 +1,5 @@
-//! Node.js with pinned packages: a folder for each `package.json` of `requirements/`, made once and shared by all tests, as
-//! `python.rs` does it.
+//! Node.js with pinned packages: a folder for each `package.json` of `requirements/`, made once and shared by all
+//! tests, as `python.rs` does it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

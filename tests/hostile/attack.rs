@@ -140,8 +140,8 @@ impl Attack {
 
     /// Runs it: `send` is all hostile clients, from the first byte until the last of them has left.
     ///
-    /// Attackers give way on this machine's cores: they stand for clients that have machines of their own, and what is measured is the
-    /// node.
+    /// Attackers give way on this machine's cores: they stand for clients that have machines of their own, and what is
+    /// measured is the node.
     pub(crate) fn run(self, send: impl FnOnce(&Target) + Send) {
         if !is_wanted() {
             return;

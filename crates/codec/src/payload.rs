@@ -94,8 +94,8 @@ impl Payload {
         self.into_arc().map(Arc::unwrap_or_clone)
     }
 
-    /// The value as a dynamic one, as it would arrive over a network: a Rust tuple is a list. A [`Value`] inside is cloned,
-    /// which copies its lists and texts but shares tensors and byte strings.
+    /// The value as a dynamic one, as it would arrive over a network: a Rust tuple is a list. A [`Value`] inside is
+    /// cloned, which copies its lists and texts but shares tensors and byte strings.
     ///
     /// # Errors
     ///

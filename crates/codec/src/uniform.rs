@@ -1,16 +1,17 @@
 //! One form for a Rust type wherever it goes: the serializer between a type and its format.
 //!
-//! serde leaves choices to each format, and serde_json, rmp-serde and the bridge to [`Value`] choose differently. What a type
-//! becomes must not depend on the way that a call takes, so all of them write what the bridge makes:
+//! serde leaves choices to each format, and serde_json, rmp-serde and the bridge to [`Value`] choose differently. What
+//! a type becomes must not depend on the way that a call takes, so all of them write what the bridge makes:
 //!
-//! * A type writes its form for people: a `Uuid` is text, also in MessagePack. Our own types keep their exact form there.
+//! * A type writes its form for people: a `Uuid` is text, also in MessagePack. Our own types keep their exact form
+//!   there.
 //! * A map key is text; an integer, float, bool or char stands for its text. Any other key is refused.
 //! * A unit struct is null. An integer beyond 64 bits is refused, except in JSON, which writes its digits.
 //! * NaN and infinities are refused in JSON, and are themselves elsewhere.
 //! * Nesting beyond [`MAX_DEPTH`] is refused.
 //!
-//! What is refused is refused by its sender, and [`located`] finds the place. Nothing is allocated except for keys that are
-//! not text already.
+//! What is refused is refused by its sender, and [`located`] finds the place. Nothing is allocated except for keys that
+//! are not text already.
 
 use std::fmt::Display;
 
@@ -57,8 +58,8 @@ impl<S> Uniform<S, false> {
     }
 }
 
-/// The error of a type that could not be written: met once more on the way through a value, which knows the place. `first` is
-/// what the format said.
+/// The error of a type that could not be written: met once more on the way through a value, which knows the place.
+/// `first` is what the format said.
 pub(crate) fn located<T: Serialize, W>(
     value: &T,
     first: &impl Display,

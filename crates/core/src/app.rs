@@ -317,8 +317,8 @@ impl RouteSpec {
         self
     }
 
-    /// The longest that a call of this route may take, whatever its caller says. Default: only [`Limits::max_timeout`]. A
-    /// longer timeout is shortened to it, also the route's own default.
+    /// The longest that a call of this route may take, whatever its caller says. Default: only [`Limits::max_timeout`].
+    /// A longer timeout is shortened to it, also the route's own default.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.parts.limits.max_timeout = Some(timeout);
         self

@@ -112,7 +112,8 @@ fn add_hook(hooks: &mut u32) {
     *hooks += 1;
 }
 
-/// Whether a thread is printing a panic, which may take longer than all of its call: a backtrace reads the program's file.
+/// Whether a thread is printing a panic, which may take longer than all of its call: a backtrace reads the program's
+/// file.
 pub(crate) fn a_panic_is_printed() -> bool {
     IN_HOOKS.load(Ordering::Relaxed) > 0
 }

@@ -45,8 +45,8 @@ pub enum ErrorKind {
     Overloaded,
     /// The caller left. Nobody reads this answer; it is for logs and metrics.
     Cancelled,
-    /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted against
-    /// the worker.
+    /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted
+    /// against the worker.
     Failed,
     /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
     WorkerFailed,
@@ -316,8 +316,8 @@ impl CallError {
         self.0.retry_after
     }
 
-    /// The last message of the worker: a panic's message and place (file, line and column), or another process's traceback. At
-    /// most [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters.
+    /// The last message of the worker: a panic's message and place (file, line and column), or another process's
+    /// traceback. At most [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters.
     #[must_use]
     pub fn remote_trace(&self) -> Option<&str> {
         self.0.remote_trace.as_deref()
@@ -331,9 +331,9 @@ impl CallError {
     }
 
     /// Whether user code may have run for the call. If the second stage of a pipeline is full, the error is
-    /// `Overloaded` as well, but the first stage has run. Always true for `Failed`, `WorkerFailed` and `Internal`, which user
-    /// code or the loss of it causes. `DeadlineExceeded` is either: a call that was refused or never left a queue in time was
-    /// not started.
+    /// `Overloaded` as well, but the first stage has run. Always true for `Failed`, `WorkerFailed` and `Internal`,
+    /// which user code or the loss of it causes. `DeadlineExceeded` is either: a call that was refused or never left a
+    /// queue in time was not started.
     #[must_use]
     pub fn was_started(&self) -> bool {
         self.0.started || self.0.kind.comes_after_start()
@@ -393,8 +393,8 @@ impl From<DecodeError> for CallError {
 }
 
 impl From<EncodeError> for CallError {
-    /// The outcome of a call could not be written. Its value and its `Serialize` are the user's, so this is an error of user
-    /// code, unless there was no memory or no time.
+    /// The outcome of a call could not be written. Its value and its `Serialize` are the user's, so this is an error of
+    /// user code, unless there was no memory or no time.
     fn from(error: EncodeError) -> Self {
         let told = match error.kind() {
             EncodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),

@@ -1,7 +1,7 @@
 //! The longest text that an error or a log line carries: texts come from users' code and users' inputs, of any length.
 
-/// The longest message and trace of an error, on whichever way it reaches its caller, and the longest text in a line of the
-/// log, in characters. What is longer is cut and says so: `… (12000 more characters)`.
+/// The longest message and trace of an error, on whichever way it reaches its caller, and the longest text in a line of
+/// the log, in characters. What is longer is cut and says so: `… (12000 more characters)`.
 pub const MAX_ERROR_CHARS: usize = 8_000;
 
 /// The longest name of an error's type, in characters.

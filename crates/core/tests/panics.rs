@@ -1,4 +1,5 @@
-//! What a panic of user code says of its place, and whose time its printing is. A binary of its own: a panic hook is the process's.
+//! What a panic of user code says of its place, and whose time its printing is. A binary of its own: a panic hook is
+//! the process's.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -1,8 +1,8 @@
 //! So many requests over loopback, one after the other, and nothing else: something to count instructions of.
 //!
-//! `benches/metrics-cost.sh` and `benches/cost-since.sh` run it under callgrind. With `log` behind the number there is an access
-//! log, written as the command line writes it, into memory; with `tensor` each request is an array of a mebibyte that comes back.
-//! The client does next to nothing, on a thread of its own.
+//! `benches/metrics-cost.sh` and `benches/cost-since.sh` run it under callgrind. With `log` behind the number there is
+//! an access log, written as the command line writes it, into memory; with `tensor` each request is an array of a
+//! mebibyte that comes back. The client does next to nothing, on a thread of its own.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -173,8 +173,8 @@ impl EdgeMetrics {
     }
 }
 
-/// The same page with the series of each family sorted by their labels, so that two pages can be compared line by line. The
-/// registry keeps them in hash maps. The samples of one series stay in their order, as those of a histogram must.
+/// The same page with the series of each family sorted by their labels, so that two pages can be compared line by line.
+/// The registry keeps them in hash maps. The samples of one series stay in their order, as those of a histogram must.
 fn in_order(page: &str) -> String {
     let mut ordered = String::with_capacity(page.len());
     let mut series: Vec<(String, &str)> = Vec::new();

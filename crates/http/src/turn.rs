@@ -1,8 +1,8 @@
 //! How long a task keeps its thread, counted in bytes that it moves.
 //!
-//! Tokio lets a task use its sockets 128 times before others have their turn, however many bytes each use moves. With large pieces that
-//! is tens of milliseconds in which nobody else on the thread is answered. So each 4 KiB count as a use as well: a turn is half a
-//! mebibyte, a fraction of a millisecond.
+//! Tokio lets a task use its sockets 128 times before others have their turn, however many bytes each use moves. With
+//! large pieces that is tens of milliseconds in which nobody else on the thread is answered. So each 4 KiB count as a
+//! use as well: a turn is half a mebibyte, a fraction of a millisecond.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -12,7 +12,8 @@ use tokio::task::coop::{consume_budget, poll_proceed};
 /// Bytes that count as one use of a socket.
 const BYTES_PER_USE: usize = 4096;
 
-/// What an answer that waits for nothing counts as: a client that sends requests in a row leaves its thread to others after eight.
+/// What an answer that waits for nothing counts as: a client that sends requests in a row leaves its thread to others
+/// after eight.
 const ANSWER_BYTES: usize = 16 * BYTES_PER_USE;
 
 /// Counts bytes that were moved. The task's next use of a socket waits for the next turn when that was enough.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer};
 
 /// How a model is loaded and run. In `callboard.toml` these are the keys of a stage of kind `onnx`.
 ///
-/// Batching itself is the stage's: `max_batch_size` (32 by default if the model has a batch axis), `max_delay`, `replicas`,
-/// `queue`. Replicas share the weights.
+/// Batching itself is the stage's: `max_batch_size` (32 by default if the model has a batch axis), `max_delay`,
+/// `replicas`, `queue`. Replicas share the weights.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -158,7 +158,8 @@ fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Resul
         Value::Tensor(tensor) if tensor.dtype() != spec.dtype() => return Err(wrong(describe(tensor))),
         other => match Tensor::from_value(other, Some(spec.dtype())) {
             Ok(tensor) => tensor,
-            // `1.0` is a whole number to whoever has one type of numbers. Looked at only where the item would be refused.
+            // `1.0` is a whole number to whoever has one type of numbers. Looked at only where the item would be
+            // refused.
             Err(error) => match is_integer(spec.dtype()).then(|| with_whole_numbers(other)).flatten() {
                 Some(whole) => Tensor::from_value(&whole, Some(spec.dtype())).map_err(unreadable)?,
                 None => return Err(unreadable(error)),
@@ -224,7 +225,8 @@ fn is_integer(dtype: DType) -> bool {
 /// Floats above this stand for several whole numbers.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The same lists, in which floats that are whole numbers are integers; `None` where there is another float, or what is no number.
+/// The same lists, in which floats that are whole numbers are integers; `None` where there is another float, or what is
+/// no number.
 fn with_whole_numbers(value: &Value) -> Option<Value> {
     match value {
         Value::Int(_) | Value::UInt(_) => Some(value.clone()),

@@ -47,8 +47,8 @@ pub(crate) struct BatcherState {
     closed: bool,
 }
 
-/// Entries that run together, and how often the one that is alone has killed its worker: kept here and not with each entry,
-/// of which many wait.
+/// Entries that run together, and how often the one that is alone has killed its worker: kept here and not with each
+/// entry, of which many wait.
 struct Suspects {
     entries: Vec<Entry>,
     lone_crashes: u32,
@@ -334,8 +334,8 @@ impl BatcherState {
         wanted
     }
 
-    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is alone in at
-    /// most 2·log₂(n) + 1 runs, the first included. One that is alone already comes back alone.
+    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is
+    /// alone in at most 2·log₂(n) + 1 runs, the first included. One that is alone already comes back alone.
     fn isolate(&mut self, entries: Vec<Entry>, lone_crashes: u32) {
         let mut entries = self.keep_wanted(entries);
         let second = entries.split_off(entries.len() / 2);

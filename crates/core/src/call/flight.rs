@@ -154,8 +154,8 @@ impl Flight {
         self.account.spent(self.deadline, now)
     }
 
-    /// The error that ends it, with where its time went. One that came of time alone does not know whether user code had the
-    /// call; the flight does.
+    /// The error that ends it, with where its time went. One that came of time alone does not know whether user code
+    /// had the call; the flight does.
     pub(crate) fn told(&self, error: CallError, now: Instant) -> CallError {
         let started = error.kind() == ErrorKind::DeadlineExceeded && self.account.has_started();
         error.after(self.spent(now)).after_start(started)

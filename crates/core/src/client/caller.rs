@@ -144,9 +144,9 @@ pub trait Caller: Clone + Send + Sync + 'static {
         self.replies_with(route, input, CallOptions::new())
     }
 
-    /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs. The
-    /// calls wait for room where a plain call would be refused; see [`CallStream`] for what can be set and what is promised,
-    /// which is the same for every caller.
+    /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.
+    /// The calls wait for room where a plain call would be refused; see [`CallStream`] for what can be set and what is
+    /// promised, which is the same for every caller.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -194,8 +194,8 @@ pub trait Caller: Clone + Send + Sync + 'static {
         self.call_each(route, Box::pin(inputs))
     }
 
-    /// Makes the stream of calls that [`stream`](Self::stream) and [`stream_from`](Self::stream_from) give: for callers of
-    /// other transports, by [`CallStream::of_calls`].
+    /// Makes the stream of calls that [`stream`](Self::stream) and [`stream_from`](Self::stream_from) give: for callers
+    /// of other transports, by [`CallStream::of_calls`].
     ///
     /// # Errors
     ///

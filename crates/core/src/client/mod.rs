@@ -38,6 +38,9 @@ use crate::metrics::COUNTING;
 use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
 
+/// How often a caller that waits for a permit looks whether others have left it room on the node.
+const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
+
 /// A handle on a node's routes within the node's process. Cloning is cheap; it does not keep the node alive. It is a
 /// [`Caller`], like the client over a network.
 #[derive(Clone, Debug)]
@@ -61,7 +64,8 @@ impl LocalClient {
 
     /// The same client for inner calls: calls that user code makes for the call it works for. Each of them
     ///
-    /// * ends with the outer call: it is cancelled with it, and its deadline is no later;
+    /// * ends with the outer call, by which it is dropped; blocking code gets `Cancelled` within 20 ms. Spawned and
+    ///   left behind, it runs on until its deadline, which is no later than that of the outer call;
     /// * has the outer call's priority, recorder, request id, traceparent, caller, headers and tags, unless its options
     ///   say otherwise;
     /// * rides on the outer call's permit instead of taking one of the node's [calls in flight](Limits::max_in_flight),
@@ -112,8 +116,8 @@ impl LocalClient {
         lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
     }
 
-    /// How long a call of this route may take whose caller asked for `timeout`, or did not say: never longer than the route
-    /// and the node allow.
+    /// How long a call of this route may take whose caller asked for `timeout`, or did not say: never longer than the
+    /// route and the node allow.
     #[must_use]
     pub fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
         self.shared.gateway.timeout_of(route, timeout)
@@ -417,7 +421,8 @@ impl AdmittedCall {
     }
 
     fn close(&mut self, outcome: Result<(), ErrorKind>) {
-        // Where the time was up or the caller left, user code may still run; its bytes stay charged until it comes back.
+        // Where the time was up or the caller left, user code may still run; its bytes stay charged until it comes
+        // back.
         if !matches!(outcome, Err(ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)) {
             self.settle();
         }

@@ -5,20 +5,16 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use callboard_codec::{Data, DataType, Payload};
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::{LocalClient, read_output};
+use super::{LOOK_FOR_ROOM_EVERY, LocalClient, read_output};
 use crate::call::CallOptions;
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
-
-/// How often a service that has no permit looks whether others have left it room on the node.
-const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 
 /// A route that takes an `In` and gives an `Out`. Cloning is cheap.
 ///

@@ -167,7 +167,8 @@ impl Route {
     }
 
     /// The highest revision that its stages here are said to be, see
-    /// [`StageSettings::revision`](crate::StageSettings::revision): unlike [`revision`](Self::revision), what their owner counts.
+    /// [`StageSettings::revision`](crate::StageSettings::revision): unlike [`revision`](Self::revision), what their
+    /// owner counts.
     #[must_use]
     pub fn stage_revision(&self) -> u64 {
         self.graph.stages().into_iter().map(|pool| pool.settings().revision()).max().unwrap_or(0)

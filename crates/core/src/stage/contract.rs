@@ -5,9 +5,10 @@ use serde::Serialize;
 /// What a stage says of running one call more than once.
 ///
 /// It decides what becomes of a batch whose worker dies. Under [`AtMostOnce`](Self::AtMostOnce) all of its calls get
-/// `WorkerFailed` at once. Under the other two they are run again, in halves, until the one that kills the worker stands
-/// alone, in at most 2·⌈log₂ n⌉ + 1 runs of a batch of n, and its neighbours have their results. One that was alone is run
-/// [once more](crate::StageSettings::crash_retries) before it fails: the crash may have been the machine's.
+/// `WorkerFailed` at once. Under the other two they are run again, in halves, until the one that kills the worker
+/// stands alone, in at most 2·⌈log₂ n⌉ + 1 runs of a batch of n, and its neighbours have their results. One that was
+/// alone is run [once more](crate::StageSettings::crash_retries) before it fails: the crash may have been the
+/// machine's.
 ///
 /// What it costs: a stage that may run calls again shares their inputs with the worker instead of giving them away, so
 /// [`Batch::into_inputs`](crate::Batch::into_inputs) clones each.

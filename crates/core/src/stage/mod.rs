@@ -488,8 +488,8 @@ impl<In, Out> Stage<In, Out> {
         self.contract(Contract::Idempotent)
     }
 
-    /// How often an entry that was alone when its worker died is run again before it fails, where the contract allows it;
-    /// see [`StageSettings::crash_retries`].
+    /// How often an entry that was alone when its worker died is run again before it fails, where the contract allows
+    /// it; see [`StageSettings::crash_retries`].
     #[must_use]
     pub fn crash_retries(self, retries: u32) -> Self {
         self.change(|settings| settings.with_crash_retries(retries))

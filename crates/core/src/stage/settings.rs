@@ -17,8 +17,8 @@ pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
 /// other, few enough not to be a flood to them.
 pub const DEFAULT_CONCURRENCY: u32 = 64;
 
-/// How often an entry that was alone when its worker died is run again by default. Once: a crash that was the machine's hardly
-/// comes twice, and an entry that does kill its worker costs one restart more.
+/// How often an entry that was alone when its worker died is run again by default. Once: a crash that was the machine's
+/// hardly comes twice, and an entry that does kill its worker costs one restart more.
 pub const DEFAULT_CRASH_RETRIES: u32 = 1;
 
 /// Threads of one stage that may hang in user code at a time by default. Each holds its stack, its worker and what that has
@@ -187,10 +187,10 @@ impl StageSettings {
         self
     }
 
-    /// How often an entry that was alone in its batch when the worker died is run again, before it is called poison and gets
-    /// `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only where the [`contract`](Self::contract) lets
-    /// entries run again, and ends at the entry's deadline. More helps against crashes by chance; each costs a restart of the
-    /// worker for an input that always kills it.
+    /// How often an entry that was alone in its batch when the worker died is run again, before it is called poison and
+    /// gets `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only where the
+    /// [`contract`](Self::contract) lets entries run again, and ends at the entry's deadline. More helps against
+    /// crashes by chance; each costs a restart of the worker for an input that always kills it.
     #[must_use]
     pub fn crash_retries(&self) -> u32 {
         self.crash_retries

@@ -31,8 +31,8 @@ pub(crate) enum Phase {
 pub(crate) struct Account {
     /// One for each phase that is told.
     sums: [AtomicU32; 3],
-    /// The phase, whether user code has had the call ([`STARTED`]), and above them what was left until the deadline when the phase
-    /// began: saves the time at which the call began.
+    /// The phase, whether user code has had the call ([`STARTED`]), and above them what was left until the deadline
+    /// when the phase began: saves the time at which the call began.
     mark: AtomicU64,
 }
 

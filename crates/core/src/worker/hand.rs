@@ -134,9 +134,9 @@ impl Hand {
         });
     }
 
-    /// User code panicked. A stage whose calls may be run again has them run again in two halves, so that the one that did
-    /// it is found and alone fails; an entry that was alone is run again as often as the stage says, because the crash may
-    /// have been the machine's. At most once, all of them fail at once.
+    /// User code panicked. A stage whose calls may be run again has them run again in two halves, so that the one that
+    /// did it is found and alone fails; an entry that was alone is run again as often as the stage says, because the
+    /// crash may have been the machine's. At most once, all of them fail at once.
     ///
     /// Returns whether this was a step of that search.
     pub(crate) fn after_panic(mut self, words: &Panicked) -> bool {

@@ -130,14 +130,15 @@ pub(crate) async fn run(
     accepting.close(grace).await;
 }
 
-/// New clients that the kernel keeps until they are accepted. It takes less where its own limit is lower (`net.core.somaxconn`).
+/// New clients that the kernel keeps until they are accepted. It takes less where its own limit is lower
+/// (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
 /// After the grace: time in which the last answers are written.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
-/// Makes the backlog longer than the 128 that sockets are bound with: a client for which there is no place in it is not told so,
-/// and tries again after a second.
+/// Makes the backlog longer than the 128 that sockets are bound with: a client for which there is no place in it is not
+/// told so, and tries again after a second.
 fn wait_in_line(listener: &TcpListener) {
     if let Err(error) = SockRef::from(listener).listen(BACKLOG) {
         tracing::debug!(%error, "the backlog stays as it is");

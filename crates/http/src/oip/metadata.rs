@@ -78,7 +78,8 @@ pub(super) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json
         .iter()
         .map(|stage| json!({ "name": stage.health.name, "kind": "KIND_CPU", "count": stage.replicas.len() }))
         .collect();
-    // What runs together. A request may have more rows than that and is divided; where no stage is here, nothing more is known.
+    // What runs together. A request may have more rows than that and is divided; where no stage is here, nothing more
+    // is known.
     let largest = stages.iter().map(|stage| stage.max_batch_size).max().unwrap_or(MAX_ROWS).min(MAX_ROWS);
     let mut config = json!({
         "name": model.name,

@@ -1,7 +1,8 @@
 //! A route as a model: its name, its version, its arrays. Read once for each revision of a route.
 //!
 //! A model's name is its route's path without the leading slash; its version is the `revision` that its owner gives its
-//! stages, at least 1: a client that asks for one by number finds it after a restart or a reload, and learns when there is another.
+//! stages, at least 1: a client that asks for one by number finds it after a restart or a reload, and learns when there
+//! is another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -50,7 +50,8 @@ impl Default for ApiInfo {
 /// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each form of body and answer, and every
 /// error that can happen; the way to call each of them as a function, and as a model of the Open Inference Protocol.
 ///
-/// Bodies are JSON, and nothing else: the other forms are named beside it, for programs make a type of each form that stands there.
+/// Bodies are JSON, and nothing else: the other forms are named beside it, for programs make a type of each form that
+/// stands there.
 #[must_use]
 pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
     document(routes, info, Readers::Programs)

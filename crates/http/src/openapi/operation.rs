@@ -1,8 +1,9 @@
 //! One route as an OpenAPI operation, and the parts that all operations share.
 //!
-//! The document is read by people and by programs that write clients. Both are served best by one form of body and of answer, JSON:
-//! a list of forms would be a union of types in every language. The other forms stand beside it by name (`x-callboard-media-types`);
-//! the page that shows the document to people has forms with files as well, because it has a button for each.
+//! The document is read by people and by programs that write clients. Both are served best by one form of body and of
+//! answer, JSON: a list of forms would be a union of types in every language. The other forms stand beside it by name
+//! (`x-callboard-media-types`); the page that shows the document to people has forms with files as well, because it has
+//! a button for each.
 
 use std::collections::HashSet;
 
@@ -123,8 +124,8 @@ const JSON: &str = Format::Json.media_type();
 /// Beside a content in JSON: the other media types of the same value.
 const ALSO: &str = "x-callboard-media-types";
 
-/// A form with files: for a route that takes raw bodies that body, else the fields of the type, where one of them is a file.
-/// Other forms say nothing that JSON does not.
+/// A form with files: for a route that takes raw bodies that body, else the fields of the type, where one of them is a
+/// file. Other forms say nothing that JSON does not.
 fn form_schema(input: &DataType, components: &mut Components) -> Option<Value> {
     let form = match input.raw_body() {
         Some(raw) => {
@@ -155,8 +156,8 @@ fn binary() -> Value {
     json!({ "type": "string", "format": "binary" })
 }
 
-/// The route's own example as JSON, bytes in it as base64; else one made from its schema. None where that would be so long that a
-/// document with it would be read by nobody, or where bytes would have to be made up.
+/// The route's own example as JSON, bytes in it as base64; else one made from its schema. None where that would be so
+/// long that a document with it would be read by nobody, or where bytes would have to be made up.
 pub(crate) fn example_of(route: &Route) -> Option<Value> {
     let given = route.examples().iter().filter(|example| example.resident_bytes() <= MAX_EXAMPLE_MEMORY);
     let given = given.filter_map(|example| example.encode(Format::Json).ok());
@@ -200,7 +201,8 @@ fn responses_with(description: &str, content: Map<String, Value>) -> Value {
     Value::Object(responses)
 }
 
-/// A stream as events. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside what a stream is.
+/// A stream as events. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside what a
+/// stream is.
 fn stream_content(item: &Value) -> Map<String, Value> {
     let events = StreamForm::Events.media_type();
     let also: Vec<&str> =
@@ -235,7 +237,8 @@ fn event(item: &Value) -> Value {
 
 const RETRY_AFTER: &str = "retry-after";
 
-/// The answer to whatever does not succeed: one for all operations, so that a page tells it once for each and a client has one type.
+/// The answer to whatever does not succeed: one for all operations, so that a page tells it once for each and a client
+/// has one type.
 const PROBLEM: &str = "Problem";
 
 /// Every error of a user route, and when it happens: for the description of the problem document.
@@ -293,8 +296,8 @@ pub(super) fn headers() -> Value {
     Value::Object(HEADERS.into_iter().map(header).collect())
 }
 
-/// Component, header, description. `grpc-timeout` is read, too, and so is `x-callboard-explain`: a second name for one thing, and a tool
-/// of those who look for lost time, are of no use to a client that is made from the document.
+/// Component, header, description. `grpc-timeout` is read, too, and so is `x-callboard-explain`: a second name for one
+/// thing, and a tool of those who look for lost time, are of no use to a client that is made from the document.
 const PARAMETERS: [(&str, &str, &str); 3] = [
     ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
     (

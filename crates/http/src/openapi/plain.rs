@@ -1,9 +1,12 @@
-//! A type's schema as it stands in the document: the same for a reader, and easier for programs that write clients of it.
+//! A type's schema as it stands in the document: the same for a reader, and easier for programs that write clients of
+//! it.
 //!
 //! * `true` becomes `{}`, which says the same and is an object, as many programs want it.
-//! * An array of exactly so many items becomes one of any number with the length in words, where it is long: programs make a type
-//!   of so many members of it. The edge goes by the type's own schema, so a wrong length is refused all the same.
-//! * Words end where rustdoc's code and headings begin: they are for those who write the type, not for those who call it.
+//! * An array of exactly so many items becomes one of any number with the length in words, where it is long: programs
+//!   make a type of so many members of it. The edge goes by the type's own schema, so a wrong length is refused all the
+//!   same.
+//! * Words end where rustdoc's code and headings begin: they are for those who write the type, not for those who call
+//!   it.
 
 use serde_json::{Value, json};
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::access::{X_API_KEY, is_open};
 
-/// Adds both ways to show a key, and says which operations ask for none. The answer to a request without one is among the problems.
+/// Adds both ways to show a key, and says which operations ask for none. The answer to a request without one is among
+/// the problems.
 pub(super) fn secure(document: &mut Value) {
     document["components"]["securitySchemes"] = json!({
         "bearer": { "type": "http", "scheme": "bearer", "description": "A key of this service." },

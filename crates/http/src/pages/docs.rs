@@ -70,7 +70,8 @@ pub(super) async fn file(
     Ok(answer)
 }
 
-/// The same for a client that does not read gzip. What was unpacked once is kept: the files are few, and clients share them.
+/// The same for a client that does not read gzip. What was unpacked once is kept: the files are few, and clients share
+/// them.
 async fn unpacked(file: String, packed: Response) -> Result<Response, ApiError> {
     static UNPACKED: LazyLock<Mutex<HashMap<String, Bytes>>> = LazyLock::new(Mutex::default);
     let (mut head, body) = packed.into_parts();

@@ -1,8 +1,8 @@
 //! `/metrics` in the form that its reader asks for: OpenMetrics for those who name it, as Prometheus does, and Prometheus' own
 //! older text for everybody else. Old scrapers, `promtool` and people with curl read only that.
 //!
-//! To write the page takes milliseconds, so it is written off the runtime's threads, once at a time: those who ask while it is
-//! written share the next one ([`Scraped`]).
+//! To write the page takes milliseconds, so it is written off the runtime's threads, once at a time: those who ask
+//! while it is written share the next one ([`Scraped`]).
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -151,7 +151,8 @@ async fn not_found(
     }
 }
 
-/// The same path without what many servers look past: slashes too many, and letters in percent signs. `None` where it has neither.
+/// The same path without what many servers look past: slashes too many, and letters in percent signs. `None` where it
+/// has neither.
 fn nearly(path: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
     let plain: String = decoded.split('/').filter(|part| !part.is_empty()).flat_map(|part| ["/", part]).collect();

@@ -1,7 +1,7 @@
 //! Pages and other answers that are written whole, packed as their clients like it: as what a route answers.
 //!
-//! Metrics, documents and statistics are texts of up to megabytes, asked for by machines every few seconds. They are packed a piece
-//! at a time, so that other requests of the same thread get their turn between two pieces.
+//! Metrics, documents and statistics are texts of up to megabytes, asked for by machines every few seconds. They are
+//! packed a piece at a time, so that other requests of the same thread get their turn between two pieces.
 
 use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};

@@ -60,7 +60,8 @@ impl<'a> BodyForm<'a> {
     }
 }
 
-/// The formats that a body may have. A table is not offered where it could not be taken: for arrays by name, and for a file.
+/// The formats that a body may have. A table is not offered where it could not be taken: for arrays by name, and for a
+/// file.
 fn formats(input: &DataType) -> Vec<Format> {
     let has_tables = input.tensors().is_none() && (input.raw_body().is_none() || input.schema()["type"] != "object");
     input.formats().into_iter().filter(|format| has_tables || !is_table(*format)).collect()

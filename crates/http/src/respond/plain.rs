@@ -8,8 +8,9 @@
 //! | 4, texts | arrays of strings, one level per axis |
 //! | 5, a data frame; 6, a series | bin: an Arrow IPC stream |
 //!
-//! Works on the encoded bytes: an extension is one item, and so is what takes its place, so no header around it changes. One pass
-//! finds out whether there is one; the second writes. What is read here was written by our own encoder.
+//! Works on the encoded bytes: an extension is one item, and so is what takes its place, so no header around it
+//! changes. One pass finds out whether there is one; the second writes. What is read here was written by our own
+//! encoder.
 
 use callboard_codec::DType;
 use half::{bf16, f16};

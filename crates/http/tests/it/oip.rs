@@ -534,7 +534,8 @@ async fn extensions_that_are_not_offered_are_501() {
     }
 }
 
-/// `/flag`: a BOOL of any length; `/one`: a scalar; `/want`: a text, or what JSON has; `/blob`: bytes, told as a text. All are given back.
+/// `/flag`: a BOOL of any length; `/one`: a scalar; `/want`: a text, or what JSON has; `/blob`: bytes, told as a text.
+/// All are given back.
 fn lenient() -> App {
     let echo = |name: &str| Stage::each(name, |value: &Value| Ok(value.clone()));
     let tensor = |name: &str, dtype, shape| {

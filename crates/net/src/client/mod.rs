@@ -49,8 +49,8 @@ pub(crate) use self::way::Room;
 use crate::cluster::Retries;
 use crate::convert;
 
-/// Calls of an ordered stream that are outstanding at once unless its caller says: enough to hide a network, few enough for the
-/// smallest queue that anybody serves with.
+/// Calls of an ordered stream that are outstanding at once unless its caller says: enough to hide a network, few enough
+/// for the smallest queue that anybody serves with.
 const LOOK_AHEAD: usize = 64;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

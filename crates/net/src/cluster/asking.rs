@@ -96,8 +96,8 @@ impl Inner {
         let mut last: Option<CallError> = None;
         loop {
             let Some(pick) = self.pick(&call, streams, &tried) else {
-                // A call that was lost and may be run again is, by whoever comes back: until it is late, which its owner notices. One
-                // that was refused, or that this node can run itself, is told so.
+                // A call that was lost and may be run again is, by whoever comes back: until it is late, which its
+                // owner notices. One that was refused, or that this node can run itself, is told so.
                 if call.runs_here || !last.as_ref().is_some_and(is_lost) {
                     break;
                 }

@@ -1,7 +1,7 @@
 //! Keeping a connection to one other node, for as long as it is in the view.
 //!
-//! A node that is away is tried again, with pauses of up to half a second. One that answers and is not wanted (it is this node itself, it is
-//! linked at another address, a younger one of its name is) is left alone until that is over.
+//! A node that is away is tried again, with pauses of up to half a second. One that answers and is not wanted (it is
+//! this node itself, it is linked at another address, a younger one of its name is) is left alone until that is over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

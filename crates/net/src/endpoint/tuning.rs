@@ -12,10 +12,10 @@ use super::windows::USUAL_WINDOW_BYTES;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tuning {
-    /// How long a connection may be silent before it is given up. Default 0.9 s. Only this detects a machine that is gone or
-    /// a cut wire, so it bounds how long a call can hang; a killed process is noticed sooner where its machine says that the
-    /// port is closed. Should be at least four times `keep_alive`. Raise it for lines that fail for seconds: until then
-    /// their calls wait instead of being lost.
+    /// How long a connection may be silent before it is given up. Default 0.9 s. Only this detects a machine that is
+    /// gone or a cut wire, so it bounds how long a call can hang; a killed process is noticed sooner where its machine
+    /// says that the port is closed. Should be at least four times `keep_alive`. Raise it for lines that fail for
+    /// seconds: until then their calls wait instead of being lost.
     pub idle_timeout: Duration,
     /// How often an idle connection sends a sign of life. Default 0.2 s; costs two packets each time.
     pub keep_alive: Duration,

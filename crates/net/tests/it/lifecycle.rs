@@ -131,20 +131,24 @@ async fn rubbish_on_a_node_that_drains_does_not_change_how_it_says_goodbye() {
     assert_eq!(peer.closed().await.0, Some(ResetCode::Draining));
 }
 
-/// A route whose calls never end, and how many have begun.
-fn held_for_ever() -> (Arc<AtomicUsize>, App) {
+/// A stage whose calls never end, and how many have begun.
+fn held() -> (Arc<AtomicUsize>, Stage<i64, i64>) {
     let begun = Arc::<AtomicUsize>::default();
     let counted = Arc::clone(&begun);
     let held = Stage::each_async("held", move |_: Arc<i64>| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Result<i64, Failure>>()
     });
+    (begun, held)
+}
+
+fn held_for_ever() -> (Arc<AtomicUsize>, App) {
+    let (begun, held) = held();
     (begun, App::new().route("/held", held))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
-    let (begun, app) = held_for_ever();
+/// The error of a call whose connection is lost after it has begun.
+async fn lost((begun, app): (Arc<AtomicUsize>, App)) -> CallError {
     let served = Served::start(app).await;
     let client = served.client().await;
     let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
@@ -152,31 +156,25 @@ async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
     served.edge.shutdown(Duration::ZERO).await;
     let error = calling.await.unwrap().unwrap_err();
     assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Unavailable, Trouble::ConnectionLost), "{error}");
-    assert!(error.was_started() && !error.is_retryable());
     assert_eq!(begun.load(Ordering::SeqCst), 1);
+    error
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
+    let error = lost(held_for_ever()).await;
+    assert!(error.was_started() && !error.is_retryable());
 }
 
 /// A route whose calls never end, and may run twice.
 fn held_and_pure() -> (Arc<AtomicUsize>, App) {
-    let begun = Arc::<AtomicUsize>::default();
-    let counted = Arc::clone(&begun);
-    let held = Stage::each_async("held", move |_: Arc<i64>| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        std::future::pending::<Result<i64, Failure>>()
-    });
+    let (begun, held) = held();
     (begun, App::new().route("/held", held.pure()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_call_that_may_run_twice_says_so_when_there_is_nobody_to_run_it() {
-    let (begun, app) = held_and_pure();
-    let served = Served::start(app).await;
-    let client = served.client().await;
-    let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
-    until(|| begun.load(Ordering::SeqCst) == 1).await;
-    served.edge.shutdown(Duration::ZERO).await;
-    let error = calling.await.unwrap().unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Unavailable, Trouble::ConnectionLost), "{error}");
+    let error = lost(held_and_pure()).await;
     assert!(error.was_started() && error.is_retryable(), "{error:?}");
 }
 

@@ -51,7 +51,8 @@ fn array(items: Value, axis: &Axis) -> Value {
 
 fn element(dtype: DType) -> Value {
     let integer = |format: &str, min: i64, max: u64| json!({ "type": "integer", "format": format, "minimum": min, "maximum": max });
-    // The format is what tells one width from another where a tensor is known by its schema only, as a part of something else.
+    // The format is what tells one width from another where a tensor is known by its schema only, as a part of
+    // something else.
     match dtype {
         DType::Bool => json!({ "type": "boolean" }),
         DType::I8 => integer("int8", i8::MIN.into(), i8::MAX as u64),

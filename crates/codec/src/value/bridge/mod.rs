@@ -34,8 +34,8 @@ impl Value {
         value.serialize(ser::ValueSerializer::new()).map_err(|error| error.of_type(std::any::type_name::<T>()))
     }
 
-    /// What a Rust type becomes on its way to a stage or caller that asks for another type: the same as through MessagePack
-    /// or an envelope, which have no word for a Rust tuple but a list.
+    /// What a Rust type becomes on its way to a stage or caller that asks for another type: the same as through
+    /// MessagePack or an envelope, which have no word for a Rust tuple but a list.
     pub(crate) fn of_payload<T: Serialize + ?Sized>(value: &T) -> Result<Self, EncodeError> {
         value.serialize(ser::ValueSerializer::of_payload()).map_err(|error| error.of_type(std::any::type_name::<T>()))
     }

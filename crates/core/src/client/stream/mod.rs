@@ -91,8 +91,8 @@ impl LocalClient {
     }
 }
 
-/// Results in the order of their inputs. Made by [`Caller::stream`](super::Caller::stream), in process and over a network with
-/// the same options; nothing is pulled or called before the first poll.
+/// Results in the order of their inputs. Made by [`Caller::stream`](super::Caller::stream), in process and over a
+/// network with the same options; nothing is pulled or called before the first poll.
 ///
 /// Every input has one result, in its place: an error answers its own input, and the stream goes on, unless it is to
 /// [`stop_at_error`](Self::stop_at_error). The calls run in a task on the node's runtime and go on while the consumer does
@@ -105,11 +105,11 @@ impl LocalClient {
 ///
 /// # Room
 ///
-/// At most [`look_ahead`](Self::look_ahead) inputs are pulled beyond those whose results were yielded, and one more while a
-/// result is being handed over. Calls wait for room where a plain call would be refused with `Overloaded`: in a full stage for
-/// a place, on a full node for a permit, until they are late. Over a network a call that is refused for want of room asks again
-/// after the time that the node says, until it is late. `Overloaded` remains for an input that fits no empty node, and
-/// for one that waited in vain.
+/// At most [`look_ahead`](Self::look_ahead) inputs are pulled beyond those whose results were yielded, and one more
+/// while a result is being handed over. Calls wait for room where a plain call would be refused with `Overloaded`: in a
+/// full stage for a place, on a full node for a permit, until they are late. Over a network a call that is refused for
+/// want of room asks again after the time that the node says, until it is late. `Overloaded` remains for an input that
+/// fits no empty node, and for one that waited in vain.
 ///
 /// # Cancellation
 ///
@@ -137,8 +137,8 @@ where
         Ok(Self::of(Door::Here(client), route, inputs, window, (timeout, max_timeout)))
     }
 
-    /// The ordered stream of a [`Caller`](super::Caller) that is not this node's client: `call` makes one call of a payload,
-    /// and waits for room until the deadline of its options. `look_ahead` and `timeout` are the defaults.
+    /// The ordered stream of a [`Caller`](super::Caller) that is not this node's client: `call` makes one call of a
+    /// payload, and waits for room until the deadline of its options. `look_ahead` and `timeout` are the defaults.
     ///
     /// # Errors
     ///
@@ -246,10 +246,10 @@ where
 {
     /// How many inputs may be pulled beyond those whose results were yielded. 0 counts as 1.
     ///
-    /// Default: twice what the route's workers have in hand at once (replicas × largest batch, over all stages), at least 16
-    /// and at most 1,024; over a network, where nobody knows the workers, 64. It costs memory for as many inputs and results, and as many of the node's permits. Turn it up when
-    /// workers run dry because the consumer comes late in bursts; turn it down when inputs are large, or when an early stop
-    /// should waste little.
+    /// Default: twice what the route's workers have in hand at once (replicas × largest batch, over all stages), at
+    /// least 16 and at most 1,024; over a network, where nobody knows the workers, 64. It costs memory for as many
+    /// inputs and results, and as many of the node's permits. Turn it up when workers run dry because the consumer
+    /// comes late in bursts; turn it down when inputs are large, or when an early stop should waste little.
     pub fn look_ahead(mut self, inputs: usize) -> Self {
         self.ordered.window.set_look_ahead(inputs);
         self

@@ -19,15 +19,12 @@ use super::driver::{Calling, Driver, Work};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, LocalClient};
+use crate::client::{AdmittedCall, LOOK_FOR_ROOM_EVERY, LocalClient};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::gateway::Admission;
 use crate::timeline::Phase;
-
-/// How often a stream that has nothing in flight itself looks whether others have left it room on the node.
-const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 
 /// A result, and what was kept of its input.
 pub(super) type Yielded<K, Out> = (Option<K>, Result<Out, CallError>);

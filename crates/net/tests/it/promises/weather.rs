@@ -97,8 +97,8 @@ async fn bad_weather_loses_and_doubles_no_call() {
     }
 }
 
-/// The default timeouts take no living node for a dead one: neither a quiet nor a busy link is lost on a line that takes 200 ms and
-/// loses every fifth datagram, while each core is kept busy.
+/// The default timeouts take no living node for a dead one: neither a quiet nor a busy link is lost on a line that
+/// takes 200 ms and loses every fifth datagram, while each core is kept busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_line_that_loses_a_fifth_is_no_death() {
     let scale = Scale::of(20, 4);
