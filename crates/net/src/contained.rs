@@ -14,6 +14,7 @@ use std::thread::available_parallelism;
 
 use callboard_codec::{Account, charged_to};
 use callboard_core::{CallError, Deadline, ErrorKind, LocalClient};
+use futures_util::future::{Either, ready};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
@@ -58,14 +59,12 @@ pub(crate) async fn run_for<O: Send + 'static, T: Send + 'static>(
 /// # Errors
 ///
 /// The work's own; `internal`, with its words, where it panics.
-pub(crate) async fn run<T: Send + 'static>(
+pub(crate) fn run<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> Result<T, CallError> + Send + 'static,
-) -> Result<T, CallError> {
-    if bytes < LARGE_BYTES {
-        return contain(work);
-    }
-    elsewhere(work).await
+) -> impl Future<Output = Result<T, CallError>> + Send {
+    // Done before the first poll where it is small, so that what it reads is not moved into a future.
+    if bytes < LARGE_BYTES { Either::Left(ready(contain(work))) } else { Either::Right(elsewhere(work)) }
 }
 
 fn elsewhere<T: Send + 'static>(

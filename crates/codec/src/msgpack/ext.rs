@@ -88,7 +88,7 @@ fn segment_value(code: i8, header: &Bytes, data: Bytes, budget: &mut Budget<'_>)
 }
 
 #[cfg(not(feature = "arrow"))]
-fn without_arrow(_: &Budget<'_>) -> DecodeError {
+fn without_arrow(_: &mut Budget<'_>) -> DecodeError {
     DecodeError::unsupported("a data frame: this program was built without the feature `arrow` of callboard-codec")
 }
 

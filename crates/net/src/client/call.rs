@@ -6,6 +6,7 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, frame_head};
 use callboard_codec::{Account, DecodeLimits, Envelope, EnvelopeDecoder, charged_to};
 use callboard_core::{CallError, ErrorKind};
+use futures_util::TryFutureExt;
 
 use super::fault::{early, not_started, read_fault, unknown, unreadable};
 use super::link::Link;
@@ -21,11 +22,11 @@ pub(crate) struct Answer {
 
 /// Reads an output, off the runtime where it is large. Whatever is wrong with it, or panics in reading it, ends this call alone; the call
 /// itself has run. `account` pays for the body and for what it becomes, where a caller of this node waits for it.
-pub(crate) async fn read_output<T: Send + 'static, E: std::fmt::Display>(
+pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
     body: EnvelopeDecoder,
     account: Option<Arc<dyn Account>>,
     read: impl FnOnce(EnvelopeDecoder) -> Result<T, E> + Send + 'static,
-) -> Result<T, CallError> {
+) -> impl Future<Output = Result<T, CallError>> + Send {
     let bytes = body.total_bytes().unwrap_or_default();
     let work = move || match &account {
         Some(account) => {
@@ -34,8 +35,7 @@ pub(crate) async fn read_output<T: Send + 'static, E: std::fmt::Display>(
         }
         None => read(body).map_err(unreadable),
     };
-    let read = contained::run(bytes, work).await;
-    read.map_err(|error| {
+    contained::run(bytes, work).map_err(|error| {
         let mut parts = error.into_parts();
         parts.started = true;
         parts.into()

@@ -1,9 +1,10 @@
 //! What a node offers, as its callers know it: routes and stages by their names.
 //!
 //! It is told by the node, so it is bounded before it is read: [`MAX_OFFERS_BYTES`] and [`MAX_OFFERED_STAGES`]; what is beyond is passed
-//! over. Each call looks a name up, so it is a map and no list. Stages that a peer may not offer are none of them.
+//! over. Each call looks a name up, so it is a map and no list; an ordered one, where the look costs less than a hash. Stages that a peer
+//! may not offer are none of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,9 +53,9 @@ impl Screening {
 /// What a node offers.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    stages: HashMap<String, StageOffer>,
+    stages: BTreeMap<String, StageOffer>,
     /// By their names without the slash, as functions are called.
-    routes: HashMap<String, RouteOffer>,
+    routes: BTreeMap<String, RouteOffer>,
     /// Stages that it may not offer.
     pub(super) refused: BTreeSet<String>,
 }
@@ -119,9 +120,7 @@ impl Offers {
 
     /// The names of the stages, in their order.
     pub(super) fn stages(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.stages.keys().cloned().collect();
-        names.sort_unstable();
-        names
+        self.stages.keys().cloned().collect()
     }
 
     /// Whether this route, or the function of this name, answers with many outputs.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Done, FrameKind, FrameRun, Item, Load, WireError};
-use callboard_codec::{Account, ChargeError, EncodeError, Envelope, Payload};
+use callboard_codec::{Account, ChargeError, EncodeError, Envelope, Payload, charged_to};
 use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, StageReply, Timing};
 
 use super::NetConfig;
@@ -64,9 +64,15 @@ pub(super) async fn encode(
     payload: Payload,
 ) -> Result<(Envelope, Arc<dyn Account>), CallError> {
     let account: Arc<dyn Account> = Arc::new(node.held_bytes());
-    let (paying, bytes) = (Paying { account: Arc::clone(&account), due }, payload.size_up_to(contained::LARGE_BYTES));
-    let encoded = contained::run_for(node, ((), bytes), paying, move || Ok(payload.to_envelope()?)).await;
-    let charged = encoded.and_then(|((), envelope)| match account.charge(envelope.len()) {
+    let bytes = payload.size_up_to(contained::LARGE_BYTES);
+    let encoded = if bytes < contained::LARGE_BYTES {
+        contained::contain(|| charged_to(&account, || Ok(payload.to_envelope()?)))
+    } else {
+        let paying = Paying { account: Arc::clone(&account), due };
+        let encoded = contained::run_for(node, ((), bytes), paying, move || Ok(payload.to_envelope()?)).await;
+        encoded.map(|((), envelope)| envelope)
+    };
+    let charged = encoded.and_then(|envelope| match account.charge(envelope.len()) {
         Ok(()) => Ok(envelope),
         Err(error @ ChargeError::Exhausted(_)) => Err(CallError::new(ErrorKind::Overloaded, error.to_string())),
         Err(error) => Err(EncodeError::from(error).into()),

@@ -131,9 +131,7 @@ impl Exchange<'_> {
                             call = self.take(part?)?;
                         }
                         if let Some(call) = call {
-                            self.said = Said::Stream;
-                            self.write_all().await?;
-                            return streaming::answer(self.serving, call, &mut self.outgoing, &mut self.incoming).await;
+                            return Box::pin(self.stream(call)).await;
                         }
                     }
                     Ok(None) if self.reception.is_idle() => ended = true,
@@ -151,6 +149,13 @@ impl Exchange<'_> {
         }
         self.outgoing.finish();
         Ok(())
+    }
+
+    /// Gives the rest of the stream to one call. What this needs is large, and few calls need it: it has a place of its own.
+    async fn stream(&mut self, call: streaming::StreamingCall) -> Result<(), Fault> {
+        self.said = Said::Stream;
+        self.write_all().await?;
+        streaming::answer(self.serving, call, &mut self.outgoing, &mut self.incoming).await
     }
 
     /// Whether all that is called on it has come. A caller says so where it has more than one call; else it ends the stream.

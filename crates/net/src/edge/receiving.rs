@@ -143,7 +143,7 @@ impl<'a> Reception<'a> {
             Ok(mut body) if has_body => {
                 self.window.called();
                 body.look_ahead(&self.window);
-                self.receiving = Receiving::Body(Box::new(body));
+                self.receiving = Receiving::Body(body);
                 return Ok(());
             }
             Ok(_) => CallError::new(ErrorKind::InvalidInput, "the call has no body: send an envelope"),
@@ -154,7 +154,7 @@ impl<'a> Reception<'a> {
     }
 
     /// The permits for a call, before its body is read.
-    fn admit(&self, now: Instant, head: &FrameHead, call: Call) -> Result<Body, CallError> {
+    fn admit(&self, now: Instant, head: &FrameHead, call: Call) -> Result<Box<Body>, CallError> {
         let Some(node) = self.serving.node() else {
             return Err(CallError::new(ErrorKind::Unavailable, "the node is starting"));
         };
@@ -190,7 +190,9 @@ impl<'a> Reception<'a> {
         let (decoder, arrival) = (EnvelopeDecoder::new(&config.decode), self.serving.arrivals.begin()?);
         let (entry, credit, ahead) = (head.entry, call.credit, Ahead::new(bytes, &config.tuning));
         let account = target.account();
-        Ok(Body { entry, credit, target, node, options, due, decoder, account, earning, ahead, _arrival: arrival })
+        let body =
+            Body { entry, credit, target, node, options, due, decoder, account, earning, ahead, _arrival: arrival };
+        Ok(Box::new(body))
     }
 
     /// With a record, where the caller's trace is recorded and somebody takes part in it.

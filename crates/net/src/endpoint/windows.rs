@@ -10,7 +10,8 @@
 //! * **Calls.** A connection on which a call was admitted has [`CALLING_WINDOW_BYTES`] from then on, if there is that much: with less, a
 //!   body of a mebibyte waits a round trip, and the heads of calls wait behind bodies.
 //! * **Streams.** A connection on which a call was admitted has twice as many when half of them are open, up to `max_streams`, until it
-//!   ends.
+//!   ends. A busy one has up to [`BUSY_STREAMS`] before that: QUIC lets a peer open more each time that an eighth of its streams is used
+//!   up, and with 16 this is a packet and its acknowledgement for every third call.
 //! * **Full:** nobody gets more than an eighth of what is left. A connection that gets nothing goes on with what it has.
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use quinn::{Connection, VarInt};
+use tokio::time::{Duration, Instant};
 
 use super::tuning::Tuning;
 
@@ -30,6 +32,11 @@ const CALLING_WINDOW_BYTES: u32 = 1 << 20;
 
 /// Streams of a connection without calls. Each may hold some 150 KiB in gaps, which is how quinn bounds them.
 const USUAL_STREAMS: u32 = 16;
+
+/// Streams of a connection on which [`BUSY_CALLS`] come within [`BUSY_WITHIN`], however few are open at a time.
+const BUSY_STREAMS: u32 = 128;
+const BUSY_CALLS: u32 = 64;
+const BUSY_WITHIN: Duration = Duration::from_secs(1);
 
 /// Streams of all connections together beyond the usual ones. With the usual ones of one member they are no more than half of the calls
 /// that a node has in flight by default.
@@ -97,8 +104,34 @@ pub(crate) struct Window {
     /// A call was admitted on it.
     has_called: AtomicBool,
     open: AtomicUsize,
-    /// How many may be open.
-    streams: Mutex<u32>,
+    streams: Mutex<Streams>,
+}
+
+/// The streams that one connection may have open.
+#[derive(Debug)]
+struct Streams {
+    most: u32,
+    /// Opened since the last look at the clock.
+    opened: u32,
+    looked: Instant,
+}
+
+impl Streams {
+    fn new(most: u32, now: Instant) -> Self {
+        Self { most, opened: 0, looked: now }
+    }
+
+    /// Counts a stream that was opened; says whether they come so fast that more of them save packets.
+    fn is_busy(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        self.opened += 1;
+        if self.most >= BUSY_STREAMS || self.opened < BUSY_CALLS {
+            return false;
+        }
+        let now = now();
+        let is_busy = now - self.looked < BUSY_WITHIN;
+        (self.opened, self.looked) = (0, now);
+        is_busy
+    }
 }
 
 impl Window {
@@ -116,7 +149,7 @@ impl Window {
             usual: Mutex::new(usual),
             has_called: AtomicBool::new(false),
             open: AtomicUsize::new(0),
-            streams: Mutex::new(streams),
+            streams: Mutex::new(Streams::new(streams, Instant::now())),
         }
     }
 
@@ -172,17 +205,18 @@ impl Window {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Lets more streams be open, if half of them are.
+    /// Lets more streams be open, if half of them are or calls come fast.
     fn need_streams(&self) {
         let open = self.open.load(Ordering::Relaxed);
         let mut streams = self.streams.lock();
-        if open * 2 <= *streams as usize || *streams >= self.max_streams {
+        let is_busy = streams.is_busy(Instant::now);
+        if streams.most >= self.max_streams || !(is_busy || open * 2 > streams.most as usize) {
             return;
         }
-        let more = (*streams).min(self.max_streams - *streams);
+        let more = streams.most.min(self.max_streams - streams.most);
         // No more than was asked for.
-        *streams += self.windows.streams.lock().give(more.into()) as u32;
-        self.connection.set_max_concurrent_bi_streams(VarInt::from_u32(*streams + 1));
+        streams.most += self.windows.streams.lock().give(more.into()) as u32;
+        self.connection.set_max_concurrent_bi_streams(VarInt::from_u32(streams.most + 1));
     }
 }
 
@@ -191,7 +225,7 @@ impl Drop for Window {
         let more = *self.usual.get_mut() - self.most.min(USUAL_WINDOW_BYTES);
         self.windows.bytes.lock().given -= *self.given.get_mut() + u64::from(more);
         let usual = self.max_streams.min(USUAL_STREAMS);
-        self.windows.streams.lock().given -= u64::from(*self.streams.get_mut() - usual);
+        self.windows.streams.lock().given -= u64::from(self.streams.get_mut().most - usual);
     }
 }
 
@@ -282,6 +316,18 @@ mod tests {
                 ahead.came(piece);
             }
         }
+    }
+
+    #[test]
+    fn streams_are_busy_when_their_calls_come_within_the_time() {
+        let begun = Instant::now();
+        let mut streams = Streams::new(USUAL_STREAMS, begun);
+        let calls = |streams: &mut Streams, at| (0..BUSY_CALLS).filter(|_| streams.is_busy(|| at)).count();
+        assert_eq!(calls(&mut streams, begun + BUSY_WITHIN), 0, "one a while ago");
+        let soon = begun + BUSY_WITHIN * 2 - Duration::from_millis(1);
+        assert_eq!(calls(&mut streams, soon), 1, "the last of them says so");
+        streams.most = BUSY_STREAMS;
+        assert_eq!(calls(&mut streams, soon), 0, "they are enough");
     }
 
     #[test]
