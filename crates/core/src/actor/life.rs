@@ -9,13 +9,13 @@ use ractor::{ActorProcessingErr, ActorRef};
 
 use super::context::ActorContext;
 use super::post::{Mail, Ref};
-use crate::containment::{contain, contain_future, drop_contained};
+use crate::containment::{contain, contain_future};
 use crate::failure::Failure;
 use crate::node::NodeHandle;
 
 /// State that handles one message at a time.
 ///
-/// The state is `self`, and nobody else has access to it. All messages of an actor are of one type: an enum, or a struct
+/// The state is `self`, and no other code has access to it. All messages of an actor are of one type: an enum, or a struct
 /// where there is one kind. A message that expects an answer carries an [`Answer`](crate::Answer). An
 /// [`ActorSpec`](crate::ActorSpec) says how to build the actor, a [`Ref`](crate::Ref) reaches it.
 ///
@@ -138,7 +138,7 @@ pub(super) struct Life<A: Actor> {
 
 impl<A: Actor> ractor::Actor for Life<A> {
     type Msg = Mail<A::Message>;
-    /// Nothing is left once the actor has stopped: its destructor is not run by the supervisor.
+    /// Empty once the actor has stopped: the engine hands the rest to the supervisor, which runs no user's destructor.
     type State = Option<(A, ActorContext<A>)>;
     type Arguments = ();
 
@@ -166,7 +166,6 @@ impl<A: Actor> ractor::Actor for Life<A> {
     async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
         if let Some((mut actor, context)) = state.take() {
             actor.stopped(&context).await;
-            drop_contained(actor);
         }
         Ok(())
     }

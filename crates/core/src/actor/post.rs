@@ -125,7 +125,7 @@ impl<M: Send + 'static> Ref<M> {
     ///
     /// # Errors
     ///
-    /// The message itself, when the mailbox is full, or nobody is there to take it. It was not handled.
+    /// The message itself, when the mailbox is full, or the actor is not up. It was not handled.
     pub fn tell(&self, message: M) -> Result<(), TellError<M>> {
         self.put(message, None)
     }
@@ -163,7 +163,7 @@ impl<M: Send + 'static> Ref<M> {
     /// # Cancellation
     ///
     /// When the future is dropped, a message that waits is not handled any more. If the actor has taken it, the actor sees
-    /// by [`Answer::is_wanted`] that nobody waits.
+    /// by [`Answer::is_wanted`] that the answer is not needed.
     pub async fn ask<T>(
         &self,
         within: impl Into<Deadline>,
@@ -233,7 +233,7 @@ async fn until_taken<M>(mut back: oneshot::Receiver<Option<M>>, deadline: Deadli
     }
 }
 
-/// The port for one answer. Dropped unused, it tells whoever asked that the answer is lost.
+/// The port for one answer, sent along with a question. If it is dropped unused, the asker gets [`AskError::Lost`].
 #[derive(Debug)]
 pub struct Answer<T> {
     sender: oneshot::Sender<Result<T, Failure>>,
@@ -249,7 +249,7 @@ impl<T> Answer<T> {
         (Self { sender, deadline }, answer)
     }
 
-    /// Answers. Somebody who has gone does not mind.
+    /// Answers. An asker that has gone gets nothing.
     pub fn send(self, answer: T) {
         let _ = self.sender.send(Ok(answer));
     }
@@ -274,13 +274,13 @@ impl<T> Answer<T> {
         let _ = self.sender.send(Err(failure.into()));
     }
 
-    /// When whoever asked stops waiting.
+    /// When the asker stops waiting.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.deadline
     }
 
-    /// Whether somebody still waits: work for a message that is not wanted any more is for nothing.
+    /// Whether the asker still waits. An actor that works long for one answer looks at it now and then.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         !self.sender.is_closed() && !self.deadline.is_expired(clock::now())

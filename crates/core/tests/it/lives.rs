@@ -21,6 +21,8 @@ struct Pulse {
 enum Beat {
     Every(Duration),
     After(Duration),
+    /// Waits until the test lets it go on, and counts.
+    Later(Arc<Semaphore>),
     Cancel,
     Count,
     Beats(Answer<(u64, u64)>),
@@ -36,6 +38,10 @@ impl Actor for Pulse {
         match message {
             Beat::Every(period) => self.timer = Some(context.tell_every(period, || Beat::Count)),
             Beat::After(delay) => self.timer = Some(context.tell_after(delay, Beat::Count)),
+            Beat::Later(gate) => {
+                gate.acquire().await?.forget();
+                context.tell_self(Beat::Count);
+            }
             Beat::Cancel => self.timer.iter().for_each(Timer::cancel),
             Beat::Count => self.beats += 1,
             Beat::Beats(answer) => answer.send((context.life(), self.beats)),
@@ -64,6 +70,21 @@ async fn pulse() -> (Node, Ref<Beat>) {
 async fn beats_after(pulse: &Ref<Beat>, seconds: u64) -> (u64, u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     pulse.ask(PATIENCE, Beat::Beats).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_an_actor_tells_itself_needs_no_place_and_waits_behind_the_others() {
+    let node = App::new().start().await.unwrap();
+    let pulse = node.spawn_actor(ActorSpec::with_mailbox("pulse", 1, |_| Pulse::default())).await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    pulse.tell(Beat::Later(Arc::clone(&gate))).unwrap();
+    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    let before = pulse.clone();
+    let before = tokio::spawn(async move { before.ask(PATIENCE, Beat::Beats).await });
+    until("the mailbox is full", || node.describe().actors[0].waiting == 1).await;
+    gate.add_permits(1);
+    assert_eq!(before.await.unwrap(), Ok((0, 0)));
+    assert_eq!(pulse.ask(PATIENCE, Beat::Beats).await, Ok((0, 1)));
 }
 
 #[tokio::test(start_paused = true)]
