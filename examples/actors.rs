@@ -1,7 +1,7 @@
 //! Three actors of the program's own feed a pipeline; one of them crashes and comes back while calls run.
 //!
-//! `cargo run --example actors`: `dictionary` numbers the words it hears, `scorer` asks it and tells `journal`. In their
-//! group, actors declared after the one that died start again with it. The references stay good all the time.
+//! `cargo run --example actors`: `dictionary` numbers the words it hears, `scorer` asks it and tells `journal`. In
+//! their group, actors declared after the one that died start again with it. The references stay good all the time.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -131,8 +131,8 @@ fn words(code: &str) -> impl DoubleEndedIterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// What users see of the public item that begins here: all of an enum, a trait or a `use`, else what is before the body.
-/// The public fields of a struct are items of their own.
+/// What users see of the public item that begins here: all of an enum, a trait or a `use`, else what is before the
+/// body. The public fields of a struct are items of their own.
 fn public_part(lines: &[(usize, String)]) -> String {
     let first = &lines[0].1;
     let is_whole = words(first).nth(1).is_some_and(|kind| matches!(kind, "enum" | "trait" | "use"));

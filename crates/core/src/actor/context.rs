@@ -108,8 +108,8 @@ impl<A: Actor> ActorContext<A> {
         &self.node
     }
 
-    /// The actor's own reference, to be given to others: it is good in all lives. The actor must not wait for an answer of
-    /// itself.
+    /// The actor's own reference, to be given to others: it is good in all lives. The actor must not wait for an answer
+    /// of itself.
     #[must_use]
     pub fn reference(&self) -> &Ref<A::Message> {
         &self.reference
@@ -131,8 +131,8 @@ impl<A: Actor> ActorContext<A> {
         })
     }
 
-    /// The same in each period, at least 1 ms, for the first time after one. While one such message waits, no further one
-    /// is made, and an actor that was late gets one for all that it missed.
+    /// The same in each period, at least 1 ms, for the first time after one. While one such message waits, no further
+    /// one is made, and an actor that was late gets one for all that it missed.
     pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> Timer {
         let myself = self.myself.clone();
         let period = period.max(SHORTEST_PERIOD);
@@ -155,8 +155,8 @@ impl<A: Actor> ActorContext<A> {
         Timer(timers.spawn(ticks))
     }
 
-    /// Ends this life in good order after the message in hand. Messages that wait are not handled. The actor does not start
-    /// again, unless it is declared to do so [always](crate::RestartWhen::Always).
+    /// Ends this life in good order after the message in hand. Messages that wait are not handled. The actor does not
+    /// start again, unless it is declared to do so [always](crate::RestartWhen::Always).
     pub fn stop(&self) {
         self.myself.stop(None);
     }

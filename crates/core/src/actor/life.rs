@@ -15,8 +15,8 @@ use crate::node::NodeHandle;
 
 /// State that handles one message at a time.
 ///
-/// The state is `self`, and no other code has access to it. All messages of an actor are of one type: an enum, or a struct
-/// where there is one kind. A message that expects an answer carries an [`Answer`](crate::Answer). An
+/// The state is `self`, and no other code has access to it. All messages of an actor are of one type: an enum, or a
+/// struct where there is one kind. A message that expects an answer carries an [`Answer`](crate::Answer). An
 /// [`ActorSpec`](crate::ActorSpec) says how to build the actor, a [`Ref`](crate::Ref) reaches it.
 ///
 /// ```
@@ -63,14 +63,15 @@ use crate::node::NodeHandle;
 ///
 /// # Messages that are not handled
 ///
-/// A message is handled at most once. `tell` is [`Ref::tell`](crate::Ref::tell), `ask` is [`Ref::ask`](crate::Ref::ask).
+/// A message is handled at most once. `tell` is [`Ref::tell`](crate::Ref::tell), `ask` is
+/// [`Ref::ask`](crate::Ref::ask).
 ///
 /// | when | `tell` | `ask` |
 /// |---|---|---|
 /// | the mailbox is full | gives the message back: `Full` | `Full` |
 /// | the actor restarts | gives the message back: `Down` | waits for the next life, until the deadline |
 /// | the actor has ended | gives the message back: `Over` | `Over` |
-/// | it ends or crashes while the message waits | the message is lost | waits for the next life, else `Over` |
+/// | it ends or crashes while the message waits | the message is lost | is sent to the next life, else `Over` |
 /// | the deadline passes while the message waits | – | `DeadlineExceeded`, and the message is never handled |
 /// | it crashes with the message in hand | the message is lost | `Lost`: the message may have had an effect |
 ///
@@ -78,14 +79,14 @@ use crate::node::NodeHandle;
 ///
 /// # Crashes
 ///
-/// An error of [`handle`](Self::handle) is a crash, as is a panic: this life ends, its state is dropped, and the actor is
-/// built again as its [group](crate::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that leaves the
-/// state intact is no crash: it is [`Answer::fail`](crate::Answer::fail).
+/// An error of [`handle`](Self::handle) is a crash, as is a panic: this life ends, its state is dropped, and the actor
+/// is built again as its [group](crate::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that
+/// leaves the state intact is no crash: it is [`Answer::fail`](crate::Answer::fail).
 ///
 /// # Cancellation
 ///
-/// Where an actor does not stop within 5 s, and where its node is dropped, the future of the hook that runs is dropped at
-/// its next `await`.
+/// Where an actor does not stop within 5 s, and where its node is dropped, the future of the hook that runs is dropped
+/// at its next `await`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an actor",
     label = "this has to be an `Actor`",
@@ -117,8 +118,8 @@ pub trait Actor: Send + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Runs after the last message of a life that ends in good order: the actor was stopped, alone, with its group or with
-    /// its node. Its messages are refused by then.
+    /// Runs after the last message of a life that ends in good order: the actor was stopped, alone, with its group or
+    /// with its node. Its messages are refused by then.
     fn stopped(&mut self, context: &ActorContext<Self>) -> impl Future<Output = ()> + Send {
         let _ = context;
         async {}

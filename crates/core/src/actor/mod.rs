@@ -5,11 +5,11 @@
 //!
 //! * **Full:** a message needs a place before it enters the mailbox. [`Ref::tell`] gives back what has none;
 //!   [`Ref::ask`] says so at once.
-//! * **Late:** an ask has a deadline. A message that waits beyond it is not handled; the actor that has one in hand can see
-//!   it ([`Answer::is_wanted`]).
-//! * **Crash:** the asker of the message in hand is told at once. An ask that waits goes to the next life, a tell that waits
-//!   is lost. The actor starts again after a back-off, with what its strategy takes along, until its group's intensity is
-//!   exceeded.
+//! * **Late:** an ask has a deadline. A message that waits beyond it is not handled; the actor that has one in hand can
+//!   see it ([`Answer::is_wanted`]).
+//! * **Crash:** the asker of the message in hand is told at once. An ask that waits goes to the next life, a tell that
+//!   waits is lost. The actor starts again after a back-off, with what its strategy takes along, until its group's
+//!   intensity is exceeded.
 
 mod context;
 mod directory;

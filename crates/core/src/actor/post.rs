@@ -105,8 +105,8 @@ impl<M: Send + 'static> Post<M> {
     }
 }
 
-/// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not keep
-/// the actor alive.
+/// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not
+/// keep the actor alive.
 pub struct Ref<M>(Arc<Post<M>>);
 
 impl<M: Send + 'static> Ref<M> {
@@ -120,8 +120,8 @@ impl<M: Send + 'static> Ref<M> {
         self.0.status.name()
     }
 
-    /// Sends a message without waiting for anything. It is handled at most once, in the order of sending: if the actor ends
-    /// or crashes first, a message that waits is lost.
+    /// Sends a message without waiting for anything. It is handled at most once, in the order of sending: if the actor
+    /// ends or crashes first, a message that waits is lost.
     ///
     /// # Errors
     ///
@@ -151,9 +151,9 @@ impl<M: Send + 'static> Ref<M> {
         }
     }
 
-    /// Sends a message that carries the port for its answer, and waits for that: a [`Duration`](std::time::Duration) from
-    /// now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the
-    /// [message in hand](Answer::deadline). An actor that restarts is waited for, too: a message that waited when a life ended
+    /// Sends a message that carries the port for its answer, and waits for that: a [`Duration`](std::time::Duration)
+    /// from now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the [message
+    /// in hand](Answer::deadline). An actor that restarts is waited for, too: a message that waited when a life ended
     /// goes to the next one. The actor takes it at most once.
     ///
     /// # Errors
@@ -162,8 +162,8 @@ impl<M: Send + 'static> Ref<M> {
     ///
     /// # Cancellation
     ///
-    /// When the future is dropped, a message that waits is not handled any more. If the actor has taken it, the actor sees
-    /// by [`Answer::is_wanted`] that the answer is not needed.
+    /// When the future is dropped, a message that waits is not handled any more. If the actor has taken it, the actor
+    /// sees by [`Answer::is_wanted`] that the answer is not needed.
     pub async fn ask<T>(
         &self,
         within: impl Into<Deadline>,
@@ -335,10 +335,10 @@ pub enum AskError {
     #[error("the actor was lost before it answered")]
     Lost,
     /// The deadline passed.
-    #[error("the deadline passed before {}", if *taken { "the answer was there" } else { "the actor took the message" })]
+    #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
     DeadlineExceeded {
-        /// Whether the actor has the message, and acts on it unless it looks at [`Answer::is_wanted`]. A message that was
-        /// not taken by now is never handled.
+        /// Whether the actor has the message, and acts on it unless it looks at [`Answer::is_wanted`]. A message that
+        /// was not taken by now is never handled.
         taken: bool,
     },
     /// The actor answered [with a failure](Answer::fail).
@@ -347,7 +347,8 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Whether the actor took the message, and may have acted on it. If not, the message was not handled and never will be.
+    /// Whether the actor took the message, and may have acted on it. If not, the message was not handled and never will
+    /// be.
     #[must_use]
     pub fn was_taken(&self) -> bool {
         match self {
@@ -390,7 +391,8 @@ where
         let (actor, message) = (actor.clone(), Arc::clone(&message));
         Box::pin(async move {
             let (port, answer) = Answer::pair(flight.deadline);
-            // User code in the caller's future, as are the reading and the end of the input: its panic is this call's error.
+            // User code in the caller's future, as are the reading and the end of the input: its panic is this call's
+            // error.
             let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));
             let made = made.map_err(|words| {
                 let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));

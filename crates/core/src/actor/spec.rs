@@ -47,8 +47,8 @@ impl<M: Send + 'static> ActorSpec<M> {
         Self::with_mailbox(name, DEFAULT_MAILBOX, build)
     }
 
-    /// The same with a mailbox for this many messages, 1 to 2³². Each costs the size of a message while it waits. Default
-    /// [`DEFAULT_MAILBOX`].
+    /// The same with a mailbox for this many messages, 1 to 2³². Each costs the size of a message while it waits.
+    /// Default [`DEFAULT_MAILBOX`].
     pub fn with_mailbox<A, F>(name: &str, messages: usize, build: F) -> Self
     where
         A: Actor<Message = M>,
@@ -105,8 +105,8 @@ impl<M> fmt::Debug for ActorSpec<M> {
     }
 }
 
-/// Actors that are supervised together: started in order, stopped in the opposite order, and when one dies, the strategy
-/// says who starts again with it.
+/// Actors that are supervised together: started in order, stopped in the opposite order, and when one dies, the
+/// strategy says who starts again with it.
 #[must_use = "a group starts once it is given to an app or a node"]
 pub struct ActorGroup {
     pub(super) name: Arc<str>,
