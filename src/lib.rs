@@ -56,7 +56,7 @@
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
 //! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings of its own: [over a network](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`Change`] |
-//! | How do I run actors of my own? | [`ActorSpec`], [`Ref`] |
+//! | How do I run actors of my own? | [`Actor`], [`ActorSpec`], [`Ref`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
 //! | What happens on a crash? | [`Contract`], [`Intensity`], [`BackoffPolicy`], [`StageState`] |

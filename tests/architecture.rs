@@ -28,10 +28,10 @@ const RULES: [Rule; 7] = [
         may_use: &["codec"],
         must_not_know: &["axum", "hyper", "hyper-util", "http", "tower", "quinn", "rustls", "serde_json"],
     },
-    Rule { name: "net", may_use: &["codec", "core"], must_not_know: &["axum", "hyper"] },
-    Rule { name: "http", may_use: &["codec", "core"], must_not_know: &["quinn", "chitchat"] },
-    Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "tokio"] },
-    Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "tokio"] },
+    Rule { name: "net", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "ractor"] },
+    Rule { name: "http", may_use: &["codec", "core"], must_not_know: &["quinn", "chitchat", "ractor"] },
+    Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
+    Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule {
         name: "",
         may_use: &["codec", "core", "net", "http", "onnx", "stages"],
@@ -101,6 +101,83 @@ fn core_knows_no_sockets() {
             assert!(!code.contains("std::net") && !code.contains("tokio::net"), "{}:{line}", file.display());
         }
     }
+}
+
+/// ractor runs the actors, and users cannot see that: another version of it changes nothing for them.
+#[test]
+fn no_public_item_of_core_names_ractor() {
+    let wrong: Vec<String> = sources(&root().join("crates/core/src"))
+        .iter()
+        .flat_map(|file| {
+            let seen = public_items_with("ractor", &code_of(file)).into_iter();
+            seen.map(|line| format!("{}:{line}", file.display()))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "users see ractor:\n{}", wrong.join("\n"));
+}
+
+/// The lines where public items begin that name a crate, or what their file imports of it.
+fn public_items_with(name: &str, lines: &[(usize, String)]) -> Vec<usize> {
+    let code: String = lines.iter().map(|(_, code)| format!("{code}\n")).collect();
+    let imports = code.split("use ").filter_map(|import| import.split(';').next()?.strip_prefix(name));
+    let parts = imports.flat_map(|import| import.split(['{', '}', ',']));
+    let names: BTreeSet<&str> = parts.filter_map(|part| words(part).last()).chain([name]).collect();
+    let begins = lines.iter().enumerate().filter(|(_, (_, code))| code.trim_start().starts_with("pub "));
+    let named = begins.filter(|(index, _)| words(&public_part(&lines[*index..])).any(|word| names.contains(word)));
+    named.map(|(_, (line, _))| *line).collect()
+}
+
+fn words(code: &str) -> impl DoubleEndedIterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// What users see of the public item that begins here: all of an enum, a trait or a `use`, else what is before the
+/// body. The public fields of a struct are items of their own.
+fn public_part(lines: &[(usize, String)]) -> String {
+    let first = &lines[0].1;
+    let is_whole = words(first).nth(1).is_some_and(|kind| matches!(kind, "enum" | "trait" | "use"));
+    let margin = indentation(first);
+    let ends = |code: &String| {
+        let end = code.trim_end();
+        indentation(code) == margin && (end.ends_with(['}', ';', ',']) || (end.ends_with('{') && !is_whole))
+    };
+    let after = lines.iter().position(|(_, code)| ends(code)).map_or(lines.len(), |last| last + 1);
+    lines[..after].iter().map(|(_, code)| format!("{code}\n")).collect()
+}
+
+#[test]
+fn a_crate_is_found_in_the_public_items_that_name_it() {
+    let text = r#"
+use ractor::{Actor as Engine, ActorRef};
+pub use ractor;
+pub struct Held(pub ActorRef);
+pub(crate) struct Inner(ActorRef);
+pub struct Fields {
+    hidden: ActorRef,
+    pub shown: ActorRef,
+}
+pub enum Event {
+    Started(ActorRef),
+}
+pub trait Bound {
+    fn of(engine: &ActorRef);
+}
+impl Fields {
+    pub fn runs<E>(
+        engine: E,
+    ) -> Self
+    where
+        E: Engine,
+    {
+        hidden()
+    }
+
+    pub fn hides(self) -> u64 {
+        ActorRef::hidden()
+    }
+}
+"#;
+    assert_eq!(public_items_with("ractor", &without_test_items(text)), [3, 4, 8, 10, 13, 17]);
 }
 
 /// Decisions take `now`; one file asks for it.

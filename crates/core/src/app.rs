@@ -89,46 +89,30 @@ impl App {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
-    /// use callboard_core::ractor::{Actor, ActorProcessingErr, ActorRef};
-    /// use callboard_core::{ActorSpec, Answer, App, Deadline, Instant, Mail, Pipeline};
+    /// use callboard_core::{Actor, ActorContext, ActorSpec, Answer, App, Failure, Pipeline};
     ///
-    /// /// Adds up what it is asked about.
-    /// struct Tally;
+    /// /// Adds up the numbers that it is asked about.
+    /// struct Tally(u64);
     ///
-    /// enum Say {
-    ///     Add(u64, Answer<u64>),
-    /// }
+    /// struct Add(u64, Answer<u64>);
     ///
     /// impl Actor for Tally {
-    ///     type Msg = Mail<Say>;
-    ///     type State = u64;
-    ///     type Arguments = u64;
+    ///     type Message = Add;
     ///
-    ///     async fn pre_start(&self, _: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
-    ///         Ok(start)
-    ///     }
-    ///
-    ///     async fn handle(
-    ///         &self,
-    ///         _: ActorRef<Mail<Say>>,
-    ///         mail: Mail<Say>,
-    ///         sum: &mut u64,
-    ///     ) -> Result<(), ActorProcessingErr> {
-    ///         let Say::Add(n, answer) = mail.open();
-    ///         *sum += n;
-    ///         answer.send(*sum);
+    ///     async fn handle(&mut self, Add(n, answer): Add, _: &ActorContext<Self>) -> Result<(), Failure> {
+    ///         self.0 += n;
+    ///         answer.send(self.0);
     ///         Ok(())
     ///     }
     /// }
     ///
-    /// let tally = ActorSpec::new("tally", |_| (Tally, 100));
+    /// let tally = ActorSpec::new("tally", |_| Tally(100));
     /// let asked = tally.reference();
-    /// let count = Pipeline::ask("count", asked.clone(), |n: &u64, answer| Say::Add(*n, answer));
+    /// let count = Pipeline::ask("count", asked.clone(), |n: &u64, answer| Add(*n, answer));
     /// let node = App::new().actor(tally).route("/count", count).start().await?;
     ///
     /// assert_eq!(node.client().call::<u64, u64>("/count", 5).await?, 105);
-    /// let deadline = Deadline::after(Instant::now(), Duration::from_secs(1));
-    /// assert_eq!(asked.ask(deadline, |answer| Say::Add(1, answer)).await?, 106);
+    /// assert_eq!(asked.ask(Duration::from_secs(1), |answer| Add(1, answer)).await?, 106);
     /// # Ok(())
     /// # }
     /// ```

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 /// How long a call may take when its caller did not say: long enough for a slow model, short enough to free a stuck caller.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,5 +56,12 @@ impl Deadline {
     #[must_use]
     pub fn remaining(self, now: Instant) -> Duration {
         self.0.saturating_duration_since(now)
+    }
+}
+
+impl From<Duration> for Deadline {
+    /// The deadline this long from the present, capped at [`MAX_TIMEOUT`].
+    fn from(timeout: Duration) -> Self {
+        Self::after(clock::now(), timeout)
     }
 }

@@ -67,8 +67,8 @@ mod timeline;
 mod worker;
 
 pub use actor::{
-    ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, AskError, DEFAULT_MAILBOX, Mail, Ref,
-    RestartWhen, Strategy, TellError,
+    Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, AskError, DEFAULT_MAILBOX, Ref,
+    RestartWhen, Strategy, TellError, Timer,
 };
 pub use app::{App, RouteSpec, StartError, check_route_name};
 #[cfg(feature = "testing")]
@@ -108,6 +108,3 @@ pub use timeline::{
     BatchFacts, BatchObserver, CallTracer, EndedBatch, NodeFacts, Recorder, Run, RunEnd, SpanId, Timeline, Visit,
 };
 pub use worker::{AsyncWorker, Batch, NotEmitted, Outputs, Replica, StreamWorker, Worker};
-
-/// The actor library whose `Actor` trait users implement; see [`ActorSpec`].
-pub use ractor;

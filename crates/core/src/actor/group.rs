@@ -10,7 +10,7 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Supervisio
 use tokio::sync::oneshot;
 
 use super::directory::{ActorState, Directory};
-use super::spec::{ActorContext, ActorError, ActorGroup, Child};
+use super::spec::{ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
 use crate::node::NodeHandle;
 use crate::supervisor::{EarlyDeath, EarlyDeaths, Intensity, RestartWindow, Verdict};
@@ -61,7 +61,7 @@ pub(crate) struct GroupState {
     refused: Option<(oneshot::Sender<Result<(), ActorError>>, ActorError)>,
     /// Actors whose death was ordered.
     expected: Vec<ActorId>,
-    /// Actors that died before their start was read, and those that an actor spawned under the group by itself.
+    /// Actors that died before their start was read.
     early_deaths: EarlyDeaths,
     stopping: bool,
 }
@@ -224,9 +224,9 @@ impl GroupState {
         };
         self.starting = Some(index);
         let life = &mut self.lives[index];
-        let context = ActorContext { node: self.node.clone(), life: life.starts };
+        let number = life.starts;
         life.starts += 1;
-        let starting = (self.child(index).start)(context, myself.get_cell());
+        let starting = (self.child(index).start)(self.node.clone(), number, myself.get_cell());
         let myself = myself.clone();
         tokio::spawn(async move {
             let outcome = starting.await;

@@ -20,22 +20,42 @@ use crate::id::StageName;
 /// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
 pub const DEFAULT_MAILBOX: usize = 1024;
 
-/// What an actor receives: a message, and the place that it takes in the mailbox until it is opened.
-#[derive(Debug)]
-pub struct Mail<M> {
-    message: M,
-    _place: Option<OwnedSemaphorePermit>,
+/// What the engine carries: a message, and the place that it takes in the mailbox until it is opened.
+pub(super) struct Mail<M> {
+    /// There until it is opened.
+    message: Option<M>,
+    place: Option<OwnedSemaphorePermit>,
+    way_back: Option<WayBack<M>>,
 }
 
+/// To a sender that waits: nothing when the actor takes the message, else the message.
+type WayBack<M> = oneshot::Sender<Option<M>>;
+
 impl<M> Mail<M> {
-    /// A message of the actor to itself, such as from a timer: it needs no place. Bounded by what the actor sends itself.
-    pub fn own(message: M) -> Self {
-        Self { message, _place: None }
+    /// A message that needs no place, or has none yet.
+    pub(super) fn new(message: M, way_back: Option<WayBack<M>>) -> Self {
+        Self { message: Some(message), place: None, way_back }
     }
 
-    /// The message. Its place is free from here on.
-    pub fn open(self) -> M {
-        self.message
+    /// The message, unless its sender waited and has gone. Its place is free from here on.
+    pub(super) fn open(mut self) -> Option<M> {
+        let wanted = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
+        self.message.take().filter(|_| wanted)
+    }
+
+    fn into_message(mut self) -> Option<M> {
+        self.message.take()
+    }
+}
+
+impl<M> Drop for Mail<M> {
+    /// A life has ended, and this message was not taken.
+    fn drop(&mut self) {
+        // Free before the sender tries again.
+        self.place = None;
+        if let (Some(message), Some(way_back)) = (self.message.take(), self.way_back.take()) {
+            let _ = way_back.send(Some(message));
+        }
     }
 }
 
@@ -85,8 +105,8 @@ impl<M: Send + 'static> Post<M> {
     }
 }
 
-/// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not keep
-/// the actor alive.
+/// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not
+/// keep the actor alive.
 pub struct Ref<M>(Arc<Post<M>>);
 
 impl<M: Send + 'static> Ref<M> {
@@ -100,12 +120,17 @@ impl<M: Send + 'static> Ref<M> {
         self.0.status.name()
     }
 
-    /// Sends a message without waiting for anything. It is delivered at most once: a crash of the actor loses what waits.
+    /// Sends a message without waiting for anything. It is handled at most once, in the order of sending: if the actor
+    /// ends or crashes first, a message that waits is lost.
     ///
     /// # Errors
     ///
-    /// The message itself, when the mailbox is full, or nobody is there to take it.
+    /// The message itself, when the mailbox is full, or the actor is not up. It was not handled.
     pub fn tell(&self, message: M) -> Result<(), TellError<M>> {
+        self.put(message, None)
+    }
+
+    fn put(&self, message: M, way_back: Option<WayBack<M>>) -> Result<(), TellError<M>> {
         let actor = match &*self.0.target.borrow() {
             Target::Up(actor) => actor.clone(),
             Target::Down => return Err(TellError::Down(message)),
@@ -115,53 +140,68 @@ impl<M: Send + 'static> Ref<M> {
             self.0.status.refused();
             return Err(TellError::Full(message));
         };
-        match actor.send_message(Mail { message, _place: Some(place) }) {
-            Ok(()) => Ok(()),
-            Err(MessagingErr::SendErr(mail)) => Err(TellError::Down(mail.open())),
+        let mut mail = Mail::new(message, way_back);
+        mail.place = Some(place);
+        match actor.send_message(mail) {
+            Err(MessagingErr::SendErr(mail)) => {
+                mail.into_message().map_or(Ok(()), |message| Err(TellError::Down(message)))
+            }
             // The type is the reference's own, and ractor gives back what a closed mailbox did not take.
-            Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),
+            Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),
         }
     }
 
-    /// Sends a message that carries the port for its answer, and waits for that. An actor that is being started again is
-    /// waited for, too.
+    /// Sends a message that carries the port for its answer, and waits for that: a [`Duration`](std::time::Duration)
+    /// from now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the [message
+    /// in hand](Answer::deadline). An actor that restarts is waited for, too: a message that waited when a life ended
+    /// goes to the next one. The actor takes it at most once.
     ///
     /// # Errors
     ///
-    /// See [`AskError`].
+    /// See [`AskError`], which says whether the message [was taken](AskError::was_taken).
     ///
     /// # Cancellation
     ///
-    /// Dropping the future closes the port; the actor sees it by [`Answer::is_wanted`].
-    pub async fn ask<T>(&self, deadline: Deadline, message: impl FnOnce(Answer<T>) -> M) -> Result<T, AskError> {
+    /// When the future is dropped, a message that waits is not handled any more. If the actor has taken it, the actor
+    /// sees by [`Answer::is_wanted`] that the answer is not needed.
+    pub async fn ask<T>(
+        &self,
+        within: impl Into<Deadline>,
+        message: impl FnOnce(Answer<T>) -> M,
+    ) -> Result<T, AskError> {
+        let deadline = within.into();
         let (port, answer) = Answer::pair(deadline);
-        self.put(deadline, message(port), answer).await
+        self.wait(deadline, message(port), answer).await
     }
 
-    async fn put<T>(&self, deadline: Deadline, message: M, answer: Answered<T>) -> Result<T, AskError> {
-        let mut message = message;
-        let asking = async {
-            let mut target = self.0.target.subscribe();
-            loop {
-                target.borrow_and_update();
-                message = match self.tell(message) {
-                    Ok(()) => {
-                        let answered = answer.await.map_err(|_| AskError::Lost)?;
-                        return answered.map_err(AskError::Failed);
-                    }
-                    Err(TellError::Full(_)) => return Err(AskError::Full),
-                    Err(TellError::Over(_)) => return Err(AskError::Over),
-                    Err(TellError::Down(message)) => message,
-                };
-                // The post is held by this reference, so its sender lives.
-                let _ = target.changed().await;
-            }
-        };
-        tokio::time::timeout_at(deadline.instant(), asking).await.unwrap_or(Err(AskError::DeadlineExceeded))
+    async fn wait<T>(&self, deadline: Deadline, mut message: M, answer: Answered<T>) -> Result<T, AskError> {
+        let mut target = self.0.target.subscribe();
+        loop {
+            target.borrow_and_update();
+            let (way_back, back) = oneshot::channel();
+            message = match self.put(message, Some(way_back)) {
+                Ok(()) => match until_taken(back, deadline).await? {
+                    Some(message) => message,
+                    None => break,
+                },
+                Err(TellError::Full(_)) => return Err(AskError::Full),
+                Err(TellError::Over(_)) => return Err(AskError::Over),
+                Err(TellError::Down(message)) => {
+                    // The post is held by this reference, so its sender lives.
+                    let changed = tokio::time::timeout_at(deadline.instant(), target.changed()).await;
+                    changed.map(|_| message).map_err(|_| AskError::DeadlineExceeded { taken: false })?
+                }
+            };
+        }
+        match tokio::time::timeout_at(deadline.instant(), answer).await {
+            Ok(Ok(answered)) => answered.map_err(AskError::Failed),
+            Ok(Err(_)) => Err(AskError::Lost),
+            Err(_) => Err(AskError::DeadlineExceeded { taken: true }),
+        }
     }
 
-    /// Lets the actor finish the message in hand and end. It does not start again, unless it is declared to do so
-    /// [always](super::RestartWhen::Always).
+    /// Lets the actor finish the message in hand and end. Messages that wait are not handled. The actor does not start
+    /// again, unless it is declared to do so [always](super::RestartWhen::Always).
     pub fn stop(&self) {
         if let Target::Up(actor) = &*self.0.target.borrow() {
             actor.stop(None);
@@ -181,7 +221,19 @@ impl<M> fmt::Debug for Ref<M> {
     }
 }
 
-/// The port for one answer. Dropped unused, it tells whoever asked that the answer is lost.
+/// Nothing once the actor has taken the message, or the message if its life ended before.
+async fn until_taken<M>(mut back: oneshot::Receiver<Option<M>>, deadline: Deadline) -> Result<Option<M>, AskError> {
+    match tokio::time::timeout_at(deadline.instant(), &mut back).await {
+        Ok(back) => back.map_err(|_| AskError::Lost),
+        Err(_) => {
+            // Closed first: the actor cannot take the message after this has read that it was not taken.
+            back.close();
+            back.try_recv().map_err(|_| AskError::DeadlineExceeded { taken: false })
+        }
+    }
+}
+
+/// The port for one answer, sent along with a question. If it is dropped unused, the asker gets [`AskError::Lost`].
 #[derive(Debug)]
 pub struct Answer<T> {
     sender: oneshot::Sender<Result<T, Failure>>,
@@ -197,7 +249,7 @@ impl<T> Answer<T> {
         (Self { sender, deadline }, answer)
     }
 
-    /// Answers. Somebody who has gone does not mind.
+    /// Answers. An asker that has gone gets nothing.
     pub fn send(self, answer: T) {
         let _ = self.sender.send(Ok(answer));
     }
@@ -222,20 +274,20 @@ impl<T> Answer<T> {
         let _ = self.sender.send(Err(failure.into()));
     }
 
-    /// When whoever asked stops waiting.
+    /// When the asker stops waiting.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.deadline
     }
 
-    /// Whether somebody still waits: work for a message that is not wanted any more is for nothing.
+    /// Whether the asker still waits. An actor that works long for one answer looks at it now and then.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         !self.sender.is_closed() && !self.deadline.is_expired(clock::now())
     }
 }
 
-/// Why a message was not taken. Gives it back.
+/// Why a message was not sent. Gives it back.
 #[derive(PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TellError<M> {
@@ -273,31 +325,48 @@ impl<M> fmt::Debug for TellError<M> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// As many messages wait as may wait. Nothing was sent.
+    /// As many messages wait as may wait. The message was not handled: try again later.
     #[error("the mailbox is full")]
     Full,
-    /// The actor has ended and will not start again. Nothing was sent.
+    /// The actor has ended and will not start again. The message was not handled.
     #[error("the actor has ended")]
     Over,
     /// The actor crashed with the message, or dropped the answer's port. It may have acted on it.
     #[error("the actor was lost before it answered")]
     Lost,
-    /// The deadline passed. The actor may act on the message, unless it looks at [`Answer::is_wanted`].
-    #[error("the deadline passed before the answer was there")]
-    DeadlineExceeded,
+    /// The deadline passed.
+    #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
+    DeadlineExceeded {
+        /// Whether the actor has the message, and acts on it unless it looks at [`Answer::is_wanted`]. A message that
+        /// was not taken by now is never handled.
+        taken: bool,
+    },
     /// The actor answered [with a failure](Answer::fail).
     #[error("{0}")]
     Failed(Failure),
 }
 
+impl AskError {
+    /// Whether the actor took the message, and may have acted on it. If not, the message was not handled and never will
+    /// be.
+    #[must_use]
+    pub fn was_taken(&self) -> bool {
+        match self {
+            Self::Full | Self::Over => false,
+            Self::DeadlineExceeded { taken } => *taken,
+            Self::Lost | Self::Failed(_) => true,
+        }
+    }
+}
+
 impl From<AskError> for CallError {
     fn from(error: AskError) -> Self {
-        let message = error.to_string();
+        let (message, taken) = (error.to_string(), error.was_taken());
         match error {
             AskError::Full => Self::overloaded(message, RETRY_AFTER),
             AskError::Over => Self::new(ErrorKind::Unavailable, message),
             AskError::Lost => Self::new(ErrorKind::WorkerFailed, message),
-            AskError::DeadlineExceeded => Self::new(ErrorKind::DeadlineExceeded, message).after_start(true),
+            AskError::DeadlineExceeded { .. } => Self::new(ErrorKind::DeadlineExceeded, message).after_start(taken),
             AskError::Failed(failure) => Self::from_failure_outside(failure),
         }
     }
@@ -322,13 +391,14 @@ where
         let (actor, message) = (actor.clone(), Arc::clone(&message));
         Box::pin(async move {
             let (port, answer) = Answer::pair(flight.deadline);
-            // User code in the caller's future, as are the reading and the end of the input: its panic is this call's error.
+            // User code in the caller's future, as are the reading and the end of the input: its panic is this call's
+            // error.
             let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));
             let made = made.map_err(|words| {
                 let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));
                 error.at_stage(&StageName::new(actor.name())).with_trace(words.trace())
             })??;
-            let answer = actor.put(flight.deadline, made, answer).await;
+            let answer = actor.wait(flight.deadline, made, answer).await;
             answer.map(Payload::new).map_err(|error| call_error(error, actor.name()))
         })
     })

@@ -2,50 +2,22 @@
 
 use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use ractor::{Actor, ActorCell, SpawnErr};
+use ractor::{ActorCell, SpawnErr};
 use tokio::sync::Semaphore;
 
+use super::context::ActorContext;
 use super::directory::ActorStatus;
-use super::post::{DEFAULT_MAILBOX, Mail, Post, Ref};
+use super::life::{Actor, Build, Life};
+use super::post::{DEFAULT_MAILBOX, Post, Ref};
 use super::strategy::{RestartWhen, Strategy};
-use crate::client::LocalClient;
-use crate::containment::panic_message;
 use crate::node::NodeHandle;
 use crate::supervisor::{BackoffPolicy, Intensity};
 
 /// One life of an actor on its way: the running actor, or why it did not start.
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
-
-/// What an actor is told when it is built.
-#[derive(Clone, Debug)]
-pub struct ActorContext {
-    pub(super) node: NodeHandle,
-    pub(super) life: u64,
-}
-
-impl ActorContext {
-    /// How often this actor was started before: 0 the first time.
-    #[must_use]
-    pub fn life(&self) -> u64 {
-        self.life
-    }
-
-    /// A client of the node's routes. At the first start they are not open yet.
-    #[must_use]
-    pub fn client(&self) -> LocalClient {
-        self.node.client()
-    }
-
-    /// The node.
-    #[must_use]
-    pub fn node(&self) -> &NodeHandle {
-        &self.node
-    }
-}
 
 /// One actor to be: its name, how to build it for each life, and the bound of its mailbox.
 #[must_use = "an actor starts once it is given to an app or a node"]
@@ -59,39 +31,38 @@ pub(super) struct Child {
     pub(super) status: Arc<ActorStatus>,
     pub(super) restart: RestartWhen,
     pub(super) post: Arc<dyn Any + Send + Sync>,
-    pub(super) start: Box<dyn Fn(ActorContext, ActorCell) -> Starting + Send + Sync>,
+    /// Starts the life of this number.
+    pub(super) start: Box<dyn Fn(NodeHandle, u64, ActorCell) -> Starting + Send + Sync>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
 
 impl<M: Send + 'static> ActorSpec<M> {
-    /// An actor called `name`, which `build` makes, with its start's arguments, for every life.
+    /// An actor called `name`, which `build` makes for every life. A panic of `build` is a start that failed.
     pub fn new<A, F>(name: &str, build: F) -> Self
     where
-        A: Actor<Msg = Mail<M>>,
-        F: Fn(&ActorContext) -> (A, A::Arguments) + Send + Sync + 'static,
+        A: Actor<Message = M>,
+        F: Fn(&ActorContext<A>) -> A + Send + Sync + 'static,
     {
         Self::with_mailbox(name, DEFAULT_MAILBOX, build)
     }
 
     /// The same with a mailbox for this many messages, 1 to 2³². Each costs the size of a message while it waits.
+    /// Default [`DEFAULT_MAILBOX`].
     pub fn with_mailbox<A, F>(name: &str, messages: usize, build: F) -> Self
     where
-        A: Actor<Msg = Mail<M>>,
-        F: Fn(&ActorContext) -> (A, A::Arguments) + Send + Sync + 'static,
+        A: Actor<Message = M>,
+        F: Fn(&ActorContext<A>) -> A + Send + Sync + 'static,
     {
         let status = Arc::new(ActorStatus::new(name, messages.clamp(1, Semaphore::MAX_PERMITS.min(1 << 32))));
         let post = Arc::new(Post::new(Arc::clone(&status)));
-        let build = Arc::new(build);
+        let build: Build<A> = Arc::new(build);
         let (up, down, over) = (Arc::clone(&post), Arc::clone(&post), Arc::clone(&post));
-        let start = move |context: ActorContext, group: ActorCell| -> Starting {
-            let (build, post) = (Arc::clone(&build), Arc::clone(&up));
+        let start = move |node: NodeHandle, number: u64, group: ActorCell| -> Starting {
+            let post = Arc::clone(&up);
+            let life = Life { build: Arc::clone(&build), node, reference: Ref::new(Arc::clone(&post)), number };
             Box::pin(async move {
-                let built = catch_unwind(AssertUnwindSafe(|| build(&context)));
-                let (actor, arguments) =
-                    built.map_err(|panic| format!("panicked: {}", panic_message(panic.as_ref())))?;
-                let started = Actor::spawn_linked(None, actor, arguments, group).await;
-                let (actor, _) = started.map_err(start_error)?;
+                let (actor, _) = ractor::Actor::spawn_linked(None, life, (), group).await.map_err(start_error)?;
                 let cell = actor.get_cell();
                 post.set_up(actor);
                 Ok(cell)
@@ -134,8 +105,8 @@ impl<M> fmt::Debug for ActorSpec<M> {
     }
 }
 
-/// Actors that are supervised together: started in order, stopped in the opposite order, and when one dies, the strategy
-/// says who starts again with it.
+/// Actors that are supervised together: started in order, stopped in the opposite order, and when one dies, the
+/// strategy says who starts again with it.
 #[must_use = "a group starts once it is given to an app or a node"]
 pub struct ActorGroup {
     pub(super) name: Arc<str>,

@@ -2,8 +2,9 @@
 
 use callboard_codec::Value;
 
-use crate::actor::ActorSpec;
+use crate::actor::{Actor, ActorContext, ActorSpec};
 use crate::app::App;
+use crate::failure::Failure;
 use crate::pipeline::Pipeline;
 use crate::stage::Stage;
 
@@ -105,12 +106,10 @@ fn named_members_and_branches_have_their_names() {
 
 struct Quiet;
 
-impl ractor::Actor for Quiet {
-    type Msg = crate::actor::Mail<()>;
-    type State = ();
-    type Arguments = ();
+impl Actor for Quiet {
+    type Message = ();
 
-    async fn pre_start(&self, _: ractor::ActorRef<Self::Msg>, (): ()) -> Result<(), ractor::ActorProcessingErr> {
+    async fn handle(&mut self, (): (), _: &ActorContext<Self>) -> Result<(), Failure> {
         Ok(())
     }
 }
@@ -118,8 +117,7 @@ impl ractor::Actor for Quiet {
 #[tokio::test]
 async fn a_running_tree_in_mermaid() {
     let stage = Stage::each("double", |n: &u64| Ok(n * 2)).replicas(2);
-    let node =
-        App::new().actor(ActorSpec::new("quiet", |_| (Quiet, ()))).route("/double", stage).start().await.unwrap();
+    let node = App::new().actor(ActorSpec::new("quiet", |_| Quiet)).route("/double", stage).start().await.unwrap();
     let expected = r#"flowchart LR
   subgraph f0 ["node"]
     n0("node · 0 in flight")

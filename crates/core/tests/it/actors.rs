@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::ractor::{Actor, ActorProcessingErr, ActorRef};
 use callboard_core::{
-    ActorError, ActorGroup, ActorSpec, ActorState, Answer, App, AskError, BackoffPolicy, Deadline, ErrorKind, Instant,
-    Intensity, LocalClient, Mail, Node, Pipeline, Ref, RestartWhen, Stage, Strategy, TellError,
+    Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, App, AskError, BackoffPolicy,
+    CallError, ErrorKind, Failure, Instant, Intensity, LocalClient, Node, Pipeline, Ref, RestartWhen, Stage, Strategy,
+    TellError,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -24,6 +24,8 @@ enum Say {
     Panic,
     Fail,
     Forget(Answer<u64>),
+    /// Answers when the test lets it go on.
+    Hold(Arc<Semaphore>, Answer<u64>),
     Call(LocalClient, Answer<u64>),
 }
 
@@ -31,6 +33,7 @@ enum Say {
 struct Tally {
     name: &'static str,
     log: Log,
+    sum: u64,
 }
 
 #[derive(Clone, Default)]
@@ -47,66 +50,48 @@ impl Log {
 }
 
 impl Actor for Tally {
-    type Msg = Mail<Say>;
-    type State = u64;
-    type Arguments = u64;
+    type Message = Say;
 
-    async fn pre_start(&self, _: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
+    async fn started(&mut self, _: &ActorContext<Self>) -> Result<(), Failure> {
         self.log.note(format!("{} starts", self.name));
-        Ok(start)
+        Ok(())
     }
 
-    async fn handle(
-        &self,
-        myself: ActorRef<Mail<Say>>,
-        mail: Mail<Say>,
-        sum: &mut u64,
-    ) -> Result<(), ActorProcessingErr> {
-        match mail.open() {
+    async fn handle(&mut self, message: Say, context: &ActorContext<Self>) -> Result<(), Failure> {
+        match message {
             Say::Add(n, answer) => {
-                *sum += n;
-                answer.send(*sum);
+                self.sum += n;
+                answer.send(self.sum);
             }
-            Say::Note(n) => *sum += n,
+            Say::Note(n) => self.sum += n,
             Say::Wait(gate) => gate.acquire().await?.forget(),
             Say::Panic => panic!("unlucky"),
-            Say::Fail => return Err("out of luck".into()),
+            Say::Fail => Err("out of luck")?,
             Say::Forget(answer) => drop(answer),
+            Say::Hold(gate, answer) => {
+                gate.acquire().await?.forget();
+                answer.send(self.sum);
+            }
             Say::Call(client, answer) => {
-                myself.cast(Mail::own(Say::Note(1)))?;
+                context.tell_self(Say::Note(1));
                 answer.send(client.call::<u64, u64>("/double", 4).await?);
             }
         }
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<Mail<Say>>, _: &mut u64) -> Result<(), ActorProcessingErr> {
+    async fn stopped(&mut self, _: &ActorContext<Self>) {
         self.log.note(format!("{} ends", self.name));
-        Ok(())
     }
 }
 
 fn tally(name: &'static str, log: &Log) -> ActorSpec<Say> {
     let log = log.clone();
-    ActorSpec::new(name, move |context| (Tally { name, log: log.clone() }, context.life() * 1000))
-}
-
-fn soon() -> Deadline {
-    Deadline::after(Instant::now(), PATIENCE)
+    ActorSpec::new(name, move |context| Tally { name, log: log.clone(), sum: context.life() * 1000 })
 }
 
 async fn add(actor: &Ref<Say>, n: u64) -> Result<u64, AskError> {
-    actor.ask(soon(), |answer| Say::Add(n, answer)).await
-}
-
-/// Adds in the life after the one that is about to end. What is asked of that one is lost, and nobody asks twice.
-async fn add_after_the_end(actor: &Ref<Say>, n: u64) -> Result<u64, AskError> {
-    loop {
-        match add(actor, n).await {
-            Err(AskError::Lost) => {}
-            outcome => return outcome,
-        }
-    }
+    actor.ask(PATIENCE, |answer| Say::Add(n, answer)).await
 }
 
 fn state(node: &Node, name: &str) -> Option<ActorState> {
@@ -123,7 +108,7 @@ async fn a_reference_outlives_the_crashes_of_its_actor() {
     assert_eq!(add(&actor, 5).await, Ok(5));
     for (life, crash) in [(1, Say::Panic), (2, Say::Fail)] {
         actor.tell(crash).unwrap();
-        assert_eq!(add_after_the_end(&actor, 5).await, Ok(life * 1000 + 5), "waited for while it starts again");
+        assert_eq!(add(&actor, 5).await, Ok(life * 1000 + 5), "waited for while it starts again");
     }
     let description = &node.describe().actors[0];
     assert_eq!((description.state, description.restarts), (ActorState::Up, 2));
@@ -132,10 +117,10 @@ async fn a_reference_outlives_the_crashes_of_its_actor() {
 }
 
 #[tokio::test]
-async fn whoever_asked_is_told_when_the_answer_is_lost() {
+async fn a_crash_loses_the_answer_in_hand_and_no_ask_that_waits() {
     let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
     let actor = node.actor::<Say>("tally").unwrap();
-    assert_eq!(actor.ask(soon(), Say::Forget).await, Err(AskError::Lost));
+    assert_eq!(actor.ask(PATIENCE, Say::Forget).await, Err(AskError::Lost));
     // One crashes with the message, the other waits in the mailbox behind it.
     let gate = Arc::new(Semaphore::new(0));
     actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
@@ -147,15 +132,15 @@ async fn whoever_asked_is_told_when_the_answer_is_lost() {
     });
     until("the ask waits", || node.describe().actors[0].waiting == 2).await;
     gate.add_permits(1);
-    assert_eq!(asking.await.unwrap(), Err(AskError::Lost));
-    assert_eq!(add(&actor, 1).await, Ok(1001));
+    assert_eq!(asking.await.unwrap(), Ok(1001), "by the next life");
+    assert_eq!(add(&actor, 1).await, Ok(1002));
     assert_eq!(node.describe().actors[0].waiting, 0);
 }
 
 #[tokio::test]
 async fn a_full_mailbox_gives_the_message_back() {
     let log = Log::default();
-    let spec = ActorSpec::with_mailbox("tally", 2, move |_| (Tally { name: "tally", log: log.clone() }, 0));
+    let spec = ActorSpec::with_mailbox("tally", 2, move |_| Tally { name: "tally", log: log.clone(), sum: 0 });
     let actor = spec.reference();
     let node = App::new().actor(spec).start().await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
@@ -173,15 +158,58 @@ async fn a_full_mailbox_gives_the_message_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ask_ends_at_its_deadline() {
+async fn an_ask_ends_at_its_deadline_and_says_whether_the_actor_has_it() {
     let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
     let actor = node.actor::<Say>("tally").unwrap();
     let gate = Arc::new(Semaphore::new(0));
-    actor.tell(Say::Wait(gate)).unwrap();
     let began = Instant::now();
-    let deadline = Deadline::after(began, Duration::from_secs(3));
-    assert_eq!(actor.ask(deadline, |answer| Say::Add(1, answer)).await, Err(AskError::DeadlineExceeded));
+    let hold = |answer| Say::Hold(Arc::clone(&gate), answer);
+    let held = actor.ask(Duration::from_secs(3), hold).await.unwrap_err();
+    assert_eq!((held.clone(), held.was_taken()), (AskError::DeadlineExceeded { taken: true }, true));
     assert_eq!(began.elapsed().as_secs(), 3);
+    let waits = actor.ask(Duration::from_secs(3), |answer| Say::Add(1, answer)).await.unwrap_err();
+    assert_eq!((waits.clone(), waits.was_taken()), (AskError::DeadlineExceeded { taken: false }, false));
+    assert_eq!(began.elapsed().as_secs(), 6);
+    assert_eq!(CallError::from(held).was_started(), !CallError::from(waits).was_started());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ask_that_nobody_waits_for_any_more_is_not_handled() {
+    let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
+    let actor = node.actor::<Say>("tally").unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
+    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    let late = actor.ask(Duration::from_secs(3), |answer| Say::Add(1, answer));
+    assert_eq!(late.await, Err(AskError::DeadlineExceeded { taken: false }));
+    let dropped = tokio::time::timeout(Duration::from_secs(1), add(&actor, 10));
+    assert!(dropped.await.is_err());
+    assert_eq!(node.describe().actors[0].waiting, 2);
+    gate.add_permits(1);
+    assert_eq!(add(&actor, 100).await, Ok(100));
+}
+
+#[tokio::test]
+async fn an_ask_that_waits_when_its_actor_ends_is_told_that_it_was_not_handled() {
+    let log = Log::default();
+    let spec = tally("tally", &log);
+    let actor = spec.reference();
+    let step = Pipeline::ask("step", actor.clone(), |n: &u64, answer| Say::Add(*n, answer));
+    let node = App::new().actor(spec).route("/step", step).start().await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
+    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    let (asking, client) = (actor.clone(), node.client());
+    let asking = tokio::spawn(async move { add(&asking, 1).await });
+    let calling = tokio::spawn(async move { client.call::<u64, u64>("/step", 1).await });
+    until("both wait", || node.describe().actors[0].waiting == 2).await;
+    actor.stop();
+    gate.add_permits(1);
+    assert_eq!(asking.await.unwrap(), Err(AskError::Over));
+    let error = calling.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.stage()), (ErrorKind::Unavailable, Some("tally")));
+    assert!(error.is_refusal(), "it may be sent again: {error:?}");
+    assert_eq!(log.take(), ["tally starts", "tally ends"]);
 }
 
 async fn lives_after_a_crash_in_the_middle(strategy: Strategy) -> Vec<String> {
@@ -216,17 +244,20 @@ async fn the_strategy_says_who_starts_again() {
 struct Slow(Tally, Arc<Semaphore>);
 
 impl Actor for Slow {
-    type Msg = Mail<Say>;
-    type State = u64;
-    type Arguments = u64;
+    type Message = Say;
 
-    async fn pre_start(&self, myself: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
+    async fn started(&mut self, _: &ActorContext<Self>) -> Result<(), Failure> {
         self.1.acquire().await?.forget();
-        self.0.pre_start(myself, start).await
+        self.0.log.note(format!("{} starts", self.0.name));
+        Ok(())
     }
 
-    async fn post_stop(&self, myself: ActorRef<Mail<Say>>, sum: &mut u64) -> Result<(), ActorProcessingErr> {
-        self.0.post_stop(myself, sum).await
+    async fn handle(&mut self, _: Say, _: &ActorContext<Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn stopped(&mut self, _: &ActorContext<Self>) {
+        self.0.log.note(format!("{} ends", self.0.name));
     }
 }
 
@@ -234,8 +265,8 @@ impl Actor for Slow {
 async fn one_that_is_on_its_way_up_is_taken_along_by_a_crash_before_it() {
     let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
     let (slow_log, slow_gate) = (log.clone(), Arc::clone(&gate));
-    let slow = ActorSpec::new("second", move |context| {
-        (Slow(Tally { name: "second", log: slow_log.clone() }, Arc::clone(&slow_gate)), context.life() * 1000)
+    let slow = ActorSpec::new("second", move |_| {
+        Slow(Tally { name: "second", log: slow_log.clone(), sum: 0 }, Arc::clone(&slow_gate))
     });
     let group = ActorGroup::new("group", Strategy::RestForOne).actor(tally("first", &log)).actor(slow);
     let node = App::new().start().await.unwrap();
@@ -256,19 +287,22 @@ async fn one_that_is_on_its_way_up_is_taken_along_by_a_crash_before_it() {
 struct Lingering(Tally);
 
 impl Actor for Lingering {
-    type Msg = Mail<Say>;
-    type State = u64;
-    type Arguments = u64;
+    type Message = Say;
 
-    async fn pre_start(&self, myself: ActorRef<Mail<Say>>, start: u64) -> Result<u64, ActorProcessingErr> {
-        self.0.pre_start(myself, start).await
+    async fn started(&mut self, _: &ActorContext<Self>) -> Result<(), Failure> {
+        self.0.log.note(format!("{} starts", self.0.name));
+        Ok(())
     }
 
-    async fn post_stop(&self, myself: ActorRef<Mail<Say>>, sum: &mut u64) -> Result<(), ActorProcessingErr> {
+    async fn handle(&mut self, _: Say, _: &ActorContext<Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn stopped(&mut self, _: &ActorContext<Self>) {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        self.0.post_stop(myself, sum).await
+        self.0.log.note(format!("{} ends", self.0.name));
     }
 }
 
@@ -277,9 +311,9 @@ async fn a_group_whose_start_is_refused_has_freed_its_names_by_then() {
     let log = Log::default();
     let whole = || {
         let log = log.clone();
-        ActorSpec::new("whole", move |_| (Lingering(Tally { name: "whole", log: log.clone() }), 0))
+        ActorSpec::new("whole", move |_| Lingering(Tally { name: "whole", log: log.clone(), sum: 0 }))
     };
-    let broken = || ActorSpec::new("broken", |_: &_| -> (Tally, u64) { panic!("no such device") });
+    let broken = || ActorSpec::new("broken", |_: &_| -> Tally { panic!("no such device") });
     let node = App::new().start().await.unwrap();
     for _ in 0..2 {
         let group = ActorGroup::new("group", Strategy::OneForOne).actor(whole()).actor(broken());
@@ -301,10 +335,10 @@ async fn a_group_that_crashes_too_often_fails_as_a_whole() {
     let node = App::new().actors(group).route("/echo", echo).start().await.unwrap();
     let (weak, strong) = (node.actor::<Say>("weak").unwrap(), node.actor::<Say>("strong").unwrap());
     for life in 0..3 {
-        assert_eq!(add_after_the_end(&weak, 0).await, Ok(life * 1000));
+        assert_eq!(add(&weak, 0).await, Ok(life * 1000));
         weak.tell(Say::Panic).unwrap();
     }
-    assert_eq!(add_after_the_end(&weak, 0).await, Err(AskError::Over));
+    assert_eq!(add(&weak, 0).await, Err(AskError::Over));
     until("the other is gone, too", || matches!(strong.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
     until("it has ended in good order", || log.take().contains(&"strong ends".to_owned())).await;
     let health = node.health();
@@ -327,7 +361,7 @@ async fn an_actor_that_stops_by_itself_has_done_its_work_and_frees_its_name() {
     assert!(matches!(first.tell(Say::Note(1)), Err(TellError::Over(_))));
     let second = node.spawn_actor(tally("guest", &log).restart(RestartWhen::Always)).await.unwrap();
     second.stop();
-    assert_eq!(add_after_the_end(&second, 1).await, Ok(1001));
+    assert_eq!(add(&second, 1).await, Ok(1001));
     assert!(node.actor::<u64>("guest").is_none(), "another type of messages");
     drop(node);
     until("nobody is there any more", || matches!(second.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
@@ -337,7 +371,7 @@ async fn an_actor_that_stops_by_itself_has_done_its_work_and_frees_its_name() {
 async fn an_actor_that_cannot_start_fails_the_start_with_its_own_message() {
     let tries = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&tries);
-    let broken = ActorSpec::<Say>::new("broken", move |_| -> (Tally, u64) {
+    let broken = ActorSpec::<Say>::new("broken", move |_: &_| -> Tally {
         count.fetch_add(1, Ordering::SeqCst);
         panic!("no such thing");
     });
@@ -375,11 +409,11 @@ async fn an_actor_is_a_step_of_a_pipeline_and_calls_routes_itself() {
     let error = client.call::<u64, u64>("/odd", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WorkerFailed);
     assert!(error.remote_trace().is_some_and(|trace| trace.ends_with(":\nodd")), "{error:?}");
-    let calling = actor.ask(soon(), |answer| Say::Call(client.clone(), answer));
+    let calling = actor.ask(PATIENCE, |answer| Say::Call(client.clone(), answer));
     assert_eq!(calling.await, Ok(8));
     // A crash in between: the next call waits for the actor.
     actor.tell(Say::Panic).unwrap();
-    assert_eq!(add_after_the_end(&actor, 0).await, Ok(1000));
+    assert_eq!(add(&actor, 0).await, Ok(1000));
     assert_eq!(client.call::<u64, u64>("/sum", 1).await.unwrap(), 1002);
     assert_eq!(state(&node, "tally"), Some(ActorState::Up));
 }

@@ -21,6 +21,7 @@ mod functions;
 mod hung;
 mod inner;
 mod isolation;
+mod lives;
 mod overload;
 mod passing;
 mod replicas;

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::ractor::{Actor, ActorProcessingErr, ActorRef};
 use callboard_core::{
-    ActorSpec, Answer, App, AskError, CallError, Contract, Deadline, ErrorKind, Failure, Instant, LocalClient, Mail,
-    Node, Pipeline, Stage,
+    Actor, ActorContext, ActorSpec, Answer, App, AskError, CallError, Contract, ErrorKind, Failure, LocalClient, Node,
+    Pipeline, Stage,
 };
 
 use super::support::{PATIENCE, hush, serve};
@@ -137,16 +136,9 @@ struct Purse;
 struct Pay(Answer<u64>);
 
 impl Actor for Purse {
-    type Msg = Mail<Pay>;
-    type State = ();
-    type Arguments = ();
+    type Message = Pay;
 
-    async fn pre_start(&self, _: ActorRef<Mail<Pay>>, (): ()) -> Result<(), ActorProcessingErr> {
-        Ok(())
-    }
-
-    async fn handle(&self, _: ActorRef<Mail<Pay>>, mail: Mail<Pay>, (): &mut ()) -> Result<(), ActorProcessingErr> {
-        let Pay(answer) = mail.open();
+    async fn handle(&mut self, Pay(answer): Pay, _: &ActorContext<Self>) -> Result<(), Failure> {
         answer.fail(Failure::new("empty").with_status(402).with_details(Value::from(7)));
         Ok(())
     }
@@ -154,16 +146,16 @@ impl Actor for Purse {
 
 #[tokio::test]
 async fn an_actors_failure_reaches_the_caller_whoever_asked() {
-    let spec = ActorSpec::new("purse", |_| (Purse, ()));
+    let spec = ActorSpec::new("purse", |_| Purse);
     let (purse, asked) = (spec.reference(), spec.reference());
     let asks = Stage::each_async("asks", move |_: std::sync::Arc<u64>| {
         let purse = purse.clone();
-        async move { Ok(purse.ask(Deadline::after(Instant::now(), PATIENCE), Pay).await?) }
+        async move { Ok(purse.ask(PATIENCE, Pay).await?) }
     });
     let step = Pipeline::<u64, u64>::ask("step", spec.reference(), |_: &u64, answer| Pay(answer));
     let app = App::new().actor(spec).route("/stage", asks).route("/step", step);
     let node = app.start().await.unwrap();
-    let failed = asked.ask(Deadline::after(Instant::now(), PATIENCE), Pay).await.unwrap_err();
+    let failed = asked.ask(PATIENCE, Pay).await.unwrap_err();
     assert!(matches!(&failed, AskError::Failed(failure) if failure.message() == "empty"), "{failed}");
     for (route, stage) in [("/stage", "asks"), ("/step", "purse")] {
         let error = node.client().call::<u64, u64>(route, 1).await.unwrap_err();

@@ -1,0 +1,180 @@
+//! What an actor knows of itself and its node, and its timers.
+
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ractor::ActorRef;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::MissedTickBehavior;
+
+use super::life::Actor;
+use super::post::{Mail, Ref};
+use crate::client::LocalClient;
+use crate::clock;
+use crate::node::NodeHandle;
+
+/// The shortest period of a repeated message.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
+
+/// An actor's way to itself and to its node. Each life has its own.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use callboard_core::{Actor, ActorContext, ActorSpec, Answer, App, Failure};
+///
+/// /// Empties itself every minute.
+/// #[derive(Default)]
+/// struct Cache(Vec<String>);
+///
+/// enum Order {
+///     Keep(String),
+///     Empty,
+///     Size(Answer<usize>),
+/// }
+///
+/// impl Actor for Cache {
+///     type Message = Order;
+///
+///     async fn started(&mut self, context: &ActorContext<Self>) -> Result<(), Failure> {
+///         context.tell_every(Duration::from_secs(60), || Order::Empty);
+///         Ok(())
+///     }
+///
+///     async fn handle(&mut self, order: Order, _: &ActorContext<Self>) -> Result<(), Failure> {
+///         match order {
+///             Order::Keep(text) => self.0.push(text),
+///             Order::Empty => self.0.clear(),
+///             Order::Size(answer) => answer.send(self.0.len()),
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// let cache = ActorSpec::new("cache", |_| Cache::default());
+/// let orders = cache.reference();
+/// let _node = App::new().actor(cache).start().await?;
+/// orders.tell(Order::Keep("a text".to_owned()))?;
+/// assert_eq!(orders.ask(Duration::from_secs(1), Order::Size).await?, 1);
+/// tokio::time::sleep(Duration::from_secs(61)).await;
+/// assert_eq!(orders.ask(Duration::from_secs(1), Order::Size).await?, 0);
+/// # Ok(())
+/// # }
+/// ```
+pub struct ActorContext<A: Actor> {
+    node: NodeHandle,
+    reference: Ref<A::Message>,
+    /// This life only: a timer must not reach the next one.
+    myself: ActorRef<Mail<A::Message>>,
+    life: u64,
+    /// Dropped with the life, which ends them.
+    timers: Mutex<JoinSet<()>>,
+}
+
+impl<A: Actor> ActorContext<A> {
+    pub(super) fn new(
+        node: NodeHandle,
+        reference: Ref<A::Message>,
+        myself: ActorRef<Mail<A::Message>>,
+        life: u64,
+    ) -> Self {
+        Self { node, reference, myself, life, timers: Mutex::default() }
+    }
+
+    /// The count of earlier lives: 0 at the first start.
+    #[must_use]
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// The actor's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.reference.name()
+    }
+
+    /// A client of the node's routes. At the first start they are not open yet.
+    #[must_use]
+    pub fn client(&self) -> LocalClient {
+        self.node.client()
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> &NodeHandle {
+        &self.node
+    }
+
+    /// The actor's own reference, to be given to others: it is good in all lives. The actor must not wait for an answer
+    /// of itself.
+    #[must_use]
+    pub fn reference(&self) -> &Ref<A::Message> {
+        &self.reference
+    }
+
+    /// Sends the actor itself a message, behind those that wait. It needs no place in the mailbox: the count of such
+    /// messages is up to the actor. If this life ends first, the message is lost.
+    pub fn tell_self(&self, message: A::Message) {
+        // A life that is ending takes no messages.
+        let _ = self.myself.cast(Mail::new(message, None));
+    }
+
+    /// The same when this time has passed, unless the [`Timer`] is cancelled or this life has ended by then.
+    pub fn tell_after(&self, delay: Duration, message: A::Message) -> Timer {
+        let myself = self.myself.clone();
+        self.timer(async move {
+            tokio::time::sleep(delay).await;
+            let _ = myself.cast(Mail::new(message, None));
+        })
+    }
+
+    /// The same in each period, at least 1 ms, for the first time after one. While one such message waits, no further
+    /// one is made, and an actor that was late gets one for all that it missed.
+    pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> Timer {
+        let myself = self.myself.clone();
+        let period = period.max(SHORTEST_PERIOD);
+        self.timer(async move {
+            let mut ticks = tokio::time::interval_at(clock::now() + period, period);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            loop {
+                ticks.tick().await;
+                let (way_back, back) = oneshot::channel();
+                if myself.cast(Mail::new(message(), Some(way_back))).is_err() || !matches!(back.await, Ok(None)) {
+                    return;
+                }
+            }
+        })
+    }
+
+    fn timer(&self, ticks: impl Future<Output = ()> + Send + 'static) -> Timer {
+        let mut timers = self.timers.lock();
+        while timers.try_join_next().is_some() {}
+        Timer(timers.spawn(ticks))
+    }
+
+    /// Ends this life in good order after the message in hand. Messages that wait are not handled. The actor does not
+    /// start again, unless it is declared to do so [always](crate::RestartWhen::Always).
+    pub fn stop(&self) {
+        self.myself.stop(None);
+    }
+}
+
+impl<A: Actor> fmt::Debug for ActorContext<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActorContext").field("name", &self.name()).field("life", &self.life).finish_non_exhaustive()
+    }
+}
+
+/// A message that an actor will send itself. Dropping it changes nothing.
+#[derive(Debug)]
+pub struct Timer(AbortHandle);
+
+impl Timer {
+    /// Sends nothing any more. A message that waits in the mailbox already is handled.
+    pub fn cancel(&self) {
+        self.0.abort();
+    }
+}

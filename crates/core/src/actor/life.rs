@@ -1,0 +1,173 @@
+//! One life of an actor: the trait that users implement, and how the engine drives it.
+//!
+//! ractor is the engine. No public name is ractor's, so another version of it, or another engine, changes nothing for
+//! users.
+
+use std::sync::Arc;
+
+use ractor::{ActorProcessingErr, ActorRef};
+
+use super::context::ActorContext;
+use super::post::{Mail, Ref};
+use crate::containment::{contain, contain_future};
+use crate::failure::Failure;
+use crate::node::NodeHandle;
+
+/// State that handles one message at a time.
+///
+/// The state is `self`, and no other code has access to it. All messages of an actor are of one type: an enum, or a
+/// struct where there is one kind. A message that expects an answer carries an [`Answer`](crate::Answer). An
+/// [`ActorSpec`](crate::ActorSpec) says how to build the actor, a [`Ref`](crate::Ref) reaches it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use callboard_core::{Actor, ActorContext, ActorSpec, Answer, App, Failure};
+///
+/// struct Account {
+///     balance: u64,
+/// }
+///
+/// enum Order {
+///     PayIn(u64),
+///     PayOut(u64, Answer<u64>),
+/// }
+///
+/// impl Actor for Account {
+///     type Message = Order;
+///
+///     async fn handle(&mut self, order: Order, _: &ActorContext<Self>) -> Result<(), Failure> {
+///         match order {
+///             Order::PayIn(amount) => self.balance += amount,
+///             Order::PayOut(amount, answer) => match self.balance.checked_sub(amount) {
+///                 Some(rest) => {
+///                     self.balance = rest;
+///                     answer.send(rest);
+///                 }
+///                 None => answer.fail(Failure::new("not enough money").with_status(402)),
+///             },
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// let node = App::new().actor(ActorSpec::new("account", |_| Account { balance: 0 })).start().await?;
+/// let account = node.actor::<Order>("account").expect("it has just been started");
+/// account.tell(Order::PayIn(10))?;
+/// let rest = account.ask(Duration::from_secs(1), |answer| Order::PayOut(4, answer)).await?;
+/// assert_eq!(rest, 6);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Messages that are not handled
+///
+/// A message is handled at most once. `tell` is [`Ref::tell`](crate::Ref::tell), `ask` is
+/// [`Ref::ask`](crate::Ref::ask).
+///
+/// | when | `tell` | `ask` |
+/// |---|---|---|
+/// | the mailbox is full | gives the message back: `Full` | `Full` |
+/// | the actor restarts | gives the message back: `Down` | waits for the next life, until the deadline |
+/// | the actor has ended | gives the message back: `Over` | `Over` |
+/// | it ends or crashes while the message waits | the message is lost | is sent to the next life, else `Over` |
+/// | the deadline passes while the message waits | – | `DeadlineExceeded`, and the message is never handled |
+/// | it crashes with the message in hand | the message is lost | `Lost`: the message may have had an effect |
+///
+/// A sender that must know whether a message was handled asks, with an `Answer<()>`.
+///
+/// # Crashes
+///
+/// An error of [`handle`](Self::handle) is a crash, as is a panic: this life ends, its state is dropped, and the actor
+/// is built again as its [group](crate::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that
+/// leaves the state intact is no crash: it is [`Answer::fail`](crate::Answer::fail).
+///
+/// # Cancellation
+///
+/// Where an actor does not stop within 5 s, and where its node is dropped, the future of the hook that runs is dropped
+/// at its next `await`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an actor",
+    label = "this has to be an `Actor`",
+    note = "write `impl Actor for {Self}` with `type Message` and `async fn handle(&mut self, message, context)`",
+    note = "the closure of an `ActorSpec` returns the actor itself, not a `Result`: what may fail belongs in `started`"
+)]
+pub trait Actor: Send + Sized + 'static {
+    /// What it is sent.
+    type Message: Send + 'static;
+
+    /// Handles one message. The next one waits until this future is ready; the mailbox's place is free already.
+    ///
+    /// # Errors
+    ///
+    /// An error ends this life as a crash. Its text is in the actor's [description](crate::ActorDescription).
+    fn handle(
+        &mut self,
+        message: Self::Message,
+        context: &ActorContext<Self>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Runs once in each life, before the first message. The start of the node, or of the group, waits for it.
+    ///
+    /// # Errors
+    ///
+    /// At the first start the node or the group does not start, and says so. Later it is another crash.
+    fn started(&mut self, context: &ActorContext<Self>) -> impl Future<Output = Result<(), Failure>> + Send {
+        let _ = context;
+        async { Ok(()) }
+    }
+
+    /// Runs after the last message of a life that ends in good order: the actor was stopped, alone, with its group or
+    /// with its node. Its messages are refused by then.
+    fn stopped(&mut self, context: &ActorContext<Self>) -> impl Future<Output = ()> + Send {
+        let _ = context;
+        async {}
+    }
+}
+
+/// How each life is built.
+pub(super) type Build<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Sync>;
+
+/// What the engine runs for one life.
+pub(super) struct Life<A: Actor> {
+    pub(super) build: Build<A>,
+    pub(super) node: NodeHandle,
+    pub(super) reference: Ref<A::Message>,
+    pub(super) number: u64,
+}
+
+impl<A: Actor> ractor::Actor for Life<A> {
+    type Msg = Mail<A::Message>;
+    /// Empty once the actor has stopped: the engine hands the rest to the supervisor, which runs no user's destructor.
+    type State = Option<(A, ActorContext<A>)>;
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+        let context = ActorContext::new(self.node.clone(), self.reference.clone(), myself, self.number);
+        let panicked = |words| format!("panicked: {words}");
+        let mut actor = contain(|| (self.build)(&context)).map_err(panicked)?;
+        let started = contain_future(actor.started(&context)).await.map_err(panicked)?;
+        started.map_err(|failure| failure.to_string())?;
+        Ok(Some((actor, context)))
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        mail: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        if let (Some((actor, context)), Some(message)) = (state, mail.open()) {
+            actor.handle(message, context).await.map_err(|failure| failure.to_string())?;
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
+        if let Some((mut actor, context)) = state.take() {
+            actor.stopped(&context).await;
+        }
+        Ok(())
+    }
+}
