@@ -52,6 +52,7 @@
 //! | question | answer |
 //! |---|---|
 //! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
+//! | How do I prepare inputs in parallel, off the worker's thread? | [`Stage::preprocess`] |
 //! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Caller::replies`] |
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
 //! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings of its own: [over a network](#over-a-network) |

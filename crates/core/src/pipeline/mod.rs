@@ -22,6 +22,7 @@
 mod elsewhere;
 mod ensemble;
 mod graph;
+mod preprocess;
 mod run;
 mod stream;
 

@@ -64,15 +64,6 @@ pub trait AsyncWorker: Send + Sync + 'static {
     /// What one item becomes.
     type Out: Data;
 
-    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the item.
-    fn preprocess(&self, _item: &Self::In) -> Result<(), Failure> {
-        Ok(())
-    }
-
     /// Runs one batch: one outcome per item, in order.
     fn call(&self, batch: Batch<Self::In>) -> impl Future<Output = Vec<Result<Self::Out, Failure>>> + Send;
 
@@ -120,7 +111,7 @@ impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
         items: Vec<Item>,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
-            let (batch, gathered) = Gathered::gather(stage, items, |input| self.0.preprocess(input));
+            let (batch, gathered) = Gathered::gather(stage, items);
             let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch).await };
             let mut outcomes = Vec::with_capacity(results.len());
             gathered.lay_out(results, &mut outcomes)?;

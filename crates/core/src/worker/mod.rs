@@ -31,7 +31,7 @@ pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
 pub(crate) use actor::{WorkerActor, WorkerArgs};
 pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync};
-pub(crate) use closure::{BatchClosure, EachClosure};
+pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
 pub(crate) use erased::{DynWorker, Erased};
 pub(crate) use message::WorkerMessage;
 pub(crate) use run::BatchRun;
@@ -88,15 +88,6 @@ pub trait Worker: Send + 'static {
     type In: Data;
     /// What one item becomes.
     type Out: Data;
-
-    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the item.
-    fn preprocess(&mut self, _item: &Self::In) -> Result<(), Failure> {
-        Ok(())
-    }
 
     /// Runs one batch.
     fn call(&mut self, batch: Batch<Self::In>) -> Vec<Result<Self::Out, Failure>>;

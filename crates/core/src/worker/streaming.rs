@@ -74,15 +74,6 @@ pub trait StreamWorker: Send + 'static {
     /// What one output is.
     type Out: Data;
 
-    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the item.
-    fn preprocess(&mut self, _item: &Self::In) -> Result<(), Failure> {
-        Ok(())
-    }
-
     /// Runs one batch. `outputs` has a port for each item, by the item's index.
     fn call(&mut self, batch: Batch<Self::In>, outputs: &mut Outputs<Self::Out>);
 
@@ -257,9 +248,7 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
         // The failures of those that are kept out of the batch, and a gap for each that is in it.
         let mut failures = Vec::with_capacity(items.len());
         for item in items.drain(..) {
-            let checked = read_input::<W::In>(item.payload, &item.flight)
-                .and_then(|input| self.worker.preprocess(&input).map(|()| input));
-            match checked {
+            match read_input::<W::In>(item.payload, &item.flight) {
                 Ok(input) => {
                     batch.push(input, Arc::clone(&item.flight));
                     outputs.ports.push(Port { outputs: item.outputs, flight: item.flight, failure: None });

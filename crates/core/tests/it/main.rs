@@ -23,6 +23,7 @@ mod inner;
 mod isolation;
 mod overload;
 mod passing;
+mod preprocess;
 mod replicas;
 mod replies;
 mod sessions;

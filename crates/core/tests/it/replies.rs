@@ -182,14 +182,13 @@ impl StreamWorker for Rounds {
     type In = u64;
     type Out = (u64, u64);
 
-    fn preprocess(&mut self, item: &u64) -> Result<(), Failure> {
-        if *item == 13 { Err(Failure::invalid_input("not 13")) } else { Ok(()) }
-    }
-
     fn call(&mut self, batch: Batch<u64>, outputs: &mut Outputs<(u64, u64)>) {
         self.batches.fetch_add(1, Ordering::SeqCst);
         for round in 0..3 {
             for (index, item) in batch.iter().enumerate() {
+                if *item == 13 {
+                    outputs.fail(index, Failure::invalid_input("not 13"));
+                }
                 assert_ne!((*item, round), (666, 1), "meant to panic");
                 match outputs.emit(index, (*item, round)) {
                     Err(NotEmitted::Gone(_)) => assert!(!outputs.is_wanted(index)),
