@@ -140,7 +140,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     /// A closure over one item. Runs as a task on the runtime: for code that takes well under a millisecond.
     pub fn each<F>(name: impl Into<StageName>, function: F) -> Self
     where
-        F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static,
+        F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static, // `async` code: `Stage::each_async`
     {
         Self::each_in_flight(name.into(), move |input: &In, _: &Arc<Flight>, _: &StageName| function(input))
     }
@@ -230,7 +230,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     pub fn each_async<F, Fut>(name: impl Into<StageName>, function: F) -> Self
     where
         F: Fn(Arc<In>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Out, Failure>> + Send + 'static,
+        Fut: Future<Output = Result<Out, Failure>> + Send + 'static, // `async move { … }`; without it: `Stage::each`
     {
         Self::each_async_in_flight(name.into(), move |input, _: &Arc<Flight>, _: &StageName| function(input))
     }

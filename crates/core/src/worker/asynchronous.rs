@@ -58,6 +58,12 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # Panics
 ///
 /// A panic ends the replica. Batches that it works on beside the one that panicked are finished.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an `AsyncWorker`",
+    label = "does not implement `AsyncWorker`",
+    note = "`impl AsyncWorker` for it: the types `In` and `Out`, and `async fn call`, which takes a `Batch`",
+    note = "a `Worker` goes to `Stage::worker`, an asynchronous function over one item to `Stage::each_async`"
+)]
 pub trait AsyncWorker: Send + Sync + 'static {
     /// What one item is.
     type In: Data;

@@ -83,6 +83,13 @@ use crate::failure::Failure;
 /// # Panics
 ///
 /// A panic ends the replica; all entries of its batch get `WorkerFailed` and the supervisor decides on a restart.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `Worker`",
+    label = "does not implement `Worker`",
+    note = "`impl Worker` for it: the types `In` and `Out`, and `call`, which takes a `Batch`",
+    note = "an `AsyncWorker` goes to `Stage::async_worker`, a `StreamWorker` to `StreamStage::worker`, a function over \
+            one item to `Stage::each`"
+)]
 pub trait Worker: Send + 'static {
     /// What one item is.
     type In: Data;

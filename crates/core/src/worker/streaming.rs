@@ -68,6 +68,12 @@ pub(crate) type OutputSender = mpsc::Sender<Payload>;
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `StreamWorker`",
+    label = "does not implement `StreamWorker`",
+    note = "`impl StreamWorker` for it: the types `In` and `Out`, and `call`, which takes a `Batch` and its `Outputs`",
+    note = "a `Worker`, which gives one output for each item, goes to `Stage::worker`"
+)]
 pub trait StreamWorker: Send + 'static {
     /// What one item is.
     type In: Data;
