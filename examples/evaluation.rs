@@ -12,7 +12,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
-use callboard::Instant;
 use callboard::codec::DType;
 use callboard::net::{ConnectError, Edge, Identity, NetConfig, Trouble};
 use callboard::prelude::*;
@@ -96,7 +95,7 @@ async fn judge(contestant: &impl Caller, each_batch: Duration) -> Result<Verdict
     let (mut distance, mut rows) = (0.0, 0.0);
     let mut current = next();
     while let Some((row_ids, truth, prepared)) = current {
-        let options = CallOptions::new().with_timeout(Instant::now(), each_batch);
+        let options = CallOptions::new().with_timeout(each_batch);
         // Both at once: the answer is awaited, and meanwhile the next batch is encoded. It stays here until the answer is good.
         let (answer, next) = tokio::join!(contestant.call_prepared::<Value>(prepared?, options), async { next() });
         let values = match answer {

@@ -127,7 +127,7 @@ async fn ask(
     timeout: Duration,
     streams: bool,
 ) -> Result<u64, CallError> {
-    let options = CallOptions::new().with_timeout(Instant::now().into(), timeout);
+    let options = CallOptions::new().with_timeout(timeout);
     if !streams {
         return client.exchange::<Value>(call.clone(), options).await.map(|returned| returned.received_bytes);
     }

@@ -71,7 +71,7 @@ async fn a_caller_that_leaves_or_is_late_stops_its_work() {
     left.abort();
     until("its work has stopped", || inside.now.load(Ordering::SeqCst) == 0).await;
 
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(2));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(2));
     let error = client.call_with::<u64, u64>("/waits", 1, options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     until("its work has stopped, too", || inside.now.load(Ordering::SeqCst) == 0).await;
@@ -192,7 +192,7 @@ async fn a_future_that_panics_where_it_is_dropped_costs_a_replica_and_no_stage()
     let node = App::new().route("/fragile", stage.concurrency(1)).start().await.unwrap();
     let client = node.client();
     for _ in 0..3 {
-        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(10));
+        let options = CallOptions::new().with_timeout(Duration::from_millis(10));
         assert!(client.call_with::<u64, u64>("/fragile", 1000, options).await.is_err());
         assert_eq!(client.call::<u64, u64>("/fragile", 1).await.unwrap(), 1, "another replica serves");
     }

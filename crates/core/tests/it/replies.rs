@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{
-    App, Batch, BatchPolicy, CallOptions, ErrorKind, Failure, Instant, NotEmitted, Outputs, Pipeline, Stage,
-    StreamPipeline, StreamStage, StreamWorker,
+    App, Batch, BatchPolicy, CallOptions, ErrorKind, Failure, NotEmitted, Outputs, Pipeline, Stage, StreamPipeline,
+    StreamStage, StreamWorker,
 };
 use futures_util::{Stream, StreamExt, stream};
 
@@ -121,7 +121,7 @@ async fn the_deadline_covers_the_whole_stream_whether_it_is_read_or_not() {
     });
     let node = App::new().route_streaming("/ticks", stage.credit(1)).start().await.unwrap();
     let client = node.client();
-    let options = || CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(3500));
+    let options = || CallOptions::new().with_timeout(Duration::from_millis(3500));
     let replies = client.replies_with::<u64, u64>("/ticks", 0, options()).unwrap();
     assert_eq!(all(replies).await, (vec![0, 1, 2], Some(ErrorKind::DeadlineExceeded)));
 
@@ -142,7 +142,7 @@ async fn the_deadline_covers_the_whole_stream_whether_it_is_read_or_not() {
 async fn a_reader_that_does_not_come_back_keeps_no_permit_beyond_the_deadline() {
     let made = Arc::default();
     let node = App::new().route_streaming("/endless", endless(&made)).start().await.unwrap();
-    let options = || CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(1));
+    let options = || CallOptions::new().with_timeout(Duration::from_secs(1));
     let never_read = node.client().replies_with::<u64, u64>("/endless", 0, options()).unwrap();
     let mut half_read = node.client().replies_with::<u64, u64>("/endless", 0, options()).unwrap();
     assert_eq!(half_read.next().await.unwrap().unwrap(), 0);
@@ -338,7 +338,7 @@ async fn how_slowly_readers_read_is_not_held_against_the_next_call() {
     for replies in slow {
         assert_eq!(all(replies).await, ((1..8).collect(), None));
     }
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(5));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(5));
     let quick = client.replies_with::<u64, u64>("/first", 0, options).unwrap();
     assert_eq!(all(quick).await, ((0..8).collect(), None));
 }
@@ -369,7 +369,7 @@ async fn a_stream_for_a_peer_that_does_not_read_on_keeps_no_stage_beyond_the_dea
     let node = app.start().await.unwrap();
     let client = node.client();
     let admission = client.admit_stages(&["endless", "behind"], 0).unwrap();
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(200));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(200));
     let mut replies = client.submit_stages_streaming(admission, callboard_codec::Payload::new(0u64), options);
     assert!(replies.next().await.unwrap().is_ok());
     for route in ["/endless", "/behind"] {

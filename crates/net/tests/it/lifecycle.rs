@@ -8,9 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::Value;
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
-use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, RouteSpec, Stage, StreamStage,
-};
+use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
 use callboard_net::{ConnectError, Edge, Trouble};
 use tokio::sync::Semaphore;
@@ -202,7 +200,7 @@ async fn a_client_that_closes_takes_its_calls_back() {
     let client = served.client().await;
     let calling = tokio::spawn({
         let client = client.clone();
-        let options = CallOptions::new().with_timeout(Instant::now(), LONG * 10);
+        let options = CallOptions::new().with_timeout(LONG * 10);
         async move { client.call_with::<_, i64>("/held", 5, options).await }
     });
     until(|| begun.load(Ordering::SeqCst) == 1).await;
@@ -298,7 +296,7 @@ async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
     open.add_permits(1);
     assert_eq!(in_hand.await.unwrap().unwrap(), 5);
     // A handshake with it has far more time than that.
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(10));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(10));
     assert_eq!(client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap(), "A");
 }
 
@@ -335,7 +333,7 @@ async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_
     let (_open, served, _in_hand) = full().await;
     let client = served.client().await;
     for _ in 0..400 {
-        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(5));
+        let options = CallOptions::new().with_timeout(Duration::from_millis(5));
         client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap_err();
     }
     let refused = || total(&served.edge, r#"calls_refused_total{kind="overloaded"}"#);
@@ -401,7 +399,7 @@ async fn a_silent_node_is_got_over_by_calls_with_little_time() {
     first.edge.shutdown(LONG).await;
     let calling = async {
         loop {
-            let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(300));
+            let options = CallOptions::new().with_timeout(Duration::from_millis(300));
             match client.call_with::<_, String>("/shout", "a".to_owned(), options).await {
                 Ok(loud) => break loud,
                 Err(error) => {

@@ -222,7 +222,7 @@ impl Gateway {
         let calls = futures_util::stream::iter(0..count).map(|id| {
             let client = client.clone();
             async move {
-                let options = CallOptions::new().with_timeout(Instant::now().into(), LONG);
+                let options = CallOptions::new().with_timeout(LONG);
                 let outcome = client.call_with::<_, Work>("/run", Work::whenever(id), options).await;
                 (id, outcome.map(|answer| answer.told()).map_err(|error| error.kind()))
             }
@@ -302,7 +302,7 @@ async fn long_call(
     let gateway = Gateway::start(&directory, &[&worker]).await;
     let client = gateway.node.client();
     let call = tokio::spawn(async move {
-        let options = CallOptions::new().with_timeout(Instant::now().into(), LONG);
+        let options = CallOptions::new().with_timeout(LONG);
         let outcome = client.call_with::<_, Work>("/run", Work::whenever(1), options).await;
         outcome.map(|answer| answer.told()).map_err(|error| error.kind())
     });

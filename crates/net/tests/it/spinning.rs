@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, Caller, Failure, Instant, Node, Stage};
+use callboard_core::{App, CallOptions, Caller, Failure, Node, Stage};
 use callboard_net::{Client, Edge, NetConfig};
 
 use crate::common::{IDENTITY, LONG, loopback, until};
@@ -50,7 +50,7 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
     let calls: Vec<_> = (0..THREADS as u64)
         .map(|number| {
             let client = client.clone();
-            let options = CallOptions::new().with_timeout(Instant::now(), LONG);
+            let options = CallOptions::new().with_timeout(LONG);
             tokio::spawn(async move { client.call_with::<u64, u64>("/spin", number, options).await })
         })
         .collect();

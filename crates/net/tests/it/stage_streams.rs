@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{
-    App, CallOptions, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamPipeline, StreamStage,
-};
+use callboard_core::{App, CallOptions, ErrorKind, Failure, Limits, Pipeline, Stage, StreamPipeline, StreamStage};
 use futures_util::{StreamExt, stream};
 
 use crate::common::{LONG, Member, Served, until};
@@ -122,7 +120,7 @@ async fn a_stream_in_the_middle_of_a_pipeline_takes_along_what_stands_behind_it(
 async fn the_deadline_of_a_stream_crosses() {
     let taken = Count::default();
     let (worker, gateway) = two(&taken).await;
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(300));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(300));
     let client = gateway.served.node.client();
     let mut replies = client.replies_with::<u64, u64>("/count", NEVER, options).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
-use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Instant, Stage, StreamStage};
+use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
 use futures_util::{StreamExt, stream};
 
@@ -103,13 +103,13 @@ async fn readers_that_pause_hold_up_nobody_else() {
     let soon = patient().write_progress_timeout * 2 / 3;
     for _ in 0..6 {
         // They outlast the call that they must not hold up.
-        let options = CallOptions::new().with_timeout(Instant::now(), LONG * 10);
+        let options = CallOptions::new().with_timeout(LONG * 10);
         let mut replies = client.replies_with::<_, Value>("/large", 1_usize << 20, options).unwrap();
         tokio::time::timeout(soon, replies.next()).await.unwrap().unwrap().unwrap();
         paused.push(replies);
     }
     let value = Value::from(bytes::Bytes::from(vec![1_u8; 2 << 20]));
-    let soon = CallOptions::new().with_timeout(Instant::now(), soon);
+    let soon = CallOptions::new().with_timeout(soon);
     assert_eq!(client.call_with::<_, Value>("/echo", value.clone(), soon).await.unwrap(), value);
     drop(paused);
     served.comes_to_rest().await;

@@ -88,7 +88,7 @@ fn flooded_process() {
 
 /// Reads a stream that never ends until it is told to stop; how many outputs came.
 async fn reads_on(client: Client, over: Arc<AtomicBool>) -> u64 {
-    let options = CallOptions::new().with_timeout(Instant::now().into(), Duration::from_secs(3600));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(3600));
     let mut outputs = client.replies_with::<u64, u64>("/count", 0, options).unwrap();
     let mut expected = 0;
     while !over.load(Ordering::Relaxed) {
