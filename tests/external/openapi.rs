@@ -50,9 +50,8 @@ pub(crate) fn app() -> App {
         let x: f64 = call.arg(0, "x")?;
         Ok(x * 2.0)
     });
-    let count = StreamStage::each("count", |last: std::sync::Arc<u8>| {
-        stream::iter((0..*last % 8).map(Ok::<_, Failure>).collect::<Vec<_>>())
-    });
+    let count =
+        StreamStage::each("count", |last: &u8| stream::iter((0..*last % 8).map(Ok::<_, Failure>).collect::<Vec<_>>()));
     let example = Value::from_serialize(&Guest {
         name: "Ada".to_owned(),
         times: Some(2),

@@ -45,7 +45,7 @@ fn app() -> App {
     let scale = Stage::each("scale", |call: &FunctionCall| {
         Ok(call.arg::<f64>(0, "x")? * call.optional_arg(1, "factor")?.unwrap_or(2.0))
     });
-    let count = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let count = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     App::new()
         .route("/double", Stage::each("double", |n: &i64| Ok(2 * n)))
         .route("/echo", Stage::each("echo", |value: &Value| Ok(value.clone())))

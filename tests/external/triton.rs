@@ -185,7 +185,7 @@ struct To {
 
 /// `count`: counts up; fails beyond a hundred.
 fn count() -> StreamStage<To, Count> {
-    StreamStage::each("count", |to: Arc<To>| {
+    StreamStage::each("count", |to: &To| {
         stream::iter(1..=to.to).map(|number| match number {
             101.. => Err(Failure::new("who can count that far?")),
             number => Ok(Count { number }),

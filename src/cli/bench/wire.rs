@@ -237,7 +237,7 @@ mod tests {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         std::fs::remove_dir_all(directory).unwrap();
         let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
-        let count = StreamStage::each("count", |n: Arc<u64>| {
+        let count = StreamStage::each("count", |n: &u64| {
             let n = *n;
             futures_util::stream::iter((0..=n).map(move |k| if k == 13 { Err(Failure::new("13")) } else { Ok(k) }))
         });

@@ -293,7 +293,7 @@ impl<F, In> StreamClosure<F, In> {
 
 impl<F, S, In, Out> DynAsyncWorker for StreamClosure<F, In>
 where
-    F: Fn(Arc<In>, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
+    F: Fn(&In, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
     S: Stream<Item = Result<Out, Failure>> + Send,
     In: Data,
     Out: Data,
@@ -311,8 +311,10 @@ where
                     Err(failure) => return ItemOutcome::Failed(failure),
                 };
                 let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
+                let stream = (self.function)(&input, &item.flight, stage);
+                drop(input);
                 // A reader that does not read does not hold up the deadline.
-                let drained = timeout_at(deadline, drain((self.function)(input, &item.flight, stage), &outputs)).await;
+                let drained = timeout_at(deadline, drain(stream, &outputs)).await;
                 drained.unwrap_or(ItemOutcome::Late)
             });
             Ok(join_all(streaming).await)

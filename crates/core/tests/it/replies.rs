@@ -15,7 +15,7 @@ use super::support::{Gate, PATIENCE, hush, until};
 /// Counts up without end, and how far it was asked to.
 fn endless(made: &Arc<AtomicU64>) -> StreamStage<u64, u64> {
     let made = Arc::clone(made);
-    StreamStage::each("endless", move |from: Arc<u64>| {
+    StreamStage::each("endless", move |from: &u64| {
         let made = Arc::clone(&made);
         stream::iter(*from..).map(move |n| {
             made.fetch_add(1, Ordering::SeqCst);
@@ -42,7 +42,7 @@ async fn all<T>(
 }
 
 fn first(n: u64) -> StreamStage<u64, u64> {
-    StreamStage::each("first", move |from: Arc<u64>| stream::iter(*from..*from + n).map(Ok))
+    StreamStage::each("first", move |from: &u64| stream::iter(*from..*from + n).map(Ok))
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,8 +98,9 @@ async fn a_reader_that_leaves_ends_the_work() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_comes_behind_what_was_there_before_it() {
-    let stage = StreamStage::each("breaks", |n: Arc<u64>| {
-        stream::iter((0..=*n).map(move |i| if i < *n { Ok(i) } else { Err(Failure::new("enough")) }))
+    let stage = StreamStage::each("breaks", |n: &u64| {
+        let n = *n;
+        stream::iter((0..=n).map(move |i| if i < n { Ok(i) } else { Err(Failure::new("enough")) }))
     });
     let behind = Stage::each("behind", |n: &u64| if *n == 7 { Err(Failure::invalid_input("not 7")) } else { Ok(*n) });
     let node = App::new().route_streaming("/breaks", StreamPipeline::from(stage).then(behind)).start().await.unwrap();
@@ -113,7 +114,7 @@ async fn a_failure_comes_behind_what_was_there_before_it() {
 
 #[tokio::test(start_paused = true)]
 async fn the_deadline_covers_the_whole_stream_whether_it_is_read_or_not() {
-    let stage = StreamStage::each("ticks", |n: Arc<u64>| {
+    let stage = StreamStage::each("ticks", |n: &u64| {
         stream::unfold(*n, |n| async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
             Some((Ok(n), n + 1))

@@ -179,7 +179,7 @@ async fn a_batch_with_traced_calls_is_heard_of_once_and_names_them() {
 
 #[tokio::test]
 async fn a_stream_with_many_outputs_counts_what_it_does_not_record() {
-    let count = StreamStage::each("count", |n: Arc<u64>| stream::iter((0..*n).map(Ok)));
+    let count = StreamStage::each("count", |n: &u64| stream::iter((0..*n).map(Ok)));
     let double = Stage::each("double", |n: &u64| Ok(2 * n));
     let pipeline = callboard_core::StreamPipeline::from(count).then(double);
     let node = App::new().route_streaming("/count", pipeline).start().await.unwrap();
@@ -195,7 +195,7 @@ async fn a_stream_with_many_outputs_counts_what_it_does_not_record() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_late_tells_that_it_ran() {
-    let ticks = StreamStage::each("ticks", |n: Arc<u64>| {
+    let ticks = StreamStage::each("ticks", |n: &u64| {
         stream::unfold(*n, |n| async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
             Some((Ok(n), n + 1))

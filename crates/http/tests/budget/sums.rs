@@ -219,9 +219,8 @@ fn a_packed_stream_pays_for_its_packer() {
     let _turn = heap::turn();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let endless = StreamStage::each("endless", |text: Arc<String>| {
-            stream::iter([Ok(String::clone(&text))]).chain(stream::pending())
-        });
+        let endless =
+            StreamStage::each("endless", |text: &String| stream::iter([Ok(text.clone())]).chain(stream::pending()));
         let limits = Limits { max_in_flight_bytes: 2 << 20, ..Limits::default() };
         let node = App::new().limits(limits).route_streaming("/endless", endless).start().await.unwrap();
         let client = node.client();

@@ -2,7 +2,6 @@
 //! `tests/external/triton.rs`, with a client that others wrote.
 
 use std::io::Write as _;
-use std::sync::Arc;
 
 use axum::http::Request;
 use callboard_codec::{DType, DataType, Tensor, TensorField, TensorFields, Value};
@@ -443,7 +442,7 @@ async fn a_body_of_many_items_holds_its_bytes_until_the_last_is_over() {
 
 #[tokio::test]
 async fn a_reader_of_events_that_leaves_cancels_its_call() {
-    let endless = StreamStage::each("endless", |from: Arc<u64>| stream::iter((*from..).map(Ok)));
+    let endless = StreamStage::each("endless", |from: &u64| stream::iter((*from..).map(Ok)));
     let server = Server::of_app(App::new().route_streaming("/endless", endless), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let body = r#"{"input":7}"#;

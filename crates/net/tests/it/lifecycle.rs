@@ -69,7 +69,7 @@ async fn a_node_that_is_starting_says_so_and_is_waited_for() {
     assert_eq!(shouts(&client).await.unwrap(), "A");
     // It is told of the routes, and of those that come.
     assert!(client.streams("/count").await.unwrap() && !client.streams("/later").await.unwrap());
-    let later = StreamStage::each("later", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let later = StreamStage::each("later", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     node.add_route(RouteSpec::streaming("/later", later)).await.unwrap();
     let hearing = async {
         while !client.streams("/later").await.unwrap() {
@@ -239,7 +239,7 @@ async fn comes_back(address: SocketAddr) -> Edge {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_find_no_connection_have_the_time_of_their_route() {
     let stuck = || {
-        let never = StreamStage::each("never", |_: Arc<i64>| futures_util::stream::pending::<Result<i64, Failure>>());
+        let never = StreamStage::each("never", |_: &i64| futures_util::stream::pending::<Result<i64, Failure>>());
         let limits = Limits { default_timeout: Duration::from_secs(1), ..Limits::default() };
         held_for_ever().1.route_streaming("/never", never).limits(limits)
     };
@@ -281,7 +281,7 @@ async fn full() -> (Arc<Semaphore>, Served, JoinHandle<Result<i64, CallError>>) 
 }
 
 fn counting() -> App {
-    let count = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let count = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     app().route_streaming("/count", count)
 }
 
@@ -346,7 +346,7 @@ async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_loses_no_call_and_no_output() {
     let with_stream = || {
-        let large = StreamStage::each("large", |n: Arc<u64>| {
+        let large = StreamStage::each("large", |n: &u64| {
             futures_util::stream::iter((0..*n).map(|_| Ok(Value::from(Bytes::from(vec![7_u8; 1 << 20])))))
         });
         app().route_streaming("/large", large)

@@ -239,7 +239,7 @@ async fn a_long_row_of_stages_crosses_as_often_as_the_peer_asks_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_that_streams_is_no_candidate_for_a_call_with_one_outcome() {
-    let count = callboard_core::StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let count = callboard_core::StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     let worker = Served::start(App::new().route_streaming("/count", count)).await;
     let gateway = Member::start(App::new().route("/run", there("count")), &[&worker.edge]).await;
     gateway.sees("count").await;

@@ -21,7 +21,7 @@ fn count(count: &Count) -> usize {
 /// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
 fn counting(taken: &Count) -> StreamStage<u64, u64> {
     let taken = Arc::clone(taken);
-    StreamStage::each("count", move |n: Arc<u64>| {
+    StreamStage::each("count", move |n: &u64| {
         let (n, taken) = (*n, Arc::clone(&taken));
         stream::iter(0..=n).map(move |k| {
             taken.fetch_add(1, Ordering::SeqCst);
@@ -226,7 +226,7 @@ async fn a_stream_that_has_no_room_here_keeps_the_revision_that_was_drawn_for_it
     let begun: [Count; 3] = Default::default();
     let counting = |begun: &Count, revision: u64| {
         let begun = Arc::clone(begun);
-        let stage = StreamStage::each("count", move |n: Arc<u64>| {
+        let stage = StreamStage::each("count", move |n: &u64| {
             begun.fetch_add(1, Ordering::SeqCst);
             stream::iter((0..=*n).map(Ok::<u64, Failure>))
         });

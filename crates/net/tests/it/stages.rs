@@ -81,7 +81,7 @@ async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_that_streams_is_no_stage_with_one_output() {
-    let counting = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let counting = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     let worker = Served::start(App::new().route_streaming("/count", counting)).await;
     let app = App::new().route("/run", Pipeline::<i64, i64>::elsewhere("count"));
     let gateway = Member::start(app, &[&worker.edge]).await;

@@ -16,7 +16,7 @@ const NEVER: u64 = u64::MAX;
 /// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
 fn counting(taken: &Arc<AtomicUsize>) -> App {
     let taken = Arc::clone(taken);
-    let count = StreamStage::each("count", move |n: Arc<u64>| {
+    let count = StreamStage::each("count", move |n: &u64| {
         let (n, taken) = (*n, Arc::clone(&taken));
         stream::iter(0..=n).map(move |k| {
             taken.fetch_add(1, Ordering::SeqCst);
@@ -91,7 +91,7 @@ async fn a_stream_that_is_not_read_ends_at_its_deadline() {
 /// More outputs are on their way than one connection used to have room for, and nobody reads them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_pause_hold_up_nobody_else() {
-    let large = StreamStage::each("large", |bytes: Arc<usize>| {
+    let large = StreamStage::each("large", |bytes: &usize| {
         let bytes = *bytes;
         stream::iter((0..16).map(move |_| Ok(Value::from(bytes::Bytes::from(vec![7_u8; bytes])))))
     });

@@ -72,7 +72,7 @@ fn flooded_process() {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let edge = Edge::bind(loopback(), identity, config).unwrap();
         let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
-        let count = StreamStage::each("count", |from: Arc<u64>| stream::iter((*from..).map(Ok::<u64, Failure>)));
+        let count = StreamStage::each("count", |from: &u64| stream::iter((*from..).map(Ok::<u64, Failure>)));
         let node = App::new().route("/shout", shout).route_streaming("/count", count).start().await.unwrap();
         edge.open(node.client());
         println!("serving {}", edge.address());
