@@ -13,7 +13,7 @@ use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
 use callboard::codec::DType;
-use callboard::net::{ConnectError, Edge, Identity, NetConfig, Trouble};
+use callboard::net::{ConnectError, Identity, NetConfig, QuicEdge, Trouble};
 use callboard::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -131,7 +131,7 @@ fn check(answer: &Value, row_ids: &[u64]) -> Result<Vec<f32>, String> {
 
 /// A contestant's process: serves until nobody holds its stdin any more.
 async fn contest(character: &str) -> Result<(), Problem> {
-    let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
+    let edge = QuicEdge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
     let node = app(character).start().await?;
     edge.open(node.client());
     println!("quic://{}", edge.address());

@@ -78,14 +78,14 @@
 //! # let state = std::env::temp_dir().join(format!("callboard-connect-{}", std::process::id()));
 //! # // SAFETY: no other thread has been started yet that reads the environment.
 //! # unsafe { std::env::set_var("XDG_STATE_HOME", &state) };
-//! use callboard::net::{Edge, Identity, NetConfig};
+//! use callboard::net::{QuicEdge, Identity, NetConfig};
 //! use callboard::prelude::*;
 //!
 //! async fn shout(caller: &impl Caller, text: &str) -> Result<String, CallError> {
 //!     caller.call("/shout", text.to_owned()).await
 //! }
 //!
-//! let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
+//! let edge = QuicEdge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
 //! let node = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase()))).start().await?;
 //! edge.open(node.client());
 //!

@@ -87,8 +87,8 @@ fn the_document_of_a_server_with_keys_is_valid_and_true() {
     const KEY: &str = "a-key-of-the-tests-that-is-long-enough-0123456789";
     let Some(python) = Python::with("openapi") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let mut config = HttpConfig::default();
-    config.api_keys = Some(ApiKeys::parse(&format!("tests {KEY}")).unwrap());
+    let api_keys = Some(ApiKeys::parse(&format!("tests {KEY}")).unwrap());
+    let config = HttpConfig { api_keys, ..HttpConfig::default() };
     let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", config)).unwrap();
     python.run("openapi.py", &[&server.address().to_string(), OWN_RULES, KEY]);
 }

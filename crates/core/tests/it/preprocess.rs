@@ -125,9 +125,8 @@ async fn a_refusal_behind_it_may_be_sent_again() {
 
 #[tokio::test]
 async fn it_knows_its_call_and_stands_before_streams_as_well() {
-    let repeated = StreamStage::each("repeat", |text: &String| {
-        stream::iter((0..2).map(|_| Ok(text.clone())).collect::<Vec<_>>())
-    });
+    let repeated =
+        StreamStage::each("repeat", |text: &String| stream::iter((0..2).map(|_| Ok(text.clone())).collect::<Vec<_>>()));
     let greeting = repeated.preprocess("greet", |name: &String, context: &CallContext| {
         let greeting = context.tag("greeting").ok_or_else(|| Failure::new("no tag"))?;
         Ok(format!("{greeting} {name}"))

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use axum::http::Request;
 use callboard_codec::{DType, DataType, Tensor, TensorField, TensorFields, Value};
 use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage};
-use callboard_http::{ApiInfo, ApiKeys, Edge, HttpConfig};
+use callboard_http::{ApiInfo, ApiKeys, HttpConfig, HttpEdge};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use futures_util::stream;
@@ -366,7 +366,7 @@ async fn a_full_or_draining_node_says_so_in_the_protocols_words() {
 
 #[tokio::test]
 async fn a_node_that_is_starting_is_not_ready() {
-    let mut edge = Edge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    let mut edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
     let request = Request::get("/v2/health/ready").body(axum::body::Body::empty()).unwrap();
     let answer = edge.call(request).await.unwrap();
     assert_eq!(answer.status(), 503);

@@ -10,7 +10,7 @@ use callboard_codec::Value;
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
-use callboard_net::{ConnectError, Edge, Trouble};
+use callboard_net::{ConnectError, QuicEdge, Trouble};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -31,7 +31,7 @@ async fn a_client_waits_for_a_node_that_is_not_there_yet() {
     let mut connecting = tokio::spawn(async move { builder().connect(&format!("quic://{address}")).await });
     let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
     assert!(early.is_err(), "there is nobody to connect to: {early:?}");
-    let edge = Edge::bind(address, IDENTITY.clone(), patient()).unwrap();
+    let edge = QuicEdge::bind(address, IDENTITY.clone(), patient()).unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
     let client = connecting.await.unwrap().unwrap();
@@ -55,7 +55,7 @@ async fn a_host_that_does_not_exist_is_not_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_starting_says_so_and_is_waited_for() {
-    let edge = Edge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
+    let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
     let url = format!("quic://{}", edge.address());
     let error = builder().start_up_wait(Duration::ZERO).connect(&url).await.unwrap_err();
     assert!(matches!(error, ConnectError::NobodyThere { .. }), "{error:?}");
@@ -222,11 +222,11 @@ async fn a_node_that_comes_back_at_its_address_is_found_again() {
     assert_eq!(shouts(&client).await.unwrap(), "A");
 }
 
-async fn comes_back(address: SocketAddr) -> Edge {
+async fn comes_back(address: SocketAddr) -> QuicEdge {
     let coming_back = async {
         loop {
             // The socket is closed with the last task of the old endpoint.
-            match Edge::bind(address, IDENTITY.clone(), patient()) {
+            match QuicEdge::bind(address, IDENTITY.clone(), patient()) {
                 Ok(edge) => break edge,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, CallOptions, Caller, Failure, Node, Stage};
-use callboard_net::{Client, Edge, NetConfig};
+use callboard_net::{Client, NetConfig, QuicEdge};
 
 use crate::common::{IDENTITY, LONG, loopback, until};
 use crate::lab::total;
@@ -38,7 +38,7 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
         let stage = spinning(&let_go, &begun).concurrency(THREADS as u32).replicas(THREADS);
         async move {
             // As it is by default: three seconds of silence end a connection.
-            let edge = Edge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
+            let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
             let node: Node = App::new().route("/spin", stage).start().await.unwrap();
             edge.open(node.client());
             (edge, node)

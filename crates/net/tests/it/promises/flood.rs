@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, CallOptions, Caller, Failure, Stage, StreamStage};
 use callboard_net::testing::Faults;
-use callboard_net::{Client, Edge, Identity, NetConfig};
+use callboard_net::{Client, Identity, NetConfig, QuicEdge};
 use futures_util::stream;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::rustls::crypto::ring;
@@ -70,7 +70,7 @@ fn flooded_process() {
         }
         config.tuning.faults = Some(faults.clone());
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let edge = Edge::bind(loopback(), identity, config).unwrap();
+        let edge = QuicEdge::bind(loopback(), identity, config).unwrap();
         let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
         let count = StreamStage::each("count", |from: &u64| stream::iter((*from..).map(Ok::<u64, Failure>)));
         let node = App::new().route("/shout", shout).route_streaming("/count", count).start().await.unwrap();
