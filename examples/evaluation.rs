@@ -12,9 +12,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
-use callboard::Instant;
 use callboard::codec::DType;
-use callboard::net::{ConnectError, Edge, Identity, NetConfig, Trouble};
+use callboard::net::{ConnectError, Identity, NetConfig, QuicEdge, Trouble};
 use callboard::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -96,7 +95,7 @@ async fn judge(contestant: &impl Caller, each_batch: Duration) -> Result<Verdict
     let (mut distance, mut rows) = (0.0, 0.0);
     let mut current = next();
     while let Some((row_ids, truth, prepared)) = current {
-        let options = CallOptions::new().with_timeout(Instant::now(), each_batch);
+        let options = CallOptions::new().with_timeout(each_batch);
         // Both at once: the answer is awaited, and meanwhile the next batch is encoded. It stays here until the answer is good.
         let (answer, next) = tokio::join!(contestant.call_prepared::<Value>(prepared?, options), async { next() });
         let values = match answer {
@@ -132,7 +131,7 @@ fn check(answer: &Value, row_ids: &[u64]) -> Result<Vec<f32>, String> {
 
 /// A contestant's process: serves until nobody holds its stdin any more.
 async fn contest(character: &str) -> Result<(), Problem> {
-    let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
+    let edge = QuicEdge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
     let node = app(character).start().await?;
     edge.open(node.client());
     println!("quic://{}", edge.address());

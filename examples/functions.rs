@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use callboard::NO_ARGS;
-use callboard::net::{Edge, Identity, NetConfig, Trouble};
+use callboard::net::{Identity, NetConfig, QuicEdge, Trouble};
 use callboard::prelude::*;
 
 /// The functions. Each reads its arguments by place or by name.
@@ -28,8 +28,8 @@ fn functions() -> App {
 }
 
 /// The whole server, for this user on this machine.
-async fn serve() -> Result<(Node, Edge), Box<dyn std::error::Error>> {
-    let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
+async fn serve() -> Result<(Node, QuicEdge), Box<dyn std::error::Error>> {
+    let edge = QuicEdge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
     let node = functions().start().await?;
     edge.open(node.client());
     Ok((node, edge))

@@ -7,7 +7,7 @@
 use axum::Router;
 use axum::routing::get;
 use callboard::Drained;
-use callboard::http::{ApiInfo, Edge, HttpConfig, serve_router};
+use callboard::http::{ApiInfo, HttpConfig, HttpEdge, serve_router};
 use callboard::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The edge is a `tower::Service`. As the fallback it gets what no handler takes: its routes, `/docs`, `/metrics`,
     // `/livez`.
     let config = HttpConfig::default();
-    let edge = Edge::try_new(node.client(), config.clone(), ApiInfo::default())?;
+    let edge = HttpEdge::try_new(node.client(), config.clone(), ApiInfo::default())?;
     let router = Router::new().route("/mine", get(|| async { "a handler of one's own" })).fallback_service(edge);
 
     // Any server for axum will do. This one has the limits of `config`, and finishes what is in hand at its end.

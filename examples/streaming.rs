@@ -20,14 +20,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A stream without end, which counts what it was asked for.
     let made = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&made);
-    let squares = StreamStage::each("squares", move |start: Arc<u64>| {
+    let squares = StreamStage::each("squares", move |start: &u64| {
         let counter = Arc::clone(&counter);
         stream::iter((*start..).map(move |number| {
             counter.fetch_add(1, Ordering::SeqCst);
             Ok(number * number)
         }))
     });
-    let words = StreamStage::each("words", |text: Arc<String>| {
+    let words = StreamStage::each("words", |text: &String| {
         let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
         stream::iter(words.into_iter().map(|word| match word.parse::<i64>() {
             Ok(number) => Err(Failure::invalid_input(format!("{number} is not a word"))),

@@ -52,6 +52,7 @@
 //! | question | answer |
 //! |---|---|
 //! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
+//! | How do I prepare inputs in parallel, off the worker's thread? | [`Stage::preprocess`] |
 //! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Caller::replies`] |
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
 //! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings of its own: [over a network](#over-a-network) |
@@ -77,14 +78,14 @@
 //! # let state = std::env::temp_dir().join(format!("callboard-connect-{}", std::process::id()));
 //! # // SAFETY: no other thread has been started yet that reads the environment.
 //! # unsafe { std::env::set_var("XDG_STATE_HOME", &state) };
-//! use callboard::net::{Edge, Identity, NetConfig};
+//! use callboard::net::{QuicEdge, Identity, NetConfig};
 //! use callboard::prelude::*;
 //!
 //! async fn shout(caller: &impl Caller, text: &str) -> Result<String, CallError> {
 //!     caller.call("/shout", text.to_owned()).await
 //! }
 //!
-//! let edge = Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
+//! let edge = QuicEdge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
 //! let node = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase()))).start().await?;
 //! edge.open(node.client());
 //!

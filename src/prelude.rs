@@ -2,7 +2,7 @@
 
 pub use std::time::Duration;
 
-pub use callboard_codec::{Map, Tensor, Value};
+pub use callboard_codec::{Local, Map, Tensor, Value};
 pub use callboard_core::{
     App, AsyncWorker, Batch, CallContext, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall,
     LocalClient, Node, Pipeline, Replica, Stage, StreamPipeline, StreamStage, Worker,

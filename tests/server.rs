@@ -138,12 +138,12 @@ async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_
     use axum::Router;
     use axum::response::Response;
     use axum::routing::get;
-    use callboard::net::{Edge, Identity, NetConfig};
+    use callboard::net::{Identity, NetConfig, QuicEdge};
     use callboard::{Caller, Client};
 
     let scratch = Scratch(std::env::temp_dir().join(format!("callboard-built-{}", std::process::id())));
     let identity = || Identity::development_in(&scratch.0).unwrap();
-    let quic = Edge::bind("127.0.0.1:0".parse().unwrap(), identity(), NetConfig::default()).unwrap();
+    let quic = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity(), NetConfig::default()).unwrap();
     let quic_address = quic.address();
     let app = App::new().route("/double", Stage::each("double", |number: &i64| Ok(number * 2)));
     let mark = |mut response: Response| async {
@@ -186,7 +186,7 @@ async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_
     assert_eq!(tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap(), Drained::Completely);
     assert!(TcpStream::connect(address).await.is_err(), "HTTP is closed");
     // The last packets leave with the endpoint's own thread.
-    let is_free = || Edge::bind(quic_address, identity(), NetConfig::default()).is_ok();
+    let is_free = || QuicEdge::bind(quic_address, identity(), NetConfig::default()).is_ok();
     let freed = async {
         while !is_free() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{App, Elsewhere, Node};
-use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
+use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, Static};
 use tokio::runtime::Runtime;
 
 /// What keeps the way to the other node.
 pub(crate) struct Peer {
-    _worker: (Node, Edge),
-    _edge: Edge,
+    _worker: (Node, QuicEdge),
+    _edge: QuicEdge,
     _cluster: Cluster,
     /// Outlives everything on it: it is never dropped where it would have to be waited for.
     _runtime: std::mem::ManuallyDrop<Runtime>,
@@ -35,8 +35,8 @@ pub(crate) async fn start(gateway: App, worker: App, stage: &str) -> (Node, Peer
     (node, Peer { _worker: worker, _edge: edge, _cluster: cluster, _runtime: runtime })
 }
 
-async fn served(app: App, identity: &Identity) -> (Node, Edge) {
-    let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
+async fn served(app: App, identity: &Identity) -> (Node, QuicEdge) {
+    let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
     let node = app.start().await.unwrap();
     edge.open(node.client());
     (node, edge)

@@ -127,7 +127,7 @@ fn words(count: u64) -> impl Iterator<Item = Word> {
 }
 
 fn events() -> StreamPipeline<u64, Word> {
-    StreamStage::each("events", |count: std::sync::Arc<u64>| stream::iter(words(*count).map(Ok))).into()
+    StreamStage::each("events", |count: &u64| stream::iter(words(*count).map(Ok))).into()
 }
 
 /// A model as a signature describes it: an array that is given back.

@@ -2,7 +2,7 @@
 
 use callboard_codec::{DataType, RawBody, Value};
 use callboard_core::{Pipeline, Rows as _, Stage};
-use callboard_stages::{ConfigError as StageError, image, labels};
+use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
 use super::BuildError;
@@ -96,15 +96,17 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
 }
 
 /// What a built-in stage has against its keys, with the line of the key.
-fn refused(plan: &Plan, planned: &StagePlan, error: StageError) -> BuildError {
+fn refused(plan: &Plan, planned: &StagePlan, error: StageConfigError) -> BuildError {
     let place = |key: &str| {
         let own = planned.own.iter().find(|own| own.key == key);
         let source = own.map_or_else(|| planned.name.source.clone(), |own| Source::File { line: own.line });
         plan.place(&source, format!("stage `{}`: {key}", planned.name.value))
     };
     match error {
-        StageError::Read { key, path, source } => BuildError::Read { place: place(key), path, source },
-        StageError::Invalid { key, reason } => ConfigError::Rejected { place: place(key), message: reason }.into(),
+        StageConfigError::Read { key, path, source } => BuildError::Read { place: place(key), path, source },
+        StageConfigError::Invalid { key, reason } => {
+            ConfigError::Rejected { place: place(key), message: reason }.into()
+        }
         other => {
             let place = plan.place(&planned.name.source, format!("stage `{}`", planned.name.value));
             ConfigError::Rejected { place, message: other.to_string() }.into()

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use callboard_core::NodeHandle;
-use callboard_http::{Admin, Edge, HttpConfig, serve_admin};
+use callboard_http::{Admin, HttpConfig, HttpEdge, serve_admin};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -52,7 +52,7 @@ impl AdminSocket {
     }
 
     /// Answers from now on.
-    pub(crate) fn open(self, node: NodeHandle, edge: &Edge, lines: LogLines) -> Result<AdminDoor, CliError> {
+    pub(crate) fn open(self, node: NodeHandle, edge: &HttpEdge, lines: LogLines) -> Result<AdminDoor, CliError> {
         let Self { listener, config } = self;
         let address = listener.local_addr().map_err(|error| CliError::because("the admin listener", &error))?;
         let admin = Admin::new(node, edge);

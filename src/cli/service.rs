@@ -26,7 +26,7 @@ impl Service {
         };
         // A program's route; those of a file were looked at with their lines.
         if let Some(route) = app.routes().iter().find(|route| callboard_http::is_reserved(route.name())) {
-            let error = callboard_http::ServeError::ReservedRoute { route: route.name().to_owned() };
+            let error = callboard_http::HttpServeError::ReservedRoute { route: route.name().to_owned() };
             return Err(CliError::Failed(error.to_string()));
         }
         let limits = limits(app.node_limits().clone(), &plan.settings);
@@ -93,24 +93,25 @@ fn set_or<T: Clone>(setting: &Sourced<T>, own: T) -> T {
 /// Keys that cannot be read.
 pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     let settings = &plan.settings;
-    let mut config = HttpConfig::default();
-    config.tls = tls_config(plan);
-    config.max_connections_per_address = settings.max_connections_per_address.value;
-    config.max_body_bytes = settings.max_body_bytes.value;
-    config.max_connections = settings.max_connections.value;
-    config.body_timeout = settings.body_timeout.value;
     let own = plan.routes.iter().filter(|route| route.max_body_bytes.value != settings.max_body_bytes.value);
-    config.max_body_bytes_by_route = own.map(|route| (route.path.value.clone(), route.max_body_bytes.value)).collect();
-    config.api_keys = api_keys(plan, &settings.api_keys)?;
-    config.rate_limit = settings.rate_limit.value;
-    config.cors = settings.cors.value.clone();
-    config.hosts = settings.hosts.value.clone();
-    config.stream_heartbeat = settings.stream_heartbeat.value;
     let compress_from = settings.compress_from_bytes.value.and_then(|bytes| usize::try_from(bytes).ok());
-    config.compress_from_bytes = compress_from.unwrap_or(usize::MAX);
-    config.explain_requests = settings.explain_requests.value;
-    config.model_control = settings.model_control.value;
-    Ok(config)
+    Ok(HttpConfig {
+        tls: tls_config(plan),
+        max_connections_per_address: settings.max_connections_per_address.value,
+        max_body_bytes: settings.max_body_bytes.value,
+        max_connections: settings.max_connections.value,
+        body_timeout: settings.body_timeout.value,
+        max_body_bytes_by_route: own.map(|route| (route.path.value.clone(), route.max_body_bytes.value)).collect(),
+        api_keys: api_keys(plan, &settings.api_keys)?,
+        rate_limit: settings.rate_limit.value,
+        cors: settings.cors.value.clone(),
+        hosts: settings.hosts.value.clone(),
+        stream_heartbeat: settings.stream_heartbeat.value,
+        compress_from_bytes: compress_from.unwrap_or(usize::MAX),
+        explain_requests: settings.explain_requests.value,
+        model_control: settings.model_control.value,
+        ..HttpConfig::default()
+    })
 }
 
 /// The limits of the admin listener: few connections, keys of its own, and the edge's certificate beyond loopback.
@@ -119,14 +120,13 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
 ///
 /// Keys that cannot be read.
 pub(crate) fn admin_config(plan: &Plan, is_local: bool) -> Result<HttpConfig, CliError> {
-    let mut config = HttpConfig::default();
-    config.max_connections = ADMIN_CONNECTIONS;
-    config.max_connections_per_address = ADMIN_CONNECTIONS;
-    config.api_keys = api_keys(plan, &plan.settings.admin_api_keys)?;
-    if !is_local {
-        config.tls = tls_config(plan);
-    }
-    Ok(config)
+    Ok(HttpConfig {
+        max_connections: ADMIN_CONNECTIONS,
+        max_connections_per_address: ADMIN_CONNECTIONS,
+        api_keys: api_keys(plan, &plan.settings.admin_api_keys)?,
+        tls: if is_local { None } else { tls_config(plan) },
+        ..HttpConfig::default()
+    })
 }
 
 /// A few people and a few machines.

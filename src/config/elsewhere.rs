@@ -12,7 +12,6 @@ use super::setting::stage::{
 
 /// The keys of kind `elsewhere`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ElsewhereConfig {
     /// The field of the item under which a body goes that is a file, such as a picture: what its stage calls it on the node that runs
     /// it. Without it such bodies are refused, as nothing is known of what the stage takes.

@@ -6,7 +6,7 @@ use callboard_core::App;
 #[cfg(feature = "otlp")]
 use callboard_http::OtlpConfig;
 use callboard_http::axum::Router;
-use callboard_http::{ApiInfo, Edge, HttpConfig};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use tokio::net::{TcpListener, ToSocketAddrs};
 
 use super::{Door, ServeError, Server};
@@ -48,7 +48,7 @@ use super::{Door, ServeError, Server};
 pub struct ServerBuilder {
     pub(super) config: HttpConfig,
     pub(super) info: ApiInfo,
-    pub(super) mount: Option<Box<dyn FnOnce(Edge) -> Router + Send>>,
+    pub(super) mount: Option<Box<dyn FnOnce(HttpEdge) -> Router + Send>>,
     pub(super) metrics: Vec<Box<dyn Fn() -> String + Send + Sync>>,
     #[cfg(feature = "otlp")]
     pub(super) spans: Option<OtlpConfig>,
@@ -59,12 +59,12 @@ pub struct ServerBuilder {
 /// The QUIC edge, and the peers that it connects to.
 #[cfg(feature = "net")]
 pub(super) struct Quic {
-    edge: callboard_net::Edge,
+    edge: callboard_net::QuicEdge,
     peers: Option<Box<StartPeers>>,
 }
 
 #[cfg(feature = "net")]
-type StartPeers = dyn FnOnce(&callboard_net::Edge) -> callboard_net::Cluster + Send;
+type StartPeers = dyn FnOnce(&callboard_net::QuicEdge) -> callboard_net::Cluster + Send;
 
 impl ServerBuilder {
     /// Limits and settings of the HTTP edge.
@@ -82,7 +82,7 @@ impl ServerBuilder {
     /// Serves the router that `mount` makes of the edge, in its place: routes of your own before it, layers around it.
     /// The edge answers what the router passes to it as it would alone. Routes of your own have none of its guards: no
     /// API keys, no limits of rate, and no check of hosts and origins.
-    pub fn mount(mut self, mount: impl FnOnce(Edge) -> Router + Send + 'static) -> Self {
+    pub fn mount(mut self, mount: impl FnOnce(HttpEdge) -> Router + Send + 'static) -> Self {
         self.mount = Some(Box::new(mount));
         self
     }
@@ -104,7 +104,7 @@ impl ServerBuilder {
 
     /// Answers over QUIC, too.
     #[cfg(feature = "net")]
-    pub fn quic(mut self, edge: callboard_net::Edge) -> Self {
+    pub fn quic(mut self, edge: callboard_net::QuicEdge) -> Self {
         self.quic = Some(Quic { edge, peers: None });
         self
     }
@@ -114,8 +114,8 @@ impl ServerBuilder {
     #[cfg(feature = "net")]
     pub fn quic_with_peers(
         mut self,
-        edge: callboard_net::Edge,
-        peers: impl FnOnce(&callboard_net::Edge) -> callboard_net::Cluster + Send + 'static,
+        edge: callboard_net::QuicEdge,
+        peers: impl FnOnce(&callboard_net::QuicEdge) -> callboard_net::Cluster + Send + 'static,
     ) -> Self {
         self.quic = Some(Quic { edge, peers: Some(Box::new(peers)) });
         self
@@ -150,7 +150,7 @@ impl ServerBuilder {
 #[cfg(feature = "net")]
 impl Quic {
     /// Answers, with the metrics and traces of the HTTP edge, and joins the peers.
-    pub(super) fn open(self, node: &callboard_core::Node, http: &Edge) -> callboard_net::Edge {
+    pub(super) fn open(self, node: &callboard_core::Node, http: &HttpEdge) -> callboard_net::QuicEdge {
         let Self { edge, peers } = self;
         edge.open(node.client());
         if let Some(tracer) = http.call_tracer() {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use callboard_core::{App, Drained, LocalClient, Node, StartError};
-use callboard_http::{ApiInfo, Edge, HttpConfig};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -32,10 +32,10 @@ pub struct Server {
     node: Node,
     address: SocketAddr,
     stop: oneshot::Sender<Duration>,
-    edge: Edge,
+    edge: HttpEdge,
     serving: EdgeTask,
     #[cfg(feature = "net")]
-    quic: Option<callboard_net::Edge>,
+    quic: Option<callboard_net::QuicEdge>,
     #[cfg(feature = "otlp")]
     spans: Option<callboard_http::SpanExporter>,
 }
@@ -44,7 +44,7 @@ pub struct Server {
 #[derive(Debug)]
 pub(crate) struct Door {
     address: SocketAddr,
-    edge: Edge,
+    edge: HttpEdge,
     stop: oneshot::Sender<Duration>,
     serving: EdgeTask,
     #[cfg(any(feature = "net", feature = "otlp"))]
@@ -55,7 +55,7 @@ impl Door {
     /// Serves from now on.
     fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(ServeError::Bind)?;
-        let edge = Edge::starting(std::mem::take(&mut parts.config), std::mem::take(&mut parts.info))?;
+        let edge = HttpEdge::starting(std::mem::take(&mut parts.config), std::mem::take(&mut parts.info))?;
         for families in parts.metrics.drain(..) {
             edge.show_metrics_of(families);
         }
@@ -176,14 +176,14 @@ impl Server {
 
     /// The edge itself, for an admin listener beside it (`http::Admin`).
     #[must_use]
-    pub fn edge(&self) -> &Edge {
+    pub fn edge(&self) -> &HttpEdge {
         &self.edge
     }
 
     /// The QUIC edge, where there is one.
     #[cfg(feature = "net")]
     #[must_use]
-    pub fn quic(&self) -> Option<&callboard_net::Edge> {
+    pub fn quic(&self) -> Option<&callboard_net::QuicEdge> {
         self.quic.as_ref()
     }
 
@@ -230,7 +230,7 @@ impl Server {
 /// Ends the HTTP edge and the node behind it.
 async fn end_http(
     node: Node,
-    edge: &Edge,
+    edge: &HttpEdge,
     stop: oneshot::Sender<Duration>,
     mut serving: EdgeTask,
     end: Instant,
@@ -260,7 +260,7 @@ pub enum ServeError {
     Bind(#[source] std::io::Error),
     /// The edge cannot serve these routes with these limits; its error names the one.
     #[error(transparent)]
-    Edge(#[from] callboard_http::ServeError),
+    Edge(#[from] callboard_http::HttpServeError),
     /// The app did not start; its error says which stage and why.
     #[error(transparent)]
     Start(#[from] StartError),

@@ -50,9 +50,8 @@ pub(crate) fn app() -> App {
         let x: f64 = call.arg(0, "x")?;
         Ok(x * 2.0)
     });
-    let count = StreamStage::each("count", |last: std::sync::Arc<u8>| {
-        stream::iter((0..*last % 8).map(Ok::<_, Failure>).collect::<Vec<_>>())
-    });
+    let count =
+        StreamStage::each("count", |last: &u8| stream::iter((0..*last % 8).map(Ok::<_, Failure>).collect::<Vec<_>>()));
     let example = Value::from_serialize(&Guest {
         name: "Ada".to_owned(),
         times: Some(2),
@@ -88,8 +87,8 @@ fn the_document_of_a_server_with_keys_is_valid_and_true() {
     const KEY: &str = "a-key-of-the-tests-that-is-long-enough-0123456789";
     let Some(python) = Python::with("openapi") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let mut config = HttpConfig::default();
-    config.api_keys = Some(ApiKeys::parse(&format!("tests {KEY}")).unwrap());
+    let api_keys = Some(ApiKeys::parse(&format!("tests {KEY}")).unwrap());
+    let config = HttpConfig { api_keys, ..HttpConfig::default() };
     let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", config)).unwrap();
     python.run("openapi.py", &[&server.address().to_string(), OWN_RULES, KEY]);
 }

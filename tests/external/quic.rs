@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use callboard::codec::Value;
-use callboard::net::{Authority, Edge, Identity, NetConfig, Role, TokenSpec};
+use callboard::net::{Authority, Identity, NetConfig, QuicEdge, Role, TokenSpec};
 use callboard::{App, FunctionCall, Stage, StreamStage};
 
 use crate::python::Python;
@@ -45,7 +45,7 @@ fn app() -> App {
     let scale = Stage::each("scale", |call: &FunctionCall| {
         Ok(call.arg::<f64>(0, "x")? * call.optional_arg(1, "factor")?.unwrap_or(2.0))
     });
-    let count = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let count = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     App::new()
         .route("/double", Stage::each("double", |n: &i64| Ok(2 * n)))
         .route("/echo", Stage::each("echo", |value: &Value| Ok(value.clone())))
@@ -63,12 +63,11 @@ async fn a_client_in_another_language_speaks_frames() {
     let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
     let mut config = NetConfig::default();
     config.tuning.idle_timeout = PATIENCE;
-    let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity, config).unwrap();
+    let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity, config).unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
 
-    let mut spec = TokenSpec::default();
-    spec.role = Role::Client;
+    let spec = TokenSpec { role: Role::Client, ..TokenSpec::default() };
     let url = format!("quic://{}", edge.address()).parse().unwrap();
     let member = directory.join("stranger");
     callboard::net::join(&authority.token(&spec).unwrap(), &url, &member, Some("stranger")).await.unwrap();

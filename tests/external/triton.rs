@@ -52,9 +52,8 @@ fn tritonclient_unloads_and_loads_a_model() {
 fn run(script: &str) {
     let Some(python) = Python::with("tritonclient") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let mut config = HttpConfig::default();
     // What is in front of a tensor of 64 MiB counts, too.
-    config.max_body_bytes = 65 * 1024 * 1024;
+    let config = HttpConfig { max_body_bytes: 65 * 1024 * 1024, ..HttpConfig::default() };
     let server = runtime.block_on(callboard::Server::start(app(), "127.0.0.1:0", config)).unwrap();
     python.run(script, &[&server.address().to_string()]);
     runtime.block_on(async { drop(server) });
@@ -185,7 +184,7 @@ struct To {
 
 /// `count`: counts up; fails beyond a hundred.
 fn count() -> StreamStage<To, Count> {
-    StreamStage::each("count", |to: Arc<To>| {
+    StreamStage::each("count", |to: &To| {
         stream::iter(1..=to.to).map(|number| match number {
             101.. => Err(Failure::new("who can count that far?")),
             number => Ok(Count { number }),

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use callboard::codec::wire::{FrameKind, Offer, VERSION, Welcome, frame_head};
 use callboard::codec::{DataFrame, Payload};
 use callboard::net::testing::BareEndpoint;
-use callboard::net::{Edge, NetConfig};
+use callboard::net::{NetConfig, QuicEdge};
 use callboard::prelude::*;
 use tokio::runtime::Runtime;
 
@@ -40,10 +40,10 @@ fn a_peer_that_answers_with_billions_of_null_rows() {
 }
 
 /// A node that runs this stage.
-fn serving(runtime: &Runtime, stage: Stage<Value, Value>) -> (Edge, Node) {
+fn serving(runtime: &Runtime, stage: Stage<Value, Value>) -> (QuicEdge, Node) {
     runtime.block_on(async {
         let edge =
-            Edge::bind("127.0.0.1:0".parse().unwrap(), IDENTITY.clone(), NetConfig::default()).expect("a socket");
+            QuicEdge::bind("127.0.0.1:0".parse().unwrap(), IDENTITY.clone(), NetConfig::default()).expect("a socket");
         let node = App::new().route("/bomb", stage).start().await.expect("a node");
         edge.open(node.client());
         (edge, node)

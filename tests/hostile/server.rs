@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use callboard::codec::{DataFrame, Tensor};
 use callboard::prelude::*;
@@ -52,7 +51,7 @@ fn app() -> App {
 }
 
 /// As many lines of a kibibyte as the caller asks for.
-fn lines(most: Arc<u64>) -> impl Stream<Item = Result<String, Failure>> {
+fn lines(most: &u64) -> impl Stream<Item = Result<String, Failure>> + use<> {
     stream::iter((0..*most).map(|number| Ok(format!("{number:01024}"))))
 }
 

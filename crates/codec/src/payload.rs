@@ -21,7 +21,15 @@ use crate::{Envelope, Format, envelope, json, msgpack};
 
 /// What may travel between stages: any type that serde can write and read, and that threads may share.
 ///
-/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one.
+/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one. A type that serde does not know
+/// goes from stage to stage in a [`Local`](crate::Local).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an input or output",
+    label = "needs `Serialize`, `DeserializeOwned`, `Send`, `Sync` and `'static`",
+    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`, on a type without borrowed fields",
+    note = "between stages of one node, `Local<Type>` needs no serde",
+    note = "if this is what a call gives, say its type: `let output: Type = client.call(route, input).await?`"
+)]
 pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}

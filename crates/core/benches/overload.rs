@@ -91,7 +91,7 @@ async fn flood(client: LocalClient, rate: f64) -> Flood {
             let client = client.clone();
             calls.push(tokio::spawn(async move {
                 let begun = Instant::now();
-                let options = CallOptions::new().with_timeout(callboard_core::Instant::now(), TIMEOUT);
+                let options = CallOptions::new().with_timeout(TIMEOUT);
                 let outcome = client.call_with::<u64, u64>("/device", 1, options).await;
                 (outcome.map_err(|error| error.kind()), begun.elapsed())
             }));

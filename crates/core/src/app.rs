@@ -16,9 +16,22 @@ use crate::diagram::Diagram;
 use crate::gateway::Limits;
 use crate::id::{RouteName, StageName};
 use crate::node::Node;
-use crate::pipeline::{Graph, Pipeline, StreamPipeline};
+use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline};
 use crate::router::{ChangeError, RouteLimits, RouteParts};
 use crate::stage::StageSpec;
+
+/// What the inputs and outputs of a route are: [`Data`] with a schema that tells clients what it looks like.
+///
+/// Implemented for all such types; there is nothing to implement by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the input or output of a route",
+    label = "needs `JsonSchema`, `Serialize` and `DeserializeOwned`",
+    note = "derive all: `#[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]`, with schemars 1",
+    note = "types of other crates go in a newtype, or in a `Value`, whose schema is given to `route_described`"
+)]
+pub trait RouteData: Data + JsonSchema {}
+
+impl<T: Data + JsonSchema> RouteData for T {}
 
 /// Routes and limits to serve; [`start`](Self::start) makes it a [`Node`].
 ///
@@ -49,19 +62,19 @@ impl App {
     }
 
     /// Serves a typed pipeline under `name`, a path such as `/greet`. The types' schemas describe it to clients.
-    pub fn route<In, Out>(self, name: &str, pipeline: impl Into<Pipeline<In, Out>>) -> Self
+    pub fn route<In, Out>(self, name: &str, pipeline: impl IntoPipeline<In, Out = Out>) -> Self
     where
-        In: Data + JsonSchema,
-        Out: Data + JsonSchema,
+        In: RouteData,
+        Out: RouteData,
     {
         self.mount(RouteSpec::new(name, pipeline))
     }
 
     /// Serves a pipeline that answers one input with a stream of outputs, under `name`.
-    pub fn route_streaming<In, Out>(self, name: &str, pipeline: impl Into<StreamPipeline<In, Out>>) -> Self
+    pub fn route_streaming<In, Out>(self, name: &str, pipeline: impl IntoStreamPipeline<In, Out = Out>) -> Self
     where
-        In: Data + JsonSchema,
-        Out: Data + JsonSchema,
+        In: RouteData,
+        Out: RouteData,
     {
         self.mount(RouteSpec::streaming(name, pipeline))
     }
@@ -70,7 +83,7 @@ impl App {
     pub fn route_described(
         self,
         name: &str,
-        pipeline: impl Into<Pipeline<Value, Value>>,
+        pipeline: impl IntoPipeline<Value, Out = Value>,
         input: DataType,
         output: DataType,
     ) -> Self {
@@ -219,23 +232,23 @@ pub struct RouteSpec {
 
 impl RouteSpec {
     /// A typed pipeline under `name`.
-    pub fn new<In, Out>(name: &str, pipeline: impl Into<Pipeline<In, Out>>) -> Self
+    pub fn new<In, Out>(name: &str, pipeline: impl IntoPipeline<In, Out = Out>) -> Self
     where
-        In: Data + JsonSchema,
-        Out: Data + JsonSchema,
+        In: RouteData,
+        Out: RouteData,
     {
-        let mut route = Self::of(name, pipeline.into().graph(), DataType::of::<In>(), DataType::of::<Out>());
+        let mut route = Self::of(name, pipeline.into_pipeline().graph(), DataType::of::<In>(), DataType::of::<Out>());
         route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
         route
     }
 
     /// A pipeline that answers one input with a stream of outputs, under `name`.
-    pub fn streaming<In, Out>(name: &str, pipeline: impl Into<StreamPipeline<In, Out>>) -> Self
+    pub fn streaming<In, Out>(name: &str, pipeline: impl IntoStreamPipeline<In, Out = Out>) -> Self
     where
-        In: Data + JsonSchema,
-        Out: Data + JsonSchema,
+        In: RouteData,
+        Out: RouteData,
     {
-        let pipeline = pipeline.into();
+        let pipeline = pipeline.into_stream_pipeline();
         let mut route = Self::of(name, pipeline.graph(), DataType::of::<In>(), DataType::of::<Out>());
         route.parts.streams_at = Some(pipeline.streams_at());
         route
@@ -244,11 +257,11 @@ impl RouteSpec {
     /// A pipeline over [`Value`]s, described by hand.
     pub fn described(
         name: &str,
-        pipeline: impl Into<Pipeline<Value, Value>>,
+        pipeline: impl IntoPipeline<Value, Out = Value>,
         input: DataType,
         output: DataType,
     ) -> Self {
-        Self::of(name, pipeline.into().graph(), input, output)
+        Self::of(name, pipeline.into_pipeline().graph(), input, output)
     }
 
     fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {

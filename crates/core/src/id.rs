@@ -45,6 +45,12 @@ macro_rules! name_type {
             }
         }
 
+        impl From<&String> for $name {
+            fn from(name: &String) -> Self {
+                Self::new(name)
+            }
+        }
+
         impl From<String> for $name {
             fn from(name: String) -> Self {
                 Self(name.into())

@@ -70,7 +70,7 @@ pub use actor::{
     Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, AskError, DEFAULT_MAILBOX, Ref,
     RestartWhen, Strategy, TellError, Timer,
 };
-pub use app::{App, RouteSpec, StartError, check_route_name};
+pub use app::{App, RouteData, RouteSpec, StartError, check_route_name};
 #[cfg(feature = "testing")]
 pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
@@ -94,8 +94,8 @@ pub use node::{
     StagePart,
 };
 pub use pipeline::{
-    Choice, Elsewhere, FromElsewhere, IntoPipeline, MemberError, Members, PeerDescription, Pipeline, StageCall,
-    StageLoad, StageOutputs, StageReply, StreamPipeline,
+    Choice, Elsewhere, FromElsewhere, IntoPipeline, IntoStreamPipeline, MemberError, Members, PeerDescription,
+    Pipeline, StageCall, StageLoad, StageOutputs, StageReply, StreamPipeline,
 };
 pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
 pub use stage::{

@@ -18,14 +18,15 @@ use crate::tls::TlsConfig;
 /// use std::time::Duration;
 /// use callboard_http::HttpConfig;
 ///
-/// let mut config = HttpConfig::default();
-/// config.max_body_bytes = 8 * 1024 * 1024;
-/// config.body_progress_timeout = Duration::from_secs(5);
+/// let config = HttpConfig {
+///     max_body_bytes: 8 * 1024 * 1024,
+///     body_progress_timeout: Duration::from_secs(5),
+///     ..HttpConfig::default()
+/// };
 /// config.validate()?;
-/// # Ok::<(), callboard_http::ConfigError>(())
+/// # Ok::<(), callboard_http::HttpConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct HttpConfig {
     /// Connections served at once. Default 10,000.
     ///
@@ -113,7 +114,7 @@ pub struct HttpConfig {
     pub cors: Option<Cors>,
 
     /// The host names that a listener on loopback accepts, besides its address, `localhost` and names without a dot.
-    /// Default none; others are answered 403. No effect beyond loopback, but for an [`Edge`](crate::Edge) that is
+    /// Default none; others are answered 403. No effect beyond loopback, but for an [`HttpEdge`](crate::HttpEdge) that is
     /// mounted in another program: `axum::serve` does not tell which listener a request came by, so there the rule
     /// always holds. List the names of the service, or `*` where another layer checks them.
     ///
@@ -243,7 +244,7 @@ impl HttpConfig {
     /// # Errors
     ///
     /// Names the first field that is out of range, and the range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), HttpConfigError> {
         let tls = self.tls.as_ref();
         let above_zero: [(&'static str, bool); 14] = [
             ("max_connections", self.max_connections > 0),
@@ -262,23 +263,23 @@ impl HttpConfig {
             ("tls.reload_interval", tls.is_none_or(|tls| !tls.reload_interval.is_zero())),
         ];
         if let Some((field, _)) = above_zero.into_iter().find(|(_, holds)| !holds) {
-            return Err(ConfigError::Zero { field });
+            return Err(HttpConfigError::Zero { field });
         }
         if self.max_connections > MAX_CONNECTIONS {
-            return Err(ConfigError::TooLarge { field: "max_connections", most: MAX_CONNECTIONS });
+            return Err(HttpConfigError::TooLarge { field: "max_connections", most: MAX_CONNECTIONS });
         }
         if self.max_header_bytes < LEAST_HEADER_BYTES {
-            return Err(ConfigError::TooSmall { field: "max_header_bytes", least: LEAST_HEADER_BYTES });
+            return Err(HttpConfigError::TooSmall { field: "max_header_bytes", least: LEAST_HEADER_BYTES });
         }
         let window = usize::try_from(self.http2_stream_window_bytes).unwrap_or(usize::MAX);
         if window < LEAST_WINDOW_BYTES {
-            return Err(ConfigError::TooSmall { field: "http2_stream_window_bytes", least: LEAST_WINDOW_BYTES });
+            return Err(HttpConfigError::TooSmall { field: "http2_stream_window_bytes", least: LEAST_WINDOW_BYTES });
         }
         if window > MOST_WINDOW_BYTES {
-            return Err(ConfigError::TooLarge { field: "http2_stream_window_bytes", most: MOST_WINDOW_BYTES });
+            return Err(HttpConfigError::TooLarge { field: "http2_stream_window_bytes", most: MOST_WINDOW_BYTES });
         }
         if self.rate_limit.is_some() && self.api_keys.is_none() {
-            return Err(ConfigError::Without { field: "rate_limit", other: "api_keys" });
+            return Err(HttpConfigError::Without { field: "rate_limit", other: "api_keys" });
         }
         Ok(())
     }
@@ -350,7 +351,7 @@ impl Default for HttpConfig {
 /// A limit that could not work.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum HttpConfigError {
     /// Set it above zero, or leave it out for the default.
     #[error("`{field}` must be above zero")]
     Zero {

@@ -16,12 +16,12 @@
 //! use axum::body::{Body, to_bytes};
 //! use axum::http::Request;
 //! use callboard_core::{App, Stage};
-//! use callboard_http::{ApiInfo, Edge, HttpConfig};
+//! use callboard_http::{ApiInfo, HttpEdge, HttpConfig};
 //! use tower::Service;
 //!
 //! let double = Stage::each("double", |number: &i64| Ok(number * 2));
 //! let node = App::new().route("/double", double).start().await?;
-//! let mut edge = Edge::try_new(node.client(), HttpConfig::default(), ApiInfo::default())?;
+//! let mut edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default())?;
 //!
 //! // curl localhost:8000/double -H 'content-type: application/json' -d 21
 //! let request = Request::post("/double").header("content-type", "application/json").body(Body::from("21"))?;
@@ -39,7 +39,7 @@
 //! # }
 //! ```
 //!
-//! [`serve`] does the same on a listener until it is told to stop. [`Edge`] is a [`tower::Service`], to be the fallback of an
+//! [`serve`] does the same on a listener until it is told to stop. [`HttpEdge`] is a [`tower::Service`], to be the fallback of an
 //! axum router of one's own; [`serve_router`] runs any axum router on the same accept loop. A handler of one's own that
 //! calls a route answers a failed call by [`Problem`] as the edge does.
 //!
@@ -55,7 +55,7 @@
 //! | `grpc-timeout` | the same in the words of gRPC (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`); of two the smaller one counts |
 //! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
 //! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
-//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where the request is sampled for those who [collect spans](Edge::give_spans_to) |
+//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where the request is sampled for those who [collect spans](HttpEdge::give_spans_to) |
 //! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. An event stream tells all of it in an event `timeline` before its last one. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
 //!
 //! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for every type;
@@ -149,8 +149,8 @@ pub use axum;
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};
-pub use config::{ConfigError, HttpConfig};
-pub use edge::Edge;
+pub use config::{HttpConfig, HttpConfigError};
+pub use edge::HttpEdge;
 pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
 #[cfg(feature = "fuzz")]
@@ -161,7 +161,7 @@ pub use openapi::{ApiInfo, openapi};
 pub use otlp::{OtlpConfig, SpanExporter};
 pub use pages::is_reserved;
 pub use repository::{Changing, Repository, RepositoryError};
-pub use server::{ServeError, serve, serve_edge, serve_mounted, serve_router};
+pub use server::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
 pub use snippet::{Language, curl, snippet};
 pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};
 pub use tls::{TlsConfig, TlsError};

@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::accept::{self, AcceptMetrics, Respond};
-use crate::config::{ConfigError, HttpConfig};
-use crate::edge::Edge;
+use crate::config::{HttpConfig, HttpConfigError};
+use crate::edge::HttpEdge;
 use crate::openapi::ApiInfo;
 use crate::tls::{Tls, TlsError};
 
@@ -23,7 +23,7 @@ use crate::tls::{Tls, TlsError};
 ///
 /// # Errors
 ///
-/// [`ServeError`] before anything is accepted. Errors of single connections end those connections only.
+/// [`HttpServeError`] before anything is accepted. Errors of single connections end those connections only.
 ///
 /// # Cancellation
 ///
@@ -33,23 +33,23 @@ pub async fn serve(
     client: LocalClient,
     config: HttpConfig,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+) -> Result<(), HttpServeError> {
     let grace = config.shutdown_grace;
     let shutdown = async {
         shutdown.await;
         grace
     };
-    serve_edge(listener, Edge::try_new(client, config, ApiInfo::default())?, shutdown).await;
+    serve_edge(listener, HttpEdge::try_new(client, config, ApiInfo::default())?, shutdown).await;
     Ok(())
 }
 
-/// Serves an [`Edge`] that was made before, as [`serve`] does. `shutdown` completes with the time that requests in hand may
+/// Serves an [`HttpEdge`] that was made before, as [`serve`] does. `shutdown` completes with the time that requests in hand may
 /// still take, in the place of [`HttpConfig::shutdown_grace`].
 ///
 /// # Cancellation
 ///
 /// As [`serve`].
-pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future<Output = Duration>) {
+pub async fn serve_edge(listener: TcpListener, edge: HttpEdge, shutdown: impl Future<Output = Duration>) {
     serve_for(listener, edge.clone(), edge, shutdown).await;
 }
 
@@ -61,7 +61,7 @@ pub async fn serve_edge(listener: TcpListener, edge: Edge, shutdown: impl Future
 /// As [`serve`].
 pub async fn serve_mounted(
     listener: TcpListener,
-    edge: Edge,
+    edge: HttpEdge,
     router: Router,
     shutdown: impl Future<Output = Duration>,
 ) {
@@ -71,7 +71,7 @@ pub async fn serve_mounted(
 async fn serve_for(
     listener: TcpListener,
     responder: impl Respond,
-    edge: Edge,
+    edge: HttpEdge,
     shutdown: impl Future<Output = Duration>,
 ) {
     let metrics = edge.accept_metrics();
@@ -88,7 +88,7 @@ async fn serve_for(
 ///
 /// # Errors
 ///
-/// [`ServeError::Config`] and [`ServeError::Tls`] before anything is accepted. Errors of single connections end those connections only.
+/// [`HttpServeError::Config`] and [`HttpServeError::Tls`] before anything is accepted. Errors of single connections end those connections only.
 ///
 /// # Cancellation
 ///
@@ -98,7 +98,7 @@ pub async fn serve_router(
     router: Router,
     config: HttpConfig,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+) -> Result<(), HttpServeError> {
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
     let grace = config.shutdown_grace;
@@ -113,10 +113,10 @@ pub async fn serve_router(
 /// Why serving did not begin.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ServeError {
+pub enum HttpServeError {
     /// Correct the limit that it names.
     #[error("the http limits cannot work")]
-    Config(#[from] ConfigError),
+    Config(#[from] HttpConfigError),
     /// Give it a certificate and the key that belongs to it, both in PEM.
     #[error("the certificate cannot be used")]
     Tls(#[from] TlsError),

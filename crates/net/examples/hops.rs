@@ -4,7 +4,7 @@
 
 use callboard_codec::Value;
 use callboard_core::{App, Caller as _, Stage};
-use callboard_net::{Client, Edge, Identity, NetConfig};
+use callboard_net::{Client, Identity, NetConfig, QuicEdge};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let directory = std::env::temp_dir().join(format!("callboard-hops-{}", std::process::id()));
     let identity = Identity::development_in(&directory)?;
-    let edge = Edge::bind("127.0.0.1:0".parse()?, identity.clone(), NetConfig::default())?;
+    let edge = QuicEdge::bind("127.0.0.1:0".parse()?, identity.clone(), NetConfig::default())?;
     let node = App::new().route("/echo", Stage::each("echo", |value: &Value| Ok(value.clone()))).start().await?;
     edge.open(node.client());
     let client = Client::builder().identity(identity).connect(&format!("quic://{}", edge.address())).await?;

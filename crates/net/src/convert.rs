@@ -22,7 +22,7 @@ const MAX_TRACEPARENT_CHARS: usize = 128;
 
 /// What a caller's options say in a call's header, with the time that is left now.
 pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) {
-    if let Some(deadline) = options.deadline() {
+    if let Some(deadline) = options.deadline_from(now) {
         // 0 would say "as you like": what is left of a last millisecond is one.
         call.millis_left = millis(deadline.remaining(now)).max(1);
     }

@@ -1,6 +1,6 @@
 //! The QUIC edge of Callboard, and the client that calls it.
 //!
-//! A node serves its routes on a UDP port ([`Edge`]); a [`Client`] calls them with the same methods, errors and
+//! A node serves its routes on a UDP port ([`QuicEdge`]); a [`Client`] calls them with the same methods, errors and
 //! cancellation as in process (both are a [`Caller`](callboard_core::Caller)). Both ends show certificates of the same
 //! authority ([`Identity`]); for one user on one machine it is made on first use.
 //!
@@ -14,12 +14,12 @@
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use callboard_core::{App, Caller, Stage};
-//! use callboard_net::{Client, Edge, Identity, NetConfig};
+//! use callboard_net::{Client, QuicEdge, Identity, NetConfig};
 //!
 //! # let directory = std::env::temp_dir().join(format!("callboard-doctest-{}", std::process::id())).join("development");
 //! # let identity = Identity::development_in(&directory)?;
 //! // `Identity::development()` is that of this user on this machine.
-//! let edge = Edge::bind("127.0.0.1:0".parse()?, identity.clone(), NetConfig::default())?;
+//! let edge = QuicEdge::bind("127.0.0.1:0".parse()?, identity.clone(), NetConfig::default())?;
 //! let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
 //! let node = App::new().route("/shout", shout).start().await?;
 //! edge.open(node.client());
@@ -53,7 +53,7 @@ pub use client::{
     Trouble,
 };
 pub use cluster::{Cluster, ClusterView, MAX_PEERS, NotOfferRules, OfferRules, SingleNode, Static, TooManyPeers, View};
-pub use edge::{Edge, NetConfig};
+pub use edge::{NetConfig, QuicEdge};
 pub use endpoint::{BindError, Tuning, TuningError};
 pub use identity::{
     Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, JoinToken, MemberInfo,

@@ -12,7 +12,6 @@ use serde::{Deserialize, Deserializer};
 /// `replicas`, `queue`. Replicas share the weights.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
 pub struct OnnxConfig {
     /// The `.onnx` file. Weights in files beside it (`.onnx.data`) are found by their names. Required.
     pub model: PathBuf,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Why a stage cannot be built from its configuration. The remedy is in the file that configures it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum StageConfigError {
     /// A key whose value cannot be, by itself or beside another.
     #[error("`{key}`: {reason}")]
     Invalid {
@@ -27,7 +27,7 @@ pub enum ConfigError {
     },
 }
 
-impl ConfigError {
+impl StageConfigError {
     pub(crate) fn invalid(key: &'static str, reason: impl Into<String>) -> Self {
         Self::Invalid { key, reason: reason.into() }
     }

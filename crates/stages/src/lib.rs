@@ -35,4 +35,4 @@ pub mod image;
 pub mod labels;
 mod mismatch;
 
-pub use error::ConfigError;
+pub use error::StageConfigError;

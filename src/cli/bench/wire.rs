@@ -127,7 +127,7 @@ async fn ask(
     timeout: Duration,
     streams: bool,
 ) -> Result<u64, CallError> {
-    let options = CallOptions::new().with_timeout(Instant::now().into(), timeout);
+    let options = CallOptions::new().with_timeout(timeout);
     if !streams {
         return client.exchange::<Value>(call.clone(), options).await.map(|returned| returned.received_bytes);
     }
@@ -227,7 +227,7 @@ fn of_error(error: &CallError, is_late: bool) -> Outcome {
 #[cfg(test)]
 mod tests {
     use callboard_core::{App, ErrorParts, Failure, StreamStage};
-    use callboard_net::{Edge, NetConfig};
+    use callboard_net::{NetConfig, QuicEdge};
 
     use super::*;
 
@@ -236,8 +236,8 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("callboard-bench-{}", std::process::id()));
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         std::fs::remove_dir_all(directory).unwrap();
-        let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
-        let count = StreamStage::each("count", |n: Arc<u64>| {
+        let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
+        let count = StreamStage::each("count", |n: &u64| {
             let n = *n;
             futures_util::stream::iter((0..=n).map(move |k| if k == 13 { Err(Failure::new("13")) } else { Ok(k) }))
         });

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use callboard_codec::{Format, Value};
-use callboard_core::{CallError, CallOptions, Instant};
+use callboard_core::{CallError, CallOptions};
 use callboard_net::{Client, Prepared, QuicUrl, Trouble};
 
 use super::super::client::RequestArgs;
@@ -65,7 +65,7 @@ fn prepared(request: &RequestArgs) -> Result<Prepared, CliError> {
 
 /// A route with one outcome is one that streams a single output.
 async fn call(client: &Client, args: &CallArgs, prepared: Prepared) -> Result<(), CliError> {
-    let options = CallOptions::new().with_timeout(Instant::now(), args.request.timeout);
+    let options = CallOptions::new().with_timeout(args.request.timeout);
     let mut place = None;
     let mut outputs = client.exchange_streaming::<Value>(prepared, options);
     while let Some(returned) = outputs.next().await {

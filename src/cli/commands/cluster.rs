@@ -122,11 +122,12 @@ impl ClusterArgs {
         match command {
             "init" => Self::Init { directory: directory(), name: one(matches, "name") },
             "token" => {
-                let mut spec = TokenSpec::default();
-                spec.role = one(matches, "role");
-                spec.uses = one(matches, "uses");
-                spec.expires_in = one(matches, "expires");
-                spec.certificate_life = one(matches, "life");
+                let spec = TokenSpec {
+                    role: one(matches, "role"),
+                    uses: one(matches, "uses"),
+                    expires_in: one(matches, "expires"),
+                    certificate_life: one(matches, "life"),
+                };
                 Self::Token { directory: directory(), spec }
             }
             "revoke" => Self::Revoke { directory: directory(), token: Given(one(matches, "token")) },

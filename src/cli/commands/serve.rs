@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig};
-use callboard_net::{BindError, Cluster, Edge, Identity, NetConfig, NodeAddress, Static};
+use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, Static};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -111,7 +111,7 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
 }
 
 /// The QUIC port, under the identity that is named, else of this user on this machine; where only peers are named, any free one.
-async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliError> {
+async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, CliError> {
     let listen = plan.settings.quic.value;
     if listen.is_none() && plan.settings.join.value.is_empty() {
         return Ok(None);
@@ -122,17 +122,19 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<Edge>, CliEr
     peers.iter().try_for_each(|peer| identity.check_address(*peer)).map_err(|error| failed(&error))?;
     let address = listen.unwrap_or_else(|| any_port(&identity, &peers));
     // What a body may be does not depend on the door.
-    let mut config = NetConfig::default();
-    config.node = identity.name();
-    config.max_body_bytes = http.max_body_bytes;
-    config.max_body_bytes_by_route.clone_from(&http.max_body_bytes_by_route);
-    config.body_timeout = http.body_timeout;
-    config.offers.clone_from(&plan.settings.offers.value);
-    config.calls_back = plan.settings.calls_back.value;
+    let mut config = NetConfig {
+        node: identity.name(),
+        max_body_bytes: http.max_body_bytes,
+        max_body_bytes_by_route: http.max_body_bytes_by_route.clone(),
+        body_timeout: http.body_timeout,
+        offers: plan.settings.offers.value.clone(),
+        calls_back: plan.settings.calls_back.value,
+        ..NetConfig::default()
+    };
     let largest = http.max_body_bytes_by_route.values().copied().fold(http.max_body_bytes, u64::max);
     config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;
-    Edge::bind(address, identity, config).map(Some).map_err(|error| match error {
+    QuicEdge::bind(address, identity, config).map(Some).map_err(|error| match error {
         BindError::Address { address, source } => CliError::not_listening(address, "quic", &source),
         error => failed(&error),
     })
@@ -167,12 +169,12 @@ fn http_address(plan: &Plan) -> SocketAddr {
 }
 
 /// Lets stages run on the other nodes: those that are named, and those that name this one. Their calls are divided as the plan has it.
-fn peers(plan: &Plan) -> Result<impl FnOnce(&Edge) -> Cluster + Send + 'static, CliError> {
+fn peers(plan: &Plan) -> Result<impl FnOnce(&QuicEdge) -> Cluster + Send + 'static, CliError> {
     let view = Static::look_up(plan.settings.join.value.iter().cloned());
     let view = view.map_err(|error| CliError::because("could not join", &error))?;
     let divided = plan.stages.iter().filter(|stage| !stage.split.value.is_empty());
     let splits: Vec<_> = divided.map(|stage| (stage.name.value.clone(), stage.split.value.clone())).collect();
-    Ok(move |quic: &Edge| {
+    Ok(move |quic: &QuicEdge| {
         let cluster = Cluster::start(quic, Arc::new(view));
         for (stage, weights) in splits {
             cluster.split(&stage, weights);

@@ -33,6 +33,7 @@ impl Priority {
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     deadline: Option<Deadline>,
+    timeout: Option<Duration>,
     priority: Option<Priority>,
     session: Option<SessionKey>,
     first_item_timeout: Option<Duration>,
@@ -54,10 +55,31 @@ impl CallOptions {
         self
     }
 
-    /// Gives up `timeout` from `now`.
+    /// Gives up `timeout` after the call begins, so the same options do for any number of calls. Of several timeouts the
+    /// smallest wins, and of a timeout and a [deadline](Self::with_deadline) whichever ends first.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use callboard_core::{App, CallOptions, Stage};
+    ///
+    /// let double = Stage::each("double", |number: &i64| Ok(number * 2));
+    /// let node = App::new().route("/double", double).start().await?;
+    /// let options = CallOptions::new().with_timeout(Duration::from_millis(200));
+    /// for number in 0..3i64 {
+    ///     let doubled: i64 = node.client().call_with("/double", number, options.clone()).await?;
+    ///     assert_eq!(doubled, number * 2);
+    ///     tokio::time::sleep(Duration::from_secs(1)).await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn with_timeout(self, now: Instant, timeout: Duration) -> Self {
-        self.with_deadline(Deadline::after(now, timeout))
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(self.timeout.map_or(timeout, |own| own.min(timeout)));
+        self
     }
 
     /// For streaming routes: gives up if there is no output `timeout` after the call was admitted, even before its
@@ -81,10 +103,19 @@ impl CallOptions {
         self
     }
 
-    /// The deadline, if set.
+    /// When a call that began then is late, if these options say: at the deadline, or when the timeout has passed.
     #[must_use]
-    pub fn deadline(&self) -> Option<Deadline> {
-        self.deadline
+    pub fn deadline_from(&self, began: Instant) -> Option<Deadline> {
+        let timeout = self.timeout.map(|timeout| Deadline::after(began, timeout));
+        self.deadline.into_iter().chain(timeout).min()
+    }
+
+    /// The same options for something that began then: what is left of them is a deadline.
+    #[must_use]
+    pub(crate) fn begun(mut self, began: Instant) -> Self {
+        self.deadline = self.deadline_from(began);
+        self.timeout = None;
+        self
     }
 
     /// Belongs to this session: in every stage, calls with the same key reach the same replica while it lives.

@@ -33,6 +33,11 @@ use crate::error::CallError;
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `Caller`",
+    label = "cannot call routes",
+    note = "callers are the `LocalClient` of a node or server (`.client()`) and, over a network, the `Client`"
+)]
 pub trait Caller: Clone + Send + Sync + 'static {
     /// A call whose input is ready: encoded if it leaves this process. Clones share it.
     type Prepared: Clone + Send + Sync + 'static;

@@ -301,7 +301,8 @@ impl LocalClient {
     }
 
     fn new_flight(admission: &Admission, options: &CallOptions, latest: fn(&Admission) -> Deadline) -> Flight {
-        let deadline = options.deadline().map_or_else(|| admission.deadline(None), |own| own.min(latest(admission)));
+        let own = options.deadline_from(admission.admitted_at());
+        let deadline = own.map_or_else(|| admission.deadline(None), |own| own.min(latest(admission)));
         Flight::new(deadline, admission.route().default_priority()).admitted(admission, options)
     }
 

@@ -7,9 +7,9 @@ use callboard_codec::{Data, Map, Payload, Value};
 use serde::{Deserialize, Serialize};
 
 use super::graph::Labels;
-use super::{Graph, Pipeline};
+use super::{Graph, IntoPipeline, Pipeline};
 use crate::error::{CallError, ErrorKind};
-use crate::stage::{Stage, StageSpec};
+use crate::stage::StageSpec;
 
 type JoinAll = Arc<dyn Fn(Vec<Payload>) -> Result<Payload, CallError> + Send + Sync>;
 type JoinPartial = Arc<dyn Fn(Vec<Result<Payload, CallError>>) -> Result<Payload, CallError> + Send + Sync>;
@@ -45,6 +45,12 @@ pub struct MemberError {
 /// The members of an ensemble: a tuple of two to six pipelines or stages from the same input.
 ///
 /// Implemented for tuples only; use [`Pipeline::ensemble_of`] for a list.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the members of an ensemble",
+    label = "not a tuple of two to six stages or pipelines",
+    note = "members are a tuple of two to six stages or pipelines with the same input: one alone is used as it is, and \
+            `Pipeline::ensemble_of` takes a list of any length"
+)]
 pub trait Members<In>: sealed::Sealed<In> {
     /// The tuple of their outputs.
     type Outputs: Data;
@@ -61,42 +67,13 @@ mod sealed {
     }
 }
 
-/// What can be a part of a pipeline: a stage, or a pipeline.
-pub trait IntoPipeline {
-    /// What one item is.
-    type In: Data;
-    /// What one item becomes.
-    type Out: Data;
-
-    /// The pipeline.
-    fn into_pipeline(self) -> Pipeline<Self::In, Self::Out>;
-}
-
-impl<In: Data, Out: Data> IntoPipeline for Pipeline<In, Out> {
-    type In = In;
-    type Out = Out;
-
-    fn into_pipeline(self) -> Self {
-        self
-    }
-}
-
-impl<In: Data, Out: Data> IntoPipeline for Stage<In, Out> {
-    type In = In;
-    type Out = Out;
-
-    fn into_pipeline(self) -> Pipeline<In, Out> {
-        self.into()
-    }
-}
-
 macro_rules! tuple_members {
     ($($member:ident . $index:tt),+) => {
-        impl<In: Data, $($member: IntoPipeline<In = In, Out: Clone>),+> Members<In> for ($($member,)+) {
+        impl<In: Data, $($member: IntoPipeline<In, Out: Clone>),+> Members<In> for ($($member,)+) {
             type Outputs = ($($member::Out,)+);
         }
 
-        impl<In: Data, $($member: IntoPipeline<In = In, Out: Clone>),+> sealed::Sealed<In> for ($($member,)+) {
+        impl<In: Data, $($member: IntoPipeline<In, Out: Clone>),+> sealed::Sealed<In> for ($($member,)+) {
             #[expect(private_interfaces, reason = "sealed: callers cannot name or call it")]
             fn into_parts(self) -> (Vec<Graph<Arc<StageSpec>>>, JoinAll) {
                 let join: JoinAll = Arc::new(|payloads| {
@@ -140,7 +117,7 @@ impl<In: Data> Pipeline<In, In> {
 
     /// An ensemble of any number of members with the same output. Empty, it gives an empty list.
     #[must_use]
-    pub fn ensemble_of<P: IntoPipeline<In = In, Out: Clone>>(
+    pub fn ensemble_of<P: IntoPipeline<In, Out: Clone>>(
         members: impl IntoIterator<Item = P>,
     ) -> Pipeline<In, Vec<P::Out>> {
         let join: JoinAll = Arc::new(|payloads| {
@@ -154,7 +131,7 @@ impl<In: Data> Pipeline<In, In> {
     /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them fail
     /// is the ensemble's outcome an error, which says how many did and why the first.
     #[must_use]
-    pub fn ensemble_partial<P: IntoPipeline<In = In, Out: Clone>>(
+    pub fn ensemble_partial<P: IntoPipeline<In, Out: Clone>>(
         members: impl IntoIterator<Item = P>,
     ) -> Pipeline<In, Vec<Result<P::Out, MemberError>>> {
         let join: JoinPartial = Arc::new(join_partial::<P::Out>);
@@ -185,7 +162,7 @@ impl<In: Data> Pipeline<In, In> {
     /// # }
     /// ```
     #[must_use]
-    pub fn ensemble_named<P: IntoPipeline<In = In, Out = Value>>(
+    pub fn ensemble_named<P: IntoPipeline<In, Out = Value>>(
         members: impl IntoIterator<Item = (impl Into<String>, P)>,
     ) -> Pipeline<In, Value> {
         let (labels, members) = named(members);
@@ -202,7 +179,7 @@ impl<In: Data> Pipeline<In, In> {
     /// entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
     /// [`ensemble_partial`](Self::ensemble_partial).
     #[must_use]
-    pub fn ensemble_named_partial<P: IntoPipeline<In = In, Out = Value>>(
+    pub fn ensemble_named_partial<P: IntoPipeline<In, Out = Value>>(
         members: impl IntoIterator<Item = (impl Into<String>, P)>,
     ) -> Pipeline<In, Value> {
         let (labels, members) = named(members);
@@ -225,7 +202,7 @@ impl MemberError {
 
 type MemberGraphs = Vec<Graph<Arc<StageSpec>>>;
 
-fn named<P: IntoPipeline>(members: impl IntoIterator<Item = (impl Into<String>, P)>) -> (Labels, MemberGraphs) {
+fn named<In, P: IntoPipeline<In>>(members: impl IntoIterator<Item = (impl Into<String>, P)>) -> (Labels, MemberGraphs) {
     let (names, graphs): (Vec<String>, MemberGraphs) =
         members.into_iter().map(|(name, member)| (name.into(), member.into_pipeline().graph)).unzip();
     (names.into(), graphs)

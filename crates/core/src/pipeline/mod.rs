@@ -22,6 +22,8 @@
 mod elsewhere;
 mod ensemble;
 mod graph;
+mod into;
+mod preprocess;
 mod run;
 mod stream;
 
@@ -38,7 +40,8 @@ use crate::stage::{Stage, StageSpec};
 pub use elsewhere::{
     Choice, Elsewhere, FromElsewhere, PeerDescription, StageCall, StageLoad, StageOutputs, StageReply,
 };
-pub use ensemble::{IntoPipeline, MemberError, Members};
+pub use ensemble::{MemberError, Members};
+pub use into::{IntoPipeline, IntoStreamPipeline};
 pub use stream::StreamPipeline;
 
 pub(crate) use elsewhere::{Beyond, StreamPlace, place_stream, stream_elsewhere};
@@ -76,7 +79,7 @@ impl<In: Data> Pipeline<In, In> {
     #[must_use]
     pub fn switch<P, F>(name: &str, choose: F, branches: impl IntoIterator<Item = P>) -> Pipeline<In, P::Out>
     where
-        P: IntoPipeline<In = In>,
+        P: IntoPipeline<In>,
         F: Fn(&In) -> Result<usize, Failure> + Send + Sync + 'static,
     {
         let choose = Arc::new(move |payload: &Payload| match payload.downcast_ref::<In>() {
@@ -104,8 +107,8 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
 
     /// Continues with `next`, which takes the output of this pipeline.
     #[must_use]
-    pub fn then<Next: Data>(self, next: impl Into<Pipeline<Out, Next>>) -> Pipeline<In, Next> {
-        Pipeline::of(self.graph.then(next.into().graph))
+    pub fn then<Next: Data>(self, next: impl IntoPipeline<Out, Out = Next>) -> Pipeline<In, Next> {
+        Pipeline::of(self.graph.then(next.into_pipeline().graph))
     }
 
     /// Continues with a function that is too small to be a stage: it runs in the caller's own future, without queue, worker

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use callboard_codec::Data;
 
-use super::{Graph, Pipeline};
+use super::{Graph, IntoPipeline, IntoStreamPipeline, Pipeline};
 use crate::failure::Failure;
 use crate::stage::{StageSpec, StreamStage};
 
@@ -23,8 +23,8 @@ pub struct StreamPipeline<In, Out> {
 impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// Continues with a stage that makes a stream of what this pipeline gives.
     #[must_use]
-    pub fn then_stream<Next: Data>(self, next: impl Into<StreamPipeline<Out, Next>>) -> StreamPipeline<In, Next> {
-        let next = next.into();
+    pub fn then_stream<Next: Data>(self, next: impl IntoStreamPipeline<Out, Out = Next>) -> StreamPipeline<In, Next> {
+        let next = next.into_stream_pipeline();
         let streams_at = self.graph.steps().len() + next.streams_at;
         StreamPipeline { graph: self.graph.then(next.graph), streams_at, types: PhantomData }
     }
@@ -33,8 +33,8 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
 impl<In: Data, Out: Data> StreamPipeline<In, Out> {
     /// Continues, for each output by itself and in their order, with what takes it. An error in it ends the stream.
     #[must_use]
-    pub fn then<Next: Data>(self, next: impl Into<Pipeline<Out, Next>>) -> StreamPipeline<In, Next> {
-        let graph = self.graph.then(next.into().graph);
+    pub fn then<Next: Data>(self, next: impl IntoPipeline<Out, Out = Next>) -> StreamPipeline<In, Next> {
+        let graph = self.graph.then(next.into_pipeline().graph);
         StreamPipeline { graph, streams_at: self.streams_at, types: PhantomData }
     }
 

@@ -23,8 +23,9 @@ pub(crate) use types::StageTypes;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use callboard_codec::{Data, Map};
@@ -35,8 +36,8 @@ use crate::call::{CallContext, Flight};
 use crate::failure::Failure;
 use crate::id::StageName;
 use crate::worker::{
-    AsyncClosure, AsyncWorker, Batch, BatchClosure, DynAsyncWorker, DynWorker, EachClosure, Erased, ErasedAsync,
-    Replica, Worker,
+    AsyncClosure, AsyncWorker, Batch, BatchClosure, ContainedClosure, DynAsyncWorker, DynWorker, EachClosure, Erased,
+    ErasedAsync, Replica, Worker,
 };
 
 type Build<W> = dyn Fn(&Replica) -> Result<W, Failure> + Send + Sync;
@@ -139,7 +140,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     /// A closure over one item. Runs as a task on the runtime: for code that takes well under a millisecond.
     pub fn each<F>(name: impl Into<StageName>, function: F) -> Self
     where
-        F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static,
+        F: Fn(&In) -> Result<Out, Failure> + Send + Sync + 'static, // `async` code: `Stage::each_async`
     {
         Self::each_in_flight(name.into(), move |input: &In, _: &Arc<Flight>, _: &StageName| function(input))
     }
@@ -171,6 +172,19 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     {
         let function = Arc::new(function);
         Self::from_factory(name, Placement::Task, move |_| Ok(Box::new(EachClosure::new(Arc::clone(&function)))))
+    }
+
+    /// As [`each_with_context`](Self::each_with_context), on one thread per core, and a panic is its item's outcome and
+    /// no crash.
+    pub(crate) fn each_contained<F>(name: StageName, function: F) -> Self
+    where
+        F: Fn(&In, &CallContext) -> Result<Out, Failure> + Send + Sync + 'static,
+    {
+        let function = Arc::new(function);
+        let stage = Self::from_factory(name, Placement::Thread, move |_| {
+            Ok(Box::new(ContainedClosure::new(Arc::clone(&function))))
+        });
+        stage.replicas(available_parallelism().map_or(1, NonZeroUsize::get))
     }
 
     /// A closure over a batch: one outcome per item, in order. Runs as a task on the runtime.
@@ -216,7 +230,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     pub fn each_async<F, Fut>(name: impl Into<StageName>, function: F) -> Self
     where
         F: Fn(Arc<In>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Out, Failure>> + Send + 'static,
+        Fut: Future<Output = Result<Out, Failure>> + Send + 'static, // `async move { … }`; without it: `Stage::each`
     {
         Self::each_async_in_flight(name.into(), move |input, _: &Arc<Flight>, _: &StageName| function(input))
     }

@@ -10,6 +10,12 @@ use crate::failure::Failure;
 ///
 /// [`Stage::by_rows`](crate::Stage::by_rows) uses it to count what an input costs and to split one that is too large. The parts
 /// of [`cut`](Self::cut), put together by [`paste`](Self::paste), are the whole again.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no rows",
+    label = "does not implement `Rows`",
+    note = "tensors, data frames, lists, and maps and `Value`s of these have rows; other types are counted by \
+            `Stage::cost` and split by `Stage::splitting`"
+)]
 pub trait Rows: Data + Clone {
     /// How many rows there are; `None` where there is no first axis.
     fn rows(&self) -> Option<usize>;

@@ -28,7 +28,7 @@ use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, Stream
 /// use callboard_core::{App, Stage, StreamPipeline, StreamStage};
 /// use futures_util::stream;
 ///
-/// let words = StreamStage::each("words", |text: std::sync::Arc<String>| {
+/// let words = StreamStage::each("words", |text: &String| {
 ///     stream::iter(text.split(' ').map(|word| Ok(word.to_owned())).collect::<Vec<_>>())
 /// });
 /// let upper = Stage::each("upper", |word: &String| Ok(word.to_uppercase()));
@@ -51,28 +51,31 @@ pub struct StreamStage<In, Out> {
 impl<In: Data, Out: Data> StreamStage<In, Out> {
     /// A function from one item to a stream of outputs. Runs on the runtime, up to [`concurrency`](Self::concurrency) batches
     /// at once; the stream is asked for its next output when there is credit for it, and dropped when its caller goes.
+    ///
+    /// The stream outlives the function and cannot borrow the input: give it a copy of what it needs, with `move`. A `fn`
+    /// returns `impl Stream<…> + use<>`.
     pub fn each<F, S>(name: impl Into<StageName>, function: F) -> Self
     where
-        F: Fn(Arc<In>) -> S + Send + Sync + 'static,
+        F: Fn(&In) -> S + Send + Sync + 'static,
         S: Stream<Item = Result<Out, Failure>> + Send + 'static,
     {
-        Self::each_in_flight(name.into(), move |input, _: &Arc<Flight>, _: &StageName| function(input))
+        Self::each_in_flight(name.into(), move |input: &In, _: &Arc<Flight>, _: &StageName| function(input))
     }
 
     /// As [`each`](Self::each), for a function that wants to know its call, or to make calls for it.
     pub fn each_with_context<F, S>(name: impl Into<StageName>, function: F) -> Self
     where
-        F: Fn(Arc<In>, CallContext) -> S + Send + Sync + 'static,
+        F: Fn(&In, &CallContext) -> S + Send + Sync + 'static,
         S: Stream<Item = Result<Out, Failure>> + Send + 'static,
     {
-        Self::each_in_flight(name.into(), move |input, flight: &Arc<Flight>, stage: &StageName| {
-            function(input, CallContext::new(flight, stage))
+        Self::each_in_flight(name.into(), move |input: &In, flight: &Arc<Flight>, stage: &StageName| {
+            function(input, &CallContext::new(flight, stage))
         })
     }
 
     fn each_in_flight<F, S>(name: StageName, function: F) -> Self
     where
-        F: Fn(Arc<In>, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
+        F: Fn(&In, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
         S: Stream<Item = Result<Out, Failure>> + Send + 'static,
     {
         let function = Arc::new(function);

@@ -58,20 +58,17 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # Panics
 ///
 /// A panic ends the replica. Batches that it works on beside the one that panicked are finished.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an `AsyncWorker`",
+    label = "does not implement `AsyncWorker`",
+    note = "`impl AsyncWorker` for it: the types `In` and `Out`, and `async fn call`, which takes a `Batch`",
+    note = "a `Worker` goes to `Stage::worker`, an asynchronous function over one item to `Stage::each_async`"
+)]
 pub trait AsyncWorker: Send + Sync + 'static {
     /// What one item is.
     type In: Data;
     /// What one item becomes.
     type Out: Data;
-
-    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the item.
-    fn preprocess(&self, _item: &Self::In) -> Result<(), Failure> {
-        Ok(())
-    }
 
     /// Runs one batch: one outcome per item, in order.
     fn call(&self, batch: Batch<Self::In>) -> impl Future<Output = Vec<Result<Self::Out, Failure>>> + Send;
@@ -120,7 +117,7 @@ impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
         items: Vec<Item>,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
-            let (batch, gathered) = Gathered::gather(stage, items, |input| self.0.preprocess(input));
+            let (batch, gathered) = Gathered::gather(stage, items);
             let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch).await };
             let mut outcomes = Vec::with_capacity(results.len());
             gathered.lay_out(results, &mut outcomes)?;

@@ -7,8 +7,9 @@ use callboard_codec::{Data, Payload};
 
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
 use super::{Batch, Worker, span};
-use crate::call::Flight;
+use crate::call::{CallContext, Flight};
 use crate::clock;
+use crate::containment::contain;
 use crate::failure::Failure;
 use crate::id::StageName;
 
@@ -48,6 +49,42 @@ where
             let result = input.and_then(|input| (self.function)(&input, &item.flight, stage));
             outcomes.push(result.map(Payload::new).into());
         }
+        Ok(())
+    }
+}
+
+/// A closure over one item, whose panic is that item's outcome: the worker has no state that it could have broken. All
+/// replicas share it.
+pub(crate) struct ContainedClosure<F, In, Out> {
+    function: Arc<F>,
+    types: PhantomData<fn(&In) -> Out>,
+}
+
+impl<F, In, Out> ContainedClosure<F, In, Out> {
+    pub(crate) fn new(function: Arc<F>) -> Self {
+        Self { function, types: PhantomData }
+    }
+}
+
+impl<F, In, Out> DynWorker for ContainedClosure<F, In, Out>
+where
+    F: Fn(&In, &CallContext) -> Result<Out, Failure> + Send + Sync + 'static,
+    In: Data,
+    Out: Data,
+{
+    fn run(
+        &mut self,
+        stage: &StageName,
+        items: &mut Vec<Item>,
+        outcomes: &mut Vec<ItemOutcome>,
+    ) -> Result<(), WrongCount> {
+        outcomes.extend(items.drain(..).map(|item| {
+            let ran = contain(|| {
+                let input = read_input::<In>(item.payload, &item.flight)?;
+                (self.function)(&input, &CallContext::new(&item.flight, stage)).map(Payload::new)
+            });
+            ran.map_or_else(|words| ItemOutcome::Panicked(Box::new(words)), Into::into)
+        }));
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use callboard_codec::{Data, Payload};
 use super::streaming::OutputSender;
 use super::{Batch, Worker};
 use crate::call::Flight;
+use crate::containment::Panicked;
 use crate::failure::Failure;
 use crate::id::StageName;
 
@@ -27,6 +28,8 @@ pub(crate) struct Item {
 pub(crate) enum ItemOutcome {
     Done(Payload),
     Failed(Failure),
+    /// User code panicked for it alone, and the worker goes on.
+    Panicked(Box<Panicked>),
     /// Its caller had gone, or its deadline passed, before its turn within the batch.
     NotRun,
     /// Its deadline passed while it ran.
@@ -91,7 +94,7 @@ impl<W: Worker> DynWorker for Erased<W> {
         items: &mut Vec<Item>,
         outcomes: &mut Vec<ItemOutcome>,
     ) -> Result<(), WrongCount> {
-        let (batch, gathered) = Gathered::gather(stage, items.drain(..), |input| self.0.preprocess(input));
+        let (batch, gathered) = Gathered::gather(stage, items.drain(..));
         let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch) };
         gathered.lay_out(results, outcomes)
     }
@@ -104,24 +107,21 @@ impl<W: Worker> DynWorker for Erased<W> {
 /// What is known of a batch's items beside those that the worker gets.
 pub(crate) struct Gathered {
     expected: usize,
-    /// Where each item stands that did not come through, so that the others' results can be laid around it.
+    /// Where each item stands that could not be read, so that the others' results can be laid around it.
     failed: Vec<(usize, Failure)>,
 }
 
 impl Gathered {
-    /// Reads the items and looks at each; what does not come through is kept out of the batch.
+    /// Reads the items; what cannot be read is kept out of the batch.
     pub(crate) fn gather<In: Data>(
         stage: &StageName,
         items: impl IntoIterator<Item = Item, IntoIter: ExactSizeIterator>,
-        mut preprocess: impl FnMut(&In) -> Result<(), Failure>,
     ) -> (Batch<In>, Self) {
         let items = items.into_iter();
         let mut batch = Batch::with_capacity(stage, items.len());
         let mut failed = Vec::new();
         for (position, item) in items.enumerate() {
-            let checked =
-                read_input::<In>(item.payload, &item.flight).and_then(|input| preprocess(&input).map(|()| input));
-            match checked {
+            match read_input::<In>(item.payload, &item.flight) {
                 Ok(input) => batch.push(input, item.flight),
                 Err(failure) => failed.push((position, failure)),
             }

@@ -98,6 +98,7 @@ impl Hand {
             match outcome {
                 ItemOutcome::Done(_) => entry.note_end(pool.name(), now, RunEnd::Done),
                 ItemOutcome::Failed(_) => entry.note_end(pool.name(), now, RunEnd::Failed),
+                ItemOutcome::Panicked(_) => entry.note_end(pool.name(), now, RunEnd::Panicked),
                 ItemOutcome::Late => entry.note_end(pool.name(), now, RunEnd::Late),
                 // Says so itself.
                 ItemOutcome::NotRun => {}
@@ -108,6 +109,7 @@ impl Hand {
                     let error = CallError::from_failure(failure, pool.name());
                     entry.reply.send(Err(error.in_run(pool.contract().may_run_again())));
                 }
+                ItemOutcome::Panicked(words) => entry.refuse(panicked(pool, &words)),
                 ItemOutcome::Late => {
                     entry
                         .refuse(CallError::deadline_exceeded("before its last output was there").at_stage(pool.name()));
@@ -156,11 +158,7 @@ impl Hand {
             pool.found_culprit();
             tracing::error!(stage = %pool.name(), panic = %words, isolated = self.facts.is_isolating(), "an input kills its worker");
         }
-        self.fail(RunEnd::Panicked, || {
-            CallError::new(ErrorKind::WorkerFailed, format!("the worker panicked: {words}"))
-                .at_stage(pool.name())
-                .with_trace(words.trace())
-        });
+        self.fail(RunEnd::Panicked, || panicked(&pool, words));
         may_run_again
     }
 
@@ -201,6 +199,11 @@ impl Hand {
     fn take_entries(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.entries)
     }
+}
+
+fn panicked(pool: &Pool, words: &Panicked) -> CallError {
+    let error = CallError::new(ErrorKind::WorkerFailed, format!("the worker panicked: {words}"));
+    error.at_stage(pool.name()).with_trace(words.trace())
 }
 
 /// Who hears of a batch with traced members, and of whom.

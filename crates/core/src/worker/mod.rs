@@ -31,7 +31,7 @@ pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
 pub(crate) use actor::{WorkerActor, WorkerArgs};
 pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync};
-pub(crate) use closure::{BatchClosure, EachClosure};
+pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
 pub(crate) use erased::{DynWorker, Erased};
 pub(crate) use message::WorkerMessage;
 pub(crate) use run::BatchRun;
@@ -83,20 +83,18 @@ use crate::failure::Failure;
 /// # Panics
 ///
 /// A panic ends the replica; all entries of its batch get `WorkerFailed` and the supervisor decides on a restart.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `Worker`",
+    label = "does not implement `Worker`",
+    note = "`impl Worker` for it: the types `In` and `Out`, and `call`, which takes a `Batch`",
+    note = "an `AsyncWorker` goes to `Stage::async_worker`, a `StreamWorker` to `StreamStage::worker`, a function over \
+            one item to `Stage::each`"
+)]
 pub trait Worker: Send + 'static {
     /// What one item is.
     type In: Data;
     /// What one item becomes.
     type Out: Data;
-
-    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the item.
-    fn preprocess(&mut self, _item: &Self::In) -> Result<(), Failure> {
-        Ok(())
-    }
 
     /// Runs one batch.
     fn call(&mut self, batch: Batch<Self::In>) -> Vec<Result<Self::Out, Failure>>;

@@ -68,20 +68,17 @@ pub(crate) type OutputSender = mpsc::Sender<Payload>;
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `StreamWorker`",
+    label = "does not implement `StreamWorker`",
+    note = "`impl StreamWorker` for it: the types `In` and `Out`, and `call`, which takes a `Batch` and its `Outputs`",
+    note = "a `Worker`, which gives one output for each item, goes to `Stage::worker`"
+)]
 pub trait StreamWorker: Send + 'static {
     /// What one item is.
     type In: Data;
     /// What one output is.
     type Out: Data;
-
-    /// Looks at one item before the batch runs. Its failure answers that item only and keeps it out of the batch.
-    ///
-    /// # Errors
-    ///
-    /// Whatever is wrong with the item.
-    fn preprocess(&mut self, _item: &Self::In) -> Result<(), Failure> {
-        Ok(())
-    }
 
     /// Runs one batch. `outputs` has a port for each item, by the item's index.
     fn call(&mut self, batch: Batch<Self::In>, outputs: &mut Outputs<Self::Out>);
@@ -257,9 +254,7 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
         // The failures of those that are kept out of the batch, and a gap for each that is in it.
         let mut failures = Vec::with_capacity(items.len());
         for item in items.drain(..) {
-            let checked = read_input::<W::In>(item.payload, &item.flight)
-                .and_then(|input| self.worker.preprocess(&input).map(|()| input));
-            match checked {
+            match read_input::<W::In>(item.payload, &item.flight) {
                 Ok(input) => {
                     batch.push(input, Arc::clone(&item.flight));
                     outputs.ports.push(Port { outputs: item.outputs, flight: item.flight, failure: None });
@@ -298,7 +293,7 @@ impl<F, In> StreamClosure<F, In> {
 
 impl<F, S, In, Out> DynAsyncWorker for StreamClosure<F, In>
 where
-    F: Fn(Arc<In>, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
+    F: Fn(&In, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
     S: Stream<Item = Result<Out, Failure>> + Send,
     In: Data,
     Out: Data,
@@ -316,8 +311,10 @@ where
                     Err(failure) => return ItemOutcome::Failed(failure),
                 };
                 let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
+                let stream = (self.function)(&input, &item.flight, stage);
+                drop(input);
                 // A reader that does not read does not hold up the deadline.
-                let drained = timeout_at(deadline, drain((self.function)(input, &item.flight, stage), &outputs)).await;
+                let drained = timeout_at(deadline, drain(stream, &outputs)).await;
                 drained.unwrap_or(ItemOutcome::Late)
             });
             Ok(join_all(streaming).await)

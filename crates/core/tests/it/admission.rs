@@ -22,7 +22,7 @@ fn slow(millis: &Arc<AtomicU64>) -> Stage<u64, u64> {
 }
 
 fn within(millis: u64) -> CallOptions {
-    CallOptions::new().with_timeout(callboard_core::Instant::now(), Duration::from_millis(millis))
+    CallOptions::new().with_timeout(Duration::from_millis(millis))
 }
 
 async fn call(client: &LocalClient, options: CallOptions) -> Result<u64, callboard_core::CallError> {

@@ -72,7 +72,7 @@ fn many_threads_share_one_client() {
 fn a_blocking_call_keeps_its_deadline() {
     let gate = Gate::default();
     let node = start(App::new().route("/gated", gated(&gate)));
-    let options = CallOptions::new().with_timeout(callboard_core::Instant::now(), Duration::from_millis(20));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(20));
     let error = node.client().call_with::<u64, u64>("/gated", 1, options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     gate.open();

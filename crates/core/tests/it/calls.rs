@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use callboard_codec::Value;
 use callboard_core::{App, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StartError, Worker};
 
 use super::support::{Gate, gated, serve};
@@ -62,36 +63,27 @@ async fn one_bad_item_does_not_fail_its_batch() {
     }
 }
 
-struct Checked;
+struct AddsOne;
 
-impl Worker for Checked {
+impl Worker for AddsOne {
     type In = i64;
     type Out = i64;
 
-    fn preprocess(&mut self, item: &i64) -> Result<(), Failure> {
-        if *item < 0 { Err(Failure::invalid_input("must not be negative")) } else { Ok(()) }
-    }
-
     fn call(&mut self, batch: Batch<i64>) -> Vec<Result<i64, Failure>> {
-        assert!(batch.iter().all(|n| *n >= 0), "preprocess keeps bad items out");
         batch.into_inputs().into_iter().map(|n| Ok(n + 1)).collect()
     }
 }
 
-#[tokio::test]
-async fn preprocess_answers_its_item_only() {
-    let checked = Stage::worker("checked", |_: &Replica| Ok(Checked)).max_batch_size(4);
-    let node = serve(checked).await;
+#[tokio::test(start_paused = true)]
+async fn an_input_that_cannot_be_read_is_kept_out_of_its_batch() {
+    let stage = Stage::worker("adds_one", |_: &Replica| Ok(AddsOne)).as_tasks().max_batch_size(4);
+    let node = serve(stage.max_delay(Duration::from_secs(1))).await;
     let client = node.client();
-    let calls = [-1i64, 1, -2, 2].map(|n| {
-        let client = client.clone();
-        tokio::spawn(async move { client.call::<i64, i64>("/route", n).await })
-    });
-    let mut outcomes = Vec::new();
-    for call in calls {
-        outcomes.push(call.await.unwrap().map_err(|error| error.kind()));
-    }
-    assert_eq!(outcomes, [Err(ErrorKind::InvalidInput), Ok(2), Err(ErrorKind::InvalidInput), Ok(3)]);
+    let inputs = [Value::from(1i64), Value::from("x"), Value::from(2i64), Value::Null];
+    let calls = inputs.map(|input| client.call::<Value, i64>("/route", input));
+    let outcomes = futures_util::future::join_all(calls).await;
+    let kinds: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map_err(|error| error.kind())).collect();
+    assert_eq!(kinds, [Ok(2), Err(ErrorKind::InvalidInput), Ok(3), Err(ErrorKind::InvalidInput)]);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, ErrorKind, Failure, Instant, Pipeline, Stage, StageState};
+use callboard_core::{App, CallOptions, ErrorKind, Failure, Pipeline, Stage, StageState};
 
 use super::support::{hush, until};
 
@@ -110,7 +110,7 @@ async fn a_storm_of_calls_ends_in_one_outcome_each_and_leaves_nothing_behind() {
 
 fn options(n: u64) -> CallOptions {
     if nature(n) % 32 == 3 {
-        CallOptions::new().with_timeout(Instant::now(), Duration::from_micros(nature(n) % 500))
+        CallOptions::new().with_timeout(Duration::from_micros(nature(n) % 500))
     } else {
         CallOptions::new()
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, Instant, Node, Stage, StageState};
+use callboard_core::{App, CallOptions, Node, Stage, StageState};
 use serde::{Deserialize, Serialize};
 
 use super::support::{Gate, hush, until};
@@ -61,7 +61,7 @@ async fn an_input_that_panics_when_it_is_thrown_away_ends_no_batcher() {
         async move { client.call::<Bomb, Bomb>("/gated", Bomb { armed: false }).await }
     });
     until("the worker is busy", || gate.arrived() == 1).await;
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(20));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(20));
     let late = client.call_with::<Bomb, Bomb>("/gated", Bomb { armed: true }, options).await;
     assert!(late.is_err());
     until("it has left the queue", || node.describe().stages[0].queued == 0).await;

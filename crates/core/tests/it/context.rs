@@ -70,7 +70,7 @@ async fn every_form_of_a_stage_knows_its_call() {
         let nothing: String = node.client().call("/route", 1_u64).await.unwrap();
         assert_eq!(nothing, "None None None None None false Normal Some(RouteName(\"/route\")) tells");
     }
-    let streams = StreamStage::each_with_context("tells", |_: Arc<u64>, context| stream::iter([Ok(told(&context))]));
+    let streams = StreamStage::each_with_context("tells", |_: &u64, context| stream::iter([Ok(told(context))]));
     let node = App::new().route_streaming("/route", streams).start().await.unwrap();
     let mut replies: Replies<String> = node.client().replies_with("/route", 1_u64, options()).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), TOLD);

@@ -9,7 +9,7 @@ use callboard_core::{CallOptions, Deadline, ErrorKind, Instant, Pipeline, Stage}
 use super::support::{Gate, gated, serve, until};
 
 fn within(timeout: Duration) -> CallOptions {
-    CallOptions::new().with_timeout(Instant::now(), timeout)
+    CallOptions::new().with_timeout(timeout)
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn a_batch_waits_for_company_up_to_its_delay_and_not_past_a_deadline() {
     assert_eq!(start.elapsed().as_secs(), 10, "alone, the entry waits for the whole delay");
 
     let start = Instant::now();
-    let options = CallOptions::new().with_timeout(start, Duration::from_secs(3));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(3));
     let outcome = client.call_with::<u64, u64>("/route", 2, options).await;
     assert!(start.elapsed() <= Duration::from_secs(3), "the delay went past the deadline");
     drop(outcome);
@@ -121,7 +121,7 @@ async fn an_item_whose_time_passes_within_its_batch_does_not_start() {
     });
     let node = serve(stage.max_batch_size(2).max_delay(Duration::from_secs(5)).on_threads()).await;
     let client = node.client();
-    let options = |ms| CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(ms));
+    let options = |ms| CallOptions::new().with_timeout(Duration::from_millis(ms));
     // The order in the queue is that of the deadlines: the patient one is second, and would start when nobody waits for it.
     let (first, second) = tokio::join!(
         client.call_with::<u64, u64>("/route", 1, options(60)),
@@ -130,4 +130,25 @@ async fn an_item_whose_time_passes_within_its_batch_does_not_start() {
     assert!(first.is_err() && second.is_err());
     until("the batch is over", || !node.describe().stages[0].replicas[0].busy).await;
     assert_eq!(ran.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_begins_with_each_call_and_a_deadline_stays_where_it_is() {
+    let hangs =
+        Stage::each_async("hangs", |_: Arc<u64>| std::future::pending::<Result<u64, callboard_core::Failure>>());
+    let node = serve(hangs).await;
+    let client = node.client();
+    let lasted = async |options: &CallOptions| {
+        let begun = Instant::now();
+        let error = client.call_with::<u64, u64>("/route", 1, options.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+        begun.elapsed().as_secs()
+    };
+    let options = within(Duration::from_secs(3));
+    let until_ten = options.clone().with_deadline(Deadline::after(Instant::now(), Duration::from_secs(10)));
+    assert_eq!(lasted(&until_ten).await, 3);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(lasted(&options).await, 3, "as long as when the options were new");
+    assert_eq!(lasted(&until_ten).await, 0, "eleven seconds have gone");
+    assert_eq!(lasted(&options.with_timeout(Duration::from_secs(7))).await, 3, "the smaller one holds");
 }

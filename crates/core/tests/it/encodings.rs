@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use callboard_codec::{DataType, DecodeLimits, Format, Payload};
+use callboard_codec::{DataType, DecodeLimits, Format, Local, Payload};
 use callboard_core::{Pipeline, Stage};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -59,4 +59,15 @@ async fn a_typed_value_is_encoded_at_a_border_and_nowhere_else() {
     let received = kind.decode(Format::Envelope, &envelope, &DecodeLimits::default()).unwrap();
     assert_eq!(counts(), (1, 1), "and the other side decodes once");
     assert_eq!(received.downcast_ref::<Counted>(), Some(&Counted(4)));
+}
+
+/// Neither serde nor a clone.
+struct Opened(std::sync::Mutex<u64>);
+
+#[tokio::test]
+async fn a_type_between_stages_needs_no_serde() {
+    let open = Stage::each("open", |n: &u64| Ok(Local(Opened((*n).into())))).on_threads();
+    let take = Stage::each("take", |opened: &Local<Opened>| Ok(*opened.0.0.lock().unwrap() + 1));
+    let node = serve(Pipeline::from(open).then(take.max_batch_size(4))).await;
+    assert_eq!(node.client().call::<u64, u64>("/route", 4).await.unwrap(), 5);
 }

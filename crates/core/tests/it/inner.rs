@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{
-    App, CallContext, CallOptions, ErrorKind, Failure, Instant, Limits, LocalClient, Node, Priority, Stage,
-};
+use callboard_core::{App, CallContext, CallOptions, ErrorKind, Failure, Limits, LocalClient, Node, Priority, Stage};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
@@ -96,7 +94,7 @@ async fn an_inner_call_has_the_outer_ones_origin_priority_and_deadline() {
     let (outer, inner) = (Arc::clone(&heard), Arc::clone(&heard));
     let asks = Stage::each_async_with_context("asks", move |n: Arc<u64>, context: CallContext| {
         outer.lock().unwrap().push(told(&context));
-        let options = CallOptions::new().with_tag("own", "x").with_timeout(Instant::now(), PATIENCE);
+        let options = CallOptions::new().with_tag("own", "x").with_timeout(PATIENCE);
         async move { Ok(context.client()?.call_with::<u64, u64>("/inner", *n, options).await?) }
     });
     let tells = Stage::each_with_context("tells", move |n: &u64, context: &CallContext| {
@@ -106,7 +104,7 @@ async fn an_inner_call_has_the_outer_ones_origin_priority_and_deadline() {
     });
     let node = App::new().route("/outer", asks).route("/inner", tells).start().await.unwrap();
     let options = CallOptions::new().with_request_id("r-1").with_tag("tenant", "acme").with_priority(Priority::Low);
-    let options = options.with_timeout(Instant::now(), PATIENCE / 2);
+    let options = options.with_timeout(PATIENCE / 2);
     assert_eq!(node.client().call_with::<u64, u64>("/outer", 1, options).await.unwrap(), 1);
     let heard = heard.lock().unwrap();
     assert_eq!(heard[0], heard[1]);
@@ -196,7 +194,7 @@ async fn one_call_has_no_more_than_256_inner_calls_at_a_time() {
     let hangs = Stage::each_async("hangs", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
     let asks = Stage::each_async_with_context("asks", |_: Arc<u64>, context: CallContext| async move {
         let client = context.client()?;
-        let options = || CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(50));
+        let options = || CallOptions::new().with_timeout(Duration::from_millis(50));
         let calls = (0..300).map(|n| client.call_with::<u64, u64>("/inner", n, options()));
         let outcomes = join_all(calls).await;
         let refused = outcomes.iter().filter(|outcome| {

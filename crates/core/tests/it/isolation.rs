@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Instant, Node, Stage, StageState};
+use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Node, Stage, StageState};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
@@ -108,7 +108,7 @@ async fn a_deadline_ends_the_tries_of_an_entry() {
     let counted = Arc::clone(&runs);
     let stage = Stage::async_worker("fragile", move |_| Ok(DiesLate(Arc::clone(&counted)))).pure().crash_retries(1000);
     let node = App::new().route("/fragile", stage).start().await.unwrap();
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(35));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(35));
     let error = node.client().call_with::<u64, u64>("/fragile", 1, options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     sleep(Duration::from_millis(100)).await;

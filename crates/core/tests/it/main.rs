@@ -24,6 +24,7 @@ mod isolation;
 mod lives;
 mod overload;
 mod passing;
+mod preprocess;
 mod replicas;
 mod replies;
 mod sessions;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use callboard_codec::{Tensor, Value};
-use callboard_core::{App, Batch, CallOptions, ErrorKind, Failure, Instant, Node, RouteSpec, Stage};
+use callboard_core::{App, Batch, CallOptions, ErrorKind, Failure, Node, RouteSpec, Stage};
 use ndarray::Array2;
 
 use super::support::{Gate, serve, until};
@@ -180,7 +180,7 @@ async fn a_split_call_that_is_lost_after_a_part_of_it_ran_says_that_it_was_start
     until("the first part runs", || parts.arrived() == 1 && node.describe().stages[0].queued == 1).await;
     // The more urgent one: it runs before the second part.
     let urgent = tokio::spawn({
-        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(10));
+        let options = CallOptions::new().with_timeout(Duration::from_secs(10));
         async move { client.call_with::<_, Vec<u64>>("/route", vec![9u64], options).await }
     });
     until("the urgent one waits", || node.describe().stages[0].queued == 2).await;
@@ -211,7 +211,7 @@ async fn a_split_call_is_one_call_whose_parts_leave_room_for_others() {
     let short = tokio::spawn({
         let client = client.clone();
         // The more urgent one: the parts have the deadline of their call, which came first.
-        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(10));
+        let options = CallOptions::new().with_timeout(Duration::from_secs(10));
         async move { client.call_with::<_, Vec<u64>>("/route", vec![2], options).await }
     });
     until("the short one waits", || node.describe().stages[0].queued == 2).await;

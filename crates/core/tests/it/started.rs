@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use callboard_core::{Batch, CallError, CallOptions, ErrorKind, Failure, Instant, Node, Stage};
+use callboard_core::{Batch, CallError, CallOptions, ErrorKind, Failure, Node, Stage};
 
 use super::support::{Gate, gated, hush, serve};
 
@@ -37,7 +37,7 @@ async fn whatever_user_code_comes_to_its_call_says_that_it_was_started() {
 async fn a_deadline_that_passes_while_the_worker_has_the_call_says_that_it_was_started() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(20));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(20));
     let error = node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::DeadlineExceeded, true));
     gate.open();
@@ -65,7 +65,7 @@ async fn a_call_that_is_refused_because_it_could_not_make_its_deadline_was_not_s
     for _ in 0..10 {
         node.client().call::<u64, u64>("/route", 1).await.unwrap();
     }
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(4));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(4));
     let error = node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap_err();
     assert!(error.message().contains("takes about"), "{error}");
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::DeadlineExceeded, false));
@@ -79,7 +79,7 @@ async fn a_deadline_that_passes_in_the_queue_says_that_it_was_not_started() {
     let client = node.client();
     let first = tokio::spawn(async move { client.call::<u64, u64>("/route", 1).await });
     super::support::until("the first runs", || gate.arrived() == 1).await;
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(20));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(20));
     let error = node.client().call_with::<u64, u64>("/route", 2, options).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::DeadlineExceeded, false));
     gate.open();

@@ -287,7 +287,7 @@ async fn a_result_is_late_from_when_it_is_waited_for() {
     assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="cancelled"} 1"#), "{metrics}");
 
     // A deadline for the stream as a whole answers all that is not there by then.
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(2));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(2));
     let numbers = node.client().stream::<_, u64>("/route", 0..3u64).unwrap().options(options);
     let begun = Instant::now();
     let kinds: Vec<_> = numbers.map(|outcome| outcome.unwrap_err().kind()).collect().await;

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use callboard_codec::Data;
-use callboard_core::{App, Node, Pipeline, RouteSpec, Stage};
-use schemars::JsonSchema;
+use callboard_core::{App, IntoPipeline, Node, RouteData, RouteSpec, Stage};
 
 /// Longer than anything here takes on the slowest machine; reached only by a test that fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,10 +59,10 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// A node with one route.
-pub(crate) async fn serve<In, Out>(pipeline: impl Into<Pipeline<In, Out>>) -> Node
+pub(crate) async fn serve<In, Out>(pipeline: impl IntoPipeline<In, Out = Out>) -> Node
 where
-    In: Data + JsonSchema,
-    Out: Data + JsonSchema,
+    In: RouteData,
+    Out: RouteData,
 {
     App::new().mount(RouteSpec::new("/route", pipeline)).start().await.expect("the node starts")
 }

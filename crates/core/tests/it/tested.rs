@@ -61,11 +61,11 @@ async fn a_minute_of_waiting_takes_no_time_and_a_crash_is_a_fake_that_panics() {
 
 #[tokio::test]
 async fn a_streaming_stage_has_a_streaming_fake() {
-    let letters = StreamStage::each("letters", |text: Arc<String>| {
+    let letters = StreamStage::each("letters", |text: &String| {
         stream::iter(text.chars().map(|letter| Ok(letter.to_string())).collect::<Vec<_>>())
     });
     let app = App::new().route_streaming("/letters", letters);
-    let fake = StreamStage::each("letters", |_: Arc<String>| stream::iter([Ok("x".to_owned())]));
+    let fake = StreamStage::each("letters", |_: &String| stream::iter([Ok("x".to_owned())]));
     let node = TestApp::new(app).replace_streaming(fake).start().await.unwrap();
     let replies = node.client().replies::<_, String>("/letters", "abc".to_owned()).unwrap();
     assert_eq!(replies.map(Result::unwrap).collect::<Vec<_>>().await, ["x"]);

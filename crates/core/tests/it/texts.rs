@@ -61,7 +61,7 @@ async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_
             let begun = Instant::now();
             let mut options = CallOptions::new();
             if let Some(asked) = asked {
-                options = options.with_timeout(begun, asked);
+                options = options.with_timeout(asked);
             }
             let error = node.client().call_with::<u64, u64>(route, 1, options).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);

@@ -13,7 +13,7 @@ use super::support::{Gate, gated, hush, serve, until};
 
 async fn record(node: &Node, input: u64, timeout: Duration) -> (Recorder, Result<u64, callboard_core::CallError>) {
     let recorder = Recorder::new(Instant::now());
-    let options = CallOptions::new().with_timeout(Instant::now(), timeout).with_recorder(recorder.clone());
+    let options = CallOptions::new().with_timeout(timeout).with_recorder(recorder.clone());
     let outcome = node.client().call_with::<u64, u64>("/route", input, options).await;
     (recorder, outcome)
 }
@@ -179,7 +179,7 @@ async fn a_batch_with_traced_calls_is_heard_of_once_and_names_them() {
 
 #[tokio::test]
 async fn a_stream_with_many_outputs_counts_what_it_does_not_record() {
-    let count = StreamStage::each("count", |n: Arc<u64>| stream::iter((0..*n).map(Ok)));
+    let count = StreamStage::each("count", |n: &u64| stream::iter((0..*n).map(Ok)));
     let double = Stage::each("double", |n: &u64| Ok(2 * n));
     let pipeline = callboard_core::StreamPipeline::from(count).then(double);
     let node = App::new().route_streaming("/count", pipeline).start().await.unwrap();
@@ -195,7 +195,7 @@ async fn a_stream_with_many_outputs_counts_what_it_does_not_record() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_late_tells_that_it_ran() {
-    let ticks = StreamStage::each("ticks", |n: Arc<u64>| {
+    let ticks = StreamStage::each("ticks", |n: &u64| {
         stream::unfold(*n, |n| async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
             Some((Ok(n), n + 1))
@@ -204,7 +204,7 @@ async fn a_stream_that_is_late_tells_that_it_ran() {
     let node = App::new().route_streaming("/ticks", ticks).start().await.unwrap();
     let recorder = Recorder::new(Instant::now());
     let timeout = Duration::from_millis(2500);
-    let options = CallOptions::new().with_timeout(Instant::now(), timeout).with_recorder(recorder.clone());
+    let options = CallOptions::new().with_timeout(timeout).with_recorder(recorder.clone());
     let mut replies = node.client().replies_with::<u64, u64>("/ticks", 0, options).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);
     until("its run has ended", || recorder.timeline(Instant::now()).visits[0].runs[0].end.is_some()).await;

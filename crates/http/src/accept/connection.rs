@@ -357,12 +357,12 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::{ApiInfo, Edge};
+    use crate::{ApiInfo, HttpEdge};
 
     /// Ten thousand of them are there, whether they want anything or not.
     #[tokio::test]
     async fn a_connection_is_small_beside_what_hyper_keeps_for_one_at_work() {
-        let edge = Edge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+        let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
         let connections = Connections::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -70,8 +70,7 @@ impl Eq for AccessLog {}
 ///     }
 /// }
 ///
-/// let mut config = HttpConfig::default();
-/// config.access_log = AccessLog::To(Arc::new(Lines::default()));
+/// let config = HttpConfig { access_log: AccessLog::To(Arc::new(Lines::default())), ..HttpConfig::default() };
 /// ```
 pub trait AccessSink: fmt::Debug + Send + Sync + 'static {
     /// Takes what is known of one request. Called on the way of its answer: it must not wait, and leaves out what it cannot hold.

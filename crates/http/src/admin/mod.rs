@@ -39,14 +39,14 @@ use self::guard::Guard;
 use crate::accept::{self, AcceptMetrics};
 use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
-use crate::edge::{Edge, NOSNIFF};
+use crate::edge::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
 use crate::metrics::EdgeMetrics;
 use crate::oip;
 use crate::pages;
 use crate::repository::Repository;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
-use crate::server::ServeError;
+use crate::server::HttpServeError;
 use crate::tls::Tls;
 
 /// What the admin listener works on. Clones share it.
@@ -67,7 +67,7 @@ struct Inner {
 impl Admin {
     /// The admin listener of the node behind `node`, whose edge is `edge`. It does not keep the node alive.
     #[must_use]
-    pub fn new(node: NodeHandle, edge: &Edge) -> Self {
+    pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
         let (metrics, ids, repository) = (edge.metrics(), RequestIds::new(), edge.repository());
         let (begun, drain) = (Instant::now(), Notify::new());
@@ -106,7 +106,7 @@ impl Admin {
 ///
 /// # Errors
 ///
-/// [`ServeError`] before anything is accepted.
+/// [`HttpServeError`] before anything is accepted.
 ///
 /// # Cancellation
 ///
@@ -116,7 +116,7 @@ pub async fn serve_admin(
     admin: Admin,
     config: HttpConfig,
     shutdown: impl Future<Output = Duration>,
-) -> Result<(), ServeError> {
+) -> Result<(), HttpServeError> {
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
     let guard = Guard::new(accept::is_local(&listener), &config);

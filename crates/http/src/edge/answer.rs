@@ -20,7 +20,7 @@ use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
 use super::unread::Unread;
-use super::{Edge, Inner, NOSNIFF, Serving};
+use super::{HttpEdge, Inner, NOSNIFF, Serving};
 use crate::accept::{Origin, Received, Respond};
 use crate::access::{KeyHolder, NamedHost};
 use crate::access_log::Line;
@@ -91,7 +91,7 @@ struct Answered<'a> {
     observed: Option<&'a Observed>,
 }
 
-impl Edge {
+impl HttpEdge {
     /// Answers one request, whatever it is.
     ///
     /// hyper moves this future with each request, so it is kept small: what is seldom is boxed. `is_polled` says that
@@ -195,7 +195,7 @@ impl Serving {
         self.client.route(path).filter(|route| !pages::is_reserved(route.name()))
     }
 
-    /// Boxed for [`Edge::answer`]'s sake.
+    /// Boxed for [`HttpEdge::answer`]'s sake.
     fn page(
         &self,
         mut request: Request<Body>,
@@ -349,7 +349,7 @@ impl Inner {
     }
 }
 
-impl Respond for Edge {
+impl Respond for HttpEdge {
     fn respond(self, request: Request<Received>, origin: Origin) -> impl Future<Output = Response> + Send + 'static {
         // Those of HTTP/2 are tasks of their own.
         let is_polled = request.version() != Version::HTTP_2;
@@ -365,7 +365,7 @@ impl Respond for Edge {
     }
 }
 
-impl<B> Service<Request<B>> for Edge
+impl<B> Service<Request<B>> for HttpEdge
 where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,

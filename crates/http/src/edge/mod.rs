@@ -24,7 +24,7 @@ use crate::openapi::ApiInfo;
 use crate::pages;
 use crate::repository::Repository;
 use crate::request_id::RequestIds;
-use crate::server::ServeError;
+use crate::server::HttpServeError;
 use crate::spans::{OtherDoor, SampleRatio, SpanSink, Tracer};
 use crate::tls::Tls;
 
@@ -35,7 +35,7 @@ use crate::tls::Tls;
 /// Served by `axum::serve`, a mounted edge does not know whether others than this machine can reach it, and answers 403
 /// to host names that are not in [`HttpConfig::hosts`]; [`serve_router`](crate::serve_router) tells it.
 #[derive(Clone, Debug)]
-pub struct Edge(Arc<Inner>);
+pub struct HttpEdge(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -69,13 +69,13 @@ struct Serving {
 /// On every answer: a browser takes it as what its `content-type` says, and not for a page because it looks like one.
 pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-impl Edge {
+impl HttpEdge {
     /// The edge of the node behind `client`.
     ///
     /// # Errors
     ///
     /// A limit that cannot work, a certificate that cannot be used, or a route that takes a path of the edge's own.
-    pub fn try_new(client: LocalClient, config: HttpConfig, info: ApiInfo) -> Result<Self, ServeError> {
+    pub fn try_new(client: LocalClient, config: HttpConfig, info: ApiInfo) -> Result<Self, HttpServeError> {
         let edge = Self::starting(config, info)?;
         edge.open(client)?;
         Ok(edge)
@@ -87,7 +87,7 @@ impl Edge {
     /// # Errors
     ///
     /// A limit that cannot work, or a certificate that cannot be used.
-    pub fn starting(mut config: HttpConfig, mut info: ApiInfo) -> Result<Self, ServeError> {
+    pub fn starting(mut config: HttpConfig, mut info: ApiInfo) -> Result<Self, HttpServeError> {
         config.validate()?;
         config.decode.max_bytes = usize::try_from(config.largest_body_bytes()).unwrap_or(usize::MAX);
         info.needs_key |= config.api_keys.is_some();
@@ -117,15 +117,15 @@ impl Edge {
     /// # Errors
     ///
     /// A route that takes a path of the edge's own, or a node that is there already.
-    pub fn open(&self, client: LocalClient) -> Result<(), ServeError> {
+    pub fn open(&self, client: LocalClient) -> Result<(), HttpServeError> {
         if let Some(route) = client.routes().iter().find(|route| pages::is_reserved(route.name())) {
-            return Err(ServeError::ReservedRoute { route: route.name().to_owned() });
+            return Err(HttpServeError::ReservedRoute { route: route.name().to_owned() });
         }
         let pages = pages::router(client.clone(), Arc::clone(&self.0.metrics), Arc::clone(&self.0.info));
         self.0
             .serving
             .set(Serving { client, pages, models: oip::Models::default() })
-            .map_err(|_| ServeError::AlreadyOpen)
+            .map_err(|_| HttpServeError::AlreadyOpen)
     }
 
     /// Answers every call in hand with 503, as not to be finished any more because the node is ending, and cancels it;

@@ -49,7 +49,6 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// Where spans go, and which.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct OtlpConfig {
     /// The collector, such as `http://127.0.0.1:4318`; spans are posted to `/v1/traces` below it.
     pub endpoint: Origin,

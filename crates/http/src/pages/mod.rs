@@ -32,7 +32,7 @@ const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "
 
 /// Whether a route of this name would hide a page of the edge: its own paths and everything below them.
 ///
-/// [`Edge::open`](crate::Edge::open) refuses such a route; whoever makes routes can ask before.
+/// [`HttpEdge::open`](crate::HttpEdge::open) refuses such a route; whoever makes routes can ask before.
 #[must_use]
 pub fn is_reserved(route: &str) -> bool {
     route == "/"

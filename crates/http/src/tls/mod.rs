@@ -21,7 +21,6 @@ use crate::fresh::keep_fresh;
 
 /// Where certificate and key are, and the timers around them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TlsConfig {
     /// The certificate in PEM, the server's own first, then those that lead to the root.
     pub certificate: PathBuf,

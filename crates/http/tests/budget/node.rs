@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use callboard_codec::{DType, Data, DataFrame, DataType, Tensor, TensorField, TensorFields, Value};
 use callboard_core::{App, Failure, Limits, LocalClient, Node, RouteSpec, Stage};
-use callboard_http::{ApiInfo, Edge, HttpConfig};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use http_body_util::BodyExt as _;
 use rustix::time::{ClockId, clock_gettime};
 use schemars::JsonSchema;
@@ -116,7 +116,7 @@ fn app() -> App {
 /// One node, for many calls in turn.
 pub(crate) struct Tested {
     runtime: Runtime,
-    edge: Edge,
+    edge: HttpEdge,
     client: LocalClient,
     _node: Node,
 }
@@ -148,7 +148,7 @@ impl Tested {
         let node = runtime.block_on(app().start()).unwrap();
         let client = node.client();
         *CLIENT.lock() = Some(client.clone());
-        let edge = Edge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
         let tested = Self { runtime, edge, client, _node: node };
         // What is made once is not part of any call.
         for form in 0..=u8::MAX {

@@ -16,7 +16,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Data, Format, Map, Tensor, Value};
 use callboard_core::{App, Failure, Limits, LocalClient, Node, Stage, StreamStage};
-use callboard_http::{ApiInfo, Edge, HttpConfig};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use tokio::runtime::{Builder, Runtime};
@@ -73,7 +73,7 @@ fn body_of(class: Class, size: usize) -> (&'static str, &'static str, Vec<u8>) {
 /// An edge whose stages wait to be let go.
 struct Held {
     runtime: Runtime,
-    edge: Edge,
+    edge: HttpEdge,
     client: LocalClient,
     gate: Arc<Semaphore>,
     _node: Node,
@@ -103,7 +103,7 @@ impl Held {
             .route("/typed", waiting::<BTreeMap<String, Vec<u32>>>("typed", &gate));
         let node = runtime.block_on(app.start()).unwrap();
         let client = node.client();
-        let edge = Edge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
         Self { runtime, edge, client, gate, _node: node }
     }
 
@@ -219,13 +219,12 @@ fn a_packed_stream_pays_for_its_packer() {
     let _turn = heap::turn();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let endless = StreamStage::each("endless", |text: Arc<String>| {
-            stream::iter([Ok(String::clone(&text))]).chain(stream::pending())
-        });
+        let endless =
+            StreamStage::each("endless", |text: &String| stream::iter([Ok(text.clone())]).chain(stream::pending()));
         let limits = Limits { max_in_flight_bytes: 2 << 20, ..Limits::default() };
         let node = App::new().limits(limits).route_streaming("/endless", endless).start().await.unwrap();
         let client = node.client();
-        let mut edge = Edge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        let mut edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
         let mut streams = Vec::new();
         let base = heap::live();
         for _ in 0..10 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, Batch, Failure, Node, Replica, Stage, Worker};
-use callboard_http::{Admin, ApiInfo, ApiKeys, Edge, HttpConfig, serve_admin};
+use callboard_http::{Admin, ApiInfo, ApiKeys, HttpConfig, HttpEdge, serve_admin};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -24,7 +24,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) async fn start(app: App, config: HttpConfig) -> Self {
         let node = app.start().await.unwrap();
-        let edge = Edge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
         let admin = Admin::new(node.handle(), &edge);
         let listener = bind().await;
         let address = listener.local_addr().unwrap();

@@ -156,9 +156,8 @@ async fn what_does_not_unpack_is_400_and_an_unknown_coding_415() {
 #[tokio::test]
 async fn each_event_of_a_packed_stream_can_be_read_when_it_is_sent() {
     // One event, and then nothing: what is not flushed would never come.
-    let stage = StreamStage::each("one", |n: std::sync::Arc<i64>| {
-        futures_util::StreamExt::chain(stream::iter([Ok(*n)]), stream::pending())
-    });
+    let stage =
+        StreamStage::each("one", |n: &i64| futures_util::StreamExt::chain(stream::iter([Ok(*n)]), stream::pending()));
     let server =
         Server::of_app(App::new().route_streaming("/one", StreamPipeline::from(stage)), HttpConfig::default()).await;
     let mut client = server.connect().await;

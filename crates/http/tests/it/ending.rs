@@ -1,6 +1,5 @@
 //! Requests that outlast the time of a shutdown are answered, each in its protocol.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{App, StreamStage};
@@ -80,7 +79,7 @@ async fn a_call_over_http2_is_answered_on_its_stream() {
 #[tokio::test]
 async fn a_stream_that_goes_on_too_long_ends_with_the_error() {
     let endless = || {
-        let endless = StreamStage::each("endless", |n: Arc<i64>| stream::iter([Ok(*n)]).chain(stream::pending()));
+        let endless = StreamStage::each("endless", |n: &i64| stream::iter([Ok(*n)]).chain(stream::pending()));
         App::new().route_streaming("/endless", endless)
     };
     for (path, accept, body) in [

@@ -1,6 +1,5 @@
 //! Clients that ask for more than their share.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::Value;
@@ -67,7 +66,7 @@ async fn requests_taken_back_one_by_one_end_their_connection() {
 #[tokio::test]
 async fn streams_that_are_taken_back_when_they_have_begun_end_their_connection() {
     const MOST: u32 = 50;
-    let endless = StreamStage::each("endless", |_: Arc<Value>| {
+    let endless = StreamStage::each("endless", |_: &Value| {
         stream::unfold(0, |n| async move {
             tokio::task::yield_now().await;
             Some((Ok(n), n + 1))

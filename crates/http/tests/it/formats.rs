@@ -1,7 +1,5 @@
 //! Every format, in and out, by real requests; and what happens when a body or an outcome does not fit one.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use callboard_codec::{DataFrame, DataType, DecodeLimits, Format, Map, StrTensor, Tensor, Value};
 use callboard_core::{App, Failure, Stage, StreamStage};
@@ -179,7 +177,7 @@ async fn every_form_of_a_body_goes_with_every_form_of_an_answer() {
 
 #[tokio::test]
 async fn a_stream_has_the_form_that_is_liked_best() {
-    let count = StreamStage::each("count", |n: Arc<i64>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let count = StreamStage::each("count", |n: &i64| stream::iter((0..*n).map(Ok::<_, Failure>)));
     let server = Server::of_app(App::new().route_streaming("/count", count), HttpConfig::default()).await;
     let mut client = server.connect().await;
     for (accept, form) in [

@@ -1,6 +1,5 @@
 //! The edge over HTTP/2 with prior knowledge.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{App, StreamStage};
@@ -101,9 +100,10 @@ async fn shutdown_finishes_the_request_in_hand() {
 /// An item now and then, at less than the least rate, is an answer in hand and no idle connection.
 #[tokio::test]
 async fn a_stream_that_says_little_is_heard_to_its_end() {
-    let slow = StreamStage::each("slow", |items: Arc<i64>| {
+    let slow = StreamStage::each("slow", |items: &i64| {
+        let items = *items;
         stream::unfold(0, move |n| {
-            let is_over = n == *items;
+            let is_over = n == items;
             async move {
                 tokio::time::sleep(Duration::from_millis(if is_over { 0 } else { 300 })).await;
                 (!is_over).then_some((Ok(n), n + 1))

@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::routing::post;
 use axum::{Json, Router};
 use callboard_core::{LocalClient, Node};
-use callboard_http::{ApiInfo, Edge, Hosts, HttpConfig, Problem};
+use callboard_http::{ApiInfo, Hosts, HttpConfig, HttpEdge, Problem};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    async fn start(config: HttpConfig, mount: impl FnOnce(Edge) -> Router) -> Self {
+    async fn start(config: HttpConfig, mount: impl FnOnce(HttpEdge) -> Router) -> Self {
         let (node, edge) = edge(config).await;
         let listener = bind().await;
         let address = listener.local_addr().unwrap();
@@ -43,9 +43,9 @@ impl Drop for Mounted {
     }
 }
 
-async fn edge(config: HttpConfig) -> (Node, Edge) {
+async fn edge(config: HttpConfig) -> (Node, HttpEdge) {
     let node = app().start().await.unwrap();
-    let edge = Edge::try_new(node.client(), config, ApiInfo::default()).unwrap();
+    let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default()).unwrap();
     (node, edge)
 }
 
@@ -55,11 +55,11 @@ async fn ask(address: SocketAddr, head: &str) -> Answer {
     client.answer().await
 }
 
-fn below_api(edge: Edge) -> Router {
+fn below_api(edge: HttpEdge) -> Router {
     Router::new().nest_service("/api", edge)
 }
 
-fn as_fallback(edge: Edge) -> Router {
+fn as_fallback(edge: HttpEdge) -> Router {
     Router::new().fallback_service(edge)
 }
 

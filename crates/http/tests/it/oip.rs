@@ -2,12 +2,11 @@
 //! `tests/external/triton.rs`, with a client that others wrote.
 
 use std::io::Write as _;
-use std::sync::Arc;
 
 use axum::http::Request;
 use callboard_codec::{DType, DataType, Tensor, TensorField, TensorFields, Value};
 use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage};
-use callboard_http::{ApiInfo, ApiKeys, Edge, HttpConfig};
+use callboard_http::{ApiInfo, ApiKeys, HttpConfig, HttpEdge};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use futures_util::stream;
@@ -367,7 +366,7 @@ async fn a_full_or_draining_node_says_so_in_the_protocols_words() {
 
 #[tokio::test]
 async fn a_node_that_is_starting_is_not_ready() {
-    let mut edge = Edge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    let mut edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
     let request = Request::get("/v2/health/ready").body(axum::body::Body::empty()).unwrap();
     let answer = edge.call(request).await.unwrap();
     assert_eq!(answer.status(), 503);
@@ -443,7 +442,7 @@ async fn a_body_of_many_items_holds_its_bytes_until_the_last_is_over() {
 
 #[tokio::test]
 async fn a_reader_of_events_that_leaves_cancels_its_call() {
-    let endless = StreamStage::each("endless", |from: Arc<u64>| stream::iter((*from..).map(Ok)));
+    let endless = StreamStage::each("endless", |from: &u64| stream::iter((*from..).map(Ok)));
     let server = Server::of_app(App::new().route_streaming("/endless", endless), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let body = r#"{"input":7}"#;

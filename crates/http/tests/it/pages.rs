@@ -2,7 +2,7 @@
 
 use callboard_codec::{DataType, RawBody, Value as CodecValue};
 use callboard_core::{App, Failure, Replica, RouteSpec, Stage};
-use callboard_http::{ApiInfo, Edge, HttpConfig, serve_edge};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge, serve_edge};
 use serde_json::{Value, json};
 
 use crate::support::app::app;
@@ -154,7 +154,7 @@ async fn an_example_that_nobody_would_read_is_left_out() {
 async fn a_node_that_starts_is_live_not_ready_and_calls_nobody() {
     let listener = bind().await;
     let address = listener.local_addr().unwrap();
-    let edge = Edge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(serve_edge(listener, edge.clone(), async {
         _ = stopped.await;

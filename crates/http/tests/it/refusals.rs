@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use callboard_codec::{Format, Map, Value};
 use callboard_core::{App, Limits, Stage};
-use callboard_http::{HttpConfig, ServeError, serve};
+use callboard_http::{HttpConfig, HttpServeError, serve};
 
 use crate::support::app::{Hold, app};
 use crate::support::{Raw, Server, bind};
@@ -331,7 +331,7 @@ async fn status_504_by_the_nodes_own_default_where_the_client_says_nothing() {
 async fn routes_may_not_take_the_paths_of_the_edge() {
     let node = App::new().route("/docs/mine", Stage::each("x", |x: &i64| Ok(*x))).start().await.unwrap();
     let refused = serve(bind().await, node.client(), HttpConfig::default(), std::future::pending()).await;
-    assert!(matches!(refused, Err(ServeError::ReservedRoute { route }) if route == "/docs/mine"));
+    assert!(matches!(refused, Err(HttpServeError::ReservedRoute { route }) if route == "/docs/mine"));
 }
 
 #[tokio::test]

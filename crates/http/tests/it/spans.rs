@@ -228,7 +228,7 @@ async fn a_request_that_expires_in_the_queue_says_so_in_its_spans() {
 #[tokio::test]
 async fn the_span_of_a_models_stream_ends_with_it() {
     let kept = Kept::default();
-    let count = StreamStage::each("count", |n: Arc<u8>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let count = StreamStage::each("count", |n: &u8| stream::iter((0..*n).map(Ok::<_, Failure>)));
     let app = App::new().route_streaming("/count", count);
     let server = kept.server(app, SampleRatio::ALL).await;
     let answer = server.post_json("/v2/models/count/generate_stream", "{\"input\": 5}").await;
@@ -243,7 +243,7 @@ async fn the_span_of_a_models_stream_ends_with_it() {
 #[tokio::test]
 async fn the_span_of_a_stream_ends_with_it() {
     let kept = Kept::default();
-    let count = StreamStage::each("count", |n: Arc<u8>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let count = StreamStage::each("count", |n: &u8| stream::iter((0..*n).map(Ok::<_, Failure>)));
     let app = App::new().route_streaming("/count", count);
     let server = kept.server(app, SampleRatio::ALL).await;
     let answer = server.post_json("/count", "5").await;

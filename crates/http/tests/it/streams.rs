@@ -23,7 +23,7 @@ fn counting() -> App {
         0.. => Ok(*n),
         _ => Err(Failure::invalid_input("count upward")),
     });
-    let count = StreamStage::each("count", |below: Arc<i64>| {
+    let count = StreamStage::each("count", |below: &i64| {
         let items = (0..*below).map(|n| if n < 3 { Ok(n) } else { Err(Failure::new("beyond three").with_status(418)) });
         stream::iter(items.collect::<Vec<_>>())
     });
@@ -111,7 +111,7 @@ async fn an_error_before_the_first_item_is_a_status() {
 
 #[tokio::test]
 async fn a_stream_that_says_nothing_has_a_heartbeat() {
-    let silent = StreamStage::each("silent", |_: Arc<i64>| stream::pending::<Result<i64, Failure>>());
+    let silent = StreamStage::each("silent", |_: &i64| stream::pending::<Result<i64, Failure>>());
     let limits = config(|c| c.stream_heartbeat = Duration::from_millis(20));
     let server = Server::of_app(App::new().route_streaming("/silent", silent), limits).await;
     let mut client = server.connect().await;
@@ -144,7 +144,7 @@ async fn begin(client: &mut Raw, route: &str, input: i64) {
 /// `/endless` gives texts of 256 KiB without end. Counts those made for the input 1, and notes that its work was dropped.
 fn endless(made: &Arc<AtomicU64>, dropped: &Arc<AtomicBool>) -> App {
     let (made, dropped) = (Arc::clone(made), Arc::clone(dropped));
-    let stage = StreamStage::each("endless", move |who: Arc<i64>| {
+    let stage = StreamStage::each("endless", move |who: &i64| {
         let made = (*who == 1).then(|| Arc::clone(&made));
         let leaving = (*who == 1).then(|| Dropped(Arc::clone(&dropped)));
         stream::repeat_with(move || {
@@ -221,7 +221,7 @@ impl Serialize for Fragile {
 
 #[tokio::test]
 async fn an_item_that_panics_as_it_is_written_ends_its_stream_and_not_the_connection() {
-    let fragile = StreamStage::each("fragile", |from: Arc<i64>| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
+    let fragile = StreamStage::each("fragile", |from: &i64| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
     let server = Server::of_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let answer = client.post("/fragile", &[JSON], "0").await;
@@ -238,7 +238,7 @@ async fn an_item_that_panics_as_it_is_written_ends_its_stream_and_not_the_connec
 
 #[tokio::test]
 async fn an_event_of_a_model_that_panics_as_it_is_written_is_the_last_one() {
-    let fragile = StreamStage::each("fragile", |from: Arc<i64>| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
+    let fragile = StreamStage::each("fragile", |from: &i64| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
     let server = Server::of_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
     let answer = server.post_json("/v2/models/fragile/generate_stream", r#"{"input": 0}"#).await;
     let events: Vec<&str> = answer.text().split_terminator("\n\n").collect();
@@ -283,7 +283,7 @@ impl Serialize for Written {
 
 #[tokio::test]
 async fn an_item_with_line_breaks_of_its_own_is_one_line() {
-    let stage = StreamStage::each("written", |_: Arc<i64>| {
+    let stage = StreamStage::each("written", |_: &i64| {
         let raw = serde_json::value::RawValue::from_string("{\n  \"n\":\r\n 1\n}".to_owned()).unwrap();
         stream::iter([Ok(Written(raw))])
     });
@@ -298,7 +298,7 @@ async fn an_item_with_line_breaks_of_its_own_is_one_line() {
 /// What takes long to write is written off the threads that serve others, where a panic is caught as well.
 #[tokio::test]
 async fn a_large_item_is_an_event_like_any_other_and_its_panic_too() {
-    let stage = StreamStage::each("large", |n: Arc<i64>| stream::iter([Ok(Value::from("x".repeat(*n as usize)))]));
+    let stage = StreamStage::each("large", |n: &i64| stream::iter([Ok(Value::from("x".repeat(*n as usize)))]));
     let server = Server::of_app(App::new().route_streaming("/large", stage), HttpConfig::default()).await;
     let answer = server.post_json("/large", "600000").await;
     let data = answer.text().strip_prefix("id: 0\ndata: \"").unwrap();
@@ -308,7 +308,7 @@ async fn a_large_item_is_an_event_like_any_other_and_its_panic_too() {
 /// A piece of the body for each event would cost more than the event.
 #[tokio::test]
 async fn events_that_are_ready_leave_together() {
-    let quick = StreamStage::each("quick", |n: Arc<i64>| stream::iter((0..*n).map(Ok::<_, Failure>)));
+    let quick = StreamStage::each("quick", |n: &i64| stream::iter((0..*n).map(Ok::<_, Failure>)));
     let server = Server::of_app(App::new().route_streaming("/quick", quick), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
@@ -328,7 +328,7 @@ async fn events_that_are_ready_leave_together() {
 /// An event that is written does not wait for the writing of a large one behind it.
 #[tokio::test]
 async fn a_large_item_does_not_hold_up_what_is_ready_before_it() {
-    let stage = StreamStage::each("mixed", |n: Arc<i64>| {
+    let stage = StreamStage::each("mixed", |n: &i64| {
         stream::iter([Ok(Value::from("small")), Ok(Value::from("x".repeat(*n as usize))), Ok(Value::from("last"))])
     });
     let server = Server::of_app(App::new().route_streaming("/mixed", stage), HttpConfig::default()).await;

@@ -1,7 +1,5 @@
 //! Where one request's time went: on its answer, and on the error of a call that failed.
 
-use std::sync::Arc;
-
 use callboard_core::{App, Failure, StreamStage};
 use futures_util::stream;
 use serde_json::Value;
@@ -110,7 +108,7 @@ async fn where_it_is_off_the_wish_is_passed_over() {
 
 /// Gives the numbers below its input, and fails behind the second.
 fn counting() -> App {
-    let count = StreamStage::each("count", |below: Arc<u64>| {
+    let count = StreamStage::each("count", |below: &u64| {
         stream::iter((0..*below).map(|n| if n < 2 { Ok(n) } else { Err(Failure::new("beyond two")) }))
     });
     App::new().route_streaming("/count", count)

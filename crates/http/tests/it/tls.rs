@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use callboard_http::{HttpConfig, ServeError, TlsConfig, serve_router};
+use callboard_http::{HttpConfig, HttpServeError, TlsConfig, serve_router};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -182,7 +182,7 @@ async fn a_pair_that_does_not_belong_together_is_refused_at_start() {
     files.renew();
     fs::write(files.certificate(), certificate).unwrap();
     let refused = serve_router(bind().await, hello(), files.config(), std::future::pending()).await.unwrap_err();
-    assert!(matches!(refused, ServeError::Tls(_)), "{refused}");
+    assert!(matches!(refused, HttpServeError::Tls(_)), "{refused}");
 
     let missing = TlsConfig::new(Path::new("/nowhere/certificate.pem"), files.key());
     let config = config(|c| c.tls = Some(missing));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use callboard_codec::Value;
 use callboard_core::{App, Caller, Elsewhere, LocalClient, Node, Pipeline, Stage};
-use callboard_net::{Client, Cluster, Edge, Identity, NetConfig, Static};
+use callboard_net::{Client, Cluster, Identity, NetConfig, QuicEdge, Static};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -14,7 +14,7 @@ pub(crate) struct Ours {
     gateway: LocalClient,
     begun: tokio::sync::Mutex<mpsc::Receiver<()>>,
     cancelled: tokio::sync::Mutex<mpsc::Receiver<Instant>>,
-    nodes: (Node, Edge, Node, Edge, Cluster),
+    nodes: (Node, QuicEdge, Node, QuicEdge, Cluster),
 }
 
 /// Says when it is dropped.
@@ -30,8 +30,8 @@ fn echo() -> Stage<Value, Value> {
     Stage::each("echo", |value: &Value| Ok(value.clone())).max_batch_size(32)
 }
 
-fn edge(identity: &Identity) -> Edge {
-    Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap()
+fn edge(identity: &Identity) -> QuicEdge {
+    QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap()
 }
 
 impl Ours {

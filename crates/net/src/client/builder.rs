@@ -203,7 +203,7 @@ mod tests {
     use callboard_core::{App, Caller, Node, Stage};
 
     use super::*;
-    use crate::{Edge, NetConfig, Trouble};
+    use crate::{NetConfig, QuicEdge, Trouble};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -245,8 +245,8 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 3);
     }
 
-    async fn serve(identity: &Identity) -> (Edge, Node) {
-        let edge = Edge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
+    async fn serve(identity: &Identity) -> (QuicEdge, Node) {
+        let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
         let node = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())));
         let node = node.start().await.unwrap();
         edge.open(node.client());

@@ -333,7 +333,7 @@ struct Time {
 
 impl Time {
     fn new(options: &CallOptions, began: Instant) -> Self {
-        let own = options.deadline();
+        let own = options.deadline_from(began);
         let deadline = own.unwrap_or_else(|| Deadline::after(began, DEFAULT_TIMEOUT));
         Self { began, deadline, is_own: own.is_some() }
     }

@@ -80,10 +80,9 @@ impl Inner {
     /// Asks one peer after the other, until one has an answer, or it may not be asked any more. Says how many stages went along.
     async fn ask(&self, mut call: StageCall, streams: bool) -> Result<Told, CallError> {
         let envelope = call.payload.to_envelope().map_err(|error| {
-            CallError::new(
-                ErrorKind::Internal,
-                format!("the input of stage `{}` cannot be sent: {error}", call.stage()),
-            )
+            let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
+            // A stage that runs here as well can do without the peers.
+            if call.runs_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
         })?;
         // A call pays for retries once.
         if !call.asks_again {

@@ -45,7 +45,7 @@ use self::split::Split;
 pub use self::view::{ClusterView, MAX_PEERS, SingleNode, Static, TooManyPeers, View};
 use self::weigh::leaves;
 use crate::client::Screening;
-use crate::edge::Edge;
+use crate::edge::QuicEdge;
 
 /// The peers of a node, which may run the stages of its calls. Clones share the links, which end with the last clone.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ struct Inner {
 impl Cluster {
     /// Connects to the nodes of `view`, now and as it changes, and tells them where this node listens.
     #[must_use]
-    pub fn start(edge: &Edge, view: Arc<dyn ClusterView>) -> Self {
+    pub fn start(edge: &QuicEdge, view: Arc<dyn ClusterView>) -> Self {
         let inner = Arc::new(Inner {
             own: edge.address(),
             frames: edge.config().frames.clone(),

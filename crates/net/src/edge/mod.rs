@@ -59,8 +59,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const LAST_PACKETS: Duration = Duration::from_millis(500);
 
 /// Limits and timeouts of the QUIC edge.
+///
+/// ```
+/// use callboard_net::NetConfig;
+///
+/// let config = NetConfig { node: "worker-1".to_owned(), max_connections: 64, ..NetConfig::default() };
+/// assert_eq!(config.max_connections_per_member, 256);
+/// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct NetConfig {
     /// The name under which the node is known to its peers. Default: empty, a node without a name.
     pub node: String,
@@ -148,7 +154,7 @@ impl NetConfig {
 
 /// A node's QUIC edge on its socket. Clones share it; when the last one is dropped, every connection is closed.
 #[derive(Clone, Debug)]
-pub struct Edge {
+pub struct QuicEdge {
     serving: Arc<Serving>,
     transport: Arc<Transport>,
     /// Links to peers keep the transport as well; the end of the edge is the end of its connections all the same.
@@ -203,7 +209,7 @@ struct Serving {
     notices: Notices,
 }
 
-impl Edge {
+impl QuicEdge {
     /// Binds the socket and answers clients that the node is starting, until [`open`](Self::open) provides the node.
     /// Port 0 takes a free port.
     ///

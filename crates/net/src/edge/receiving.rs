@@ -173,12 +173,12 @@ impl<'a> Reception<'a> {
                 let route = route(&node, &call)?;
                 config.check_input(route.name(), bytes)?;
                 let admission = node.admit(&route, earning.held())?;
-                let due = admission.deadline(options.deadline().map(|deadline| deadline.remaining(now)));
+                let due = admission.deadline(options.deadline_from(now).map(|deadline| deadline.remaining(now)));
                 (Target::Route { admission, function: call.function }, due)
             }
             _ if self.role != Role::Node => return Err(self.not_a_node()),
             stages if stages.len() <= MAX_STAGES => {
-                let due = options.deadline().unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
+                let due = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
                 (Target::Stages(node.admit_stages(stages, earning.held())?), due)
             }
             _ => {

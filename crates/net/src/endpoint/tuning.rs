@@ -10,7 +10,6 @@ use super::windows::USUAL_WINDOW_BYTES;
 
 /// Settings of the QUIC transport. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Tuning {
     /// How long a connection may be silent before it is given up. Default 0.9 s. Only this detects a machine that is
     /// gone or a cut wire, so it bounds how long a call can hang; a killed process is noticed sooner where its machine

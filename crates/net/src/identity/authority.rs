@@ -46,7 +46,6 @@ pub const DEFAULT_TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
 /// What a new token is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TokenSpec {
     /// What its holder may be. Default: a node.
     pub role: Role,

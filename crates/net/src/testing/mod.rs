@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 pub use self::faults::{Bytes as BytesByAddress, Faults, Met, Weather};
 use crate::client::Client;
 use crate::cluster::Cluster;
-use crate::edge::Edge;
+use crate::edge::QuicEdge;
 use crate::endpoint::{BindError, Transport, Tuning};
 use crate::identity::{
     Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, NODE_NAME, Role, Validity,
@@ -296,7 +296,7 @@ impl RawStream {
 }
 
 /// What closes every connection that an edge has, as often as it is called: a node that is lost with each call.
-pub fn cutter(edge: &Edge) -> impl Fn() + Send + Sync + 'static {
+pub fn cutter(edge: &QuicEdge) -> impl Fn() + Send + Sync + 'static {
     edge.cutter()
 }
 

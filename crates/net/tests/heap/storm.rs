@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, Node, Pipeline, Stage};
+use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Limits, Node, Pipeline, Stage};
 use callboard_net::testing::{in_hand, in_hand_of};
 use callboard_net::{Client, Cluster, Static};
 use tokio::sync::Semaphore;
@@ -42,7 +42,7 @@ fn input(n: u64) -> Vec<Value> {
 
 fn options(n: u64) -> CallOptions {
     match nature(n) % 10 {
-        0 => CallOptions::new().with_timeout(Instant::now(), Duration::from_micros(500 + nature(n) % 3_000)),
+        0 => CallOptions::new().with_timeout(Duration::from_micros(500 + nature(n) % 3_000)),
         _ => CallOptions::new(),
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_codec::{Map, Tensor, Value};
 use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, ErrorParts, Failure, FunctionCall, Instant, Limits, NO_ARGS,
-    Priority, Stage,
+    App, CallError, CallOptions, Caller, ErrorKind, ErrorParts, Failure, FunctionCall, Limits, NO_ARGS, Priority, Stage,
 };
 use callboard_net::Trouble;
 use callboard_net::testing::RawPeer;
@@ -238,7 +237,7 @@ async fn a_deadline_crosses_and_ends_the_call_at_both_ends() {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let served = Served::start(gate(&open, &begun)).await;
     let client = served.client().await;
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(100));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(100));
     let error = client.call_with::<_, i64>("/held", 1, options.with_priority(Priority::High)).await.unwrap_err();
     assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::DeadlineExceeded, Trouble::Deadline));
     served.comes_to_rest().await;

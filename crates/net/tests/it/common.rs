@@ -9,7 +9,7 @@ use callboard_codec::Data;
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::{App, CallError, Elsewhere, Node};
 use callboard_net::testing::RawPeer;
-use callboard_net::{Client, ClientBuilder, Cluster, Edge, Identity, NetConfig, Static};
+use callboard_net::{Client, ClientBuilder, Cluster, Identity, NetConfig, QuicEdge, Static};
 
 /// Longer than anything takes on a machine that does other things as well.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ pub(crate) fn patient() -> NetConfig {
 /// A running node with its edge.
 pub(crate) struct Served {
     pub(crate) node: Node,
-    pub(crate) edge: Edge,
+    pub(crate) edge: QuicEdge,
 }
 
 impl Served {
@@ -61,7 +61,7 @@ impl Served {
     }
 
     pub(crate) async fn start_with(app: App, config: NetConfig) -> Self {
-        let edge = Edge::bind(loopback(), IDENTITY.clone(), config).unwrap();
+        let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), config).unwrap();
         let node = app.start().await.unwrap();
         edge.open(node.client());
         Self { node, edge }
@@ -95,7 +95,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) async fn start(app: App, peers: &[&Edge]) -> Self {
+    pub(crate) async fn start(app: App, peers: &[&QuicEdge]) -> Self {
         let served = Served::start(app).await;
         let view = Static::try_new(peers.iter().map(|edge| edge.address())).unwrap();
         let cluster = Cluster::start(&served.edge, Arc::new(view));

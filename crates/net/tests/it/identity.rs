@@ -4,7 +4,7 @@ use std::fs;
 
 use callboard_core::{App, Caller, Stage};
 use callboard_net::testing::showing;
-use callboard_net::{BindError, ConnectError, Edge, Identity, IdentityError, NetConfig};
+use callboard_net::{BindError, ConnectError, Identity, IdentityError, NetConfig, QuicEdge};
 
 use crate::common::{self, IDENTITY, Served, builder, until};
 
@@ -73,7 +73,7 @@ fn a_damaged_authority_says_which_file_and_what_to_do() {
 #[tokio::test]
 async fn the_development_identity_is_refused_beyond_loopback() {
     let address = "0.0.0.0:0".parse().unwrap();
-    let error = Edge::bind(address, IDENTITY.clone(), NetConfig::default()).unwrap_err();
+    let error = QuicEdge::bind(address, IDENTITY.clone(), NetConfig::default()).unwrap_err();
     assert!(matches!(error, BindError::Identity(IdentityError::LoopbackOnly { .. })), "{error:?}");
     let error = builder().connect("quic://192.0.2.1:4433").await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. } | ConnectError::Identity(_)), "{error:?}");

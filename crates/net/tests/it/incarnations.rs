@@ -6,7 +6,7 @@ use std::sync::Arc;
 use callboard_codec::wire::{FrameHead, Hello, ResetCode};
 use callboard_core::{App, Elsewhere, Node, Pipeline};
 use callboard_net::testing::RawPeer;
-use callboard_net::{Cluster, Edge, Identity, Role, Static};
+use callboard_net::{Cluster, Identity, QuicEdge, Role, Static};
 
 use crate::common::{IDENTITY, LONG, loopback, patient, until};
 use crate::lab::{Lab, app, counted, hello, serve_with, total};
@@ -14,7 +14,7 @@ use crate::lab::{Lab, app, counted, hello, serve_with, total};
 type Greeted = Result<FrameHead, (Option<ResetCode>, String)>;
 
 /// Says hello to a node as another one that has this generation, and stays connected.
-async fn greet(edge: &Edge, identity: &Identity, generation: u64) -> (RawPeer, Greeted) {
+async fn greet(edge: &QuicEdge, identity: &Identity, generation: u64) -> (RawPeer, Greeted) {
     let peer = RawPeer::connect(edge.address(), identity).await.unwrap();
     let hello = Hello { generation, ..hello(identity.cluster()) };
     let greeted = peer.greet(&hello).await;
@@ -71,16 +71,16 @@ async fn clients_and_nodes_without_names_have_no_generations() {
 }
 
 /// A node of a cluster, under the name of its certificate.
-async fn start(identity: &Identity) -> (Edge, Node) {
+async fn start(identity: &Identity) -> (QuicEdge, Node) {
     let mut config = patient();
     config.node = identity.name();
     serve_with(identity.clone(), config).await
 }
 
-async fn gateway(identity: &Identity, peers: Vec<SocketAddr>) -> (Edge, Node, Cluster) {
+async fn gateway(identity: &Identity, peers: Vec<SocketAddr>) -> (QuicEdge, Node, Cluster) {
     let mut config = patient();
     config.node = identity.name();
-    let edge = Edge::bind("0.0.0.0:0".parse().unwrap(), identity.clone(), config).unwrap();
+    let edge = QuicEdge::bind("0.0.0.0:0".parse().unwrap(), identity.clone(), config).unwrap();
     let node = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout")).start().await.unwrap();
     edge.open(node.client());
     let own = SocketAddr::from(([127, 0, 0, 1], edge.address().port()));
@@ -93,7 +93,7 @@ async fn shouts(node: &Node) -> String {
     node.client().call::<_, String>("/run", "a".to_owned()).await.unwrap()
 }
 
-fn streams_begun(edge: &Edge) -> u64 {
+fn streams_begun(edge: &QuicEdge) -> u64 {
     total(edge, "streams")
 }
 
@@ -147,10 +147,11 @@ async fn a_node_that_is_told_of_itself_leaves_itself_out() {
 /// The development identity has no names: what tells a node from itself is when it began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_without_names_that_begin_together_are_not_taken_for_one() {
-    let edges: Vec<Edge> = (0..8).map(|_| Edge::bind(loopback(), IDENTITY.clone(), patient()).unwrap()).collect();
+    let edges: Vec<QuicEdge> =
+        (0..8).map(|_| QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap()).collect();
     let node = app().start().await.unwrap();
     edges.iter().for_each(|edge| edge.open(node.client()));
-    let view = Arc::new(Static::try_new(edges.iter().map(Edge::address)).unwrap());
+    let view = Arc::new(Static::try_new(edges.iter().map(QuicEdge::address)).unwrap());
     let clusters: Vec<Cluster> = edges.iter().map(|edge| Cluster::start(edge, Arc::clone(&view) as _)).collect();
     until(|| clusters.iter().all(|cluster| cluster.linked() == 7)).await;
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use callboard_net::testing::RawJoiner;
-use callboard_net::{Edge, Role, join};
+use callboard_net::{QuicEdge, Role, join};
 use futures_util::future::join_all;
 
 use crate::common::{self, patient, until};
@@ -84,7 +84,7 @@ async fn strangers_at_real_addresses_keep_out_neither_newcomers_nor_renewals() {
     assert_eq!(shout(&builder(&desk).connect(&url(&lab.edge)).await.unwrap()).await, "A");
     let brief = lab.token(|spec| spec.certificate_life = std::time::Duration::from_secs(3));
     let member = lab.join(&brief, "left").await.unwrap();
-    let _edge = Edge::bind(common::loopback(), member, patient()).unwrap();
+    let _edge = QuicEdge::bind(common::loopback(), member, patient()).unwrap();
     until(|| total(&lab.edge, "members_renewed") > 0).await;
     // None of the strangers is one.
     until(|| lab.edge.connections() == 0).await;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::{App, Caller, Node, Stage};
 use callboard_net::{
-    Authority, Client, ClientBuilder, Edge, Identity, JoinError, JoinToken, NetConfig, QuicUrl, Role, TokenSpec, join,
+    Authority, Client, ClientBuilder, Identity, JoinError, JoinToken, NetConfig, QuicEdge, QuicUrl, Role, TokenSpec,
+    join,
 };
 
 use crate::common::{self, patient};
@@ -18,7 +19,7 @@ pub(crate) fn app() -> App {
 pub(crate) struct Lab {
     pub(crate) directory: PathBuf,
     pub(crate) authority: Authority,
-    pub(crate) edge: Edge,
+    pub(crate) edge: QuicEdge,
     _node: Node,
 }
 
@@ -63,18 +64,18 @@ impl Lab {
     }
 }
 
-pub(crate) async fn serve(identity: Identity) -> (Edge, Node) {
+pub(crate) async fn serve(identity: Identity) -> (QuicEdge, Node) {
     serve_with(identity, patient()).await
 }
 
-pub(crate) async fn serve_with(identity: Identity, config: NetConfig) -> (Edge, Node) {
-    let edge = Edge::bind(common::loopback(), identity, config).unwrap();
+pub(crate) async fn serve_with(identity: Identity, config: NetConfig) -> (QuicEdge, Node) {
+    let edge = QuicEdge::bind(common::loopback(), identity, config).unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
     (edge, node)
 }
 
-pub(crate) fn url(edge: &Edge) -> String {
+pub(crate) fn url(edge: &QuicEdge) -> String {
     format!("quic://{}", edge.address())
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn builder(identity: &Identity) -> ClientBuilder {
 }
 
 /// Connections that were refused for this reason.
-pub(crate) fn counted(edge: &Edge, reason: &str) -> u64 {
+pub(crate) fn counted(edge: &QuicEdge, reason: &str) -> u64 {
     let metrics = edge.metrics();
     let start = format!("callboard_net_connections_refused_total{{reason=\"{reason}\"}} ");
     metrics.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |number| number.parse().unwrap())
@@ -105,7 +106,7 @@ pub(crate) fn hello(cluster: &str) -> Hello {
 }
 
 /// A counter of an edge that has no labels, and so is there from the start.
-pub(crate) fn total(edge: &Edge, name: &str) -> u64 {
+pub(crate) fn total(edge: &QuicEdge, name: &str) -> u64 {
     // One of a family is named with its label.
     let end = if name.ends_with('}') { " " } else { "_total " };
     let (metrics, start) = (edge.metrics(), format!("callboard_net_{name}{end}"));
@@ -114,7 +115,7 @@ pub(crate) fn total(edge: &Edge, name: &str) -> u64 {
 }
 
 /// A gauge of an edge.
-pub(crate) fn gauge(edge: &Edge, name: &str) -> usize {
+pub(crate) fn gauge(edge: &QuicEdge, name: &str) -> usize {
     let (metrics, start) = (edge.metrics(), format!("callboard_net_{name} "));
     let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
     line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()

@@ -8,11 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::Value;
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
-use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, RouteSpec, Stage, StreamStage,
-};
+use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
-use callboard_net::{ConnectError, Edge, Trouble};
+use callboard_net::{ConnectError, QuicEdge, Trouble};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -33,7 +31,7 @@ async fn a_client_waits_for_a_node_that_is_not_there_yet() {
     let mut connecting = tokio::spawn(async move { builder().connect(&format!("quic://{address}")).await });
     let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
     assert!(early.is_err(), "there is nobody to connect to: {early:?}");
-    let edge = Edge::bind(address, IDENTITY.clone(), patient()).unwrap();
+    let edge = QuicEdge::bind(address, IDENTITY.clone(), patient()).unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
     let client = connecting.await.unwrap().unwrap();
@@ -57,7 +55,7 @@ async fn a_host_that_does_not_exist_is_not_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_starting_says_so_and_is_waited_for() {
-    let edge = Edge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
+    let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
     let url = format!("quic://{}", edge.address());
     let error = builder().start_up_wait(Duration::ZERO).connect(&url).await.unwrap_err();
     assert!(matches!(error, ConnectError::NobodyThere { .. }), "{error:?}");
@@ -71,7 +69,7 @@ async fn a_node_that_is_starting_says_so_and_is_waited_for() {
     assert_eq!(shouts(&client).await.unwrap(), "A");
     // It is told of the routes, and of those that come.
     assert!(client.streams("/count").await.unwrap() && !client.streams("/later").await.unwrap());
-    let later = StreamStage::each("later", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let later = StreamStage::each("later", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     node.add_route(RouteSpec::streaming("/later", later)).await.unwrap();
     let hearing = async {
         while !client.streams("/later").await.unwrap() {
@@ -202,7 +200,7 @@ async fn a_client_that_closes_takes_its_calls_back() {
     let client = served.client().await;
     let calling = tokio::spawn({
         let client = client.clone();
-        let options = CallOptions::new().with_timeout(Instant::now(), LONG * 10);
+        let options = CallOptions::new().with_timeout(LONG * 10);
         async move { client.call_with::<_, i64>("/held", 5, options).await }
     });
     until(|| begun.load(Ordering::SeqCst) == 1).await;
@@ -224,11 +222,11 @@ async fn a_node_that_comes_back_at_its_address_is_found_again() {
     assert_eq!(shouts(&client).await.unwrap(), "A");
 }
 
-async fn comes_back(address: SocketAddr) -> Edge {
+async fn comes_back(address: SocketAddr) -> QuicEdge {
     let coming_back = async {
         loop {
             // The socket is closed with the last task of the old endpoint.
-            match Edge::bind(address, IDENTITY.clone(), patient()) {
+            match QuicEdge::bind(address, IDENTITY.clone(), patient()) {
                 Ok(edge) => break edge,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
@@ -241,7 +239,7 @@ async fn comes_back(address: SocketAddr) -> Edge {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_find_no_connection_have_the_time_of_their_route() {
     let stuck = || {
-        let never = StreamStage::each("never", |_: Arc<i64>| futures_util::stream::pending::<Result<i64, Failure>>());
+        let never = StreamStage::each("never", |_: &i64| futures_util::stream::pending::<Result<i64, Failure>>());
         let limits = Limits { default_timeout: Duration::from_secs(1), ..Limits::default() };
         held_for_ever().1.route_streaming("/never", never).limits(limits)
     };
@@ -283,7 +281,7 @@ async fn full() -> (Arc<Semaphore>, Served, JoinHandle<Result<i64, CallError>>) 
 }
 
 fn counting() -> App {
-    let count = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let count = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     app().route_streaming("/count", count)
 }
 
@@ -298,7 +296,7 @@ async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
     open.add_permits(1);
     assert_eq!(in_hand.await.unwrap().unwrap(), 5);
     // A handshake with it has far more time than that.
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_secs(10));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(10));
     assert_eq!(client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap(), "A");
 }
 
@@ -335,7 +333,7 @@ async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_
     let (_open, served, _in_hand) = full().await;
     let client = served.client().await;
     for _ in 0..400 {
-        let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(5));
+        let options = CallOptions::new().with_timeout(Duration::from_millis(5));
         client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap_err();
     }
     let refused = || total(&served.edge, r#"calls_refused_total{kind="overloaded"}"#);
@@ -348,7 +346,7 @@ async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_loses_no_call_and_no_output() {
     let with_stream = || {
-        let large = StreamStage::each("large", |n: Arc<u64>| {
+        let large = StreamStage::each("large", |n: &u64| {
             futures_util::stream::iter((0..*n).map(|_| Ok(Value::from(Bytes::from(vec![7_u8; 1 << 20])))))
         });
         app().route_streaming("/large", large)
@@ -401,7 +399,7 @@ async fn a_silent_node_is_got_over_by_calls_with_little_time() {
     first.edge.shutdown(LONG).await;
     let calling = async {
         loop {
-            let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(300));
+            let options = CallOptions::new().with_timeout(Duration::from_millis(300));
             match client.call_with::<_, String>("/shout", "a".to_owned(), options).await {
                 Ok(loud) => break loud,
                 Err(error) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{App, Caller, Stage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{BindError, ConnectError, Edge};
+use callboard_net::{BindError, ConnectError, QuicEdge};
 
 use crate::common::{IDENTITY, LONG, Served, builder, loopback, patient, until};
 use crate::lab::total;
@@ -155,7 +155,7 @@ async fn who_has_not_said_hello_may_send_little_and_on_one_stream() {
 async fn tuning_that_makes_no_sense_is_an_error_that_names_the_limit() {
     let mut config = patient();
     config.tuning.keep_alive = config.tuning.idle_timeout;
-    let error = Edge::bind(loopback(), IDENTITY.clone(), config.clone()).unwrap_err();
+    let error = QuicEdge::bind(loopback(), IDENTITY.clone(), config.clone()).unwrap_err();
     assert!(matches!(error, BindError::Tuning(_)), "{error:?}");
     assert!(error.to_string().contains("less than idle_timeout"), "{error}");
     let error = builder().tuning(config.tuning).connect("quic://127.0.0.1:1").await.unwrap_err();

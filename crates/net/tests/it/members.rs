@@ -9,8 +9,8 @@ use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, frame_head}
 use callboard_core::{App, Elsewhere, ErrorKind, Pipeline};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
-    Authority, BindError, Cluster, ConnectError, Edge, Identity, IdentityError, JoinError, JoinToken, QuicUrl, Role,
-    Static, TokenSpec, join,
+    Authority, BindError, Cluster, ConnectError, Identity, IdentityError, JoinError, JoinToken, QuicEdge, QuicUrl,
+    Role, Static, TokenSpec, join,
 };
 
 use crate::common::{self, LONG, patient, until};
@@ -138,7 +138,7 @@ async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
     assert!(lab.authority.remove("gone").unwrap());
     assert!(!lab.authority.remove("gone").unwrap());
     // It asks for a new certificate as soon as it has an endpoint to ask from.
-    let _edge = Edge::bind(common::loopback(), removed, patient()).unwrap();
+    let _edge = QuicEdge::bind(common::loopback(), removed, patient()).unwrap();
     until(|| lab.counted("removed_member") > 0).await;
 }
 
@@ -285,7 +285,7 @@ async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
     // There is not one left, and members come and are renewed.
     let brief = lab.token(|spec| spec.certificate_life = Duration::from_secs(2));
     let renewed = lab.join(&brief, "right").await.unwrap();
-    let _edge = Edge::bind(common::loopback(), renewed, patient()).unwrap();
+    let _edge = QuicEdge::bind(common::loopback(), renewed, patient()).unwrap();
     until(|| total(&lab.edge, "members_renewed") > 0).await;
     assert_eq!(lab.edge.connections(), 8);
 }
@@ -294,7 +294,7 @@ async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
 async fn a_client_is_no_node_at_any_door() {
     let lab = Lab::start("roles").await;
     let client = lab.member(Role::Client, "desk").await;
-    let error = Edge::bind(common::loopback(), client.clone(), patient()).unwrap_err();
+    let error = QuicEdge::bind(common::loopback(), client.clone(), patient()).unwrap_err();
     assert!(matches!(error, BindError::Identity(IdentityError::Role { role: Role::Client })), "{error:?}");
     assert!(error.to_string().contains("role node"), "{error}");
 
@@ -410,7 +410,7 @@ async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
     let now = SystemTime::now();
     let brief = issued(&lab.authority, Role::Node, "left", now - Duration::from_secs(60), now + Duration::from_secs(6));
     let (edge, _node) = serve(brief).await;
-    let gate_edge = Edge::bind(common::loopback(), lab.member(Role::Node, "gate").await, patient()).unwrap();
+    let gate_edge = QuicEdge::bind(common::loopback(), lab.member(Role::Node, "gate").await, patient()).unwrap();
     let cluster = Cluster::start(&gate_edge, Arc::new(Static::try_new([edge.address()]).unwrap()));
     let counted = |peers| gate_edge.metrics().contains(&format!("callboard_net_peers_linked {peers}\n"));
     until(|| cluster.linked() == 1 && counted(1)).await;
@@ -434,7 +434,7 @@ async fn members_are_renewed_and_no_call_notices() {
     let calling = builder(&client).connect(&url(&edge)).await.unwrap();
     // A node whose calls run their stage on the other.
     let gate = lab.join(&short(Role::Node), "gate").await.unwrap();
-    let gate_edge = Edge::bind(common::loopback(), gate, patient()).unwrap();
+    let gate_edge = QuicEdge::bind(common::loopback(), gate, patient()).unwrap();
     let elsewhere = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout"));
     let gate_node = elsewhere.start().await.unwrap();
     gate_edge.open(gate_node.client());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::{App, CallOptions, Caller, Deadline, Elsewhere, ErrorKind, Instant, Stage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{Cluster, ClusterView, ConnectError, Edge, Identity, NetConfig, Role, Static, View};
+use callboard_net::{Cluster, ClusterView, ConnectError, Identity, NetConfig, QuicEdge, Role, Static, View};
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::watch;
@@ -21,10 +21,10 @@ fn hello(node: &str, address: String) -> Hello {
 }
 
 /// A node that asks others, under these rules.
-async fn gateway(identity: &Identity, offers: &str, peers: &[&Edge]) -> (Edge, Cluster) {
+async fn gateway(identity: &Identity, offers: &str, peers: &[&QuicEdge]) -> (QuicEdge, Cluster) {
     let mut config = patient();
     config.offers = offers.parse().unwrap();
-    let edge = Edge::bind(loopback(), identity.clone(), config).unwrap();
+    let edge = QuicEdge::bind(loopback(), identity.clone(), config).unwrap();
     let view = Static::try_new(peers.iter().map(|edge| edge.address())).unwrap();
     let cluster = Cluster::start(&edge, Arc::new(view));
     until(|| cluster.linked() == peers.len()).await;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::{App, CallOptions, Contract, ErrorKind, Node, Pipeline};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{Cluster, Edge, Identity, NetConfig, Static};
+use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, Static};
 use futures_util::StreamExt;
 use quinn::ConnectionError;
 
@@ -38,7 +38,7 @@ fn worker_process() {
     runtime.block_on(async {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let config = if shape.is_patient { common::patient() } else { NetConfig::default() };
-        let edge = Edge::bind(address, identity, config).unwrap();
+        let edge = QuicEdge::bind(address, identity, config).unwrap();
         let book = Book::File(directory.join("ledger"));
         let work = working(&book, u64::from(std::process::id()), Duration::from_millis(shape.takes_millis));
         let work = if shape.is_idempotent { work.idempotent() } else { work };
@@ -197,13 +197,13 @@ impl Worker {
 pub(crate) struct Gateway {
     pub(crate) node: Node,
     pub(crate) cluster: Cluster,
-    _edge: Edge,
+    _edge: QuicEdge,
 }
 
 impl Gateway {
     pub(crate) async fn start(directory: &Path, workers: &[&Worker]) -> Self {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let edge = Edge::bind(common::loopback(), identity, common::patient()).unwrap();
+        let edge = QuicEdge::bind(common::loopback(), identity, common::patient()).unwrap();
         let node = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work")).start().await.unwrap();
         edge.open(node.client());
         let cluster = Cluster::start(
@@ -222,7 +222,7 @@ impl Gateway {
         let calls = futures_util::stream::iter(0..count).map(|id| {
             let client = client.clone();
             async move {
-                let options = CallOptions::new().with_timeout(Instant::now().into(), LONG);
+                let options = CallOptions::new().with_timeout(LONG);
                 let outcome = client.call_with::<_, Work>("/run", Work::whenever(id), options).await;
                 (id, outcome.map(|answer| answer.told()).map_err(|error| error.kind()))
             }
@@ -302,7 +302,7 @@ async fn long_call(
     let gateway = Gateway::start(&directory, &[&worker]).await;
     let client = gateway.node.client();
     let call = tokio::spawn(async move {
-        let options = CallOptions::new().with_timeout(Instant::now().into(), LONG);
+        let options = CallOptions::new().with_timeout(LONG);
         let outcome = client.call_with::<_, Work>("/run", Work::whenever(1), options).await;
         outcome.map(|answer| answer.told()).map_err(|error| error.kind())
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, FrameKind, ResetCode, frame_head};
 use callboard_net::testing::{RawJoiner, RawPeer};
-use callboard_net::{Edge, Role};
+use callboard_net::{QuicEdge, Role};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
@@ -21,7 +21,7 @@ async fn who_has_no_certificate_may_only_ask_for_one() {
     let lab = Lab::start("nameless").await;
     let (other, _node) = serve(lab.member(Role::Node, "left").await).await;
     let desk = lab.member(Role::Client, "desk").await;
-    let refusals = |edge: &Edge| counted(edge, "no_certificate");
+    let refusals = |edge: &QuicEdge| counted(edge, "no_certificate");
     for edge in [&lab.edge, &other] {
         let client = builder(&desk).connect(&url(edge)).await.unwrap();
         let (streams, let_in) = (streams_begun(edge), accepted(edge));
@@ -47,12 +47,12 @@ async fn who_has_no_certificate_may_only_ask_for_one() {
 }
 
 /// Streams with calls that have come so far.
-fn streams_begun(edge: &Edge) -> u64 {
+fn streams_begun(edge: &QuicEdge) -> u64 {
     crate::lab::total(edge, "streams")
 }
 
 /// Connections whose hello was answered.
-fn accepted(edge: &Edge) -> u64 {
+fn accepted(edge: &QuicEdge) -> u64 {
     crate::lab::total(edge, "connections_accepted")
 }
 

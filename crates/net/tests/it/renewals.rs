@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use callboard_net::testing::ahead;
-use callboard_net::{Edge, Identity, JoinError, Role, join};
+use callboard_net::{Identity, JoinError, QuicEdge, Role, join};
 
 use crate::common::{self, LONG, patient, until};
 use crate::lab::{Lab, builder, serve, shout, total, url};
@@ -51,7 +51,7 @@ async fn a_process_in_whose_directory_somebody_else_has_joined_keeps_what_it_has
     let joined = join(&brief, &url, &directory, Some("left")).await.unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     join(&lab.token(|_| {}), &url, &directory, Some("right")).await.unwrap();
-    let edge = Edge::bind(common::loopback(), joined.clone(), patient()).unwrap();
+    let edge = QuicEdge::bind(common::loopback(), joined.clone(), patient()).unwrap();
     until(|| total(&edge, "certificate_renewals_failed") > 0).await;
     assert_eq!((joined.name().as_str(), total(&edge, "certificate_renewals")), ("left", 0));
     assert_eq!(Identity::of_cluster(&directory).unwrap().name(), "right");

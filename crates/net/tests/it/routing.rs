@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_codec::Payload;
+use callboard_codec::{Local, Payload};
 use callboard_core::{App, CallOptions, ErrorKind, Pipeline, Stage};
 use tokio::sync::Semaphore;
 
@@ -221,6 +221,41 @@ async fn a_revision_elsewhere_gets_its_share_of_a_stage_that_runs_here_as_well()
     }
 }
 
+/// Serde knows nothing of it.
+struct Parsed(i64);
+
+/// A stage that has a share elsewhere, whose input cannot be sent there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_leave_the_process_is_run_where_it_is() {
+    let used = |revision: u64, runs: &Count| {
+        let runs = Arc::clone(runs);
+        let parse = Stage::each("parse", |n: &i64| Ok(Local(Parsed(*n))));
+        let take = Stage::each("take", move |parsed: &Local<Parsed>| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            Ok(parsed.0.0 + 1)
+        });
+        Pipeline::from(parse).then(take.revision(revision))
+    };
+    let (here, elsewhere) = (Count::default(), Count::default());
+    let worker = Served::start(App::new().route("/run", used(2, &elsewhere))).await;
+    let gateway = Member::start(App::new().route("/run", used(1, &here)), &[&worker.edge]).await;
+    gateway.sees("take").await;
+    gateway.cluster.split("take", [(1, 1), (2, 3)]);
+    for n in 0..20 {
+        assert_eq!(gateway.call(n).await.unwrap(), n + 1);
+    }
+    assert_eq!((runs(&here), runs(&elsewhere)), (20, 0));
+
+    // Where it does not run here, the error names the type.
+    let parse = Stage::each("parse", |n: &i64| Ok(Local(Parsed(*n))));
+    let take = Pipeline::<Local<Parsed>, i64>::elsewhere("take");
+    let gateway = Member::start(App::new().route("/run", Pipeline::from(parse).then(take)), &[&worker.edge]).await;
+    gateway.sees("take").await;
+    let error = gateway.call(1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(error.message().contains("Parsed` does not leave its process"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_row_of_stages_crosses_as_often_as_the_peer_asks_for() {
     let count = Count::default();
@@ -239,7 +274,7 @@ async fn a_long_row_of_stages_crosses_as_often_as_the_peer_asks_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_that_streams_is_no_candidate_for_a_call_with_one_outcome() {
-    let count = callboard_core::StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let count = callboard_core::StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     let worker = Served::start(App::new().route_streaming("/count", count)).await;
     let gateway = Member::start(App::new().route("/run", there("count")), &[&worker.edge]).await;
     gateway.sees("count").await;

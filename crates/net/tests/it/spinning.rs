@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, Caller, Failure, Instant, Node, Stage};
-use callboard_net::{Client, Edge, NetConfig};
+use callboard_core::{App, CallOptions, Caller, Failure, Node, Stage};
+use callboard_net::{Client, NetConfig, QuicEdge};
 
 use crate::common::{IDENTITY, LONG, loopback, until};
 use crate::lab::total;
@@ -38,7 +38,7 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
         let stage = spinning(&let_go, &begun).concurrency(THREADS as u32).replicas(THREADS);
         async move {
             // As it is by default: three seconds of silence end a connection.
-            let edge = Edge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
+            let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
             let node: Node = App::new().route("/spin", stage).start().await.unwrap();
             edge.open(node.client());
             (edge, node)
@@ -50,7 +50,7 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
     let calls: Vec<_> = (0..THREADS as u64)
         .map(|number| {
             let client = client.clone();
-            let options = CallOptions::new().with_timeout(Instant::now(), LONG);
+            let options = CallOptions::new().with_timeout(LONG);
             tokio::spawn(async move { client.call_with::<u64, u64>("/spin", number, options).await })
         })
         .collect();

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{
-    App, CallOptions, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamPipeline, StreamStage,
-};
+use callboard_core::{App, CallOptions, ErrorKind, Failure, Limits, Pipeline, Stage, StreamPipeline, StreamStage};
 use futures_util::{StreamExt, stream};
 
 use crate::common::{LONG, Member, Served, until};
@@ -23,7 +21,7 @@ fn count(count: &Count) -> usize {
 /// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
 fn counting(taken: &Count) -> StreamStage<u64, u64> {
     let taken = Arc::clone(taken);
-    StreamStage::each("count", move |n: Arc<u64>| {
+    StreamStage::each("count", move |n: &u64| {
         let (n, taken) = (*n, Arc::clone(&taken));
         stream::iter(0..=n).map(move |k| {
             taken.fetch_add(1, Ordering::SeqCst);
@@ -122,7 +120,7 @@ async fn a_stream_in_the_middle_of_a_pipeline_takes_along_what_stands_behind_it(
 async fn the_deadline_of_a_stream_crosses() {
     let taken = Count::default();
     let (worker, gateway) = two(&taken).await;
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(300));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(300));
     let client = gateway.served.node.client();
     let mut replies = client.replies_with::<u64, u64>("/count", NEVER, options).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);
@@ -228,7 +226,7 @@ async fn a_stream_that_has_no_room_here_keeps_the_revision_that_was_drawn_for_it
     let begun: [Count; 3] = Default::default();
     let counting = |begun: &Count, revision: u64| {
         let begun = Arc::clone(begun);
-        let stage = StreamStage::each("count", move |n: Arc<u64>| {
+        let stage = StreamStage::each("count", move |n: &u64| {
             begun.fetch_add(1, Ordering::SeqCst);
             stream::iter((0..=*n).map(Ok::<u64, Failure>))
         });

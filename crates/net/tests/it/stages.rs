@@ -81,7 +81,7 @@ async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_that_streams_is_no_stage_with_one_output() {
-    let counting = StreamStage::each("count", |n: Arc<i64>| futures_util::stream::iter((0..*n).map(Ok)));
+    let counting = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     let worker = Served::start(App::new().route_streaming("/count", counting)).await;
     let app = App::new().route("/run", Pipeline::<i64, i64>::elsewhere("count"));
     let gateway = Member::start(app, &[&worker.edge]).await;
@@ -210,7 +210,7 @@ async fn deadlines_and_cancellation_cross_to_the_peer() {
         Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("held")), &[&worker.edge]).await;
     gateway.sees("held").await;
     let client = gateway.served.node.client();
-    let options = CallOptions::new().with_timeout(Instant::now(), Duration::from_millis(100));
+    let options = CallOptions::new().with_timeout(Duration::from_millis(100));
     let error = client.call_with::<_, i64>("/run", 1, options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
     worker.comes_to_rest().await;

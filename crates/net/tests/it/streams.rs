@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
-use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Instant, Stage, StreamStage};
+use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
 use futures_util::{StreamExt, stream};
 
@@ -16,7 +16,7 @@ const NEVER: u64 = u64::MAX;
 /// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
 fn counting(taken: &Arc<AtomicUsize>) -> App {
     let taken = Arc::clone(taken);
-    let count = StreamStage::each("count", move |n: Arc<u64>| {
+    let count = StreamStage::each("count", move |n: &u64| {
         let (n, taken) = (*n, Arc::clone(&taken));
         stream::iter(0..=n).map(move |k| {
             taken.fetch_add(1, Ordering::SeqCst);
@@ -91,7 +91,7 @@ async fn a_stream_that_is_not_read_ends_at_its_deadline() {
 /// More outputs are on their way than one connection used to have room for, and nobody reads them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_pause_hold_up_nobody_else() {
-    let large = StreamStage::each("large", |bytes: Arc<usize>| {
+    let large = StreamStage::each("large", |bytes: &usize| {
         let bytes = *bytes;
         stream::iter((0..16).map(move |_| Ok(Value::from(bytes::Bytes::from(vec![7_u8; bytes])))))
     });
@@ -103,13 +103,13 @@ async fn readers_that_pause_hold_up_nobody_else() {
     let soon = patient().write_progress_timeout * 2 / 3;
     for _ in 0..6 {
         // They outlast the call that they must not hold up.
-        let options = CallOptions::new().with_timeout(Instant::now(), LONG * 10);
+        let options = CallOptions::new().with_timeout(LONG * 10);
         let mut replies = client.replies_with::<_, Value>("/large", 1_usize << 20, options).unwrap();
         tokio::time::timeout(soon, replies.next()).await.unwrap().unwrap().unwrap();
         paused.push(replies);
     }
     let value = Value::from(bytes::Bytes::from(vec![1_u8; 2 << 20]));
-    let soon = CallOptions::new().with_timeout(Instant::now(), soon);
+    let soon = CallOptions::new().with_timeout(soon);
     assert_eq!(client.call_with::<_, Value>("/echo", value.clone(), soon).await.unwrap(), value);
     drop(paused);
     served.comes_to_rest().await;

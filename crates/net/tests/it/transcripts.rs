@@ -1,7 +1,6 @@
 //! A session that was written down in version 1, by another implementation, played to a node and to a client of today.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Done, Fail, FrameKind, ResetCode, Welcome};
@@ -27,7 +26,7 @@ fn value(body: &Bytes) -> Value {
 }
 
 fn app() -> App {
-    let count = StreamStage::each("count", |n: Arc<u64>| stream::iter(0..=*n).map(Ok));
+    let count = StreamStage::each("count", |n: &u64| stream::iter(0..=*n).map(Ok));
     App::new()
         .route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
         .route("/never", Stage::<String, String>::each_async("never", |_| std::future::pending()))

@@ -4,7 +4,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::Deserialize;
 
-use crate::error::ConfigError;
+use crate::error::StageConfigError;
 
 /// A photograph of 12 million pixels passes; decoding takes 64 MiB for most pictures and 192 MiB at worst.
 const DEFAULT_MAX_PIXELS: NonZeroU32 = NonZeroU32::new(1 << 24).expect("not zero");
@@ -18,7 +18,6 @@ const DEFAULT_SCALE: f64 = 1.0 / 255.0;
 /// difference costs accuracy and no error tells.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[non_exhaustive]
 pub struct ImageConfig {
     /// The key of the picture in a map or form. Default `image`.
     pub field: String,
@@ -159,12 +158,12 @@ pub(super) enum Output {
 }
 
 impl ImageConfig {
-    pub(super) fn plan(&self) -> Result<Plan, ConfigError> {
+    pub(super) fn plan(&self) -> Result<Plan, StageConfigError> {
         if self.field.is_empty() {
-            return Err(ConfigError::invalid("field", "must not be empty"));
+            return Err(StageConfigError::invalid("field", "must not be empty"));
         }
         if self.layout == Layout::Hw && self.color != Color::Grey {
-            return Err(ConfigError::invalid("layout", "`hw` has no channels and needs color = \"grey\""));
+            return Err(StageConfigError::invalid("layout", "`hw` has no channels and needs color = \"grey\""));
         }
         Ok(Plan {
             field: self.field.clone(),
@@ -178,51 +177,51 @@ impl ImageConfig {
         })
     }
 
-    fn size(&self) -> Result<Option<(usize, usize)>, ConfigError> {
+    fn size(&self) -> Result<Option<(usize, usize)>, StageConfigError> {
         let (width, height) = match (self.width, self.height) {
             (Some(width), Some(height)) => (width.get(), height.get()),
             (None, None) => return Ok(None),
-            (Some(_), None) => return Err(ConfigError::invalid("height", "is missing, `width` is there")),
-            (None, Some(_)) => return Err(ConfigError::invalid("width", "is missing, `height` is there")),
+            (Some(_), None) => return Err(StageConfigError::invalid("height", "is missing, `width` is there")),
+            (None, Some(_)) => return Err(StageConfigError::invalid("width", "is missing, `height` is there")),
         };
         if u64::from(width) * u64::from(height) > u64::from(self.max_pixels.get()) {
             let reason = format!("{width} x {height} pixels are more than max_pixels = {}", self.max_pixels);
-            return Err(ConfigError::invalid("width", reason));
+            return Err(StageConfigError::invalid("width", reason));
         }
         Ok(Some((usize::from(width), usize::from(height))))
     }
 
-    fn output(&self) -> Result<Output, ConfigError> {
+    fn output(&self) -> Result<Output, StageConfigError> {
         if self.dtype == PixelType::U8 {
             let given =
                 [("scale", self.scale.is_some()), ("mean", !self.mean.is_empty()), ("std", !self.std.is_empty())];
             return match given.into_iter().find(|(_, given)| *given) {
-                Some((key, _)) => Err(ConfigError::invalid(key, "is not applied to dtype = \"u8\"")),
+                Some((key, _)) => Err(StageConfigError::invalid(key, "is not applied to dtype = \"u8\"")),
                 None => Ok(Output::U8),
             };
         }
         let scale = self.scale.unwrap_or(DEFAULT_SCALE);
         if !scale.is_finite() || scale == 0.0 {
-            return Err(ConfigError::invalid("scale", format!("{scale} leaves nothing of the picture")));
+            return Err(StageConfigError::invalid("scale", format!("{scale} leaves nothing of the picture")));
         }
         let mean = self.per_channel("mean", &self.mean, 0.0)?;
         let std = self.per_channel("std", &self.std, 1.0)?;
         if std.contains(&0.0) {
-            return Err(ConfigError::invalid("std", "must not be 0"));
+            return Err(StageConfigError::invalid("std", "must not be 0"));
         }
         Ok(Output::F32 { scale, mean, std })
     }
 
-    fn per_channel(&self, key: &'static str, given: &[f32], default: f32) -> Result<Vec<f32>, ConfigError> {
+    fn per_channel(&self, key: &'static str, given: &[f32], default: f32) -> Result<Vec<f32>, StageConfigError> {
         if given.iter().any(|number| !number.is_finite()) {
-            return Err(ConfigError::invalid(key, "must be finite"));
+            return Err(StageConfigError::invalid(key, "must be finite"));
         }
         let channels = self.color.channels();
         match *given {
             [] => Ok(vec![default; channels]),
             [one] => Ok(vec![one; channels]),
             _ if given.len() == channels => Ok(given.to_vec()),
-            _ => Err(ConfigError::invalid(key, format!("{} numbers for {channels} channels", given.len()))),
+            _ => Err(StageConfigError::invalid(key, format!("{} numbers for {channels} channels", given.len()))),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::config::{ImageConfig, Layout, PixelType, Plan};
 use super::decode::{InvalidImage, decode};
 use super::input::bytes_of;
 use super::pixels::to_tensor;
-use crate::error::ConfigError;
+use crate::error::StageConfigError;
 use crate::mismatch::mismatch;
 
 /// A stage that turns pictures into tensors.
@@ -16,7 +16,7 @@ use crate::mismatch::mismatch;
 /// # Errors
 ///
 /// When parts of the configuration contradict each other.
-pub fn stage(name: &str, config: &ImageConfig) -> Result<Stage<Value, Value>, ConfigError> {
+pub fn stage(name: &str, config: &ImageConfig) -> Result<Stage<Value, Value>, StageConfigError> {
     let plan = config.plan()?;
     Ok(Stage::each(name, move |item: &Value| run(item, &plan)).on_threads())
 }

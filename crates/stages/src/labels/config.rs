@@ -5,14 +5,13 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::error::ConfigError;
+use crate::error::StageConfigError;
 
 const DEFAULT_TOP_K: NonZeroUsize = NonZeroUsize::new(5).expect("not zero");
 
 /// How scores become names. In `callboard.toml` these are the keys of a stage of kind `labels`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[non_exhaustive]
 pub struct LabelsConfig {
     /// The names in the order of the scores. Default: the indices, `"0"`, `"1"` and so on.
     pub names: Vec<String>,
@@ -34,14 +33,14 @@ impl Default for LabelsConfig {
 
 impl LabelsConfig {
     /// The names from wherever they are; none when indices serve.
-    pub(super) fn read_names(&self) -> Result<Vec<String>, ConfigError> {
+    pub(super) fn read_names(&self) -> Result<Vec<String>, StageConfigError> {
         let Some(path) = &self.names_file else {
             return Ok(self.names.clone());
         };
         if !self.names.is_empty() {
-            return Err(ConfigError::invalid("names_file", "cannot stand beside `names`"));
+            return Err(StageConfigError::invalid("names_file", "cannot stand beside `names`"));
         }
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        let text = std::fs::read_to_string(path).map_err(|source| StageConfigError::Read {
             key: "names_file",
             path: path.clone(),
             source,
@@ -49,7 +48,7 @@ impl LabelsConfig {
         let names: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
         if names.is_empty() || names.iter().any(String::is_empty) {
             let reason = format!("{} needs one name on each line", path.display());
-            return Err(ConfigError::invalid("names_file", reason));
+            return Err(StageConfigError::invalid("names_file", reason));
         }
         Ok(names)
     }

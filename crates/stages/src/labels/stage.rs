@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::config::LabelsConfig;
 use super::rank::{RankError, rank};
-use crate::error::ConfigError;
+use crate::error::StageConfigError;
 use crate::mismatch::mismatch;
 
 /// A stage that names scores.
@@ -14,7 +14,7 @@ use crate::mismatch::mismatch;
 /// # Errors
 ///
 /// When the file with the names cannot be read, or stands beside a list.
-pub fn stage(name: &str, config: &LabelsConfig) -> Result<Stage<Value, Value>, ConfigError> {
+pub fn stage(name: &str, config: &LabelsConfig) -> Result<Stage<Value, Value>, StageConfigError> {
     let namer = Namer::try_new(config)?;
     Ok(Stage::each(name, move |item: &Value| namer.run(item)))
 }
@@ -27,7 +27,7 @@ struct Namer {
 }
 
 impl Namer {
-    fn try_new(config: &LabelsConfig) -> Result<Self, ConfigError> {
+    fn try_new(config: &LabelsConfig) -> Result<Self, StageConfigError> {
         Ok(Self {
             names: config.read_names()?,
             top_k: config.top_k.get(),

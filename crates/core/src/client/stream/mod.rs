@@ -30,6 +30,7 @@ use self::ordered::{Away, Door, Ordered, Timer};
 use self::window::{Window, default_look_ahead};
 use super::LocalClient;
 use crate::call::CallOptions;
+use crate::clock;
 use crate::deadline::MAX_TIMEOUT;
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
@@ -263,10 +264,10 @@ where
         self
     }
 
-    /// The priority of every call, and a deadline for the stream as a whole if `options` has one: what is not there by then
-    /// is answered with `DeadlineExceeded`.
+    /// The priority of every call, and a deadline for the stream as a whole if `options` has one, or a timeout, which begins
+    /// here: what is not there by then is answered with `DeadlineExceeded`.
     pub fn options(mut self, options: CallOptions) -> Self {
-        self.ordered.options = options;
+        self.ordered.options = options.begun(clock::now());
         self
     }
 

@@ -204,7 +204,7 @@ where
     fn start(&mut self, kept: Option<P::Kept>, payload: Payload, admission: Admission) {
         let now = admission.admitted_at();
         let deadline = self.window.deadline(now, self.timeout);
-        let deadline = self.options.deadline().map_or(deadline, |own| own.min(deadline));
+        let deadline = self.options.deadline_from(now).map_or(deadline, |own| own.min(deadline));
         let flight = Flight::patient(deadline, admission.route().default_priority());
         let flight = Arc::new(flight.admitted(&admission, &self.options));
         let call = AdmittedCall::new(admission, Arc::clone(&flight));

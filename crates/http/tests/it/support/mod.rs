@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use callboard_core::{App, Drained, Node};
-use callboard_http::{ApiInfo, Edge, HttpConfig, ServeError, serve, serve_edge, serve_router};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge, HttpServeError, serve, serve_edge, serve_router};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -24,7 +24,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     node: Option<Node>,
     stop: Option<oneshot::Sender<()>>,
-    serving: JoinHandle<Result<(), ServeError>>,
+    serving: JoinHandle<Result<(), HttpServeError>>,
 }
 
 impl Server {
@@ -41,9 +41,9 @@ impl Server {
     }
 
     /// The same, with something done to the edge before anybody asks.
-    pub(crate) async fn of_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&Edge)) -> Self {
+    pub(crate) async fn of_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge)) -> Self {
         let node = app.start().await.unwrap();
-        let edge = Edge::try_new(node.client(), config, ApiInfo::default()).unwrap();
+        let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default()).unwrap();
         prepare(&edge);
         let serve = |listener, stopped: Stopped| async move {
             serve_edge(listener, edge, async {
@@ -58,7 +58,7 @@ impl Server {
 
     fn spawn<F>(node: Option<Node>, listener: TcpListener, serve: impl FnOnce(TcpListener, Stopped) -> F) -> Self
     where
-        F: Future<Output = Result<(), ServeError>> + Send + 'static,
+        F: Future<Output = Result<(), HttpServeError>> + Send + 'static,
     {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();

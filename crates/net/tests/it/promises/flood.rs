@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, CallOptions, Caller, Failure, Stage, StreamStage};
 use callboard_net::testing::Faults;
-use callboard_net::{Client, Edge, Identity, NetConfig};
+use callboard_net::{Client, Identity, NetConfig, QuicEdge};
 use futures_util::stream;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::rustls::crypto::ring;
@@ -70,9 +70,9 @@ fn flooded_process() {
         }
         config.tuning.faults = Some(faults.clone());
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let edge = Edge::bind(loopback(), identity, config).unwrap();
+        let edge = QuicEdge::bind(loopback(), identity, config).unwrap();
         let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
-        let count = StreamStage::each("count", |from: Arc<u64>| stream::iter((*from..).map(Ok::<u64, Failure>)));
+        let count = StreamStage::each("count", |from: &u64| stream::iter((*from..).map(Ok::<u64, Failure>)));
         let node = App::new().route("/shout", shout).route_streaming("/count", count).start().await.unwrap();
         edge.open(node.client());
         println!("serving {}", edge.address());
@@ -88,7 +88,7 @@ fn flooded_process() {
 
 /// Reads a stream that never ends until it is told to stop; how many outputs came.
 async fn reads_on(client: Client, over: Arc<AtomicBool>) -> u64 {
-    let options = CallOptions::new().with_timeout(Instant::now().into(), Duration::from_secs(3600));
+    let options = CallOptions::new().with_timeout(Duration::from_secs(3600));
     let mut outputs = client.replies_with::<u64, u64>("/count", 0, options).unwrap();
     let mut expected = 0;
     while !over.load(Ordering::Relaxed) {

@@ -21,7 +21,7 @@ mod weather;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, CallError, CallOptions, LocalClient, Pipeline, Stage};
+use callboard_core::{App, CallError, CallOptions, Deadline, LocalClient, Pipeline, Stage};
 use tokio::task::JoinSet;
 
 use crate::common::{Member, Served};
@@ -143,7 +143,7 @@ pub(crate) async fn offer(
         let (client, timeout) = (client.clone(), timeout(id));
         calls.spawn(async move {
             let begun = Instant::now();
-            let options = CallOptions::new().with_timeout(begun.into(), timeout);
+            let options = CallOptions::new().with_deadline(Deadline::after(begun.into(), timeout));
             let work = Work::new(id, micros_now() + timeout.as_micros() as u64);
             let outcome = client.call_with::<Work, Work>("/run", work, options).await;
             Offered { id, at: begun - start, took: begun.elapsed(), outcome: outcome.map(|answer| answer.told()) }

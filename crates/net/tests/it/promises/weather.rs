@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use callboard_core::{App, Contract, Pipeline};
 use callboard_net::testing::{Faults, Weather};
-use callboard_net::{Cluster, Edge, NetConfig, Static};
+use callboard_net::{Cluster, NetConfig, QuicEdge, Static};
 
 use super::{Offer, Scale, offer, working};
 use crate::common::{IDENTITY, LONG, Served, loopback, patient, until};
@@ -50,7 +50,7 @@ impl Sea {
             let work = working(&book, worker, Duration::from_millis(5)).contract(contract);
             workers.push(Served::start_with(App::new().route("/work", work), config(worker as usize + 1)).await);
         }
-        let edge = Edge::bind(loopback(), IDENTITY.clone(), config(0)).unwrap();
+        let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), config(0)).unwrap();
         let app = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work"));
         let node = app.start().await.unwrap();
         edge.open(node.client());

@@ -1,0 +1,8 @@
+//! A closure that is not asynchronous was wanted.
+//~ `Stage::each_async`
+
+use callboard_core::Stage;
+
+fn main() {
+    let _ = Stage::each("length", async |text: &String| Ok(text.len()));
+}

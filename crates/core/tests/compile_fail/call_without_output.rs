@@ -1,0 +1,14 @@
+//! Nothing says what a call gives.
+//~ if this is what a call gives, say its type: `let output: Type = 
+
+use callboard_core::{CallError, LocalClient};
+
+async fn length(client: &LocalClient) -> Result<(), CallError> {
+    let length = client.call("/length", "four".to_owned()).await?;
+    println!("{length}");
+    Ok(())
+}
+
+fn main() {
+    let _ = length;
+}
