@@ -25,11 +25,14 @@ examples:
     cargo run --example restart
     cargo run --example calls
     cargo run --example actors
+    cargo run --example tensors
+    cargo run --example asynchronous
     cargo run --example branches
     cargo run --example streaming
     cargo run --example mount
     cargo run --example functions
     cargo run --example evaluation
+    cargo run --example nodes
 
 # Each feature of the facade alone, and none of them.
 features:
