@@ -33,6 +33,7 @@ examples:
     cargo run --example functions
     cargo run --example evaluation
     cargo run --example nodes
+    cargo run --example simulation
 
 # Each feature of the facade alone, and none of them.
 features:

@@ -26,6 +26,7 @@ mod passing;
 mod replicas;
 mod replies;
 mod sessions;
+mod simulated;
 mod simulation;
 mod sizes;
 mod started;
