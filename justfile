@@ -89,7 +89,7 @@ agreement:
 simulate seeds="2000":
     CALLBOARD_SEEDS={{seeds}} cargo test -p callboard-core simulation -- --nocapture
 
-# The OpenAPI document given to openapi-generator, for clients in Python, TypeScript and Rust: java and some minutes.
+# The OpenAPI document given to openapi-generator, for clients in Python, TypeScript, Go and Rust: java and some minutes.
 generators:
     cargo test --test external -- --include-ignored generator
 
