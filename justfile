@@ -25,11 +25,15 @@ examples:
     cargo run --example restart
     cargo run --example calls
     cargo run --example actors
+    cargo run --example tensors
+    cargo run --example asynchronous
     cargo run --example branches
     cargo run --example streaming
     cargo run --example mount
     cargo run --example functions
     cargo run --example evaluation
+    cargo run --example nodes
+    cargo run --example simulation
 
 # Each feature of the facade alone, and none of them.
 features:
@@ -85,7 +89,7 @@ agreement:
 simulate seeds="2000":
     CALLBOARD_SEEDS={{seeds}} cargo test -p callboard-core simulation -- --nocapture
 
-# The OpenAPI document given to openapi-generator, for clients in Python, TypeScript and Rust: java and some minutes.
+# The OpenAPI document given to openapi-generator, for clients in Python, TypeScript, Go and Rust: java and some minutes.
 generators:
     cargo test --test external -- --include-ignored generator
 

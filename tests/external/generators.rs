@@ -93,5 +93,7 @@ fn openapi_generator_writes_clients_that_compile_and_work() {
     let directory = node.scratch("openapi-generator");
     let document = document(SERVED, &directory);
     let base = format!("http://{}", server.address);
-    python.run("openapi_generator.py", &[&document, directory.to_str().unwrap(), &base]);
+    let Some(go) = Python::with("go") else { return };
+    let go = go.program("go");
+    python.run("openapi_generator.py", &[&document, directory.to_str().unwrap(), &base, go.to_str().unwrap()]);
 }

@@ -35,6 +35,11 @@ impl Python {
         PYTHON.or_skip(set_up(requirements))
     }
 
+    /// A program that one of the packages brings along, such as `go`.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.interpreter.with_file_name(name)
+    }
+
     /// Runs `scripts/{script}` to its end; gives what it printed.
     ///
     /// # Panics
@@ -47,6 +52,17 @@ impl Python {
         command.current_dir(env!("CARGO_MANIFEST_DIR"));
         run(&mut command, SCRIPT_LIMIT).unwrap_or_else(|error| panic!("{script}: {error}"))
     }
+}
+
+/// What Go keeps stays below its environment, and it downloads nothing.
+pub(crate) fn go_settings(go: &Python) -> [(&'static str, PathBuf); 4] {
+    let kept = |name: &str| go.interpreter.parent().and_then(Path::parent).expect("an environment").join(name);
+    [
+        ("GOTOOLCHAIN", "local".into()),
+        ("GOPROXY", "off".into()),
+        ("GOCACHE", kept("go-cache")),
+        ("GOPATH", kept("go-path")),
+    ]
 }
 
 fn set_up(requirements: &str) -> Result<Python, String> {

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::process::run;
-use crate::python::Python;
+use crate::python::{Python, go_settings};
 use crate::support::{Server, callboard, directory};
 use crate::tool::{CURL, NODE, PYTHON, Tool};
 
@@ -85,6 +85,28 @@ fn fetch_loses_no_refusal_of_a_large_body() {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/scripts/refusals.mjs");
         Refusing::start().each(REQUESTS, |args| said("node", &[script], args));
     }
+}
+
+/// Builds the client once, and needs no module but Go's own.
+fn go(version: &str) {
+    let Some(go) = Python::with("go") else { return };
+    let directory = directory();
+    let client = directory.join("refusals");
+    let mut build = Command::new(go.program("go"));
+    build.args(["build", "-o"]).arg(&client).arg("tests/external/scripts/refusals.go");
+    build.current_dir(env!("CARGO_MANIFEST_DIR")).envs(go_settings(&go));
+    run(&mut build, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    Refusing::start().each(REQUESTS, |args| said(client.to_str().unwrap(), &[version], args));
+}
+
+#[test]
+fn gos_own_client_loses_no_refusal_of_a_large_body_over_http1() {
+    go("1");
+}
+
+#[test]
+fn gos_own_client_loses_no_refusal_of_a_large_body_over_http2() {
+    go("2");
 }
 
 fn curl(version: &str) {

@@ -59,6 +59,12 @@ pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(words_of)
 }
 
+/// Panics with `message` as user code would, and has nothing printed: a simulation means it.
+pub(crate) fn panic_quietly(message: &'static str) -> ! {
+    PLACE.replace(Some("a simulation".to_owned()));
+    panic::resume_unwind(Box::new(message))
+}
+
 /// Drives user code; what it panicked with comes back.
 pub(crate) async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(code).catch_unwind().await.map_err(words_of)

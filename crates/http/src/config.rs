@@ -221,8 +221,7 @@ pub struct HttpConfig {
     /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its
     /// side. *Threat*: clients that are refused and send on. Nothing of it is kept. A tenth of `max_connections` may be
     /// lingered for at a time, and as many streams of HTTP/2, of one connection at most 4; the next ones are closed at
-    /// once. One address may take these places with as many connections, unless
-    /// [`max_connections_per_address`](Self::max_connections_per_address) is less.
+    /// once. One address has a quarter of these places at most.
     pub close_linger: Duration,
 
     /// How long an idle HTTP/1 connection stays open after shutdown began. Default 500 ms.

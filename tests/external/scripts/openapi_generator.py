@@ -1,12 +1,13 @@
 """Has openapi-generator write clients of a document, compiles them, and calls a route, a model and a function with each.
 
-    openapi_generator.py DOCUMENT DIRECTORY BASE
+    openapi_generator.py DOCUMENT DIRECTORY BASE GO
 
 DIRECTORY lies below the packages of `requirements/generators.json`, among them TypeScript's compiler. The client in Rust is made and
 compiled where there is a `cargo`; what it calls is not different from the others.
 """
 
 import base64
+import os
 import shutil
 import subprocess
 import sys
@@ -21,13 +22,13 @@ def run(*command, **options):
     return done.stdout.strip()
 
 
-def main(document, directory, base):
+def main(document, directory, base, go):
     directory = Path(directory)
     seven = base64.b64encode(Path("examples/digits/seven.png").read_bytes()).decode()
 
-    def write(generator):
+    def write(generator, *properties):
         command = Path(sys.executable).with_name("openapi-generator-cli")
-        run(command, "generate", "-i", document, "-g", generator, "-o", directory / generator)
+        run(command, "generate", "-i", document, "-g", generator, "-o", directory / generator, *properties)
 
     write("python")
     sys.path.insert(0, str(directory / "python"))
@@ -51,6 +52,20 @@ def main(document, directory, base):
     run(compiler, *options.split(), "--outDir", "cjs", "generated_openapi_fetch.ts", cwd=directory)
     (directory / "cjs" / "package.json").write_text('{"type":"commonjs"}')
     told = run("node", "cjs/generated_openapi_fetch.js", base, cwd=directory)
+    assert told == "7 7 7", told
+
+    write("go", "--additional-properties=packageName=client,withGoMod=false")
+    made = directory / "go"
+    # Its tests are empty, and need modules from elsewhere.
+    shutil.rmtree(made / "test")
+    (made / "go.mod").write_text("module made\n\ngo 1.24\n")
+    (made / "call").mkdir()
+    shutil.copy(HERE / "generated.go", made / "call" / "main.go")
+    kept = {name: str(Path(go).parent.parent / f"go-{name}") for name in ("cache", "path")}
+    settings = {"GOTOOLCHAIN": "local", "GOPROXY": "off", "GOCACHE": kept["cache"], "GOPATH": kept["path"]}
+    settings = os.environ | settings
+    run(go, "-C", made, "vet", "./...", env=settings)
+    told = run(go, "-C", made, "run", "./call", base, seven, env=settings)
     assert told == "7 7 7", told
 
     if shutil.which("cargo"):

@@ -1,5 +1,6 @@
 //! The families of a node: their names, their help, their labels, and which series of them a route or a stage has.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -110,8 +111,33 @@ pub(crate) struct NodeMetrics {
     queued: Family<StageLabel, Gauge>,
     replicas: Family<StageLabel, Gauge>,
     ready: Family<StageLabel, Gauge>,
-    /// Not a series: keeps the sum of all outcomes whole when a route's own count goes.
+    past_stages: Mutex<Past>,
+    past_routes: Mutex<Past>,
+    /// Not a series: keeps the sum of all outcomes whole when the counters of a past route go.
     past_outcomes: AtomicU64,
+}
+
+/// How many stages, and routes, keep their counters after their end.
+///
+/// A counter that goes on where it was when its name comes back is what a model that is unloaded and loaded again wants:
+/// no rate has a gap, and no sum over stages falls. A node whose names are always new must not grow by them.
+pub(super) const MAX_PAST: usize = 64;
+
+/// Names that are gone, the latest last, each with a count.
+#[derive(Debug, Default)]
+struct Past(VecDeque<(String, u64)>);
+
+impl Past {
+    /// Adds a name; gives the oldest, where there are too many.
+    fn add(&mut self, name: &str, count: u64) -> Option<(String, u64)> {
+        self.remove(name);
+        self.0.push_back((name.to_owned(), count));
+        if self.0.len() > MAX_PAST { self.0.pop_front() } else { None }
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.0.retain(|(past, _)| past != name);
+    }
 }
 
 impl NodeMetrics {
@@ -146,6 +172,8 @@ impl NodeMetrics {
             queued: Family::default(),
             replicas: Family::default(),
             ready: Family::default(),
+            past_stages: Mutex::default(),
+            past_routes: Mutex::default(),
             past_outcomes: AtomicU64::new(0),
         };
         this.register();
@@ -183,6 +211,7 @@ impl NodeMetrics {
     }
 
     pub(crate) fn stage(&self, name: &StageName) -> StageMetrics {
+        self.past_stages.lock().remove(name.as_str());
         let label = StageLabel { stage: name.to_string() };
         let batches = |reason: ReleaseReason| {
             let labels = ReleaseLabels { stage: name.to_string(), reason: Word(reason.as_str()) };
@@ -232,6 +261,7 @@ impl NodeMetrics {
     }
 
     pub(crate) fn route(&self, name: &RouteName) -> RouteMetrics {
+        self.past_routes.lock().remove(name.as_str());
         let outcome = |word: &'static str| {
             let labels = OutcomeLabels { route: name.to_string(), outcome: Word(word) };
             self.requests.get_or_create_owned(&labels)
@@ -244,47 +274,66 @@ impl NodeMetrics {
         }
     }
 
-    /// The last revision of a stage is over: its series end.
+    /// The last revision of a stage is over: what tells of now ends, and what counts stays for when it comes back.
     pub(crate) fn forget_stage(&self, name: &StageName) {
+        // One that has done nothing, such as for a change that failed, has nothing to go on with.
+        let was_used = self.stage(name).batches() > 0;
         let label = StageLabel { stage: name.to_string() };
-        for family in [&self.queue_seconds, &self.batch_seconds, &self.compute_seconds] {
-            family.remove(&label);
-        }
-        self.batch_size.remove(&label);
-        for reason in ReleaseReason::ALL {
-            self.batches.remove(&ReleaseLabels { stage: name.to_string(), reason: Word(reason.as_str()) });
-        }
-        for (place, why) in DISCARDS {
-            self.discarded.remove(&DiscardLabels { stage: name.to_string(), place: Word(place), why: Word(why) });
-        }
-        for why in REFUSALS {
-            self.stage_refused.remove(&RefusedLabels { stage: name.to_string(), why: Word(why) });
-        }
-        for family in [&self.restarts, &self.retries, &self.moved, &self.culprits, &self.isolations, &self.hung] {
-            family.remove(&label);
-        }
         for state in ReplicaState::ALL {
             self.replica_states.remove(&ReplicaLabels { stage: name.to_string(), state: Word(state.as_str()) });
         }
         for family in [&self.queued, &self.replicas, &self.ready, &self.abandoned_threads] {
             family.remove(&label);
         }
+        let ends = match was_used {
+            true => self.past_stages.lock().add(name.as_str(), 0).map(|(oldest, _)| oldest),
+            false => Some(name.to_string()),
+        };
+        if let Some(stage) = ends {
+            self.end_counters_of_stage(&stage);
+        }
     }
 
-    /// The last revision of a route is over: its series end, its outcomes stay in the node's sum.
+    fn end_counters_of_stage(&self, name: &str) {
+        let stage = || name.to_owned();
+        let label = StageLabel { stage: stage() };
+        for family in [&self.queue_seconds, &self.batch_seconds, &self.compute_seconds] {
+            family.remove(&label);
+        }
+        self.batch_size.remove(&label);
+        for reason in ReleaseReason::ALL {
+            self.batches.remove(&ReleaseLabels { stage: stage(), reason: Word(reason.as_str()) });
+        }
+        for (place, why) in DISCARDS {
+            self.discarded.remove(&DiscardLabels { stage: stage(), place: Word(place), why: Word(why) });
+        }
+        for why in REFUSALS {
+            self.stage_refused.remove(&RefusedLabels { stage: stage(), why: Word(why) });
+        }
+        for family in [&self.restarts, &self.retries, &self.moved, &self.culprits, &self.isolations, &self.hung] {
+            family.remove(&label);
+        }
+    }
+
+    /// The last revision of a route is over: it counts no more, and its counters stay for when it comes back.
     pub(crate) fn forget_route(&self, route: &Route) {
-        self.past_outcomes.fetch_add(route.metrics().outcomes(), Ordering::Relaxed);
+        let Some((oldest, outcomes)) = self.past_routes.lock().add(route.name(), route.metrics().outcomes()) else {
+            return;
+        };
+        self.past_outcomes.fetch_add(outcomes, Ordering::Relaxed);
         let words = ErrorKind::ALL.map(ErrorKind::as_str);
         for word in words.into_iter().chain(["ok"]) {
-            self.requests.remove(&OutcomeLabels { route: route.name().to_owned(), outcome: Word(word) });
+            self.requests.remove(&OutcomeLabels { route: oldest.clone(), outcome: Word(word) });
         }
-        self.request_seconds.remove(&RouteLabel { route: route.name().to_owned() });
-        self.failed_seconds.remove(&RouteLabel { route: route.name().to_owned() });
+        let label = RouteLabel { route: oldest };
+        self.request_seconds.remove(&label);
+        self.failed_seconds.remove(&label);
     }
 
     /// The outcomes of routes that are gone.
     pub(crate) fn past_outcomes(&self) -> u64 {
-        self.past_outcomes.load(Ordering::Relaxed)
+        let kept: u64 = self.past_routes.lock().0.iter().map(|(_, outcomes)| outcomes).sum();
+        kept + self.past_outcomes.load(Ordering::Relaxed)
     }
 
     /// The gateway said no.

@@ -120,8 +120,10 @@ pub(crate) type SharedMetrics = Arc<NodeMetrics>;
 
 #[cfg(test)]
 mod tests {
+    use super::families::MAX_PAST;
     use super::*;
     use crate::batcher::ReleaseReason;
+    use crate::id::StageName;
 
     #[test]
     fn every_histogram_ends_in_an_infinite_bucket() {
@@ -132,5 +134,24 @@ mod tests {
         let infinite = "callboard_stage_batch_size_bucket{le=\"+Inf\",stage=\"stage\"} 1";
         assert!(text.contains(infinite), "{text}");
         assert!(!text.contains("e308"), "{text}");
+    }
+
+    #[test]
+    fn a_name_that_comes_back_goes_on_counting_and_names_without_end_do_not_pile_up() {
+        let metrics = NodeMetrics::new();
+        let name = |n: usize| StageName::from(format!("stage-{n}"));
+        for n in 0..200 {
+            metrics.stage(&name(n)).released(ReleaseReason::Idle, 1);
+            metrics.forget_stage(&name(n));
+            // Unloaded and loaded again all the time: never the oldest.
+            metrics.stage(&"steady".into()).released(ReleaseReason::Idle, 1);
+            metrics.forget_stage(&"steady".into());
+        }
+        let text = metrics.encode(0, 0);
+        let has = |stage: &str| text.contains(&format!("callboard_stage_batch_size_count{{stage=\"{stage}\"}} 1\n"));
+        assert!(text.contains("callboard_stage_batch_size_count{stage=\"steady\"} 200"), "{text}");
+        assert_eq!((0..200).filter(|n| has(&format!("stage-{n}"))).count(), MAX_PAST - 1);
+        assert!(has("stage-199") && !text.contains("stage-100"), "the latest stay, with all families");
+        assert!(!text.contains("callboard_stage_ready{"), "gauges tell of now");
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::batcher::BatchPolicy;
 use crate::call::Priority;
 use crate::gateway::Limits;
-use crate::mix::mix;
 use crate::stage::Contract;
 use crate::supervisor::Intensity;
+use crate::testing::Chance;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -53,38 +53,6 @@ pub(super) enum Nature {
     Fails,
     Kills,
     Hangs,
-}
-
-/// One sequence of choices: SplitMix64.
-#[derive(Clone, Debug)]
-pub(super) struct Chance(u64);
-
-impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(mix(seed))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
-        range.start + self.next() % (range.end - range.start)
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.within(0..from.len() as u64) as usize]
-    }
-
-    /// Uniform in 0..1.
-    pub(super) fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 impl Script {

@@ -94,6 +94,11 @@ impl StageSpec {
         }
     }
 
+    /// The same stage with other workers and settings.
+    pub(crate) fn with_workers(&self, factory: Factory, settings: StageSettings) -> Self {
+        Self { factory, settings, ..self.clone() }
+    }
+
     pub(crate) fn is_async(&self) -> bool {
         matches!(self.factory, Factory::Async(_))
     }

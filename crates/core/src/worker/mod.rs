@@ -30,9 +30,9 @@ pub use replica::Replica;
 pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
 pub(crate) use actor::{WorkerActor, WorkerArgs};
-pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync};
+pub(crate) use asynchronous::{AsyncClosure, BoxFuture, DynAsyncWorker, ErasedAsync};
 pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
-pub(crate) use erased::{DynWorker, Erased};
+pub(crate) use erased::{DynWorker, Erased, Item, ItemOutcome, WrongCount};
 pub(crate) use message::WorkerMessage;
 pub(crate) use run::BatchRun;
 pub(crate) use slot::{Death, WorkerSlot};

@@ -28,6 +28,7 @@ mod preprocess;
 mod replicas;
 mod replies;
 mod sessions;
+mod simulated;
 mod simulation;
 mod sizes;
 mod started;

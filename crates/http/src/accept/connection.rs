@@ -136,7 +136,7 @@ impl Connections {
 
     /// Serves HTTP on whatever carries it.
     async fn serve_plain<S: Socket + 'static>(&self, socket: S, origin: Origin, responder: impl Respond) {
-        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, self.stream.clone())));
+        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, origin.client, self.stream.clone())));
         let ended = match self.unless_lingered(sniffed).await {
             Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, origin, responder).await,
             // Boxed: a connection that rests should not be as large as one of HTTP/2.
@@ -246,7 +246,7 @@ impl Connections {
         responder: impl Respond,
     ) -> hyper::Result<()> {
         let activity = Arc::clone(stream.activity());
-        let lingering = self.stream.lingering.streams();
+        let lingering = self.stream.lingering.streams(origin.client);
         let service = service_fn(|request: Request<Incoming>| {
             let in_hand = activity.begin();
             let request = request.map(|body| Received::lingering(body, lingering.clone()));

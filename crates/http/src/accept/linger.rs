@@ -9,9 +9,10 @@
 //! * **Bounds**: what is thrown away is in nobody's account and kept nowhere. It ends after [a time](Lingering) and a
 //!   number of bytes.
 //! * **Full**: a share of the connections has a place, and as many streams of HTTP/2, of which one connection has a
-//!   few. Further clients get a reset.
+//!   few. One address has a share of either. Further clients get a reset.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,6 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 
+use super::addresses::{AddressPlace, Addresses};
 use crate::config::HttpConfig;
 use crate::turn;
 
@@ -36,6 +38,9 @@ const READS_AT_ONCE: usize = 64;
 /// One in so many of the connections of a listener may be lingered for at a time.
 const SHARE: usize = 10;
 
+/// One address has one in so many of the places, so that a client that sends on purpose leaves some to others.
+const SHARE_OF_ADDRESS: usize = 4;
+
 /// Streams of one connection of HTTP/2.
 const STREAMS_OF_CONNECTION: usize = 4;
 
@@ -43,8 +48,15 @@ const STREAMS_OF_CONNECTION: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Lingering {
     time: Duration,
-    places: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
+    connections: Places,
+    streams: Places,
+}
+
+/// The places of connections, or of streams.
+#[derive(Debug)]
+struct Places {
+    all: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
 }
 
 /// The streams of one connection of HTTP/2 that are lingered for.
@@ -52,28 +64,41 @@ pub(crate) struct Lingering {
 pub(crate) struct LingeringStreams {
     all: Arc<Lingering>,
     own: Arc<Semaphore>,
+    client: IpAddr,
+}
+
+impl Places {
+    fn new(count: usize) -> Self {
+        let addresses = Addresses::new(count.div_ceil(SHARE_OF_ADDRESS));
+        Self { all: Arc::new(Semaphore::new(count)), addresses }
+    }
+
+    fn take(&self, client: IpAddr) -> Option<(OwnedSemaphorePermit, AddressPlace)> {
+        let of_address = self.addresses.enter(client)?;
+        Some((Arc::clone(&self.all).try_acquire_owned().ok()?, of_address))
+    }
 }
 
 impl Lingering {
     pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
-        let places = || Arc::new(Semaphore::new(config.max_connections.div_ceil(SHARE)));
-        Arc::new(Self { time: config.close_linger, places: places(), streams: places() })
+        let places = || Places::new(config.max_connections.div_ceil(SHARE));
+        Arc::new(Self { time: config.close_linger, connections: places(), streams: places() })
     }
 
-    /// Takes the place of a connection, if one is free.
-    pub(crate) fn begin(&self) -> Option<Linger> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        Some(self.with_places([Some(place), None]))
+    /// Takes the place of a connection of this address, if one is free.
+    pub(crate) fn begin(&self, client: IpAddr) -> Option<Linger> {
+        let place = self.connections.take(client)?;
+        Some(self.linger(place, None))
     }
 
-    /// The places for the streams of one connection.
-    pub(crate) fn streams(self: &Arc<Self>) -> LingeringStreams {
-        LingeringStreams { all: Arc::clone(self), own: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)) }
+    /// The places for the streams of one connection of this address.
+    pub(crate) fn streams(self: &Arc<Self>, client: IpAddr) -> LingeringStreams {
+        LingeringStreams { all: Arc::clone(self), own: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)), client }
     }
 
-    fn with_places(&self, places: [Option<OwnedSemaphorePermit>; 2]) -> Linger {
+    fn linger(&self, place: (OwnedSemaphorePermit, AddressPlace), own: Option<OwnedSemaphorePermit>) -> Linger {
         let until = Box::pin(tokio::time::sleep(self.time));
-        Linger { until, left_bytes: MAX_DISCARDED_BYTES, _places: places }
+        Linger { until, left_bytes: MAX_DISCARDED_BYTES, _place: place, _own: own }
     }
 }
 
@@ -81,8 +106,8 @@ impl LingeringStreams {
     /// Takes the place of a stream, if the connection and the listener have one.
     fn begin(&self) -> Option<Linger> {
         let own = Arc::clone(&self.own).try_acquire_owned().ok()?;
-        let place = Arc::clone(&self.all.streams).try_acquire_owned().ok()?;
-        Some(self.all.with_places([Some(place), Some(own)]))
+        let place = self.all.streams.take(self.client)?;
+        Some(self.all.linger(place, Some(own)))
     }
 }
 
@@ -91,7 +116,8 @@ impl LingeringStreams {
 pub(crate) struct Linger {
     until: Pin<Box<Sleep>>,
     left_bytes: usize,
-    _places: [Option<OwnedSemaphorePermit>; 2],
+    _place: (OwnedSemaphorePermit, AddressPlace),
+    _own: Option<OwnedSemaphorePermit>,
 }
 
 impl Linger {
@@ -188,26 +214,40 @@ mod tests {
         Lingering::new(&HttpConfig { max_connections, ..HttpConfig::default() })
     }
 
+    fn client(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
     #[tokio::test]
-    async fn has_a_place_for_a_share_of_the_connections() {
-        let lingering = lingering(20);
-        let places = [lingering.begin(), lingering.begin()];
-        assert!(places.iter().all(Option::is_some) && lingering.begin().is_none());
+    async fn has_a_place_for_a_share_of_the_connections_and_one_address_for_a_share_of_these() {
+        let lingering = lingering(80);
+        let begin = |address: u8| lingering.begin(client(address));
+        let places = [1, 1, 2, 2, 3, 3].map(begin);
+        assert!(places.iter().all(Option::is_some) && begin(1).is_none(), "a quarter of eight");
+        let rest = [4, 4].map(begin);
+        assert!(rest.iter().all(Option::is_some) && begin(5).is_none(), "eight in all");
         drop(places);
-        assert!(lingering.begin().is_some());
+        assert!(begin(1).is_some());
     }
 
     #[tokio::test]
     async fn one_connection_takes_no_more_than_a_few_places_and_streams_take_none_of_connections() {
-        let lingering = lingering(100);
-        let (one, other) = (lingering.streams(), lingering.streams());
+        let lingering = lingering(160);
+        let streams = |address| lingering.streams(client(address));
+        let (one, other) = (streams(1), streams(2));
         let taken: Vec<_> = (0..STREAMS_OF_CONNECTION).map(|_| one.begin().unwrap()).collect();
         assert!(one.begin().is_none());
         let also_taken: Vec<_> = std::iter::from_fn(|| other.begin()).collect();
         assert_eq!(also_taken.len(), STREAMS_OF_CONNECTION);
-        let third = lingering.streams();
-        assert_eq!(std::iter::from_fn(|| third.begin().map(std::mem::forget)).count(), 10 - 2 * STREAMS_OF_CONNECTION);
-        assert!(lingering.begin().is_some(), "those of connections are their own");
+        assert!(streams(1).begin().is_none(), "another connection of one address");
+        let of_others = (3..6).flat_map(|address| {
+            std::iter::from_fn({
+                let streams = streams(address);
+                move || streams.begin().map(std::mem::forget)
+            })
+        });
+        assert_eq!(of_others.count(), 16 - 2 * STREAMS_OF_CONNECTION);
+        assert!(lingering.begin(client(1)).is_some(), "those of connections are their own");
         drop(taken);
         assert!(one.begin().is_some());
     }
@@ -216,7 +256,7 @@ mod tests {
     async fn ends_with_the_client_or_the_bytes_or_the_time() {
         let lingering = lingering(10);
         let discarded = async |mut read: Box<dyn FnMut() -> Poll<usize>>| {
-            let mut linger = lingering.begin().unwrap();
+            let mut linger = lingering.begin(client(1)).unwrap();
             let begun = tokio::time::Instant::now();
             poll_fn(|cx| linger.poll_discard(cx, |_| read())).await;
             begun.elapsed()

@@ -4,6 +4,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -38,6 +39,7 @@ pub(crate) struct Stream<S> {
     socket: TokioIo<S>,
     /// Bytes that were read and not yet handed to hyper.
     unread: Bytes,
+    client: IpAddr,
     limits: StreamLimits,
     activity: Arc<Activity>,
     /// Since the client last took too little to go on.
@@ -76,7 +78,7 @@ impl<S: Socket> Stream<S> {
     ///
     /// Waits as long as the client likes: the caller sets the limit. Ends with `UnexpectedEof` when the client leaves
     /// before it sent anything of use.
-    pub(crate) async fn sniff(mut socket: S, limits: StreamLimits) -> io::Result<(Self, Version)> {
+    pub(crate) async fn sniff(mut socket: S, client: IpAddr, limits: StreamLimits) -> io::Result<(Self, Version)> {
         let mut head = [0; H2_PREFACE.len()];
         let mut filled = 0;
         let version = loop {
@@ -96,6 +98,7 @@ impl<S: Socket> Stream<S> {
         let stream = Self {
             socket: TokioIo::new(socket),
             unread: Bytes::copy_from_slice(&head[..filled]),
+            client,
             limits,
             activity,
             blocked: None,
@@ -233,7 +236,7 @@ impl<S: Socket> Write for Stream<S> {
         self.activity.heard();
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-            self.lingering = self.limits.lingering.begin();
+            self.lingering = self.limits.lingering.begin(self.client);
         }
         let Self { socket, lingering, .. } = &mut *self;
         let Some(linger) = lingering else { return Poll::Ready(Ok(())) };

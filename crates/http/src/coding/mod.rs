@@ -27,6 +27,17 @@ pub(crate) enum Coding {
 /// All of them, the one that packs best for its time first.
 const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Gzip, Coding::Deflate];
 
+/// How much shorter packing makes an answer, for its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Density {
+    /// Much: text.
+    Text,
+    /// Much, and there is a lot of it: columns of a table.
+    Table,
+    /// Hardly, or it comes piece by piece.
+    Dense,
+}
+
 /// The names of all, for a refusal.
 pub(crate) const NAMES: &str = "gzip, deflate, zstd";
 
@@ -57,10 +68,11 @@ impl Coding {
         known.map(Some).ok_or_else(ApiError::unsupported_encoding)
     }
 
-    /// The coding for an answer, if any. `is_dense` is what hardly gets shorter, or comes piece by piece: that is packed only
-    /// where `accept-encoding` puts the coding above leaving it as it is (`zstd, identity;q=0.5`), because clients send
-    /// `gzip` unasked, and numbers packed at 100 MB/s would cost more time than any network.
-    pub(crate) fn of_answer(accept_encoding: &str, is_dense: bool) -> Option<Self> {
+    /// The coding for an answer, if any. Dense ones are packed only where `accept-encoding` puts the coding above leaving
+    /// them as they are (`zstd, identity;q=0.5`), because clients send `gzip` unasked, and numbers packed at 100 MB/s
+    /// would cost more time than any network. So are tables, unless it is zstd that a client likes best: that packs them
+    /// several times as fast.
+    pub(crate) fn of_answer(accept_encoding: &str, density: Density) -> Option<Self> {
         let mut qualities = [None::<u16>; 3];
         let (mut identity, mut others) = (None, None);
         for item in accept_encoding.split(',').take(MAX_CODINGS) {
@@ -72,17 +84,19 @@ impl Coding {
                 None => {}
             }
         }
-        let least = match (identity, is_dense) {
-            (Some(identity), true) => identity + 1,
-            (Some(identity), false) => identity.max(1),
-            (None, true) => FULL + 1,
-            (None, false) => 1,
-        };
         let rated =
             CODINGS.into_iter().zip(qualities).map(|(coding, quality)| (quality.or(others).unwrap_or(0), coding));
         // `max_by_key` keeps the last of equals.
         let best = rated.rev().max_by_key(|(quality, _)| *quality);
-        best.filter(|(quality, _)| *quality >= least).map(|(_, coding)| coding)
+        let (quality, coding) = best?;
+        let is_worth_it = density == Density::Text || (density == Density::Table && coding == Self::Zstd);
+        let least = match (identity, is_worth_it) {
+            (Some(identity), false) => identity + 1,
+            (Some(identity), true) => identity.max(1),
+            (None, false) => FULL + 1,
+            (None, true) => 1,
+        };
+        (quality >= least).then_some(coding)
     }
 
     /// Whether these words allow gzip, which is all that some answers are kept in.
@@ -125,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_text_is_packed_as_its_client_likes_it_best() {
-        let text = |accept: &str| Coding::of_answer(accept, false).map(Coding::name);
+        let text = |accept: &str| Coding::of_answer(accept, Density::Text).map(Coding::name);
         assert_eq!(text("gzip, deflate, br, zstd"), Some("zstd"));
         assert_eq!(text("gzip, deflate"), Some("gzip"));
         assert_eq!(text("zstd;q=0.5, deflate;q=0.8"), Some("deflate"));
@@ -139,12 +153,26 @@ mod tests {
 
     #[test]
     fn what_is_dense_is_packed_only_where_that_is_clearly_wanted() {
-        let dense = |accept: &str| Coding::of_answer(accept, true).map(Coding::name);
+        let dense = |accept: &str| Coding::of_answer(accept, Density::Dense).map(Coding::name);
         for none in ["gzip, deflate, zstd", "*", "gzip, identity"] {
             assert_eq!(dense(none), None, "{none}");
         }
         assert_eq!(dense("gzip, identity;q=0.5"), Some("gzip"));
         assert_eq!(dense("zstd;q=0.8, identity;q=0"), Some("zstd"));
+    }
+
+    /// RFC 9110 §12.5.3: of what is acceptable the highest quality is preferred; `identity` may be sent unless it is
+    /// excluded.
+    #[test]
+    fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
+        let table = |accept: &str| Coding::of_answer(accept, Density::Table).map(Coding::name);
+        for zstd in ["zstd", "gzip, deflate, br, zstd", "*", "zstd, identity;q=0.5", "zstd;q=0.4, gzip;q=0.2"] {
+            assert_eq!(table(zstd), Some("zstd"), "{zstd}");
+        }
+        for none in ["gzip, deflate", "gzip, zstd;q=0.5", "zstd;q=0", "identity, zstd;q=0.9", ""] {
+            assert_eq!(table(none), None, "{none}");
+        }
+        assert_eq!(table("gzip, identity;q=0"), Some("gzip"));
     }
 
     #[test]

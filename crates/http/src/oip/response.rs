@@ -12,6 +12,7 @@ use super::data;
 use super::error::Refusal;
 use super::model::Model;
 use super::request::{INFERENCE_HEADER_CONTENT_LENGTH, Wanted};
+use crate::coding::Density;
 use crate::convert::{self, Expense};
 use crate::error::ApiError;
 use crate::respond::{Packing, body_of_parts};
@@ -106,7 +107,8 @@ impl Written {
         expense.settle(json_bytes + binary_bytes)?;
         let parts: Vec<Bytes> =
             std::iter::once(Bytes::from(self.json)).chain(self.binary).map(|part| expense.held(part)).collect();
-        let coding = packing.of_bytes(binary_bytes > json_bytes, json_bytes + binary_bytes);
+        let density = if binary_bytes > json_bytes { Density::Dense } else { Density::Text };
+        let coding = packing.of_bytes(density, json_bytes + binary_bytes);
         let coding = coding.filter(|coding| expense.may_pack(*coding, json_bytes + binary_bytes));
         let body = match coding {
             // Below this one buffer is written faster than several.

@@ -7,7 +7,7 @@ use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
 use axum::response::Response;
 
-use crate::coding::Packer;
+use crate::coding::{Density, Packer};
 use crate::respond::Packing;
 
 /// Packed in well under a millisecond.
@@ -16,7 +16,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// The same answer, packed where that is worth it and asked for.
 pub(crate) async fn packed(response: Response, packing: &Packing) -> Response {
     let Some(length) = length_of_text(&response) else { return response };
-    let coding = packing.of_bytes(false, length);
+    let coding = packing.of_bytes(Density::Text, length);
     let (mut head, body) = response.into_parts();
     packing.mark(coding, length, &mut head.headers);
     let Some(coding) = coding else { return Response::from_parts(head, body) };

@@ -10,6 +10,7 @@ use axum::http::header::HeaderValue;
 use callboard_codec::{DataType, Format, MediaType};
 
 use super::plain::{WITH_EXTENSIONS, asks_for_extensions};
+use crate::coding::Density;
 use crate::error::ApiError;
 use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
 
@@ -60,9 +61,14 @@ impl ReplyForm {
         matches!(self, Self::Encoded(Format::Json | Format::Msgpack | Format::Envelope) | Self::PlainMsgpack)
     }
 
-    /// Whether it hardly gets shorter by packing: all but texts.
-    pub(crate) const fn is_dense(self) -> bool {
-        !matches!(self, Self::Encoded(Format::Json) | Self::Text)
+    /// How much shorter it gets by packing.
+    pub(crate) const fn density(self) -> Density {
+        match self {
+            Self::Encoded(Format::Json) | Self::Text => Density::Text,
+            #[cfg(feature = "arrow")]
+            Self::Encoded(Format::ArrowStream | Format::ArrowFile) => Density::Table,
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => Density::Dense,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Pay
 use super::form::{Accepted, ReplyForm};
 use super::parts;
 use super::plain;
-use crate::coding::Coding;
+use crate::coding::{Coding, Density};
 use crate::config::HttpConfig;
 use crate::convert::{self, Expense, LARGE_BYTES};
 use crate::error::ApiError;
@@ -34,13 +34,13 @@ impl Packing {
     }
 
     fn of(&self, form: ReplyForm, bytes: usize) -> Option<Coding> {
-        self.of_bytes(form.is_dense(), bytes)
+        self.of_bytes(form.density(), bytes)
     }
 
-    /// For so many bytes, that are worth packing or are numbers as they are.
-    pub(crate) fn of_bytes(&self, is_dense: bool, bytes: usize) -> Option<Coding> {
+    /// For so many bytes.
+    pub(crate) fn of_bytes(&self, density: Density, bytes: usize) -> Option<Coding> {
         let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
-        Coding::of_answer(accept_encoding.to_str().ok()?, is_dense)
+        Coding::of_answer(accept_encoding.to_str().ok()?, density)
     }
 
     /// Says how an answer of so many bytes is packed, and that it would be otherwise for another client.
@@ -55,7 +55,7 @@ impl Packing {
 
     /// A stream is packed piece by piece, each by itself hardly worth it: as what is dense.
     pub(crate) fn of_stream(&self) -> Option<Coding> {
-        Coding::of_answer(self.accept_encoding.as_ref()?.to_str().ok()?, true)
+        Coding::of_answer(self.accept_encoding.as_ref()?.to_str().ok()?, Density::Dense)
     }
 }
 

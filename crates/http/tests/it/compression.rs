@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 
+use callboard_codec::{DataFrame, Format, Map, Value};
 use callboard_core::{App, Limits, StreamPipeline, StreamStage};
 use callboard_http::HttpConfig;
 use flate2::Compression;
@@ -84,6 +85,28 @@ async fn what_is_short_or_dense_is_sent_as_it_is() {
     assert_eq!(encoding("application/msgpack", "gzip, identity;q=0.5").await.as_deref(), Some("gzip"));
     assert_eq!(encoding("application/vnd.callboard.envelope", "zstd, identity;q=0").await.as_deref(), Some("zstd"));
     assert_eq!(encoding("application/json", "gzip;q=0.1, deflate;q=0.9").await.as_deref(), Some("deflate"));
+}
+
+/// RFC 9110 §12.5.3. What HTTP libraries say unasked (`gzip, deflate`) costs a large table more time than it saves.
+#[tokio::test]
+async fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
+    let server = server().await;
+    let words = (0..20_000).map(|row| Value::from(format!("row {}", row % 7))).collect();
+    let table = DataFrame::from_value(&Map::from_iter([("words", Value::List(words))]).into()).unwrap();
+    for format in [Format::ArrowStream, Format::ArrowFile] {
+        let body = Value::DataFrame(table.clone()).encode(format).unwrap();
+        let ask = async |accept_encoding: &str| {
+            let headers = [("content-type", format.media_type()), ("accept", format.media_type())];
+            let headers = [headers[0], headers[1], ("accept-encoding", accept_encoding)];
+            server.connect().await.post("/mirror", &headers, body.clone()).await
+        };
+        let answer = ask("gzip, deflate, br, zstd").await;
+        assert_eq!((answer.status, answer.header("content-encoding")), (200, Some("zstd")), "{format}");
+        assert!(answer.body.len() < body.len() / 2, "{format}: {} of {} bytes", answer.body.len(), body.len());
+        assert_eq!(unpacked("zstd", &answer.body), body, "{format}");
+        let plain = ask("gzip, deflate").await;
+        assert_eq!((plain.header("content-encoding"), plain.header("vary")), (None, Some("accept-encoding")));
+    }
 }
 
 #[tokio::test]

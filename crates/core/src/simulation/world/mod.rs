@@ -11,13 +11,14 @@ use std::time::Duration;
 pub(super) use self::state::{Call, Counts, Life, Outcome, Place};
 use self::state::{Family, ReplicaState};
 use super::invariants;
-use super::script::{Chance, Script};
+use super::script::Script;
 use super::trace::Trace;
 use crate::batcher::{EntryKey, Lanes, SharedCost};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::gateway::Ledger;
 use crate::supervisor::{CulpritShare, Lifecycle, RestartWindow, RetryBudget, StageState};
+use crate::testing::Chance;
 
 /// What happens at a moment.
 #[derive(Clone, Debug)]

@@ -9,7 +9,6 @@
 //! `CALLBOARD_SEED=17 cargo test -p callboard-core simulation` plays one script again and tells what happened;
 //! `CALLBOARD_SEEDS=5000` plays as many instead of 200 (`just simulate 5000`).
 
-mod chance;
 mod invariants;
 mod journal;
 mod order;

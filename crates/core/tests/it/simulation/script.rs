@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use callboard_core::testing::Chance;
 use callboard_core::{Contract, Limits, Priority};
-
-use super::chance::Chance;
 
 /// One run, written down before it begins.
 #[derive(Clone, Debug)]

@@ -1,9 +1,10 @@
-//! For the tests of one's own app: starts it on virtual time, with fakes in the place of stages.
+//! An app that its tests start, with fakes in the place of stages.
 
 use std::sync::Arc;
 
 use callboard_codec::Data;
 
+use super::Simulation;
 use crate::app::{App, StartError};
 use crate::node::Node;
 use crate::stage::{Stage, StageSpec, StreamStage};
@@ -105,16 +106,29 @@ impl TestApp {
         if self.keeps_threads {
             return self.app.start().await;
         }
-        // Each stage once: routes that share one share its task, too.
-        let mut tasks: Vec<(Arc<StageSpec>, Arc<StageSpec>)> = Vec::new();
+        self.map_each_stage(StageSpec::as_task);
+        self.app.start().await
+    }
+
+    /// A simulation of this app: calls, faults and callers as the seed draws them, on virtual time.
+    pub fn simulate(self, seed: u64) -> Simulation {
+        Simulation::new(self, seed)
+    }
+
+    /// Maps each stage once: routes that share one share what it becomes.
+    pub(super) fn map_each_stage(&mut self, mut map: impl FnMut(&StageSpec) -> StageSpec) {
+        let mut mapped: Vec<(Arc<StageSpec>, Arc<StageSpec>)> = Vec::new();
         self.map_stages(|stage| {
-            if let Some((_, task)) = tasks.iter().find(|(known, _)| Arc::ptr_eq(known, stage)) {
-                return Arc::clone(task);
+            if let Some((_, other)) = mapped.iter().find(|(known, _)| Arc::ptr_eq(known, stage)) {
+                return Arc::clone(other);
             }
-            let task = Arc::new(stage.as_task());
-            tasks.push((Arc::clone(stage), Arc::clone(&task)));
-            task
+            let other = Arc::new(map(stage));
+            mapped.push((Arc::clone(stage), Arc::clone(&other)));
+            other
         });
+    }
+
+    pub(super) async fn start_as_it_is(self) -> Result<Node, StartError> {
         self.app.start().await
     }
 

@@ -1,0 +1,130 @@
+//! What happened in a simulation, in virtual time, and which promises were broken.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::{self, Instant};
+use crate::error::ErrorKind;
+use crate::id::StageName;
+
+/// How much of the trace a failure tells: what led to it is at its end.
+const LAST_EVENTS: usize = 40;
+
+/// What was seen of one run.
+#[derive(Debug)]
+pub(super) struct Journal {
+    begun: Instant,
+    book: Mutex<Simulated>,
+}
+
+/// One finished run of a [`Simulation`](super::Simulation). It prints as its trace, a line for each event.
+#[derive(Clone, Debug, Default)]
+pub struct Simulated {
+    seed: u64,
+    trace: Vec<String>,
+    outcomes: BTreeMap<&'static str, usize>,
+    crashes: usize,
+    left: usize,
+    violations: Vec<String>,
+}
+
+impl Simulated {
+    /// What happened, in order, with the virtual time of each event. The same seed gives the same trace.
+    #[must_use]
+    pub fn trace(&self) -> &[String] {
+        &self.trace
+    }
+
+    /// How many calls had their answer.
+    #[must_use]
+    pub fn answered(&self) -> usize {
+        self.outcomes.get("ok").copied().unwrap_or(0)
+    }
+
+    /// How many calls were told an error of this kind.
+    #[must_use]
+    pub fn failed(&self, kind: ErrorKind) -> usize {
+        self.outcomes.get(kind.as_str()).copied().unwrap_or(0)
+    }
+
+    /// How many callers left before they had an answer.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// How many workers were killed.
+    #[must_use]
+    pub fn crashes(&self) -> usize {
+        self.crashes
+    }
+
+    /// Fails the test where a promise was broken.
+    pub(super) fn expect_kept(self) -> Self {
+        let Self { seed, violations, trace, .. } = &self;
+        let last = trace.len().saturating_sub(LAST_EVENTS);
+        assert!(
+            violations.is_empty(),
+            "seed {seed} broke {} promises:\n  {}\nthe last events:\n  {}\nagain: `TestApp::simulate({seed})`",
+            violations.len(),
+            violations.join("\n  "),
+            trace[last..].join("\n  "),
+        );
+        self
+    }
+}
+
+impl fmt::Display for Simulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.trace.iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+impl Journal {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { begun: clock::now(), book: Mutex::new(Simulated { seed, ..Simulated::default() }) }
+    }
+
+    pub(super) fn event(&self, what: impl fmt::Display) {
+        let line = self.line(what);
+        self.book.lock().trace.push(line);
+    }
+
+    /// A promise that was not kept.
+    pub(super) fn violation(&self, what: impl fmt::Display) {
+        let line = self.line(what);
+        self.book.lock().violations.push(line);
+    }
+
+    pub(super) fn answered(&self, call: usize, error: Option<ErrorKind>) {
+        let outcome = error.map_or("ok", ErrorKind::as_str);
+        *self.book.lock().outcomes.entry(outcome).or_default() += 1;
+        self.event(format_args!("call {call}: {outcome}"));
+    }
+
+    pub(super) fn left(&self, call: usize) {
+        self.book.lock().left += 1;
+        self.event(format_args!("call {call}: its caller has left"));
+    }
+
+    pub(super) fn crashed(&self, stage: &StageName, after: bool) {
+        self.book.lock().crashes += 1;
+        let when = if after { "after" } else { "before" };
+        self.event(format_args!("stage {stage}: a worker dies {when} its code runs"));
+    }
+
+    pub(super) fn slow(&self, stage: &StageName, delay: Duration) {
+        self.event(format_args!("stage {stage}: a batch takes {delay:?} longer"));
+    }
+
+    pub(super) fn take(&self) -> Simulated {
+        std::mem::take(&mut *self.book.lock())
+    }
+
+    fn line(&self, what: impl fmt::Display) -> String {
+        format!("{:>6} ms  {what}", clock::now().saturating_duration_since(self.begun).as_millis())
+    }
+}

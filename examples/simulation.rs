@@ -1,0 +1,83 @@
+//! A seeded simulation of one's own app: crashes, slow stages, bursts and callers that leave, on virtual time.
+//!
+//! Run with `cargo run --example simulation`. The app has a mistake that no ordinary call shows: a stage that charges its
+//! customers says that it may run twice. The simulation finds the seed, and the seed shows it again.
+
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use callboard::prelude::*;
+use callboard::testing::TestApp;
+use callboard::{Contract, ErrorKind};
+
+/// How often each order was charged.
+type Ledger = Arc<Mutex<HashMap<u64, u32>>>;
+
+/// What the program serves: looks up a price, then charges it.
+fn shop(contract: Contract, ledger: &Ledger) -> App {
+    let price = Stage::each_async("price", |order: Arc<u64>| async move {
+        // A database in real life.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        Ok(*order)
+    });
+    let ledger = Arc::clone(ledger);
+    let charge = Stage::each("charge", move |order: &u64| {
+        *ledger.lock().map_err(|_| Failure::new("poisoned"))?.entry(*order).or_default() += 1;
+        Ok(*order)
+    });
+    let price = price.pure().concurrency(4).queue(30);
+    App::new().route("/order", Pipeline::from(price).then(charge.contract(contract)))
+}
+
+/// Plays a seed, in which all promises of the node are kept; tells how many orders were charged twice.
+async fn play(contract: Contract, seed: u64) -> (usize, String) {
+    let ledger = Ledger::default();
+    let run = TestApp::new(shop(contract, &ledger))
+        .simulate(seed)
+        .calls(
+            "/order",
+            100,
+            |chance| chance.number(),
+            |order: &u64, outcome: &Result<u64, CallError>| {
+                assert!(outcome.as_ref().is_ok_and(|charged| charged == order) || outcome.is_err());
+            },
+        )
+        .crashes("charge", 20)
+        .delays("price", Duration::from_millis(15))
+        .callers_leave(10)
+        .run()
+        .await;
+    let twice = ledger.lock().map_or(0, |ledger| ledger.values().filter(|times| **times > 1).count());
+    println!(
+        "seed {seed:>2}: {} answered, {} overloaded, {} late, {} lost with a worker, {} left; {twice} charged twice",
+        run.answered(),
+        run.failed(ErrorKind::Overloaded),
+        run.failed(ErrorKind::DeadlineExceeded),
+        run.failed(ErrorKind::WorkerFailed),
+        run.left(),
+    );
+    (twice, run.to_string())
+}
+
+#[tokio::main(flavor = "current_thread", start_paused = true)]
+async fn main() {
+    println!("a charge may run twice, says its contract:");
+    let mut found = None;
+    for seed in 0..20 {
+        let (twice, trace) = play(Contract::Idempotent, seed).await;
+        if twice > 0 {
+            found = Some((seed, trace));
+            break;
+        }
+    }
+    let (seed, trace) = found.expect("twenty seeds with crashes");
+    let (_, again) = play(Contract::Idempotent, seed).await;
+    assert_eq!(trace, again, "the seed shows it again, event by event");
+
+    println!("at most once:");
+    for seed in 0..20 {
+        assert_eq!(play(Contract::AtMostOnce, seed).await.0, 0);
+    }
+}
