@@ -160,11 +160,6 @@ impl Input {
         }
     }
 
-    /// Whether it is a form of several parts.
-    pub(crate) fn is_form(&self) -> bool {
-        NAMES[self.form()] == "multipart"
-    }
-
     /// Whether frames are cut out of the body as they are wanted.
     pub(crate) fn is_stream(&self) -> bool {
         NAMES[self.form()] == "calls"

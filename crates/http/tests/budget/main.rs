@@ -74,6 +74,10 @@ fn every_kept_input_stays_on_its_account() {
     count_panics();
     let tested = Tested::start();
     for (file, bytes) in seeds() {
+        // As it was found, which may be packed.
+        if let Some(input) = bytes.first().and_then(|first| Input::with_flags(&bytes, *first)) {
+            hold(&tested, &input, || file.file_name().unwrap().display().to_string());
+        }
         // Also in pieces, as a Rust type, and packed in each way.
         for flags in 0..=0x0f {
             let Some(input) = Input::with_flags(&bytes, flags << 4) else { continue };
