@@ -297,6 +297,26 @@ fn empty_axes_count_every_bracket() {
     assert_eq!(written.len(), 3 * MIB + 1);
 }
 
+/// serde_json gathers the digits of a long number, and notes the levels of what it ignores.
+#[test]
+fn what_serde_json_keeps_aside_is_charged() {
+    let _turn = heap::turn();
+    #[derive(Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    #[serde(default)]
+    struct Number {
+        x: f64,
+    }
+    for input in [format!("{{\"x\":1{}}}", "0".repeat(4 * MIB)), format!("{{\"y\":{}", "[".repeat(4 * MIB))] {
+        let input = Bytes::from(input);
+        let numbers = callboard_codec::DataType::of::<Number>();
+        let (_, peak, _) = heap::measured(|| numbers.decode(Format::Json, &input, &DecodeLimits::default()).is_ok());
+        let ((_, charged), again, _) = heap::measured(|| {
+            charged(64 * MIB, || numbers.decode(Format::Json, &input, &DecodeLimits::default()).is_ok())
+        });
+        assert!(peak.max(again) <= charged.peak + SLACK, "{peak} bytes of heap, {} charged", charged.peak);
+    }
+}
+
 #[test]
 fn a_long_text_among_many_short_ones_is_no_npy() {
     let _turn = heap::turn();

@@ -35,11 +35,10 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimit
         // The decoder for values keeps the path; it stops where the scan did.
         return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
     }
-    // serde_json unescapes texts in a buffer of its own, which doubles as it grows.
-    let mut unescaped = Temporary::new();
-    if bytes.contains(&b'\\') {
-        unescaped.grow(bytes.len().saturating_mul(2))?;
-    }
+    // serde_json unescapes texts, and gathers the digits of a long number, in a buffer of its own, which doubles as it grows.
+    let mut gathered = Temporary::new();
+    let longest = if bytes.contains(&b'\\') { bytes.len() } else { longest_number(bytes) };
+    gathered.grow(longest.saturating_mul(2))?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let read = T::deserialize(Metered::new(&mut deserializer, limits.depth()));
     let whole = read.and_then(|value| deserializer.end().map(|()| value));
@@ -48,6 +47,23 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimit
         (Some(refused), _) => Err(located(refused, bytes, limits)),
         (None, whole) => whole.map_err(|error| explain::<T>(bytes, limits, &error)),
     }
+}
+
+/// Numbers shorter than this are not worth a look.
+const LONG_NUMBER: usize = 8 * 1024;
+
+/// The length of the longest number, which is found where it is twice as long as [`LONG_NUMBER`]: one byte of so many is looked at.
+fn longest_number(bytes: &[u8]) -> usize {
+    let is_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
+    let (mut longest, mut at) = (0, LONG_NUMBER);
+    while at < bytes.len() {
+        let behind = bytes[at..].iter().take_while(is_number).count();
+        if behind > 0 {
+            longest = longest.max(behind + bytes[..at].iter().rev().take_while(is_number).count());
+        }
+        at += behind + LONG_NUMBER;
+    }
+    longest
 }
 
 /// The same refusal with its place, where the decoder for values meets it too.
@@ -155,4 +171,19 @@ fn offset_of(bytes: &[u8], error: &serde_json::Error) -> usize {
         .map(<[u8]>::len)
         .sum::<usize>();
     (before + error.column()).min(bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_number_is_found_wherever_it_lies() {
+        for place in [0, 1, LONG_NUMBER - 1, LONG_NUMBER, 5 * LONG_NUMBER + 7] {
+            let text = format!("{}-{}.5e+7,1]", "[1,".repeat(place), "1".repeat(2 * LONG_NUMBER));
+            assert_eq!(longest_number(text.as_bytes()), 2 * LONG_NUMBER + 6, "{place}");
+        }
+        assert!(longest_number("[12345,".repeat(LONG_NUMBER).as_bytes()) <= 5);
+        assert_eq!(longest_number(b""), 0);
+    }
 }

@@ -9,8 +9,8 @@
 //!
 //! Each part gets a buffer of its own length: a view of multer's buffer would keep the heads and parts beside it alive, and a
 //! buffer that doubles would have room that nobody is charged for. The form holds [`PART_BYTES`] for each part while it lives,
-//! and while the pieces of a part are joined, its length a second time. What multer buffers is not charged: it is one head and
-//! one piece at most.
+//! and while the pieces of a part are joined, its length a second time. So is a chunk of the body that is handed on in pieces,
+//! while its parts are copied out of it. What multer buffers is not charged: it is one head and one piece at most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -197,17 +197,23 @@ fn pieces<B: RequestBody>(
     body: Incoming<'_, '_, B>,
     search: Arc<Search>,
 ) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
-    let begun = (body, Bytes::new(), false);
-    stream::try_unfold(begun, move |(mut body, mut chunk, is_later)| {
+    // Pays for the chunk at hand: what was charged for it as it came pays for the parts that are copied out of it.
+    let held = body.held_bytes();
+    let begun = (body, Bytes::new(), held, false);
+    stream::try_unfold(begun, move |(mut body, mut chunk, held, is_later)| {
         let search = Arc::clone(&search);
         async move {
             if is_later {
                 yield_now().await;
             }
             if chunk.is_empty() {
+                held.release();
                 match body.chunk().await.map_err(Broken)? {
                     Some(more) => chunk = more,
                     None => return Ok(None),
+                }
+                if chunk.len() > PIECE_BYTES {
+                    held.grow(chunk.len() as u64).map_err(|error| Broken(error.into()))?;
                 }
             }
             let piece = chunk.split_to(PIECE_BYTES.min(chunk.len()));
@@ -216,7 +222,7 @@ fn pieces<B: RequestBody>(
                     format!("the head of a part, or what is before the first, exceeds {MAX_HEAD_BYTES} bytes");
                 return Err(Broken(ApiError::bad_multipart(message)));
             }
-            Ok(Some((piece, (body, chunk, true))))
+            Ok(Some((piece, (body, chunk, held, true))))
         }
     })
 }
