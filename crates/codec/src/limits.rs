@@ -15,6 +15,10 @@ use crate::value::size::Structure;
 /// these well inside the 2 MiB stack of an ordinary thread.
 pub const MAX_DEPTH: usize = 512;
 
+/// An input with a longer text is read as a value before it becomes a type: where a text is not what the type wants, the formats of
+/// serde put all of it into their message, escaped, which may be twenty times its length.
+pub(crate) const LONG_TEXT: usize = 1 << 20;
+
 /// What a decoder refuses to exceed. Each field names the threat it answers and the error its sender will read.
 ///
 /// ```
@@ -133,6 +137,11 @@ impl DecodeLimits {
             ));
         }
         Ok(())
+    }
+
+    /// The same with shorter texts.
+    pub(crate) fn with_texts_up_to(&self, bytes: usize) -> Self {
+        Self { max_string_bytes: self.max_string_bytes.min(bytes), ..self.clone() }
     }
 
     /// The depth that is really followed.

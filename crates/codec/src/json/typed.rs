@@ -11,7 +11,7 @@ use serde_json::error::Category;
 use crate::account::Temporary;
 use crate::error::{DecodeError, EncodeError};
 use crate::json::{decode, encode};
-use crate::limits::{Budget, DecodeLimits};
+use crate::limits::{Budget, DecodeLimits, LONG_TEXT};
 use crate::metered::{Metered, refusal};
 use crate::out::ChargedBuffer;
 use crate::uniform::{Uniform, located as unwritable};
@@ -31,9 +31,9 @@ const FIRST_ROOM: usize = 128;
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    if may_exceed(bytes.len(), limits) && scan(bytes, limits).is_err() {
-        // The decoder for values keeps the path; it stops where the scan did.
-        return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
+    if may_exceed(bytes.len(), limits) && scan(bytes, &limits.with_texts_up_to(LONG_TEXT)).is_err() {
+        // The decoder for values stops where the scan did, and keeps the path; or there is a long text.
+        return decode(bytes, limits)?.deserialize();
     }
     // serde_json unescapes texts, and gathers the digits of a long number, in a buffer of its own, which doubles as it grows.
     let mut gathered = Temporary::new();
@@ -80,7 +80,7 @@ const SERDE_JSON_DEPTH: usize = 128;
 /// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most, cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     // An element takes two bytes at least: itself, and the comma or bracket before it.
-    limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes
+    limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes.min(LONG_TEXT)
 }
 
 /// One pass over the bytes that counts what the limits count. What is malformed is left for serde_json to find.
