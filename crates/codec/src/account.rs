@@ -221,6 +221,39 @@ impl Drop for Temporary {
     }
 }
 
+/// How tests of this crate look at what is charged.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct Sum(AtomicUsize);
+
+    impl Account for Sum {
+        fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn refund(&self, bytes: usize) {
+            self.0.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What `work` was charged for and did not release, to the byte.
+    pub(crate) fn charge_of<T>(work: impl FnOnce() -> T) -> usize {
+        let sum = Arc::new(Sum(AtomicUsize::new(0)));
+        let account: Arc<dyn Account> = sum.clone();
+        charged_to(&account, || {
+            charge(FREE_BYTES).expect("is free");
+            drop(work());
+            release(FREE_BYTES);
+        });
+        sum.0.load(Ordering::Relaxed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -231,11 +264,12 @@ mod tests {
     struct Fixed {
         left: AtomicUsize,
         asked: AtomicUsize,
+        given_back: AtomicUsize,
     }
 
     impl Fixed {
         fn shared(left: usize) -> Arc<Self> {
-            Arc::new(Self { left: AtomicUsize::new(left), asked: AtomicUsize::new(0) })
+            Arc::new(Self { left: AtomicUsize::new(left), asked: AtomicUsize::new(0), given_back: AtomicUsize::new(0) })
         }
 
         fn left(&self) -> usize {
@@ -253,6 +287,7 @@ mod tests {
 
         fn refund(&self, bytes: usize) {
             self.left.fetch_add(bytes, Ordering::Relaxed);
+            self.given_back.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -266,6 +301,7 @@ mod tests {
         let account = Fixed::shared(1 << 20);
         scope(&account, || charge(FREE_BYTES)).unwrap();
         assert_eq!((account.left(), account.asked.load(Ordering::Relaxed)), (1 << 20, 0));
+        assert_eq!(account.given_back.load(Ordering::Relaxed), 0, "nothing to give back");
     }
 
     #[test]
@@ -282,6 +318,15 @@ mod tests {
         scope(&account, || charge(FREE_BYTES + 1000)).unwrap();
         assert_eq!(account.left(), 0);
         assert_eq!(scope(&account, || charge(FREE_BYTES + 1)), Err(ChargeError::exhausted("bytes", 0)));
+    }
+
+    #[test]
+    fn a_refused_step_is_asked_for_once_more_where_less_is_missing() {
+        for (missing, asked) in [(STEP_BYTES - 1, 2), (STEP_BYTES, 1), (STEP_BYTES + 1, 1)] {
+            let account = Fixed::shared(0);
+            assert!(scope(&account, || charge(FREE_BYTES + missing)).is_err());
+            assert_eq!(account.asked.load(Ordering::Relaxed), asked, "{missing}");
+        }
     }
 
     #[test]

@@ -181,7 +181,26 @@ impl From<ChargeError> for DecodeError {
 
 impl serde::de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::mismatch(message.to_string())
+        let mut short = Shortened(String::new());
+        // It fails where the rest is left out.
+        let _is_whole = write!(short, "{message}");
+        Self::mismatch(short.0)
+    }
+}
+
+/// The beginning of a message, in which serde quotes what was sent.
+struct Shortened(String);
+
+impl fmt::Write for Shortened {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = MAX_MESSAGE_BYTES - self.0.len();
+        if text.len() <= room {
+            self.0.push_str(text);
+            return Ok(());
+        }
+        self.0.push_str(&text[..text.floor_char_boundary(room)]);
+        self.0.push('…');
+        Err(fmt::Error)
     }
 }
 
@@ -311,6 +330,8 @@ impl serde::ser::Error for EncodeError {
     }
 }
 
+/// Longest message of serde's that is kept: a value that it quotes may be megabytes, and more when it is escaped.
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest piece of a key that enters a path: a key is the sender's text and may be megabytes.
 const MAX_KEY_CHARS: usize = 64;
 /// Longest path that is printed whole; depth alone can make one of thousands of characters.

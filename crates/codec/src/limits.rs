@@ -15,6 +15,10 @@ use crate::value::size::Structure;
 /// these well inside the 2 MiB stack of an ordinary thread.
 pub const MAX_DEPTH: usize = 512;
 
+/// An input with a longer text is read as a value before it becomes a type: where a text is not what the type wants, the formats of
+/// serde put all of it into their message, escaped, which may be twenty times its length.
+pub(crate) const LONG_TEXT: usize = 1 << 20;
+
 /// What a decoder refuses to exceed. Each field names the threat it answers and the error its sender will read.
 ///
 /// ```
@@ -133,6 +137,11 @@ impl DecodeLimits {
             ));
         }
         Ok(())
+    }
+
+    /// The same with shorter texts.
+    pub(crate) fn with_texts_up_to(&self, bytes: usize) -> Self {
+        Self { max_string_bytes: self.max_string_bytes.min(bytes), ..self.clone() }
     }
 
     /// The depth that is really followed.
@@ -367,6 +376,7 @@ const MAX_VIEWED_BYTES: usize = 4 << 30;
 mod tests {
     use super::*;
     use crate::Format;
+    use crate::account::testing::charge_of;
 
     #[test]
     fn what_one_part_has_taken_the_others_may_not_take() {
@@ -386,6 +396,113 @@ mod tests {
         let limits = DecodeLimits { max_bytes: 10, max_segment_bytes: 5, ..DecodeLimits::default() };
         assert!(limits.check_bytes(10).is_ok() && limits.check_bytes(11).is_err());
         assert!(limits.check_segment(5).is_ok() && limits.check_segment(6).is_err());
+    }
+
+    #[test]
+    fn the_defaults_are_what_their_docs_say() {
+        let limits = DecodeLimits::default();
+        let of_sizes = [limits.max_bytes, limits.max_segment_bytes, limits.max_tree_bytes, limits.max_string_bytes];
+        assert_eq!(of_sizes, [67_108_864, 67_108_864, 67_108_864, 16_777_216]);
+        assert_eq!(
+            (limits.max_decompressed_bytes, limits.max_elements, limits.max_depth),
+            (268_435_456, 1_048_576, 128)
+        );
+        #[cfg(feature = "arrow")]
+        assert_eq!(
+            [MAX_EMPTY_ROWS, MAX_LOOKUPS, MAX_BLOCK_BYTES, MAX_VIEWED_BYTES],
+            [1_048_576, 4_194_304, 6_442_450_944, 4_294_967_296]
+        );
+    }
+
+    /// Each limit at its setting, and one beyond it.
+    #[test]
+    fn a_budget_takes_what_its_limits_allow_and_no_more() {
+        let limits = DecodeLimits {
+            max_depth: 3,
+            max_elements: 7,
+            max_string_bytes: 5,
+            max_tree_bytes: 11,
+            max_decompressed_bytes: 13,
+            max_segment_bytes: 9,
+            ..DecodeLimits::default()
+        };
+        let mut budget = Budget::new(&limits);
+        let is_limit = |refused: Result<(), DecodeError>, name| {
+            assert_eq!(refused.unwrap_err().limit().map(|limit| limit.name), Some(name));
+        };
+        assert!(budget.check_depth(3).is_ok() && budget.check_string(5).is_ok() && budget.check_segment(9).is_ok());
+        is_limit(budget.check_depth(4), "max_depth");
+        is_limit(budget.check_string(6), "max_string_bytes");
+        is_limit(budget.check_segment(10), "max_segment_bytes");
+        budget.take_elements(3).unwrap();
+        budget.take_elements(4).unwrap();
+        is_limit(budget.take_elements(1), "max_elements");
+        budget.take_memory(11).unwrap();
+        is_limit(budget.take_memory(1), "max_tree_bytes");
+        budget.give_memory(2);
+        budget.take_memory(2).unwrap();
+        is_limit(budget.take_memory(1), "max_tree_bytes");
+        budget.take_decompressed(6).unwrap();
+        assert!(budget.check_decompressing(7).is_ok());
+        is_limit(budget.check_decompressing(8), "max_decompressed_bytes");
+        budget.take_decompressed(7).unwrap();
+        is_limit(budget.take_decompressed(1), "max_decompressed_bytes");
+    }
+
+    #[test]
+    fn depth_is_never_more_than_a_stack_bears() {
+        let depth = |max_depth| DecodeLimits { max_depth, ..DecodeLimits::default() }.depth();
+        assert_eq!([depth(0), depth(7), depth(MAX_DEPTH), depth(MAX_DEPTH + 1)], [0, 7, MAX_DEPTH, MAX_DEPTH]);
+    }
+
+    /// The room of a list in items, each time that it grows, and what the budget paid for it in the end.
+    fn rooms(items: usize, expected: usize) -> (Vec<usize>, usize) {
+        let limits = DecodeLimits::default();
+        let mut budget = Budget::new(&limits);
+        let (mut list, mut rooms) = (Vec::<u64>::new(), Vec::new());
+        for item in 0..items {
+            budget.make_room(&mut list, expected).unwrap();
+            list.push(item as u64);
+            if rooms.last() != Some(&list.capacity()) {
+                rooms.push(list.capacity());
+            }
+        }
+        (rooms, limits.max_tree_bytes - budget.memory)
+    }
+
+    #[test]
+    fn a_list_grows_by_doubling_and_to_what_it_said() {
+        assert_eq!(rooms(9, 0), (vec![4, 8, 16], 16 * 8));
+        assert_eq!(rooms(10, 10), (vec![10], 10 * 8));
+        assert_eq!(rooms(600, 600), (vec![256, 512, 600], 600 * 8));
+        assert_eq!(rooms(600, 300).0, [256, 300, 301, 602], "more than it said");
+    }
+
+    #[test]
+    fn room_that_is_there_is_not_made_again_and_what_is_left_over_goes_back() {
+        let limits = DecodeLimits::default();
+        let paid = |budget: &Budget<'_>| limits.max_tree_bytes - budget.memory;
+        let mut budget = Budget::new(&limits);
+        let mut list = Vec::<u64>::new();
+        budget.make_room_for(&mut list, 10).unwrap();
+        list.extend(0..5);
+        budget.make_room_for(&mut list, 100).unwrap();
+        assert_eq!((list.capacity(), paid(&budget)), (10, 80));
+        list.push(5);
+        budget.trim(&mut list);
+        assert_eq!((list.capacity(), paid(&budget)), (10, 80), "more than half is used");
+        list.pop();
+        budget.trim(&mut list);
+        assert_eq!((list.capacity(), paid(&budget)), (5, 40));
+        budget.make_room_for(&mut list, 0).unwrap();
+        assert_eq!((list.capacity(), paid(&budget)), (6, 48), "one more at least");
+    }
+
+    #[test]
+    fn a_text_is_charged_with_the_smallest_block() {
+        let limits = DecodeLimits::default();
+        let charged = |len: usize| charge_of(|| Budget::new(&limits).take_text(len).unwrap());
+        assert_eq!([charged(0), charged(1), charged(24), charged(25)], [0, 24, 24, 25]);
     }
 
     /// All of it, and then one more.

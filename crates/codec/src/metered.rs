@@ -125,16 +125,22 @@ macro_rules! counted {
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
     type Error = D::Error;
 
-    // Numbers hold no memory of their own, and what is ignored holds none at all.
+    // Numbers hold no memory of their own.
     plain! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128 deserialize_u8
         deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
-        deserialize_unit deserialize_identifier deserialize_ignored_any
+        deserialize_unit deserialize_identifier
     }
 
     counted! {
         deserialize_any deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_option
         deserialize_seq deserialize_map
+    }
+
+    /// What is ignored is read like anything else: serde_json would step over any number of levels, and note each of them.
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        let visitor = self.counted(visitor, 0);
+        self.inner.deserialize_any(visitor)
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, D::Error> {
@@ -386,8 +392,13 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use serde::de::IgnoredAny;
     use serde::{Deserialize, Serialize};
 
+    use super::*;
+    use crate::account::testing::charge_of;
     use crate::{DataType, DecodeErrorKind, DecodeLimits, Format, Value};
 
     #[derive(Debug, Serialize, Deserialize, schemars::JsonSchema)]
@@ -437,6 +448,79 @@ mod tests {
         }
         let from_value = DataType::of::<Endless>().from_value(Value::from(1)).unwrap_err();
         assert_eq!(from_value.limit().unwrap().name, "max_depth");
+    }
+
+    /// What reading a type out of this value is charged.
+    fn charge_for<T: Serialize + serde::de::DeserializeOwned + Send + Sync + schemars::JsonSchema + 'static>(
+        value: &T,
+    ) -> usize {
+        let input = Value::from_serialize(value).unwrap().encode(Format::Msgpack).unwrap();
+        let of_type = DataType::of::<T>();
+        charge_of(|| of_type.decode(Format::Msgpack, &input, &DecodeLimits::default()).unwrap())
+    }
+
+    #[test]
+    fn items_entries_and_texts_cost_what_their_collections_take() {
+        let list = |items: u64| charge_for(&(0..items).map(|item| 1000 + item).collect::<Vec<u64>>());
+        assert_eq!(list(10) - list(9), 2 * 8);
+        // Each key has one byte of text.
+        let map = |entries: usize| {
+            charge_for(&(0..entries).map(|key| (key.to_string(), 1_u64)).collect::<HashMap<String, u64>>()) - entries
+        };
+        assert_eq!(map(1) - map(0), FIRST_ENTRIES * (24 + 8));
+        assert_eq!(map(PREPAID_ENTRIES), map(1));
+        assert_eq!(map(PREPAID_ENTRIES + 1) - map(1), MAP_GROWTH * (24 + 8));
+        let text = |len: usize| charge_for(&"x".repeat(len));
+        assert_eq!(text(100) - text(50), 50);
+    }
+
+    /// A list or map that notes how long it was said to be.
+    #[derive(Debug)]
+    struct Hinted(Option<usize>);
+
+    impl<'de> Visitor<'de> for Hinted {
+        type Value = Self;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list or map")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+            let hint = items.size_hint();
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(Self(hint))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self, A::Error> {
+            let hint = entries.size_hint();
+            while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            Ok(Self(hint))
+        }
+    }
+
+    #[test]
+    fn little_room_is_reserved_on_the_word_of_the_input() {
+        let hint = |input: &[u8]| {
+            let mut inner = rmp_serde::Deserializer::from_read_ref(input);
+            Metered::new(&mut inner, 10).deserialize_any(Hinted(None)).unwrap().0
+        };
+        assert_eq!(hint(b"\x93\0\0\0"), Some(3));
+        assert_eq!(hint(&[&b"\xdc\0\x11"[..], &[0; 17]].concat()), Some(MAX_RESERVED));
+        assert_eq!(hint(b"\x82\0\0\x01\0"), Some(2));
+        assert_eq!(hint(&[&b"\xde\0\x11"[..], &[0; 34]].concat()), Some(MAX_RESERVED));
+    }
+
+    #[test]
+    fn what_is_ignored_has_levels_too() {
+        let ignored = |levels: usize| format!("{{\"other\":{}{}}}", "[".repeat(levels), "]".repeat(levels)).into();
+        let limits = DecodeLimits { max_depth: 100, ..DecodeLimits::default() };
+        let lists = DataType::of::<List>();
+        assert!(lists.decode(Format::Json, &ignored(99), &limits).is_ok());
+        for levels in [100, 200, 10_000] {
+            let error = lists.decode(Format::Json, &ignored(levels), &limits).unwrap_err();
+            assert_eq!(error.limit().map(|limit| limit.name), Some("max_depth"), "{levels}: {error}");
+            assert_eq!(refused::<List>(Format::Json, ignored(levels.max(128))), "max_depth");
+        }
     }
 
     #[test]

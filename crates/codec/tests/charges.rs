@@ -297,6 +297,42 @@ fn empty_axes_count_every_bracket() {
     assert_eq!(written.len(), 3 * MIB + 1);
 }
 
+/// serde_json gathers the digits of a long number, and notes the levels of what it ignores.
+#[test]
+fn what_serde_json_keeps_aside_is_charged() {
+    let _turn = heap::turn();
+    #[derive(Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    #[serde(default)]
+    struct Number {
+        x: f64,
+    }
+    for input in [format!("{{\"x\":1{}}}", "0".repeat(4 * MIB)), format!("{{\"y\":{}", "[".repeat(4 * MIB))] {
+        let input = Bytes::from(input);
+        let numbers = callboard_codec::DataType::of::<Number>();
+        let (_, peak, _) = heap::measured(|| numbers.decode(Format::Json, &input, &DecodeLimits::default()).is_ok());
+        let ((_, charged), again, _) = heap::measured(|| {
+            charged(64 * MIB, || numbers.decode(Format::Json, &input, &DecodeLimits::default()).is_ok())
+        });
+        assert!(peak.max(again) <= charged.peak + SLACK, "{peak} bytes of heap, {} charged", charged.peak);
+    }
+}
+
+/// serde's formats quote all of a text that is not what a type wants, escaped: each of these bytes by six.
+#[test]
+fn a_long_text_in_the_wrong_place_is_not_quoted() {
+    let _turn = heap::turn();
+    let text = Value::from("\u{7f}".repeat(8 * MIB));
+    let value = Value::from(Map::from_iter([("x", text)]));
+    let numbers = callboard_codec::DataType::of::<BTreeMap<String, f64>>();
+    for format in [Format::Json, Format::Msgpack, Format::Envelope] {
+        let input = value.encode(format).unwrap();
+        let limits = DecodeLimits::default();
+        let error = within(64 * MIB, 0, || numbers.decode(format, &input, &limits).unwrap_err());
+        assert_eq!((error.kind(), error.path()), (DecodeErrorKind::Mismatch, "$.x"), "{format}");
+        assert!(error.to_string().len() < 5000, "{}", error.to_string().len());
+    }
+}
+
 #[test]
 fn a_long_text_among_many_short_ones_is_no_npy() {
     let _turn = heap::turn();

@@ -356,6 +356,21 @@ mod arrow {
     }
 
     #[test]
+    fn a_count_of_buffers_of_views_that_is_too_large_is_refused() {
+        let mut views = arrow_array::builder::StringViewBuilder::new();
+        for _ in 0..7 {
+            let block = views.append_block(b"a text of more than twelve bytes".into());
+            views.try_append_view(block, 0, 32).expect("lies in its block");
+        }
+        views.append_value("short");
+        views.append_value("short");
+        let input = stream(Arc::new(views.finish()));
+        Value::decode(Format::ArrowStream, &input.clone().into(), &DecodeLimits::default()).expect("is good");
+        let message = told(replaced(input, &longs(&[7]), &longs(&[8])));
+        assert!(message.contains("8 buffers of views where 7 are left"), "{message}");
+    }
+
+    #[test]
     fn offsets_inside_a_character_are_refused() {
         let column: ArrayRef = Arc::new(StringArray::from(vec!["aß", "ijkl", "mnopqrs"]));
         told(replaced(stream(column), &words(&[0, 3, 7, 14]), &words(&[0, 2, 7, 14])));

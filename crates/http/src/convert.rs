@@ -215,7 +215,7 @@ pub(crate) async fn decode_form(
 ) -> Result<(Admission, Payload), ApiError> {
     let (route, limits, bytes) = (Arc::clone(route), limits.clone(), form.read_bytes());
     // The texts among them are copied.
-    expense.charge(bytes)?;
+    expense.charge(form.value_bytes())?;
     let read = move || read(&route, form_fields::fit(form.decode(&limits)?, route.input().schema()));
     let (admission, payload) = expense.run(admission, bytes, read).await?;
     Ok((admission, payload?))

@@ -326,6 +326,26 @@ mod tests {
     }
 
     #[test]
+    fn all_nodes_of_a_nested_type_are_counted() {
+        let list = DataType::List(field(DataType::Struct(vec![field(DataType::Int8), field(DataType::Utf8)].into())));
+        assert_eq!((nodes(&DataType::Int8), nodes(&list)), (1, 4));
+        let words = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
+        assert_eq!(nodes(&words), 2);
+        assert_eq!(fields(&Schema::new(vec![field(list), field(words), field(DataType::Null)])), 7);
+    }
+
+    #[test]
+    fn the_size_of_a_compressed_part_stands_before_it() {
+        let part = |size: i64, bytes: usize| [&size.to_le_bytes()[..], &vec![0; bytes]].concat();
+        assert_eq!(size_of_part(&part(7, 5), true).unwrap(), (7, true));
+        assert_eq!(size_of_part(&part(0, 5), true).unwrap(), (0, true));
+        assert_eq!(size_of_part(&part(-1, 5), true).unwrap(), (5, false));
+        assert_eq!(size_of_part(&part(7, 5), false).unwrap(), (13, false));
+        assert_eq!(size_of_part(&[], true).unwrap(), (0, false));
+        assert!(size_of_part(&part(-2, 5), true).is_err() && size_of_part(&[0; 7], true).is_err());
+    }
+
+    #[test]
     fn blocks_of_lz4_have_the_size_that_their_frame_says() {
         let frame = |flags: u8, descriptor: u8| lz4_working_bytes(&[4, 34, 77, 24, flags, descriptor]);
         let (window, independent) = (64 * 1024, 0x20);

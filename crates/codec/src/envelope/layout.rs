@@ -142,3 +142,38 @@ pub(super) fn check_padding(padding: &[u8], start: usize) -> Result<(), DecodeEr
         Some(at) => Err(DecodeError::malformed("padding that is not zero").at_offset(start + at)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::testing::charge_of;
+
+    /// Prelude and table of segments of such lengths, behind which the tree would lie.
+    fn table(tree: u32, segments: &[u64], total: usize) -> Vec<u8> {
+        let mut out = Layout::prelude(tree, segments.len() as u32, total).to_vec();
+        segments.iter().for_each(|length| out.extend_from_slice(&length.to_le_bytes()));
+        out.extend(std::iter::repeat_n(0, tree as usize));
+        out
+    }
+
+    #[test]
+    fn a_segment_that_lies_is_named_at_its_length() {
+        let limits = DecodeLimits { max_segment_bytes: 100, ..DecodeLimits::default() };
+        for (third, message) in [(0, "segment 2 is empty"), (101, "max_segment_bytes"), (90, "ends beyond")] {
+            let error = Layout::read(&table(1, &[1, 1, third], 200), &limits).unwrap_err();
+            assert_eq!(error.offset(), Some(PRELUDE_BYTES + 2 * LENGTH_BYTES), "{error}");
+            assert!(error.to_string().contains(message), "{error}");
+        }
+        let whole = Layout::read(&table(1, &[1, 1, 8], 200), &limits).unwrap().unwrap();
+        assert_eq!((whole.tree, &whole.segments[2], whole.total), (48..49, &(192..200), 200));
+    }
+
+    #[test]
+    fn a_table_is_charged_for_both_places_of_a_segment() {
+        let segments = vec![64; 100];
+        let bytes = table(1, &segments, 832 + 100 * 64);
+        let limits = DecodeLimits::default();
+        assert_eq!(Layout::needed(&bytes, &limits).unwrap(), bytes.len());
+        assert_eq!(charge_of(|| Layout::read(&bytes, &limits).unwrap().unwrap()), 100 * (16 + 40));
+    }
+}

@@ -11,7 +11,7 @@ use serde_json::error::Category;
 use crate::account::Temporary;
 use crate::error::{DecodeError, EncodeError};
 use crate::json::{decode, encode};
-use crate::limits::{Budget, DecodeLimits};
+use crate::limits::{Budget, DecodeLimits, LONG_TEXT};
 use crate::metered::{Metered, refusal};
 use crate::out::ChargedBuffer;
 use crate::uniform::{Uniform, located as unwritable};
@@ -31,15 +31,14 @@ const FIRST_ROOM: usize = 128;
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    if may_exceed(bytes.len(), limits) && scan(bytes, limits).is_err() {
-        // The decoder for values keeps the path; it stops where the scan did.
-        return Err(decode(bytes, limits).err().unwrap_or_else(|| DecodeError::malformed("cut short by a limit")));
+    if may_exceed(bytes.len(), limits) && scan(bytes, &limits.with_texts_up_to(LONG_TEXT)).is_err() {
+        // The decoder for values stops where the scan did, and keeps the path; or there is a long text.
+        return decode(bytes, limits)?.deserialize();
     }
-    // serde_json unescapes texts in a buffer of its own, which doubles as it grows.
-    let mut unescaped = Temporary::new();
-    if bytes.contains(&b'\\') {
-        unescaped.grow(bytes.len().saturating_mul(2))?;
-    }
+    // serde_json unescapes texts, and gathers the digits of a long number, in a buffer of its own, which doubles as it grows.
+    let mut gathered = Temporary::new();
+    let longest = if bytes.contains(&b'\\') { bytes.len() } else { longest_number(bytes) };
+    gathered.grow(longest.saturating_mul(2))?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let read = T::deserialize(Metered::new(&mut deserializer, limits.depth()));
     let whole = read.and_then(|value| deserializer.end().map(|()| value));
@@ -48,6 +47,23 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimit
         (Some(refused), _) => Err(located(refused, bytes, limits)),
         (None, whole) => whole.map_err(|error| explain::<T>(bytes, limits, &error)),
     }
+}
+
+/// Numbers shorter than this are not worth a look.
+const LONG_NUMBER: usize = 8 * 1024;
+
+/// The length of the longest number, which is found where it is twice as long as [`LONG_NUMBER`]: one byte of so many is looked at.
+fn longest_number(bytes: &[u8]) -> usize {
+    let is_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
+    let (mut longest, mut at) = (0, LONG_NUMBER);
+    while at < bytes.len() {
+        let behind = bytes[at..].iter().take_while(is_number).count();
+        if behind > 0 {
+            longest = longest.max(behind + bytes[..at].iter().rev().take_while(is_number).count());
+        }
+        at += behind + LONG_NUMBER;
+    }
+    longest
 }
 
 /// The same refusal with its place, where the decoder for values meets it too.
@@ -64,7 +80,7 @@ const SERDE_JSON_DEPTH: usize = 128;
 /// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most, cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     // An element takes two bytes at least: itself, and the comma or bracket before it.
-    limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes
+    limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes.min(LONG_TEXT)
 }
 
 /// One pass over the bytes that counts what the limits count. What is malformed is left for serde_json to find.
@@ -155,4 +171,19 @@ fn offset_of(bytes: &[u8], error: &serde_json::Error) -> usize {
         .map(<[u8]>::len)
         .sum::<usize>();
     (before + error.column()).min(bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_number_is_found_wherever_it_lies() {
+        for place in [0, 1, LONG_NUMBER - 1, LONG_NUMBER, 5 * LONG_NUMBER + 7] {
+            let text = format!("{}-{}.5e+7,1]", "[1,".repeat(place), "1".repeat(2 * LONG_NUMBER));
+            assert_eq!(longest_number(text.as_bytes()), 2 * LONG_NUMBER + 6, "{place}");
+        }
+        assert!(longest_number("[12345,".repeat(LONG_NUMBER).as_bytes()) <= 5);
+        assert_eq!(longest_number(b""), 0);
+    }
 }

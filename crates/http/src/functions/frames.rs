@@ -69,6 +69,8 @@ pub(super) struct Frames {
     body: BodyDataStream,
     /// What was received beyond the last frame.
     rest: Bytes,
+    /// What is paid for it.
+    rest_held: HeldBytes,
     client: LocalClient,
     route: Arc<Route>,
     limits: DecodeLimits,
@@ -99,6 +101,7 @@ impl Frames {
         Self {
             body: body.into_data_stream(),
             rest: Bytes::new(),
+            rest_held: client.held_bytes(),
             client: client.clone(),
             route: Arc::clone(route),
             limits: config.decode.clone(),
@@ -177,7 +180,10 @@ impl Frames {
         let mut end = Instant::now() + self.idle;
         while self.rest.is_empty() {
             match timeout_at(end, self.body.next()).await {
-                Ok(Some(chunk)) => self.rest = self.whole(chunk)?,
+                Ok(Some(chunk)) => {
+                    let chunk = self.whole(chunk)?;
+                    self.keep(chunk);
+                }
                 Ok(None) => return Ok(false),
                 Err(_) if self.shared.open.load(Ordering::Relaxed) > 0 => end = Instant::now() + self.idle,
                 Err(_) => return Err(ApiError::body_stalled(1, self.idle)),
@@ -200,7 +206,7 @@ impl Frames {
                 Err(_) => return Err(ApiError::body_out_of_time(self.pace.body_timeout)),
             };
             pace.received(Instant::now(), chunk.len() as u64, &self.pace);
-            self.rest = chunk;
+            self.keep(chunk);
             let piece = self.take(length - gathering.received());
             gathering.push(piece).await;
             room.keep(gathering.received(), length, pace).await?;
@@ -215,9 +221,25 @@ impl Frames {
         })
     }
 
+    /// Takes a chunk to cut frames out of, of which there is nothing left. A large one is charged, unless there is no room for it:
+    /// it is here already, and a stream that held it while it waits would keep others waiting. It is no longer than what a
+    /// connection reads at once.
+    fn keep(&mut self, chunk: Bytes) {
+        self.rest_held.release();
+        let bytes = chunk.len() as u64;
+        if bytes > SMALL_FRAME {
+            let _is_charged = self.rest_held.try_grow(bytes);
+        }
+        self.rest = chunk;
+    }
+
     fn take(&mut self, most: u64) -> Bytes {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        self.rest.split_to(most.min(self.rest.len()))
+        let taken = self.rest.split_to(most.min(self.rest.len()));
+        if self.rest.is_empty() {
+            self.rest_held.release();
+        }
+        taken
     }
 }
 

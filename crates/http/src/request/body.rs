@@ -115,10 +115,15 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
     /// The same body, to be unpacked as it comes. Its limits and charges are those of what it unpacks to.
     pub(crate) fn unpacked(mut self, coding: Option<Coding>) -> Self {
         if let Some(coding) = coding {
-            self.unpacking = Some(Box::new(Packed::new(coding, self.arrival.client.held_bytes())));
+            self.unpacking = Some(Box::new(Packed::new(coding, self.held_bytes())));
             self.announced = None;
         }
         self
+    }
+
+    /// An account beside the call's, of the same node, for what is made of the body while it comes.
+    pub(crate) fn held_bytes(&self) -> HeldBytes {
+        self.arrival.client.held_bytes()
     }
 
     /// The whole body. A body that came in one piece is that piece, uncopied.

@@ -6,22 +6,35 @@
 //!
 //! What comes before the first part, and the head of each, is looked through again whenever more of it comes. So it is handed
 //! on in small pieces, and is **too long** (400) after [`MAX_HEAD_BYTES`].
+//!
+//! Each part gets a buffer of its own length: a view of multer's buffer would keep the heads and parts beside it alive, and a
+//! buffer that doubles would have room that nobody is charged for. The form holds [`PART_BYTES`] for each part while it lives,
+//! and while the pieces of a part are joined, its length a second time. So is a chunk of the body that is handed on in pieces,
+//! while its parts are copied out of it. What multer buffers is not charged: it is one head and one piece at most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_codec::{Account, DecodeLimits, Format, Map, Value};
+use callboard_core::HeldBytes;
 use futures_util::{Stream, stream};
 use indexmap::IndexMap;
 use multer::{Field, Multipart};
 use tokio::task::yield_now;
 
 use super::body::{Incoming, RequestBody};
+use super::gather::Gathering;
 use crate::error::ApiError;
 
 /// More parts than any form has; each costs more than its bytes.
 const MAX_PARTS: usize = 1024;
+
+/// What a part takes beside its name and its bytes: its entry, with the room that a growing map leaves, and its list of parts.
+const PART_BYTES: u64 = 512;
+
+/// What the value of a part takes beside its bytes: its entry in the map of all, and its name once more.
+const VALUE_BYTES: usize = 256;
 
 /// The longest name of a part: what is longer is not the name of a field.
 const MAX_NAME_BYTES: usize = 1024;
@@ -32,9 +45,14 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How much is handed on at once, and so how much of the next part may lie behind the end of one.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// All parts of a form, by name and as they came.
+/// All parts of a form.
 #[derive(Debug)]
-pub(crate) struct Form(IndexMap<String, Vec<Part>>);
+pub(crate) struct Form {
+    /// By name and as they came.
+    parts: IndexMap<String, Vec<Part>>,
+    /// [`PART_BYTES`] for each.
+    _held: HeldBytes,
+}
 
 /// One part.
 #[derive(Debug)]
@@ -56,15 +74,21 @@ pub(crate) struct Fields {
 impl Form {
     /// The bytes of the parts that are looked at, and not taken as they are.
     pub(crate) fn read_bytes(&self) -> usize {
-        let read = self.0.values().flatten().filter(|part| part.is_text || part.format.is_some());
+        let read = self.parts.values().flatten().filter(|part| part.is_text || part.format.is_some());
         read.map(|part| part.bytes.len()).sum()
+    }
+
+    /// What is allocated for the values of all parts, beside what is made of those with a format.
+    pub(crate) fn value_bytes(&self) -> usize {
+        let parts: usize = self.parts.values().map(Vec::len).sum();
+        self.read_bytes() + parts * VALUE_BYTES
     }
 
     /// Decodes all parts.
     pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<Fields, ApiError> {
         let mut left = limits.clone();
-        let mut values = Map::with_capacity(self.0.len());
-        for (name, parts) in &self.0 {
+        let mut values = Map::with_capacity(self.parts.len());
+        for (name, parts) in &self.parts {
             let mut of_name = Vec::with_capacity(parts.len());
             for part in parts {
                 let value = part.decode(name, &left)?;
@@ -101,24 +125,42 @@ impl Part {
 
 /// Reads all parts. Nothing of them is looked at yet.
 pub(crate) async fn read<B: RequestBody>(body: Incoming<'_, '_, B>, boundary: String) -> Result<Form, ApiError> {
+    let held = body.held_bytes();
     let search = Arc::new(Search::default());
     let mut parts = Multipart::new(pieces(body, Arc::clone(&search)), boundary);
     // Names come from outside: each is looked up by a keyed hash, and not compared with all before it.
     let mut fields: IndexMap<String, Vec<Part>> = IndexMap::new();
     for _ in 0..=MAX_PARTS {
         search.begin();
-        let Some(part) = parts.next_field().await.map_err(fault)? else {
-            return Ok(Form(fields));
+        let Some(mut part) = parts.next_field().await.map_err(fault)? else {
+            return Ok(Form { parts: fields, _held: held });
         };
         search.end();
+        held.grow(PART_BYTES)?;
         let name = name_of(&part)?;
         let content_type = part.content_type().map(|mime| mime.essence_str().to_owned());
         let format = content_type.as_deref().and_then(Format::from_media_type);
         let is_text = part.file_name().is_none() && content_type.is_none_or(|essence| essence.starts_with("text/"));
-        let bytes = part.bytes().await.map_err(fault)?;
+        let bytes = whole(&mut part, &held).await?;
         fields.entry(name).or_default().push(Part { format, is_text, bytes });
     }
     Err(ApiError::bad_multipart(format!("the form has more than {MAX_PARTS} parts")))
+}
+
+/// All bytes of a part, in a buffer of their own. They were charged as they came.
+async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError> {
+    let Some(first) = part.chunk().await.map_err(fault)? else { return Ok(Bytes::new()) };
+    let mut whole = Gathering::new(None, Bytes::copy_from_slice(&first));
+    drop(first);
+    while let Some(chunk) = part.chunk().await.map_err(fault)? {
+        whole.push(Bytes::copy_from_slice(&chunk)).await;
+    }
+    // While the pieces are joined, the part is there twice.
+    let joined = whole.copies_at_end();
+    held.grow(joined)?;
+    let whole = whole.finish().await;
+    held.refund(usize::try_from(joined).unwrap_or(usize::MAX));
+    Ok(whole)
 }
 
 /// How much of a head may still come.
@@ -155,17 +197,23 @@ fn pieces<B: RequestBody>(
     body: Incoming<'_, '_, B>,
     search: Arc<Search>,
 ) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
-    let begun = (body, Bytes::new(), false);
-    stream::try_unfold(begun, move |(mut body, mut chunk, is_later)| {
+    // Pays for the chunk at hand: what was charged for it as it came pays for the parts that are copied out of it.
+    let held = body.held_bytes();
+    let begun = (body, Bytes::new(), held, false);
+    stream::try_unfold(begun, move |(mut body, mut chunk, held, is_later)| {
         let search = Arc::clone(&search);
         async move {
             if is_later {
                 yield_now().await;
             }
             if chunk.is_empty() {
+                held.release();
                 match body.chunk().await.map_err(Broken)? {
                     Some(more) => chunk = more,
                     None => return Ok(None),
+                }
+                if chunk.len() > PIECE_BYTES {
+                    held.grow(chunk.len() as u64).map_err(|error| Broken(error.into()))?;
                 }
             }
             let piece = chunk.split_to(PIECE_BYTES.min(chunk.len()));
@@ -174,7 +222,7 @@ fn pieces<B: RequestBody>(
                     format!("the head of a part, or what is before the first, exceeds {MAX_HEAD_BYTES} bytes");
                 return Err(Broken(ApiError::bad_multipart(message)));
             }
-            Ok(Some((piece, (body, chunk, true))))
+            Ok(Some((piece, (body, chunk, held, true))))
         }
     })
 }

@@ -52,7 +52,7 @@ const MEDIA_TYPES: [&str; FORMS] = [
 ];
 
 /// Sent in pieces of sizes that follow from the input.
-const IN_PIECES: u8 = 0x10;
+pub(crate) const IN_PIECES: u8 = 0x10;
 
 /// To a route of a Rust type.
 const TYPED: u8 = 0x20;
@@ -60,7 +60,7 @@ const TYPED: u8 = 0x20;
 /// About what a connection reads at once.
 const PACKED_PIECE: usize = 16 * 1024;
 
-/// As much as a connection reads at once, which is in nobody's account until the edge takes it.
+/// As much as a connection reads at once.
 const READ_PIECE: usize = 128 * 1024;
 
 /// How a body is packed.
@@ -151,18 +151,9 @@ impl Input {
         }
     }
 
-    /// What is allocated for the body before it is asked for, and of a stream the piece out of which frames are cut.
+    /// What is allocated for the body before it is asked for.
     pub(crate) fn unread_bytes(&self) -> usize {
-        match (self.is(IN_PIECES), self.is_stream()) {
-            (false, _) => self.body().len(),
-            (true, true) => self.body().len().min(READ_PIECE),
-            (true, false) => 0,
-        }
-    }
-
-    /// Whether it is a form of several parts.
-    pub(crate) fn is_form(&self) -> bool {
-        NAMES[self.form()] == "multipart"
+        if self.is(IN_PIECES) { 0 } else { self.body().len() }
     }
 
     /// Whether frames are cut out of the body as they are wanted.

@@ -74,11 +74,31 @@ fn every_kept_input_stays_on_its_account() {
     count_panics();
     let tested = Tested::start();
     for (file, bytes) in seeds() {
+        // As it was found, which may be packed.
+        if let Some(input) = bytes.first().and_then(|first| Input::with_flags(&bytes, *first)) {
+            hold(&tested, &input, || file.file_name().unwrap().display().to_string());
+        }
         // Also in pieces, as a Rust type, and packed in each way.
         for flags in 0..=0x0f {
             let Some(input) = Input::with_flags(&bytes, flags << 4) else { continue };
             hold(&tested, &input.packed(), || format!("{} with {flags:#x}", file.file_name().unwrap().display()));
         }
+    }
+}
+
+/// A form that is found by chance only where it comes in large chunks: a chunk and the parts that are copied out of it are there
+/// at the same time.
+#[test]
+fn a_form_in_large_chunks_stays_on_its_account() {
+    let _turn = heap::turn();
+    let tested = Tested::start();
+    let part =
+        |n: usize| format!("--b\r\ncontent-disposition: form-data; name=\"{n}\"\r\n\r\n{}\r\n", "x".repeat(120_000));
+    // The size of the chunks follows from the bytes.
+    for first in 0..64 {
+        let parts: String = (first..first + 2).map(part).collect();
+        let input = Input::with_flags(format!("\x07{parts}--b--").as_bytes(), input::IN_PIECES).unwrap();
+        hold(&tested, &input, || format!("a form that starts with {first}"));
     }
 }
 

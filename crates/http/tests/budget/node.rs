@@ -29,9 +29,6 @@ const HEAP_CONSTANT: usize = 96 * 1024;
 /// What a stage is given holds at most what is charged, and so many bytes.
 const HELD_CONSTANT: usize = 32 * 1024;
 
-/// Parts of a form may keep the buffer of the reader of forms alive, which is not charged: as much again as the longest body here.
-const FORM_CONSTANT: usize = 288 * 1024;
-
 /// What each further call of the same request takes beside its account: of a stream, or of an inference request of many rows.
 const CALL_CONSTANT: usize = 4 * 1024;
 
@@ -130,7 +127,6 @@ pub(crate) struct Measured {
     account: usize,
     /// What the stage's input held beyond what was charged then.
     beyond: usize,
-    allowed_beyond: usize,
     calls: usize,
     /// Left on the account, and calls in flight, when the answer was read.
     left: u64,
@@ -172,7 +168,6 @@ impl Tested {
             heap,
             account: usize::try_from(self.client.take_peak_charged_bytes()).unwrap(),
             beyond: BEYOND.load(Relaxed),
-            allowed_beyond: if input.is_form() { FORM_CONSTANT } else { HELD_CONSTANT },
             calls: CALLS.load(Relaxed),
             left,
             in_flight,
@@ -212,7 +207,7 @@ impl Measured {
         if self.heap > allowed {
             return Some(format!("{} bytes of heap, {} charged, {allowed} allowed", self.heap, self.account));
         }
-        if self.beyond > self.allowed_beyond {
+        if self.beyond > HELD_CONSTANT {
             return Some(format!("the stage's input holds {} bytes more than is charged", self.beyond));
         }
         if (self.left, self.in_flight) != (0, 0) {
@@ -228,14 +223,13 @@ impl Measured {
         let share = |is: f64, allowed: f64| is / allowed;
         [
             share(self.heap as f64, self.allowed_heap() as f64),
-            share(self.beyond as f64, self.allowed_beyond as f64),
+            share(self.beyond as f64, HELD_CONSTANT as f64),
             share(self.nanoseconds as f64, self.allowed_time() as f64),
         ]
     }
 
     fn allowed_heap(&self) -> usize {
-        let constant = HEAP_CONSTANT.max(self.allowed_beyond);
-        self.reserved + (self.account as f64 * HEAP_FACTOR) as usize + constant + self.calls * CALL_CONSTANT
+        self.reserved + (self.account as f64 * HEAP_FACTOR) as usize + HEAP_CONSTANT + self.calls * CALL_CONSTANT
     }
 
     fn allowed_time(&self) -> u64 {
