@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use callboard::net::{Cluster, Edge, Identity, NetConfig, Static};
+use callboard::net::{Cluster, Identity, NetConfig, QuicEdge, Static};
 use callboard::prelude::*;
 use callboard::{Contract, Drained};
 use futures_util::future::join_all;
@@ -18,8 +18,8 @@ use futures_util::future::join_all;
 type Problem = Box<dyn std::error::Error>;
 
 /// For one user on one machine. Between machines: `callboard cluster init`, and `Identity::load`.
-fn edge() -> Result<Edge, Problem> {
-    Ok(Edge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?)
+fn edge() -> Result<QuicEdge, Problem> {
+    Ok(QuicEdge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?)
 }
 
 /// A worker: it runs the stage `square`. Its contract says that a lost call may run again on another node.

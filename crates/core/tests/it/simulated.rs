@@ -172,7 +172,7 @@ fn mistakes_in_the_simulation_itself_are_told() {
 
 #[test]
 fn a_route_that_streams_ends_as_others_do() {
-    let letters = callboard_core::StreamStage::each("letters", |text: Arc<String>| {
+    let letters = callboard_core::StreamStage::each("letters", |text: &String| {
         stream::iter(text.chars().map(|letter| Ok(letter.to_string())).collect::<Vec<_>>())
     });
     let first = Stage::each("first", |n: &u64| Ok(n + 1));
