@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use callboard_core::{App, Drained, LocalClient, Node, StartError};
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge, LAST_WORDS};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -118,9 +118,6 @@ impl Drop for EdgeTask {
         self.0.abort();
     }
 }
-
-/// After the grace: time in which those who were cut are told so.
-const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// A collector that is there takes them at once; one that is not should not hold up the end.
 #[cfg(feature = "otlp")]

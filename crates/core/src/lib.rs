@@ -74,11 +74,11 @@ pub use app::{App, RouteData, RouteSpec, StartError, check_route_name};
 #[cfg(feature = "testing")]
 pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
-pub use call::{CallContext, CallOptions, Priority, Reply, SessionKey, Timing};
+pub use call::{CallContext, CallOptions, MAX_REQUEST_ID_CHARS, Priority, Reply, SessionKey, Timing};
 pub use client::{
-    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LocalClient,
-    LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Ready, Replies, RouteService,
-    StageAdmission, StageQueue, TypedRoute, Unwritten,
+    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LOOK_FOR_ROOM_EVERY,
+    LocalClient, LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Ready, Replies,
+    RouteService, StageAdmission, StageQueue, TypedRoute, Unwritten,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};

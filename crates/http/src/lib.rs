@@ -146,6 +146,7 @@ mod turn;
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;
 
+pub use accept::LAST_WORDS;
 pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};

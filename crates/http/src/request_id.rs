@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::header::{HeaderName, HeaderValue};
 
+use callboard_core::MAX_REQUEST_ID_CHARS;
+
 use crate::ascii::Ascii;
 
 /// Taken, or made, and always given back.
@@ -13,9 +15,6 @@ pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-i
 /// Whether requests have ids. Off only in a build that finds out what they cost: see `benches/metrics-cost.sh`. Not a feature,
 /// because nobody is meant to turn it on by depending on this crate.
 pub(crate) const NAMING: bool = !cfg!(callboard_no_request_id);
-
-/// Long enough for any tracing system's ids, short enough for a log line.
-const MAX_CHARS: usize = 128;
 
 /// One request's id: visible ASCII, at most 128 characters.
 #[derive(Clone, Debug)]
@@ -30,7 +29,7 @@ impl RequestId {
     /// The client's own id, if it is one that may enter logs: visible ASCII, not too long.
     pub(crate) fn from_client(value: &HeaderValue) -> Option<Self> {
         let text = value.as_bytes();
-        let fits = (1..=MAX_CHARS).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic);
+        let fits = (1..=MAX_REQUEST_ID_CHARS).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic);
         fits.then(|| Self::Taken(value.clone()))
     }
 

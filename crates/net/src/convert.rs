@@ -14,12 +14,6 @@ use crate::contained;
 /// What user code attached is for programs; beyond this it is a reply of its own.
 const MAX_DETAILS_BYTES: usize = 1 << 20;
 
-/// What fits any tracing system's ids and a line of a log; the same over HTTP.
-const MAX_REQUEST_ID_CHARS: usize = 128;
-
-/// A `traceparent` of this version has 55; a later one may have more.
-const MAX_TRACEPARENT_CHARS: usize = 128;
-
 /// What a caller's options say in a call's header, with the time that is left now.
 pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) {
     if let Some(deadline) = options.deadline_from(now) {
@@ -75,21 +69,17 @@ pub(crate) fn options(call: &Call, now: Instant) -> CallOptions {
     if let Some(session) = SessionKey::from_number(call.session) {
         options = options.with_session_key(session);
     }
-    if is_shown(&call.request_id, MAX_REQUEST_ID_CHARS) {
+    // Most calls have neither, and an empty text would be an allocation.
+    if !call.request_id.is_empty() {
         options = options.with_request_id(call.request_id.as_str());
     }
-    if is_shown(&call.traceparent, MAX_TRACEPARENT_CHARS) {
+    if !call.traceparent.is_empty() {
         options = options.with_traceparent(call.traceparent.as_str());
     }
     if call.first_item_millis > 0 {
         options = options.with_first_item_timeout(Duration::from_millis(call.first_item_millis));
     }
     options
-}
-
-/// Whether a text of this length may enter logs: visible ASCII.
-fn is_shown(text: &str, max_chars: usize) -> bool {
-    (1..=max_chars).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 pub(crate) fn times(timing: Timing) -> Times {

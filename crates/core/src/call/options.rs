@@ -29,6 +29,14 @@ impl Priority {
     pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 }
 
+/// The longest request id: long enough for any tracing system's ids, short enough for a log line.
+pub const MAX_REQUEST_ID_CHARS: usize = 128;
+
+/// Whether a text of a caller's may enter logs.
+fn is_shown(text: &str) -> bool {
+    (1..=MAX_REQUEST_ID_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 /// Options of a call. The default asks for nothing special.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
@@ -145,16 +153,20 @@ impl CallOptions {
     }
 
     /// Names the call for logs and traces, and for the code that works for it
-    /// ([`CallContext::request_id`](crate::CallContext)).
+    /// ([`CallContext::request_id`](crate::CallContext)). An id that is empty, has more than
+    /// [`MAX_REQUEST_ID_CHARS`] or is not visible ASCII may not enter logs, and is left out.
     #[must_use]
     pub fn with_request_id(self, id: impl Into<Box<str>>) -> Self {
-        self.telling(|origin| origin.request_id = Some(id.into()))
+        let id = id.into();
+        if is_shown(&id) { self.telling(|origin| origin.request_id = Some(id)) } else { self }
     }
 
     /// Tells the code that works for the call where in a W3C trace its caller is: the value of a `traceparent` header.
+    /// It is left out as an [id](Self::with_request_id) is.
     #[must_use]
     pub fn with_traceparent(self, traceparent: impl Into<Box<str>>) -> Self {
-        self.telling(|origin| origin.traceparent = Some(traceparent.into()))
+        let traceparent = traceparent.into();
+        if is_shown(&traceparent) { self.telling(|origin| origin.traceparent = Some(traceparent)) } else { self }
     }
 
     /// Tells the code that works for the call who its caller is, by a name that it has shown to be its own. For doors,

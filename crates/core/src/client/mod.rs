@@ -39,7 +39,7 @@ use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
 
 /// How often a caller that waits for a permit looks whether others have left it room on the node.
-const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
+pub const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 
 /// A handle on a node's routes within the node's process. Cloning is cheap; it does not keep the node alive. It is a
 /// [`Caller`], like the client over a network.
@@ -171,7 +171,7 @@ impl LocalClient {
     ///
     /// As [`admit`](Self::admit).
     pub fn check_room(&self, route: &Arc<Route>, bytes: u64) -> Result<(), CallError> {
-        self.shared.gateway.check_room(route, bytes)
+        self.shared.gateway.check_room(route, bytes, self.outer.as_ref())
     }
 
     /// The node's bounds.

@@ -120,9 +120,7 @@ impl Ledger {
     /// Lets a call in, or says why not. The key closes the line again. One that rides on the permit of a call in flight
     /// needs none, not even on a node that drains, because that call cannot end without it.
     pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64, rides: bool) -> Result<u32, Refusal> {
-        if !rides {
-            self.check(bytes)?;
-        }
+        self.check(bytes, rides)?;
         self.take_bytes(bytes)?;
         let id = FlightId(self.admitted);
         self.admitted += 1;
@@ -150,11 +148,11 @@ impl Ledger {
     }
 
     /// Whether a call of this many bytes could be let in. Changes nothing.
-    pub(crate) fn check(&self, bytes: u64) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, bytes: u64, rides: bool) -> Result<(), Refusal> {
         let limit = self.limits.max_in_flight_bytes;
         match () {
-            () if self.draining => Err(Refusal::Draining),
-            () if self.open >= self.limits.max_in_flight => {
+            () if self.draining && !rides => Err(Refusal::Draining),
+            () if self.open >= self.limits.max_in_flight && !rides => {
                 Err(Refusal::TooManyCalls { limit: self.limits.max_in_flight })
             }
             () if self.bytes.saturating_add(bytes) > limit => Err(Refusal::TooManyBytes { asked: bytes, limit }),

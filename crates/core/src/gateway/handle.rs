@@ -81,8 +81,7 @@ impl Gateway {
     /// Opens a line of the ledger: on the permit of `root`, as long as that has no outcome itself.
     fn enter(&self, now: Instant, route: RouteIndex, bytes: u64, root: Option<&Permit>) -> Result<u32, Refusal> {
         let mut ledger = self.ledger.lock();
-        // A call of another node has no line here.
-        let root = root.filter(|root| std::ptr::eq(&*root.gateway, self) && ledger.is_open(root.line()));
+        let root = root.filter(|root| self.carries(root, &ledger));
         if let Some(root) = root {
             root.take_inner()?;
         }
@@ -90,9 +89,18 @@ impl Gateway {
         key.inspect_err(|_| root.into_iter().for_each(Permit::give_inner_back))
     }
 
-    /// Whether a call could be let in now. Takes nothing.
-    pub(crate) fn check_room(&self, route: &Route, bytes: u64) -> Result<(), CallError> {
-        let room = route.check_room().and_then(|()| self.ledger.lock().check(bytes));
+    /// Whether a call may ride on this permit. A call of another node has no line here.
+    fn carries(&self, root: &Permit, ledger: &Ledger) -> bool {
+        std::ptr::eq(&*root.gateway, self) && ledger.is_open(root.line())
+    }
+
+    /// Whether a call could be let in now, with the permit of the outer call where it has one. Takes nothing.
+    pub(crate) fn check_room(&self, route: &Route, bytes: u64, outer: Option<&Arc<Outer>>) -> Result<(), CallError> {
+        let root = outer.and_then(|outer| outer.outermost().permit.as_deref());
+        let room = route.check_room().and_then(|()| {
+            let ledger = self.ledger.lock();
+            ledger.check(bytes, root.is_some_and(|root| self.carries(root, &ledger)))
+        });
         room.map_err(|refusal| self.refuse(refusal))
     }
 

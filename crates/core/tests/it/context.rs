@@ -34,6 +34,23 @@ fn options() -> CallOptions {
 const TOLD: &str = "Some(\"r-1\") Some(\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\") Some(\"web\") \
                     Some(\"Lima\") Some(\"acme\") true High Some(RouteName(\"/route\")) tells";
 
+#[tokio::test]
+async fn a_name_that_may_not_enter_logs_is_left_out() {
+    let tells = Stage::each_with_context("tells", |_: &u64, context: &CallContext| {
+        Ok(format!("{:?} {:?}", context.request_id(), context.traceparent()))
+    });
+    let node = serve(tells).await;
+    let ask = async |text: &str| {
+        let options = CallOptions::new().with_request_id(text).with_traceparent(text);
+        node.client().call_with::<u64, String>("/route", 1, options).await.unwrap()
+    };
+    let longest = "x".repeat(callboard_core::MAX_REQUEST_ID_CHARS);
+    assert_eq!(ask(&longest).await, format!("Some({longest:?}) Some({longest:?})"));
+    for refused in ["", "two words", "a\nforged line", "grüße", &format!("{longest}x")] {
+        assert_eq!(ask(refused).await, "None None", "{refused:?}");
+    }
+}
+
 struct Tells;
 
 impl Worker for Tells {

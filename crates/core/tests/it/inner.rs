@@ -80,6 +80,23 @@ async fn a_worker_on_a_thread_calls_routes_and_a_draining_node_lets_it() {
 }
 
 #[tokio::test]
+async fn a_client_of_an_outer_call_is_told_that_there_is_room_on_a_full_node() {
+    let asks = Stage::each_with_context("asks", |n: &u64, context: &CallContext| {
+        let client = context.client()?;
+        let route = client.route("/inner").expect("it is served");
+        client.check_room(&route, 8)?;
+        assert!(client.check_room(&route, u64::MAX).is_err(), "bytes are counted");
+        Ok(*n)
+    });
+    let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
+    let node = App::new().route("/outer", asks).route("/inner", inner).limits(limits(1)).start().await.unwrap();
+    let client = node.client();
+    assert_eq!(client.call::<u64, u64>("/outer", 4).await.unwrap(), 4);
+    let _full = client.admit(&client.route("/inner").unwrap(), 0).unwrap();
+    assert_eq!(client.check_room(&client.route("/inner").unwrap(), 8).unwrap_err().kind(), ErrorKind::Overloaded);
+}
+
+#[tokio::test]
 async fn an_inner_call_has_the_outer_ones_origin_priority_and_deadline() {
     let told = |context: &CallContext| {
         let deadline = context.deadline();

@@ -134,8 +134,8 @@ pub(crate) async fn run(
 /// (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
-/// After the grace: time in which the last answers are written.
-const LAST_WORDS: Duration = Duration::from_millis(250);
+/// After the grace: time in which the last answers are written, and calls that were cut are told so.
+pub const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// Makes the backlog longer than the 128 that sockets are bound with: a client for which there is no place in it is not
 /// told so, and tries again after a second.

@@ -17,7 +17,9 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::{Account, DecodeLimits, Format, Payload};
-use callboard_core::{Deadline, FunctionCall, HeldBytes, Instant, LocalClient, MAX_TIMEOUT, Ready, Route};
+use callboard_core::{
+    Deadline, FunctionCall, HeldBytes, Instant, LOOK_FOR_ROOM_EVERY, LocalClient, MAX_TIMEOUT, Ready, Route,
+};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -36,9 +38,6 @@ const SMALL_FRAME: u64 = 16 * 1024;
 
 /// The steps in which a larger one takes its bytes.
 const STEP_BYTES: u64 = 256 * 1024;
-
-/// How often a frame for which there is no room looks whether others have left it some.
-pub(super) const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
 
 /// What reader and writer of one stream tell each other.
 #[derive(Debug, Default)]

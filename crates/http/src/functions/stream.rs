@@ -22,12 +22,14 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LocalClient, Route};
+use callboard_core::{
+    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LOOK_FOR_ROOM_EVERY, LocalClient, Route,
+};
 use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 
-use super::frames::{Frames, LOOK_FOR_ROOM_EVERY, Shared};
+use super::frames::{Frames, Shared};
 use crate::catch_panic::caught_within;
 use crate::closing::Closing;
 use crate::convert::Expense;
