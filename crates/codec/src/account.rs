@@ -367,6 +367,9 @@ mod tests {
         assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "it stays charged");
         assert_eq!(steps(4), None);
         assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "nothing was added");
+        let odd = charged_up_to(STEP_BYTES + 1000, &shared, || (0..2).try_for_each(|_| charge(STEP_BYTES)));
+        assert_eq!(odd, None);
+        assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "what was not taken is not given back");
         scope(&account, || charge(5 * STEP_BYTES)).unwrap();
         assert_eq!(charge(usize::MAX / 4), Ok(()), "the scope around it has its own allowance");
         release(usize::MAX / 4);

@@ -437,6 +437,8 @@ mod tests {
         for levels in [129, 1000, 100_000] {
             assert_eq!(refused::<Chain>(Format::Msgpack, chain(levels)), "max_depth");
         }
+        let error = chains.decode(Format::Msgpack, &chain(129), &limits).unwrap_err();
+        assert!(error.offset().is_some() && error.path().len() > 1, "it has its place: {error}");
         let text = format!("{}\"Leaf\"{}", "{\"N\":".repeat(100_000), "}".repeat(100_000));
         assert_eq!(refused::<Chain>(Format::Json, text.into()), "max_depth");
     }

@@ -289,3 +289,35 @@ fn float(text: &str) -> Option<f64> {
 fn integer(text: &str) -> Option<Value> {
     text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::UInt)).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::testing::charge_of;
+
+    fn read(text: &str) -> Result<Value, DecodeError> {
+        decode(text.as_bytes(), &DecodeLimits::default())
+    }
+
+    #[test]
+    fn escapes_of_every_plane_are_characters() {
+        for (escape, char) in [
+            (r"\ud83d\ude00", "\u{1f600}"),
+            (r"\ud800\udc00", "\u{10000}"),
+            (r"\udbff\udfff", "\u{10ffff}"),
+            (r"\ud7ff\ue000", "\u{d7ff}\u{e000}"),
+        ] {
+            assert_eq!(read(&format!("\"{escape}\"")).unwrap(), Value::from(char), "{escape}");
+        }
+        for half in [r"\udbff\ue000", r"\udbff\udbff", r"\udc00\ud800"] {
+            assert!(read(&format!("\"{half}\"")).is_err(), "{half}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_charged_as_long_as_it_is() {
+        assert_eq!(charge_of(|| read(&format!("\"{}\"", "x".repeat(100))).unwrap()), 100);
+        let escaped = charge_of(|| read(&format!("\"{}\"", r"\n".repeat(1000))).unwrap());
+        assert!((1000..=2 * 1000 + 100).contains(&escaped), "{escaped}");
+    }
+}

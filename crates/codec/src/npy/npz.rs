@@ -309,3 +309,26 @@ fn common(checksum: u32, size: u32, name_len: u16) -> [u8; COMMON_BYTES] {
 }
 
 const COMMON_BYTES: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Format, Tensor};
+
+    #[test]
+    fn arrays_lie_aligned_and_their_names_are_utf_8() {
+        let arrays =
+            ["a", "a long name of an array"].map(|name| (name, Tensor::from_vec(&[3], vec![1_u8, 2, 3]).unwrap()));
+        let written = Value::from(Map::from_iter(arrays)).encode(Format::Npz).unwrap();
+        let places = |signature: &[u8]| {
+            let at = (0..written.len()).filter(|at| written[*at..].starts_with(signature));
+            at.collect::<Vec<_>>()
+        };
+        let files = places(b"\x93NUMPY");
+        assert_eq!(files.len(), 2);
+        assert!(files.iter().all(|at| at % 64 == 0), "{files:?}");
+        for at in places(&CENTRAL.to_le_bytes()) {
+            assert_eq!(written[at + 8..at + 10], [0, 0x08], "bit 11: names in UTF-8");
+        }
+    }
+}
