@@ -15,9 +15,9 @@ use crate::value::size::Structure;
 /// these well inside the 2 MiB stack of an ordinary thread.
 pub const MAX_DEPTH: usize = 512;
 
-/// An input with a longer text is read as a value before it becomes a type: where a text is not what the type wants, the formats of
-/// serde put all of it into their message, escaped, which may be twenty times its length.
-pub(crate) const LONG_TEXT: usize = 1 << 20;
+/// An input with a longer text is decoded as a value first: on a mismatch serde's formats quote the whole text, escaped,
+/// which may take twenty times its length.
+pub(crate) const LONG_TEXT: usize = 64 << 10;
 
 /// What a decoder refuses to exceed. Each field names the threat it answers and the error its sender will read.
 ///

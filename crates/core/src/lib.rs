@@ -74,7 +74,9 @@ pub use app::{App, RouteData, RouteSpec, StartError, check_route_name};
 #[cfg(feature = "testing")]
 pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
-pub use call::{CallContext, CallOptions, MAX_REQUEST_ID_CHARS, Priority, Reply, SessionKey, Timing};
+pub use call::{
+    CallContext, CallOptions, MAX_REQUEST_ID_CHARS, Priority, Reply, SessionKey, Timing, is_valid_request_id,
+};
 pub use client::{
     AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LOOK_FOR_ROOM_EVERY,
     LocalClient, LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Ready, Replies,

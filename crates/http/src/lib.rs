@@ -2,10 +2,10 @@
 //! needs.
 //!
 //! ```text
-//!  socket ─► accept loop ─► Edge ──┬─► a user's route   head → admission → body → payload → call → reply
-//!            timers, cap,   id,    │
-//!            orderly end    panics ├─► /v2              the same routes as models of the Open Inference Protocol
-//!                                  └─► a fixed page     /  /docs/  /openapi.json  /metrics  /livez  /readyz
+//!  socket ─► accept loop ─► HttpEdge ──┬─► a user's route   head → admission → body → payload → call → reply
+//!            timers, cap,   id,        │
+//!            orderly end    panics     ├─► /v2              the same routes as models of the Open Inference Protocol
+//!                                      └─► a fixed page     /  /docs/  /openapi.json  /metrics  /livez  /readyz
 //! ```
 //!
 //! What goes in and comes out, performed here without a socket:

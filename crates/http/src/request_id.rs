@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::header::{HeaderName, HeaderValue};
 
-use callboard_core::MAX_REQUEST_ID_CHARS;
+use callboard_core::is_valid_request_id;
 
 use crate::ascii::Ascii;
 
@@ -28,9 +28,7 @@ pub(crate) enum RequestId {
 impl RequestId {
     /// The client's own id, if it is one that may enter logs: visible ASCII, not too long.
     pub(crate) fn from_client(value: &HeaderValue) -> Option<Self> {
-        let text = value.as_bytes();
-        let fits = (1..=MAX_REQUEST_ID_CHARS).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic);
-        fits.then(|| Self::Taken(value.clone()))
+        is_valid_request_id(value.as_bytes()).then(|| Self::Taken(value.clone()))
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -5,7 +5,7 @@
 //! authority ([`Identity`]); for one user on one machine it is made on first use.
 //!
 //! ```text
-//!  Client ── hello, welcome ──►  Edge           certificates, cluster, version: refused before anything is read
+//!  Client ── hello, welcome ──►  QuicEdge       certificates, cluster, version: refused before anything is read
 //!    │    ── call, body ──────►  permit ► body ► Gateway … Worker     a stream per pack of calls; reset = cancel
 //!    ◄────── done | fail ──────┘                                      items with credit, where the route streams
 //! ```

@@ -32,10 +32,10 @@ const FIRST_ROOM: usize = 128;
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
     if may_exceed(bytes.len(), limits) && scan(bytes, &limits.with_texts_up_to(LONG_TEXT)).is_err() {
-        // The decoder for values stops where the scan did, and keeps the path; or there is a long text.
+        // Malformed, beyond a limit, or with a long text: the decoder for values says where.
         return decode(bytes, limits)?.deserialize();
     }
-    // serde_json unescapes texts, and gathers the digits of a long number, in a buffer of its own, which doubles as it grows.
+    // serde_json unescapes texts and collects long numbers in a buffer that doubles.
     let mut gathered = Temporary::new();
     let longest = if bytes.contains(&b'\\') { bytes.len() } else { longest_number(bytes) };
     gathered.grow(longest.saturating_mul(2))?;
@@ -52,7 +52,7 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimit
 /// Numbers shorter than this are not worth a look.
 const LONG_NUMBER: usize = 8 * 1024;
 
-/// The length of the longest number, which is found where it is twice as long as [`LONG_NUMBER`]: one byte of so many is looked at.
+/// The length of the longest number. Looks at every [`LONG_NUMBER`]th byte, so numbers below twice that may be missed.
 fn longest_number(bytes: &[u8]) -> usize {
     let is_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
     let (mut longest, mut at) = (0, LONG_NUMBER);

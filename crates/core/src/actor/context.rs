@@ -18,7 +18,7 @@ use crate::node::NodeHandle;
 /// The shortest period of a repeated message.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 
-/// An actor's way to itself and to its node. Each life has its own.
+/// What an actor uses to reach itself and its node: name, reference, timers, client. Each life has its own context.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -122,7 +122,7 @@ impl<A: Actor> ActorContext<A> {
         let _ = self.myself.cast(Mail::new(message, None));
     }
 
-    /// The same when this time has passed, unless the [`Timer`] is cancelled or this life has ended by then.
+    /// Sends the actor itself `message` after `delay`, unless the [`Timer`] is cancelled or this life ends first.
     pub fn tell_after(&self, delay: Duration, message: A::Message) -> Timer {
         let myself = self.myself.clone();
         self.timer(async move {
@@ -131,8 +131,8 @@ impl<A: Actor> ActorContext<A> {
         })
     }
 
-    /// The same in each period, at least 1 ms, for the first time after one. While one such message waits, no further
-    /// one is made, and an actor that was late gets one for all that it missed.
+    /// Sends the actor itself a message every `period` (at least 1 ms), first after one period. At most one of them
+    /// waits in the mailbox; periods that the actor missed are skipped.
     pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> Timer {
         let myself = self.myself.clone();
         let period = period.max(SHORTEST_PERIOD);
@@ -168,7 +168,7 @@ impl<A: Actor> fmt::Debug for ActorContext<A> {
     }
 }
 
-/// A message that an actor will send itself. Dropping it changes nothing.
+/// A scheduled message of an actor to itself. Dropping this handle does not cancel it.
 #[derive(Debug)]
 pub struct Timer(AbortHandle);
 

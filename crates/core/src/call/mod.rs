@@ -8,7 +8,7 @@ mod session;
 mod timing;
 
 pub use context::CallContext;
-pub use options::{CallOptions, MAX_REQUEST_ID_CHARS, Priority};
+pub use options::{CallOptions, MAX_REQUEST_ID_CHARS, Priority, is_valid_request_id};
 pub use session::SessionKey;
 pub use timing::{Reply, Timing};
 

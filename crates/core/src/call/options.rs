@@ -32,9 +32,10 @@ impl Priority {
 /// The longest request id: long enough for any tracing system's ids, short enough for a log line.
 pub const MAX_REQUEST_ID_CHARS: usize = 128;
 
-/// Whether a text of a caller's may enter logs.
-fn is_shown(text: &str) -> bool {
-    (1..=MAX_REQUEST_ID_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+/// Whether an id of a caller's may enter logs: 1 to [`MAX_REQUEST_ID_CHARS`] characters of visible ASCII.
+#[must_use]
+pub fn is_valid_request_id(id: &[u8]) -> bool {
+    (1..=MAX_REQUEST_ID_CHARS).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
 /// Options of a call. The default asks for nothing special.
@@ -63,8 +64,8 @@ impl CallOptions {
         self
     }
 
-    /// Gives up `timeout` after the call begins, so the same options do for any number of calls. Of several timeouts the
-    /// smallest wins, and of a timeout and a [deadline](Self::with_deadline) whichever ends first.
+    /// Gives up `timeout` after the call begins, so the options can be used for any number of calls. The smallest of
+    /// several timeouts counts; of a timeout and a [deadline](Self::with_deadline), the earlier.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -111,14 +112,14 @@ impl CallOptions {
         self
     }
 
-    /// When a call that began then is late, if these options say: at the deadline, or when the timeout has passed.
+    /// The deadline of a call that began at `began`: the earlier of deadline and timeout; `None` without both.
     #[must_use]
     pub fn deadline_from(&self, began: Instant) -> Option<Deadline> {
         let timeout = self.timeout.map(|timeout| Deadline::after(began, timeout));
         self.deadline.into_iter().chain(timeout).min()
     }
 
-    /// The same options for something that began then: what is left of them is a deadline.
+    /// These options for a call that began at `began`: the timeout becomes a deadline.
     #[must_use]
     pub(crate) fn begun(mut self, began: Instant) -> Self {
         self.deadline = self.deadline_from(began);
@@ -158,7 +159,7 @@ impl CallOptions {
     #[must_use]
     pub fn with_request_id(self, id: impl Into<Box<str>>) -> Self {
         let id = id.into();
-        if is_shown(&id) { self.telling(|origin| origin.request_id = Some(id)) } else { self }
+        if is_valid_request_id(id.as_bytes()) { self.telling(|origin| origin.request_id = Some(id)) } else { self }
     }
 
     /// Tells the code that works for the call where in a W3C trace its caller is: the value of a `traceparent` header.
@@ -166,7 +167,11 @@ impl CallOptions {
     #[must_use]
     pub fn with_traceparent(self, traceparent: impl Into<Box<str>>) -> Self {
         let traceparent = traceparent.into();
-        if is_shown(&traceparent) { self.telling(|origin| origin.traceparent = Some(traceparent)) } else { self }
+        if is_valid_request_id(traceparent.as_bytes()) {
+            self.telling(|origin| origin.traceparent = Some(traceparent))
+        } else {
+            self
+        }
     }
 
     /// Tells the code that works for the call who its caller is, by a name that it has shown to be its own. For doors,

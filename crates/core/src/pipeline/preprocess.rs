@@ -12,9 +12,9 @@ use crate::id::StageName;
 use crate::stage::{Stage, StreamStage};
 
 impl<In: Data, Out: Data> Stage<In, Out> {
-    /// Puts a function in front that makes this stage's input of another type: `Raw` becomes the type of the route, and
-    /// batches are formed of what the function gives. For CPU work on single items, such as decoding an image, that
-    /// would otherwise take turns on the worker's thread.
+    /// Runs `function` before this stage. It converts each `Raw` input to this stage's input, so the pipeline takes
+    /// `Raw`, and batches consist of its results. For CPU work on single items, such as decoding an image, that would
+    /// otherwise occupy the worker's thread.
     ///
     /// It runs for one item at a time, on as many threads as there are cores, while the workers run other batches. Its
     /// failure or panic is the outcome of its item only. Items may overtake each other in it, except in a
@@ -43,7 +43,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     /// # }
     /// ```
     ///
-    /// It is a stage with the default settings beside that. For others, write the stage out, where a panic ends a
+    /// Its other settings are the defaults. For others, write the stage out, where a panic ends a
     /// replica as usual: `Pipeline::from(Stage::each("parse", parse).on_threads().replicas(2)).then(mean)`.
     #[must_use]
     pub fn preprocess<Raw, F>(self, name: impl Into<StageName>, function: F) -> Pipeline<Raw, Out>
@@ -56,7 +56,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
 }
 
 impl<In: Data, Out: Data> StreamStage<In, Out> {
-    /// Puts a function in front that makes this stage's input of another type; see [`Stage::preprocess`].
+    /// Runs `function` before this stage; see [`Stage::preprocess`].
     #[must_use]
     pub fn preprocess<Raw, F>(self, name: impl Into<StageName>, function: F) -> StreamPipeline<Raw, Out>
     where

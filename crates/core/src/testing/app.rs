@@ -103,10 +103,9 @@ impl TestApp {
     ///
     /// As [`App::start`].
     pub async fn start(mut self) -> Result<Node, StartError> {
-        if self.keeps_threads {
-            return self.app.start().await;
+        if !self.keeps_threads {
+            self.map_each_stage(StageSpec::as_task);
         }
-        self.map_each_stage(StageSpec::as_task);
         self.app.start().await
     }
 

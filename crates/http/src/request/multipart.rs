@@ -7,10 +7,10 @@
 //! What comes before the first part, and the head of each, is looked through again whenever more of it comes. So it is handed
 //! on in small pieces, and is **too long** (400) after [`MAX_HEAD_BYTES`].
 //!
-//! Each part gets a buffer of its own length: a view of multer's buffer would keep the heads and parts beside it alive, and a
-//! buffer that doubles would have room that nobody is charged for. The form holds [`PART_BYTES`] for each part while it lives,
-//! and while the pieces of a part are joined, its length a second time. So is a chunk of the body that is handed on in pieces,
-//! while its parts are copied out of it. What multer buffers is not charged: it is one head and one piece at most.
+//! Each part is copied into a buffer of its own length: a view of multer's buffer would keep neighbouring parts alive,
+//! and a doubling buffer has room that nobody is charged for. Charged besides the body: [`PART_BYTES`] for each part,
+//! a part's length once more while its pieces are joined, and a large chunk while parts are copied out of it. multer's
+//! own buffer is not charged: it holds at most one head and one piece.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -123,8 +123,11 @@ impl Streams {
 
     /// Counts a stream that was opened; says whether they come so fast that more of them save packets.
     fn is_busy(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        if self.most >= BUSY_STREAMS {
+            return false;
+        }
         self.opened += 1;
-        if self.most >= BUSY_STREAMS || self.opened < BUSY_CALLS {
+        if self.opened < BUSY_CALLS {
             return false;
         }
         let now = now();

@@ -40,10 +40,11 @@ const TICK: Duration = Duration::from_millis(1);
 /// The largest burst of calls that arrive at one moment.
 const BURST: u64 = 40;
 
-/// What may happen to an app, drawn by one seed: made by [`TestApp::simulate`], played by [`run`](Self::run).
+/// A simulation of an app with one seed: made by [`TestApp::simulate`], started by [`run`](Self::run).
 ///
-/// Calls arrive at random, some in bursts, a quarter of them with a deadline below 100 ms. Crashes, delays and callers
-/// that leave happen where they are asked for. After the last call, faults end. The run fails the test with its seed when
+/// Calls arrive at random, some in bursts, and a quarter of them have a deadline below 100 ms. Crashes, delays and
+/// callers that leave are simulated where they are requested. Faults end after the last call. The run fails the test,
+/// and names its seed, when
 ///
 /// * a call has no answer, or has it after its deadline;
 /// * a call is told an error that no fault explains: of the kinds, `InvalidInput`, `Failed`, `Overloaded` and
@@ -53,10 +54,10 @@ const BURST: u64 = 40;
 /// * something is left at the end: a call in flight, bytes, an entry in a queue, a busy worker;
 /// * a stage has given up, or does not serve any more when the faults have ended.
 ///
-/// The same seed gives the same run, event by event, if the app's own code takes nothing from outside: no random numbers
-/// without a seed, no real clock, no threads, no network. Stages run as futures on the test's runtime, and restart as
-/// often as they crash. [`StreamStage::worker`](crate::StreamStage::worker) and stages that other nodes run cannot be
-/// simulated.
+/// The same seed gives the same run, event by event, if the app's code uses nothing from outside: no unseeded random
+/// numbers, no real clock, no threads, no network. Stages run as futures, also after [`TestApp::keep_threads`], and
+/// restart as often as they crash. Not simulated: [`StreamStage::worker`](crate::StreamStage::worker), calls of streaming
+/// routes, stages that other nodes run.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
