@@ -66,7 +66,7 @@ pub(super) async fn encode(
     let account: Arc<dyn Account> = Arc::new(node.held_bytes());
     let bytes = payload.size_up_to(contained::LARGE_BYTES);
     let encoded = if bytes < contained::LARGE_BYTES {
-        contained::contain(|| charged_to(&account, || Ok(payload.to_envelope()?)))
+        contained::contain(|| charged_to(&account, move || Ok(payload.to_envelope()?)))
     } else {
         let paying = Paying { account: Arc::clone(&account), due };
         let encoded = contained::run_for(node, ((), bytes), paying, move || Ok(payload.to_envelope()?)).await;

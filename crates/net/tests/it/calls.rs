@@ -336,6 +336,30 @@ async fn what_panics_while_it_is_read_or_written_is_that_calls_error_only() {
     served.comes_to_rest().await;
 }
 
+/// An output whose destructor may panic.
+#[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+struct Sharp(String);
+
+impl Drop for Sharp {
+    fn drop(&mut self) {
+        assert!(!self.0.starts_with("sharp") || std::thread::panicking(), "it cuts");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_output_that_panics_when_it_is_dropped_fails_its_call_only() {
+    let make = Stage::each("sharp", |text: &String| Ok(Sharp(text.clone())));
+    let served = Served::start(App::new().route("/sharp", make)).await;
+    let client = served.client().await;
+    for length in [10, 1 << 20] {
+        let call = |word: &str| client.call::<_, String>("/sharp", format!("{word}{}", ".".repeat(length)));
+        let (well, sharp, again) = tokio::join!(call("well"), call("sharp"), call("again"));
+        assert!(well.unwrap().starts_with("well") && again.unwrap().starts_with("again"));
+        assert_eq!(sharp.unwrap_err().kind(), ErrorKind::Internal);
+    }
+    served.comes_to_rest().await;
+}
+
 /// Its connection lives on, because QUIC has a thread of its own.
 #[test]
 fn a_call_without_a_deadline_has_the_nodes_also_when_the_node_is_stuck() {
