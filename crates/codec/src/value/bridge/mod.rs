@@ -50,6 +50,6 @@ impl Value {
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         let read = T::deserialize(Metered::new(de::ValueDeserializer::new(self), MAX_DEPTH));
         // Also where it was read: an untagged enum goes on with its next variant after a refusal.
-        refusal(MAX_DEPTH).map_or(read.map_err(Short::into_inner), Err)
+        refusal(MAX_DEPTH).map_or_else(|| read.map_err(Short::into_inner), Err)
     }
 }
