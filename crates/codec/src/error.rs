@@ -7,6 +7,7 @@
 use std::fmt::{self, Write as _};
 
 use crate::account::ChargeError;
+use crate::quoting::Beginning;
 
 /// Why an input was refused. `kind()` decides the reaction, `Display` is for the one who sent it.
 ///
@@ -136,11 +137,6 @@ impl DecodeError {
         self
     }
 
-    pub(crate) fn with_path(mut self, path: String) -> Self {
-        self.0.path = path;
-        self
-    }
-
     /// Puts a map key before the path so far.
     pub(crate) fn in_key(mut self, key: &str) -> Self {
         push_front(&mut self.0.path, &key_step(key));
@@ -181,26 +177,7 @@ impl From<ChargeError> for DecodeError {
 
 impl serde::de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        let mut short = Shortened(String::new());
-        // It fails where the rest is left out.
-        let _is_whole = write!(short, "{message}");
-        Self::mismatch(short.0)
-    }
-}
-
-/// The beginning of a message, in which serde quotes what was sent.
-struct Shortened(String);
-
-impl fmt::Write for Shortened {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = MAX_MESSAGE_BYTES - self.0.len();
-        if text.len() <= room {
-            self.0.push_str(text);
-            return Ok(());
-        }
-        self.0.push_str(&text[..text.floor_char_boundary(room)]);
-        self.0.push('…');
-        Err(fmt::Error)
+        Self::mismatch(Beginning(message).to_string())
     }
 }
 
@@ -330,8 +307,6 @@ impl serde::ser::Error for EncodeError {
     }
 }
 
-/// Longest message of serde's that is kept: a value that it quotes may be megabytes, and more when it is escaped.
-const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest piece of a key that enters a path: a key is the sender's text and may be megabytes.
 const MAX_KEY_CHARS: usize = 64;
 /// Longest path that is printed whole; depth alone can make one of thousands of characters.

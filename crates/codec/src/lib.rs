@@ -70,6 +70,7 @@ pub mod msgpack;
 pub mod npy;
 mod out;
 mod payload;
+mod quoting;
 mod tensor;
 mod tensor_fields;
 mod uniform;

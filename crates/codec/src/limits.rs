@@ -15,10 +15,6 @@ use crate::value::size::Structure;
 /// these well inside the 2 MiB stack of an ordinary thread.
 pub const MAX_DEPTH: usize = 512;
 
-/// An input with a longer text is decoded as a value first: on a mismatch serde's formats quote the whole text, escaped,
-/// which may take twenty times its length.
-pub(crate) const LONG_TEXT: usize = 64 << 10;
-
 /// What a decoder refuses to exceed. Each field names the threat it answers and the error its sender will read.
 ///
 /// ```
@@ -137,11 +133,6 @@ impl DecodeLimits {
             ));
         }
         Ok(())
-    }
-
-    /// The same with shorter texts.
-    pub(crate) fn with_texts_up_to(&self, bytes: usize) -> Self {
-        Self { max_string_bytes: self.max_string_bytes.min(bytes), ..self.clone() }
     }
 
     /// The depth that is really followed.

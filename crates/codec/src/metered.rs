@@ -21,6 +21,7 @@ use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, Seq
 
 use crate::account::{self, charge};
 use crate::error::DecodeError;
+use crate::quoting::{EnumOfMap, NUMBERS_ARE_SHOWN, Only, Short, Wanted, enum_of_map};
 
 /// Options and newtypes without a level between them.
 const MAX_WRAPPERS: u8 = 32;
@@ -53,17 +54,21 @@ pub(crate) fn refusal(max_depth: usize) -> Option<DecodeError> {
     }
 }
 
-/// How many more levels there may be below a value.
+/// How many more levels there may be below a value, and how it is read.
 #[derive(Clone, Copy)]
 struct Level {
     left: u16,
     wrappers: u8,
+    /// It is not kept.
+    is_free: bool,
+    /// serde_json would quote a text that is not wanted here.
+    may_be_quoted: bool,
 }
 
 impl Level {
     fn enter<E: Error>(self) -> Result<Self, E> {
         match self.left.checked_sub(1) {
-            Some(left) => Ok(Self { left, wrappers: MAX_WRAPPERS }),
+            Some(left) => Ok(Self { left, wrappers: MAX_WRAPPERS, ..self }),
             None => Err(too_deep()),
         }
     }
@@ -74,16 +79,19 @@ impl Level {
             None => Err(too_deep()),
         }
     }
+
+    fn pay<E: Error>(self, bytes: usize) -> Result<(), E> {
+        match self.is_free {
+            true => Ok(()),
+            false => charge(bytes).map_err(E::custom),
+        }
+    }
 }
 
 #[cold]
 fn too_deep<E: Error>() -> E {
     TOO_DEEP.set(true);
     E::custom("nested too deep")
-}
-
-fn pay<E: Error>(bytes: usize) -> Result<(), E> {
-    charge(bytes).map_err(E::custom)
 }
 
 /// A deserializer whose values are counted and charged.
@@ -97,7 +105,14 @@ impl<D> Metered<D> {
     pub(crate) fn new(inner: D, max_depth: usize) -> Self {
         TOO_DEEP.set(false);
         let left = u16::try_from(max_depth.min(crate::MAX_DEPTH)).unwrap_or(u16::MAX);
-        Self { inner, level: Level { left, wrappers: MAX_WRAPPERS } }
+        Self { inner, level: Level { left, wrappers: MAX_WRAPPERS, is_free: false, may_be_quoted: false } }
+    }
+
+    /// The same for serde_json.
+    pub(crate) fn json(inner: D, max_depth: usize) -> Self {
+        let mut metered = Self::new(inner, max_depth);
+        metered.level.may_be_quoted = true;
+        metered
     }
 
     fn counted<V>(&self, visitor: V, growth: usize) -> Counted<V> {
@@ -107,56 +122,102 @@ impl<D> Metered<D> {
 
 macro_rules! plain {
     ($($method:ident)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-            self.inner.$method(visitor)
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+            let visitor = self.counted(visitor, 0);
+            self.inner.$method(visitor).map_err(Short)
         }
     )*};
 }
 
 macro_rules! counted {
     ($($method:ident)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
             let visitor = self.counted(visitor, GROWTH);
-            self.inner.$method(visitor)
+            self.inner.$method(visitor).map_err(Short)
         }
     )*};
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
-    type Error = D::Error;
+/// serde_json is asked for anything, so that it does not quote what is not wanted.
+macro_rules! wanted {
+    ($($wanted:ident($growth:expr): $($method:ident)*;)*) => {$($(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+            let visitor = self.counted(visitor, $growth);
+            match self.asks_for_anything(Wanted::$wanted) {
+                true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::$wanted }),
+                false => self.inner.$method(visitor),
+            }
+            .map_err(Short)
+        }
+    )*)*};
+}
 
-    // Numbers hold no memory of their own.
-    plain! {
-        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128 deserialize_u8
-        deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
-        deserialize_unit deserialize_identifier
+impl<D> Metered<D> {
+    fn asks_for_anything(&self, wanted: Wanted) -> bool {
+        self.level.may_be_quoted && (NUMBERS_ARE_SHOWN || wanted != Wanted::Number)
+    }
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
+    type Error = Short<D::Error>;
+
+    // serde_json quotes nothing where it expects these.
+    plain! { deserialize_i128 deserialize_u128 deserialize_char }
+
+    wanted! {
+        Bool(0): deserialize_bool;
+        Number(0): deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_u8 deserialize_u16
+            deserialize_u32 deserialize_u64 deserialize_f32 deserialize_f64;
+        Unit(0): deserialize_unit;
+        List(GROWTH): deserialize_seq;
+        Map(GROWTH): deserialize_map;
     }
 
     counted! {
         deserialize_any deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_option
-        deserialize_seq deserialize_map
+    }
+
+    /// A name is compared and not kept.
+    fn deserialize_identifier<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Self::Error> {
+        self.level.is_free = true;
+        let visitor = self.counted(visitor, 0);
+        self.inner.deserialize_identifier(visitor).map_err(Short)
     }
 
     /// What is ignored is read like anything else: serde_json would step over any number of levels, and note each of them.
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Self::Error> {
+        self.level.is_free = true;
         let visitor = self.counted(visitor, 0);
-        self.inner.deserialize_any(visitor)
+        self.inner.deserialize_any(visitor).map_err(Short)
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_unit_struct(name, visitor)
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Self::Error> {
+        let visitor = self.counted(visitor, 0);
+        match self.asks_for_anything(Wanted::Unit) {
+            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::Unit }),
+            false => self.inner.deserialize_unit_struct(name, visitor),
+        }
+        .map_err(Short)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, D::Error> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, GROWTH);
-        self.inner.deserialize_newtype_struct(name, visitor)
+        self.inner.deserialize_newtype_struct(name, visitor).map_err(Short)
     }
 
     // The parts of a tuple or struct lie in it: they cost no more than it does.
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, D::Error> {
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        self.inner.deserialize_tuple(len, visitor)
+        match self.asks_for_anything(Wanted::List) {
+            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::List }),
+            false => self.inner.deserialize_tuple(len, visitor),
+        }
+        .map_err(Short)
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -164,9 +225,13 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         name: &'static str,
         len: usize,
         visitor: V,
-    ) -> Result<V::Value, D::Error> {
+    ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        self.inner.deserialize_tuple_struct(name, len, visitor)
+        match self.asks_for_anything(Wanted::List) {
+            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::List }),
+            false => self.inner.deserialize_tuple_struct(name, len, visitor),
+        }
+        .map_err(Short)
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -174,9 +239,13 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, D::Error> {
+    ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        self.inner.deserialize_struct(name, fields, visitor)
+        match self.asks_for_anything(Wanted::ListOrMap) {
+            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::ListOrMap }),
+            false => self.inner.deserialize_struct(name, fields, visitor),
+        }
+        .map_err(Short)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -184,9 +253,13 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, D::Error> {
+    ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        self.inner.deserialize_enum(name, variants, visitor)
+        match self.asks_for_anything(Wanted::Enum) {
+            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::Enum }),
+            false => self.inner.deserialize_enum(name, variants, visitor),
+        }
+        .map_err(Short)
     }
 
     fn is_human_readable(&self) -> bool {
@@ -213,8 +286,8 @@ macro_rules! numbers {
 macro_rules! texts {
     ($($method:ident: $t:ty)*) => {$(
         fn $method<E: Error>(self, value: $t) -> Result<V::Value, E> {
-            pay(value.len())?;
-            self.visitor.$method(value)
+            self.level.pay(value.len())?;
+            self.visitor.$method::<Short<E>>(value).map_err(Short::into_inner)
         }
     )*};
 }
@@ -245,27 +318,43 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_some(Metered { inner: deserializer, level: self.level.wrap()? })
+        self.visitor.visit_some(Metered { inner: deserializer, level: self.level.wrap()? }).map_err(Short::into_inner)
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        pay(size_of::<V::Value>())?;
-        self.visitor.visit_newtype_struct(Metered { inner: deserializer, level: self.level.wrap()? })
+        self.level.pay(size_of::<V::Value>())?;
+        self.visitor
+            .visit_newtype_struct(Metered { inner: deserializer, level: self.level.wrap()? })
+            .map_err(Short::into_inner)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        pay(size_of::<V::Value>())?;
-        self.visitor.visit_seq(Access { inner: items, level: self.level.enter()?, growth: self.growth, entries: 0 })
+        self.level.pay(size_of::<V::Value>())?;
+        self.visitor
+            .visit_seq(Access { inner: items, level: self.level.enter()?, growth: self.growth, entries: 0 })
+            .map_err(Short::into_inner)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
-        pay(size_of::<V::Value>())?;
-        self.visitor.visit_map(Access { inner: entries, level: self.level.enter()?, growth: self.growth, entries: 0 })
+        self.level.pay(size_of::<V::Value>())?;
+        self.visitor
+            .visit_map(Access { inner: entries, level: self.level.enter()?, growth: self.growth, entries: 0 })
+            .map_err(Short::into_inner)
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<V::Value, A::Error> {
-        pay(size_of::<V::Value>())?;
-        self.visitor.visit_enum(Access { inner: data, level: self.level, growth: 0, entries: 0 })
+        self.level.pay(size_of::<V::Value>())?;
+        self.visitor
+            .visit_enum(Access { inner: data, level: self.level, growth: 0, entries: 0 })
+            .map_err(Short::into_inner)
+    }
+}
+
+impl<'de, V: Visitor<'de>> EnumOfMap<'de> for Counted<V> {
+    fn visit_enum_of_map<A: MapAccess<'de>>(self, entry: A) -> Result<V::Value, A::Error> {
+        self.level.pay(size_of::<V::Value>())?;
+        let entry = Access { inner: entry, level: self.level.enter()?, growth: 0, entries: 0 };
+        self.visitor.visit_enum(enum_of_map(entry)).map_err(Short::into_inner)
     }
 }
 
@@ -285,12 +374,12 @@ impl<A> Access<A> {
 
     /// Called for each item when it is there and before a list has to grow for it.
     fn pay_for<T, E: Error>(&self) -> Result<(), E> {
-        pay(self.growth * size_of::<T>())
+        self.level.pay(self.growth * size_of::<T>())
     }
 
     /// The same for a key or value of a map. The fields of a struct lie in it.
     fn pay_for_entry<T, E: Error>(&self) -> Result<(), E> {
-        pay(match self.entries {
+        self.level.pay(match self.entries {
             _ if self.growth == 0 => 0,
             1 => FIRST_ENTRIES * size_of::<T>(),
             2..=PREPAID_ENTRIES => 0,
@@ -300,11 +389,11 @@ impl<A> Access<A> {
 }
 
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<A> {
-    type Error = A::Error;
+    type Error = Short<A::Error>;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, A::Error> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Self::Error> {
         let seed = self.inside(seed);
-        let item = self.inner.next_element_seed(seed)?;
+        let item = self.inner.next_element_seed(seed).map_err(Short)?;
         self.pay_for::<T::Value, _>()?;
         Ok(item)
     }
@@ -315,11 +404,12 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<A> {
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
-    type Error = A::Error;
+    type Error = Short<A::Error>;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        let seed = self.inside(seed);
-        let key = self.inner.next_key_seed(seed)?;
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Self::Error> {
+        // A key is a text to serde_json, and a number only to a type that asks for one.
+        let seed = Seed { seed, level: Level { may_be_quoted: false, ..self.level } };
+        let key = self.inner.next_key_seed(seed).map_err(Short)?;
         if key.is_some() {
             self.entries += 1;
             self.pay_for_entry::<K::Value, _>()?;
@@ -327,9 +417,9 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
         Ok(key)
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, A::Error> {
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Self::Error> {
         let seed = self.inside(seed);
-        let value = self.inner.next_value_seed(seed)?;
+        let value = self.inner.next_value_seed(seed).map_err(Short)?;
         self.pay_for_entry::<T::Value, _>()?;
         Ok(value)
     }
@@ -340,39 +430,40 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
 }
 
 impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Access<A> {
-    type Error = A::Error;
+    type Error = Short<A::Error>;
     type Variant = Access<A::Variant>;
 
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
-        let (name, data) = self.inner.variant_seed(seed)?;
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), Self::Error> {
+        let seed = Seed { seed, level: Level { is_free: true, may_be_quoted: false, ..self.level } };
+        let (name, data) = self.inner.variant_seed(seed).map_err(Short)?;
         Ok((name, Access { inner: data, level: self.level, growth: 0, entries: 0 }))
     }
 }
 
 impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Access<A> {
-    type Error = A::Error;
+    type Error = Short<A::Error>;
 
-    fn unit_variant(self) -> Result<(), A::Error> {
-        self.inner.unit_variant()
+    fn unit_variant(self) -> Result<(), Self::Error> {
+        self.inner.unit_variant().map_err(Short)
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, A::Error> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Self::Error> {
         let level = self.level.enter()?;
-        self.inner.newtype_variant_seed(Seed { seed, level })
+        self.inner.newtype_variant_seed(Seed { seed, level }).map_err(Short)
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Self::Error> {
         let level = self.level.enter()?;
-        self.inner.tuple_variant(len, Counted { visitor, level, growth: 0 })
+        self.inner.tuple_variant(len, Counted { visitor, level, growth: 0 }).map_err(Short)
     }
 
     fn struct_variant<V: Visitor<'de>>(
         self,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, A::Error> {
+    ) -> Result<V::Value, Self::Error> {
         let level = self.level.enter()?;
-        self.inner.struct_variant(fields, Counted { visitor, level, growth: 0 })
+        self.inner.struct_variant(fields, Counted { visitor, level, growth: 0 }).map_err(Short)
     }
 }
 
@@ -386,7 +477,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
-        self.seed.deserialize(Metered { inner: deserializer, level: self.level })
+        self.seed.deserialize(Metered { inner: deserializer, level: self.level }).map_err(Short::into_inner)
     }
 }
 

@@ -333,6 +333,78 @@ fn a_long_text_in_the_wrong_place_is_not_quoted() {
     }
 }
 
+#[derive(Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+enum Choice {
+    Plain,
+    Number(u8),
+    Pair(u8, u8),
+    Named { x: u8 },
+}
+
+#[derive(Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    x: Option<u8>,
+}
+
+#[derive(Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(untagged)]
+enum Untagged {
+    Number(u8),
+    Named(Named),
+}
+
+/// A short input is charged little, and its text is 64 KB: quoting it would show.
+#[test]
+fn no_type_quotes_a_long_text() {
+    let _turn = heap::turn();
+    fn refused<T>(what: &str, around: impl Fn(Value) -> Value)
+    where
+        T: std::fmt::Debug
+            + serde::Serialize
+            + serde::de::DeserializeOwned
+            + schemars::JsonSchema
+            + Send
+            + Sync
+            + 'static,
+    {
+        let value = around(Value::from("\u{7f}".repeat(64 << 10)));
+        let of_type = callboard_codec::DataType::of::<T>();
+        for format in [Format::Json, Format::Msgpack] {
+            let input = value.encode(format).unwrap();
+            let limits = DecodeLimits::default();
+            let error = within(64 * MIB, input.len(), || of_type.decode(format, &input, &limits).unwrap_err());
+            assert_eq!(error.kind(), DecodeErrorKind::Mismatch, "{what} in {format}: {error}");
+            assert!(error.to_string().len() < 5000, "{what} in {format}: {} bytes", error.to_string().len());
+        }
+    }
+    let plain = |text| text;
+    let in_map = |key: &'static str| move |text| Value::from(Map::from_iter([(key, text)]));
+    let as_key = |text: Value| Value::from(Map::from_iter([(text.as_str().unwrap(), Value::from(1))]));
+    refused::<bool>("bool", plain);
+    refused::<u8>("u8", plain);
+    refused::<i64>("i64", plain);
+    refused::<f32>("f32", plain);
+    refused::<f64>("f64", plain);
+    refused::<char>("char", plain);
+    refused::<()>("unit", plain);
+    refused::<Vec<u8>>("list", plain);
+    refused::<Vec<u8>>("item", |text| Value::List(vec![text]));
+    refused::<(u8, u8)>("tuple", plain);
+    refused::<BTreeMap<String, u8>>("map", plain);
+    refused::<Named>("struct", plain);
+    refused::<Named>("field", in_map("x"));
+    refused::<Named>("name of a field", as_key);
+    refused::<Option<u8>>("option", plain);
+    refused::<Choice>("name of a variant", plain);
+    refused::<Choice>("key of a variant", as_key);
+    for variant in ["Plain", "Number", "Pair", "Named"] {
+        refused::<Choice>(variant, in_map(variant));
+    }
+    refused::<Untagged>("untagged", in_map("x"));
+    refused::<std::net::IpAddr>("address", plain);
+}
+
 #[test]
 fn a_long_text_among_many_short_ones_is_no_npy() {
     let _turn = heap::turn();

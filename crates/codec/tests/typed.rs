@@ -193,3 +193,54 @@ fn a_data_type_describes_itself() {
     assert_eq!((other.name(), other.schema(), other.raw_body()), ("Digits", &true.into(), Some(&raw_body)));
     assert_eq!((described.name(), described.raw_body()), ("Request", None));
 }
+
+/// A part of a request is read by the same rules beside any text.
+#[test]
+fn a_long_text_changes_no_rules() {
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+    struct Prompt {
+        text: String,
+        #[serde(default)]
+        id: u128,
+        #[serde(default)]
+        by_number: std::collections::BTreeMap<u32, bool>,
+    }
+    let decode = |format: Format, input: Vec<u8>| {
+        let read = DataType::of::<Prompt>().decode(format, &input.into(), &DecodeLimits::default());
+        read.and_then(Payload::into_inner::<Prompt>).map(|prompt| (prompt.id, prompt.by_number.len()))
+    };
+    let id = u128::from(u64::MAX) + 5;
+    for length in [7, 70_000] {
+        let text = "x".repeat(length);
+        let json = |fields: &str| format!("{{\"text\":\"{text}\",{fields}}}").into_bytes();
+        assert_eq!(decode(Format::Json, json(&format!("\"id\":{id}"))).unwrap(), (id, 0), "{length}");
+        let repeated = decode(Format::Json, json("\"by_number\":{\"1\":true,\"1\":false}"));
+        assert_eq!(repeated.unwrap(), (0, 1), "{length}");
+        let repeated = decode(Format::Json, json("\"id\":1,\"id\":2")).unwrap_err();
+        assert_eq!(repeated.message(), "duplicate field `id`", "{length}");
+        let keys = std::collections::BTreeMap::from([(1, true), (2, false)]);
+        let msgpack = rmp_serde::to_vec_named(&Prompt { text: text.clone(), id: 7, by_number: keys }).unwrap();
+        assert_eq!(decode(Format::Msgpack, msgpack).unwrap(), (7, 2), "{length}");
+    }
+}
+
+#[test]
+fn an_enum_is_told_what_it_wants() {
+    #[derive(Debug, Serialize, Deserialize, JsonSchema)]
+    enum Choice {
+        Plain,
+        Pair(u8, u8),
+    }
+    let told = |input: &'static str| {
+        let read = DataType::of::<Choice>().decode(Format::Json, &input.into(), &DecodeLimits::default());
+        read.map(|_| ()).map_err(|error| (error.kind(), error.message().to_owned()))
+    };
+    for taken in ["\"Plain\"", "{\"Plain\":null}", "{\"Pair\":[1,2]}"] {
+        assert_eq!(told(taken), Ok(()), "{taken}");
+    }
+    for refused in ["1", "[1]", "{\"Pair\":[1,2],\"Plain\":null}", "{\"Plain\":1}", "{}", "\"Pair\"", "null"] {
+        assert!(told(refused).is_err(), "{refused}");
+    }
+    let wrong = "invalid type: integer `1`, expected enum Choice".to_owned();
+    assert_eq!(told("1"), Err((DecodeErrorKind::Mismatch, wrong)));
+}

@@ -7,13 +7,15 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use serde_path_to_error::Segment;
 
 use crate::account::Temporary;
 use crate::error::{DecodeError, EncodeError};
 use crate::json::{decode, encode};
-use crate::limits::{Budget, DecodeLimits, LONG_TEXT};
+use crate::limits::{Budget, DecodeLimits};
 use crate::metered::{Metered, refusal};
 use crate::out::ChargedBuffer;
+use crate::quoting::Short;
 use crate::uniform::{Uniform, located as unwritable};
 
 /// Writes the type by its own `Serialize`.
@@ -31,8 +33,8 @@ const FIRST_ROOM: usize = 128;
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    if may_exceed(bytes.len(), limits) && scan(bytes, &limits.with_texts_up_to(LONG_TEXT)).is_err() {
-        // Malformed, beyond a limit, or with a long text: the decoder for values says where.
+    if may_exceed(bytes.len(), limits) && scan(bytes, limits).is_err() {
+        // Malformed or beyond a limit: the decoder for values says where.
         return decode(bytes, limits)?.deserialize();
     }
     // serde_json unescapes texts and collects long numbers in a buffer that doubles.
@@ -40,8 +42,8 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimit
     let longest = if bytes.contains(&b'\\') { bytes.len() } else { longest_number(bytes) };
     gathered.grow(longest.saturating_mul(2))?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let read = T::deserialize(Metered::new(&mut deserializer, limits.depth()));
-    let whole = read.and_then(|value| deserializer.end().map(|()| value));
+    let read = T::deserialize(Metered::json(&mut deserializer, limits.depth()));
+    let whole = read.map_err(Short::into_inner).and_then(|value| deserializer.end().map(|()| value));
     // Also where it was read: an untagged enum goes on with its next variant after a refusal.
     match (refusal(limits.depth()), whole) {
         (Some(refused), _) => Err(located(refused, bytes, limits)),
@@ -80,7 +82,7 @@ const SERDE_JSON_DEPTH: usize = 128;
 /// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most, cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     // An element takes two bytes at least: itself, and the comma or bracket before it.
-    limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes.min(LONG_TEXT)
+    limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes
 }
 
 /// One pass over the bytes that counts what the limits count. What is malformed is left for serde_json to find.
@@ -137,23 +139,26 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &ser
         return error;
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let metered = Metered::new(&mut deserializer, limits.depth());
+    let metered = Metered::json(&mut deserializer, limits.depth());
     let located = serde_path_to_error::deserialize::<_, T>(metered).err();
-    let path = located.map_or_else(|| "$".to_owned(), |error| path_of(error.path()));
     let error = match wrong_type {
         true => DecodeError::mismatch(message_of(first)),
         false => DecodeError::malformed(message_of(first)),
     };
-    error.with_path(path).at_offset(offset_of(bytes, first))
+    let error = error.at_offset(offset_of(bytes, first));
+    match located {
+        Some(located) => located.path().iter().rev().fold(error, step_of),
+        None => error,
+    }
 }
 
-/// `$.image.pixels[3]`, as every path of ours.
-fn path_of(path: &serde_path_to_error::Path) -> String {
-    let text = path.to_string();
-    match text.as_str() {
-        "." => "$".to_owned(),
-        text if text.starts_with('[') => format!("${text}"),
-        text => format!("$.{text}"),
+/// Puts a step before the path so far.
+fn step_of(error: DecodeError, step: &Segment) -> DecodeError {
+    match step {
+        Segment::Seq { index } => error.in_index(*index),
+        Segment::Map { key } => error.in_key(key),
+        Segment::Enum { variant } => error.in_key(variant),
+        Segment::Unknown => error.in_key("?"),
     }
 }
 

@@ -11,7 +11,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{DecodeError, EncodeError};
-use crate::limits::{DecodeLimits, LONG_TEXT};
+use crate::limits::DecodeLimits;
 use crate::metered::{Metered, refusal};
 use crate::msgpack::decode::{check, decode};
 use crate::out::ChargedBuffer;
@@ -48,8 +48,8 @@ pub(crate) fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), E
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    if may_exceed(bytes.len(), limits) && check(bytes, &limits.with_texts_up_to(LONG_TEXT)).is_err() {
-        // Reading it as a value ends where the check did, and says where that is; or there is a long text.
+    if may_exceed(bytes.len(), limits) && check(bytes, limits).is_err() {
+        // Reading it as a value ends where the check did, and says where that is.
         return decode(bytes, limits)?.deserialize();
     }
     match (whole(bytes, limits), refusal(limits.depth())) {
@@ -64,7 +64,7 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimi
 
 /// Whether an input of this length could reach a limit that rmp-serde does not have. Small requests, which are most, cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
-    len > limits.max_elements.min(limits.max_string_bytes).min(limits.max_segment_bytes).min(LONG_TEXT)
+    len > limits.max_elements.min(limits.max_string_bytes).min(limits.max_segment_bytes)
 }
 
 /// The type, if it is all of the input.

@@ -87,7 +87,7 @@ impl Unpacking {
             }
             self.input.advance(taken);
             if !unpacked.is_empty() {
-                return Ok(Some(unpacked.into()));
+                return Ok(Some(as_long_as_it_is(unpacked)));
             }
         }
         Ok(Some(Bytes::new()))
@@ -106,7 +106,7 @@ impl Unpacking {
             Decoder::Deflate(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Decoder::Zstd(decoder) => decoder.finish().map(|()| std::mem::take(decoder.writer_mut())),
         };
-        unpacked.map(Bytes::from).map_err(|error| malformed(self.coding, &error))
+        unpacked.map(as_long_as_it_is).map_err(|error| malformed(self.coding, &error))
     }
 }
 
@@ -133,6 +133,12 @@ impl Inflate {
         self.holds_more = given == self.room.len() && !self.is_over;
         Ok((taken, self.room[..given].to_vec()))
     }
+}
+
+/// What is unpacked is charged by its length, and kept: the room that it grew into beyond that is not.
+fn as_long_as_it_is(mut unpacked: Vec<u8>) -> Bytes {
+    unpacked.shrink_to_fit();
+    unpacked.into()
 }
 
 fn zstd_decoder() -> io::Result<Writer<Vec<u8>, ZstdDecoder<'static>>> {
@@ -163,7 +169,7 @@ mod tests {
                 }
                 // What is kept of a step is what is counted of it.
                 let (length, capacity) = (step.len(), step.try_into_mut().unwrap().capacity());
-                assert!(capacity <= 2 * length + 64, "{coding:?} keeps {capacity} bytes for {length}");
+                assert_eq!(capacity, length, "{coding:?}");
             }
         }
         whole.extend_from_slice(&unpacking.finish()?);

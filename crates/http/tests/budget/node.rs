@@ -32,11 +32,6 @@ const HELD_CONSTANT: usize = 32 * 1024;
 /// What each further call of the same request takes beside its account: of a stream, or of an inference request of many rows.
 const CALL_CONSTANT: usize = 4 * 1024;
 
-/// A refusal by serde's formats quotes a text that a type does not take, escaped and in several copies: of texts up to 64 KiB, because
-/// an input with a longer one is read as a value first.
-const QUOTED_FACTOR: usize = 20;
-const LONGEST_QUOTED: usize = 64 << 10;
-
 /// The window that a frame of zstd asks for, and the buffers of its decoder, are allocated at once. They are charged as they are touched.
 const ZSTD_RESERVED: usize = (8 << 20) + 256 * 1024;
 
@@ -234,9 +229,8 @@ impl Measured {
     }
 
     fn allowed_heap(&self) -> usize {
-        let quoted = if self.status == 422 { QUOTED_FACTOR * self.bytes.min(LONGEST_QUOTED) } else { 0 };
         let charged = (self.account as f64 * HEAP_FACTOR) as usize;
-        self.reserved + charged + HEAP_CONSTANT + self.calls * CALL_CONSTANT + quoted
+        self.reserved + charged + HEAP_CONSTANT + self.calls * CALL_CONSTANT
     }
 
     fn allowed_time(&self) -> u64 {

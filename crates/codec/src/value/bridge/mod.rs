@@ -12,6 +12,7 @@ use ::serde::de::DeserializeOwned;
 use crate::MAX_DEPTH;
 use crate::error::{DecodeError, EncodeError};
 use crate::metered::{Metered, refusal};
+use crate::quoting::Short;
 use crate::value::Value;
 
 impl Value {
@@ -49,6 +50,6 @@ impl Value {
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         let read = T::deserialize(Metered::new(de::ValueDeserializer::new(self), MAX_DEPTH));
         // Also where it was read: an untagged enum goes on with its next variant after a refusal.
-        refusal(MAX_DEPTH).map_or(read, Err)
+        refusal(MAX_DEPTH).map_or_else(|| read.map_err(Short::into_inner), Err)
     }
 }
