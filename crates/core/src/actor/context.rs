@@ -1,11 +1,12 @@
 //! What an actor knows of itself and its node, and its timers.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use ractor::ActorRef;
-use tokio::sync::oneshot;
+use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
@@ -13,6 +14,7 @@ use super::life::Actor;
 use super::post::{Mail, Ref};
 use crate::client::LocalClient;
 use crate::clock;
+use crate::containment::contain;
 use crate::node::NodeHandle;
 
 /// The shortest period of a repeated message.
@@ -132,17 +134,26 @@ impl<A: Actor> ActorContext<A> {
     }
 
     /// Sends the actor itself a message every `period` (at least 1 ms), first after one period. At most one of them
-    /// waits in the mailbox; periods that the actor missed are skipped.
+    /// waits in the mailbox; periods that the actor missed are skipped. If `message` panics, the timer ends, and the log
+    /// says so.
     pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> Timer {
-        let myself = self.myself.clone();
+        let (myself, name) = (self.myself.clone(), self.name().to_owned());
         let period = period.max(SHORTEST_PERIOD);
+        let first = clock::now().checked_add(period);
+        let only_one = Arc::new(Semaphore::new(1));
         self.timer(async move {
-            let mut ticks = tokio::time::interval_at(clock::now() + period, period);
+            // A first time that the clock cannot hold never comes.
+            let Some(first) = first else { return };
+            let mut ticks = tokio::time::interval_at(first, period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-            loop {
+            // Free again when the actor has taken the message before.
+            while let Ok(place) = Arc::clone(&only_one).acquire_owned().await {
                 ticks.tick().await;
-                let (way_back, back) = oneshot::channel();
-                if myself.cast(Mail::new(message(), Some(way_back))).is_err() || !matches!(back.await, Ok(None)) {
+                let sent = match contain(&mut message) {
+                    Ok(message) => myself.cast(Mail::with_place(message, place)),
+                    Err(panic) => return tracing::error!(actor = name, %panic, "a timer's message panicked"),
+                };
+                if sent.is_err() {
                     return;
                 }
             }
@@ -173,7 +184,8 @@ impl<A: Actor> fmt::Debug for ActorContext<A> {
 pub struct Timer(AbortHandle);
 
 impl Timer {
-    /// Sends nothing any more. A message that waits in the mailbox already is handled.
+    /// Sends nothing any more. A message that waits in the mailbox already is handled, as is one that is sent at the same
+    /// moment.
     pub fn cancel(&self) {
         self.0.abort();
     }

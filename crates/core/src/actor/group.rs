@@ -251,7 +251,7 @@ impl GroupState {
                 self.expected.push(actor.get_id());
             }
             (self.child(index).set_down)();
-            return self.restart_after(myself, waiting, stop_all(outcome.into_iter().collect()));
+            return self.restart_after(myself, waiting, end_all(outcome.into_iter().collect()));
         }
         match outcome {
             Ok(actor) => {
@@ -349,7 +349,7 @@ impl GroupState {
         }
         self.hold(&again);
         self.restart_after(myself, again, async move {
-            stop_all(stopping).await;
+            end_all(stopping).await;
             tokio::time::sleep(delay).await;
         });
     }
@@ -388,6 +388,15 @@ impl GroupState {
             stop_all(actors).await;
             let _ = myself.cast(GroupMessage::Stopped(stopped));
         });
+    }
+}
+
+/// Stops these, and waits until those that were killed have ended as well: only then may their next lives start.
+async fn end_all(actors: Vec<ActorCell>) {
+    stop_all(actors.clone()).await;
+    for actor in actors {
+        // Without a limit of time, it only ends well.
+        let _ = actor.wait(None).await;
     }
 }
 

@@ -9,7 +9,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 
 use super::context::ActorContext;
 use super::post::{Mail, Ref};
-use crate::containment::{contain, contain_future};
+use crate::containment::{Panicked, contain, contain_future, drop_contained};
 use crate::failure::Failure;
 use crate::node::NodeHandle;
 
@@ -80,13 +80,14 @@ use crate::node::NodeHandle;
 /// # Crashes
 ///
 /// An error of [`handle`](Self::handle) is a crash, as is a panic: this life ends, its state is dropped, and the actor
-/// is built again as its [group](crate::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that
+/// is then built again as its [group](crate::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that
 /// leaves the state intact is no crash: it is [`Answer::fail`](crate::Answer::fail).
 ///
 /// # Cancellation
 ///
 /// Where an actor does not stop within 5 s, and where its node is dropped, the future of the hook that runs is dropped
-/// at its next `await`.
+/// at its next `await`. If the actor is to start again, its next life waits for that: no two lives of an actor exist at
+/// once.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an actor",
     label = "this has to be an `Actor`",
@@ -137,37 +138,72 @@ pub(super) struct Life<A: Actor> {
     pub(super) number: u64,
 }
 
+/// The state of one life and its context, until that life is over.
+pub(super) struct Held<A: Actor>(Option<(A, ActorContext<A>)>);
+
+impl<A: Actor> Drop for Held<A> {
+    /// The engine drops what is left in tasks of its own, which a user's destructor must not end.
+    fn drop(&mut self) {
+        drop_contained(self.0.take());
+    }
+}
+
+/// A hook that runs on the state. If it does not end well, the state goes with it: also where the engine drops its
+/// future. The engine reports the end of a life before it drops the state, and by then the next life may start.
+struct Hook<'a, A: Actor> {
+    held: &'a mut Held<A>,
+    life_goes_on: bool,
+}
+
+impl<A: Actor> Drop for Hook<'_, A> {
+    fn drop(&mut self) {
+        if !self.life_goes_on {
+            drop_contained(self.held.0.take());
+        }
+    }
+}
+
 impl<A: Actor> ractor::Actor for Life<A> {
     type Msg = Mail<A::Message>;
-    /// Empty once the actor has stopped: the engine hands the rest to the supervisor, which runs no user's destructor.
-    type State = Option<(A, ActorContext<A>)>;
+    /// Empty once the actor has ended: the engine hands the rest to the supervisor, which runs no user's destructor.
+    type State = Held<A>;
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
         let context = ActorContext::new(self.node.clone(), self.reference.clone(), myself, self.number);
-        let panicked = |words| format!("panicked: {words}");
-        let mut actor = contain(|| (self.build)(&context)).map_err(panicked)?;
-        let started = contain_future(actor.started(&context)).await.map_err(panicked)?;
-        started.map_err(|failure| failure.to_string())?;
-        Ok(Some((actor, context)))
+        let actor = contain(|| (self.build)(&context)).map_err(panicked)?;
+        let mut held = Held(Some((actor, context)));
+        if let Some((actor, context)) = &mut held.0 {
+            let started = contain_future(actor.started(context)).await.map_err(panicked)?;
+            started.map_err(|failure| failure.to_string())?;
+        }
+        Ok(held)
     }
 
     async fn handle(
         &self,
         _: ActorRef<Self::Msg>,
         mail: Self::Msg,
-        state: &mut Self::State,
+        held: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        if let (Some((actor, context)), Some(message)) = (state, mail.open()) {
-            actor.handle(message, context).await.map_err(|failure| failure.to_string())?;
+        let mut hook = Hook { held, life_goes_on: false };
+        if let (Some((actor, context)), Some(message)) = (&mut hook.held.0, mail.open()) {
+            let handled = contain_future(async { actor.handle(message, context).await });
+            handled.await.map_err(panicked)?.map_err(|failure| failure.to_string())?;
         }
+        hook.life_goes_on = true;
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
-        if let Some((mut actor, context)) = state.take() {
-            actor.stopped(&context).await;
+    async fn post_stop(&self, _: ActorRef<Self::Msg>, held: &mut Self::State) -> Result<(), ActorProcessingErr> {
+        let hook = Hook { held, life_goes_on: false };
+        if let Some((actor, context)) = &mut hook.held.0 {
+            contain_future(actor.stopped(context)).await.map_err(panicked)?;
         }
         Ok(())
     }
+}
+
+fn panicked(words: Panicked) -> String {
+    format!("panicked: {words}")
 }

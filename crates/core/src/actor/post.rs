@@ -37,6 +37,11 @@ impl<M> Mail<M> {
         Self { message: Some(message), place: None, way_back }
     }
 
+    /// A message that no sender waits for.
+    pub(super) fn with_place(message: M, place: OwnedSemaphorePermit) -> Self {
+        Self { message: Some(message), place: Some(place), way_back: None }
+    }
+
     /// The message, unless its sender waited and has gone. Its place is free from here on.
     pub(super) fn open(mut self) -> Option<M> {
         let wanted = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
@@ -127,17 +132,26 @@ impl<M: Send + 'static> Ref<M> {
     ///
     /// The message itself, when the mailbox is full, or the actor is not up. It was not handled.
     pub fn tell(&self, message: M) -> Result<(), TellError<M>> {
-        self.put(message, None)
+        let put = self.put(message, None, None);
+        if matches!(put, Err(TellError::Full(_))) {
+            self.0.status.refused();
+        }
+        put
     }
 
-    fn put(&self, message: M, way_back: Option<WayBack<M>>) -> Result<(), TellError<M>> {
+    /// Takes `place` in the mailbox, or one that is free.
+    fn put(
+        &self,
+        message: M,
+        way_back: Option<WayBack<M>>,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), TellError<M>> {
         let actor = match &*self.0.target.borrow() {
             Target::Up(actor) => actor.clone(),
             Target::Down => return Err(TellError::Down(message)),
             Target::Over => return Err(TellError::Over(message)),
         };
-        let Ok(place) = Arc::clone(&self.0.places).try_acquire_owned() else {
-            self.0.status.refused();
+        let Some(place) = place.or_else(|| Arc::clone(&self.0.places).try_acquire_owned().ok()) else {
             return Err(TellError::Full(message));
         };
         let mut mail = Mail::new(message, way_back);
@@ -176,15 +190,29 @@ impl<M: Send + 'static> Ref<M> {
 
     async fn wait<T>(&self, deadline: Deadline, mut message: M, answer: Answered<T>) -> Result<T, AskError> {
         let mut target = self.0.target.subscribe();
+        // A message that had a place in an earlier life waits for one in this life.
+        let (mut had_a_place, mut place) = (false, None);
         loop {
             target.borrow_and_update();
             let (way_back, back) = oneshot::channel();
-            message = match self.put(message, Some(way_back)) {
+            message = match self.put(message, Some(way_back), place.take()) {
                 Ok(()) => match until_taken(back, deadline).await? {
-                    Some(message) => message,
+                    Some(message) => {
+                        had_a_place = true;
+                        message
+                    }
                     None => break,
                 },
-                Err(TellError::Full(_)) => return Err(AskError::Full),
+                Err(TellError::Full(message)) if had_a_place => {
+                    let free = Arc::clone(&self.0.places).acquire_owned();
+                    let free = tokio::time::timeout_at(deadline.instant(), free).await;
+                    place = free.map_err(|_| AskError::DeadlineExceeded { taken: false })?.ok();
+                    message
+                }
+                Err(TellError::Full(_)) => {
+                    self.0.status.refused();
+                    return Err(AskError::Full);
+                }
                 Err(TellError::Over(_)) => return Err(AskError::Over),
                 Err(TellError::Down(message)) => {
                     // The post is held by this reference, so its sender lives.

@@ -213,14 +213,14 @@ async fn run(pools: &[Arc<Pool>], mut payload: Payload, flight: &Arc<Flight>) ->
         // What it would go on with elsewhere.
         let so_far = (ran > 0).then(|| payload.clone());
         let timing;
+        let again = || pools[..ran].iter().all(|pool| pool.contract().may_run_again());
         (payload, timing) = match (pool.submit(payload, flight, clock::now()).await, so_far) {
             (Ok(reply), _) => reply.into_parts(),
             (Err(refusal), Some(so_far)) if refusal.is_refusal() => {
-                return Ok(StageReply::new(Reply::new(so_far, total.into()), ran));
+                let refusal = refusal.after_runs(true, again());
+                return Ok(StageReply::new(Reply::new(so_far, total.into()), ran).refused_with(refusal));
             }
-            (Err(error), _) => {
-                return Err(error.after_runs(ran > 0, pools[..ran].iter().all(|pool| pool.contract().may_run_again())));
-            }
+            (Err(error), _) => return Err(error.after_runs(ran > 0, again())),
         };
         total.add(timing);
     }

@@ -200,7 +200,7 @@ impl NodeMetrics {
         registry.register("stage_restarts", "Replicas started again after a crash", self.restarts.clone());
         registry.register("stage_retries", "Entries run again because they were lost with their worker", self.retries.clone());
         registry.register("stage_replica_states", "Replicas by what they do now", self.replica_states.clone());
-        registry.register("stage_culprits", "Entries that killed their worker whenever they ran alone", self.culprits.clone());
+        registry.register("stage_culprits", "Entries that killed their worker whenever they ran alone, or panicked in a preprocess", self.culprits.clone());
         registry.register("stage_isolation_runs", "Batches run again in parts to find the entry that kills the worker", self.isolations.clone());
         registry.register("stage_hung", "Calls that did not come back within the stage's timeout", self.hung.clone());
         registry.register("stage_abandoned_threads", "Threads that hang in user code, given up", self.abandoned_threads.clone());

@@ -174,13 +174,22 @@ pub struct StageReply {
     pub stages: usize,
     /// Where, for a call whose options have a record.
     pub node: Option<String>,
+    /// Why the next stage did not run there: the caller's error where the output cannot go back.
+    pub refused: Option<CallError>,
 }
 
 impl StageReply {
     /// The outcome of so many stages.
     #[must_use]
     pub fn new(reply: Reply, stages: usize) -> Self {
-        Self { reply, stages, node: None }
+        Self { reply, stages, node: None, refused: None }
+    }
+
+    /// The same, with the error of the stage behind them, which refused.
+    #[must_use]
+    pub fn refused_with(mut self, refusal: CallError) -> Self {
+        self.refused = Some(refusal);
+        self
     }
 
     /// The same, with the name of the node that ran them.

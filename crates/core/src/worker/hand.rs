@@ -89,7 +89,8 @@ impl Hand {
         self.tell_observer(now, RunEnd::Done);
         let entries = self.take_entries();
         let pool = &self.pool;
-        pool.record_survivors(entries.len());
+        let panicked_alone = outcomes.iter().filter(|outcome| matches!(outcome, ItemOutcome::Panicked(_))).count();
+        pool.record_survivors(entries.len() - panicked_alone);
         for (mut entry, outcome) in entries.into_iter().zip(outcomes) {
             drop(std::mem::take(&mut entry.payload));
             let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
@@ -109,7 +110,11 @@ impl Hand {
                     let error = CallError::from_failure(failure, pool.name());
                     entry.reply.send(Err(error.in_run(pool.contract().may_run_again())));
                 }
-                ItemOutcome::Panicked(words) => entry.refuse(panicked(pool, &words)),
+                ItemOutcome::Panicked(words) => {
+                    pool.found_culprit();
+                    tracing::error!(stage = %pool.name(), panic = %words, "an input makes its function panic");
+                    entry.refuse(panicked(pool, &words));
+                }
                 ItemOutcome::Late => {
                     entry
                         .refuse(CallError::deadline_exceeded("before its last output was there").at_stage(pool.name()));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use callboard_core::{
@@ -114,6 +115,63 @@ async fn a_reference_outlives_the_crashes_of_its_actor() {
     assert_eq!((description.state, description.restarts), (ActorState::Up, 2));
     assert!(description.reasons[0].contains("unlucky") && description.reasons[1].contains("out of luck"));
     assert!(node.health().ready);
+}
+
+/// Takes long to drop: 200 ms, unless its next life starts by then.
+struct Exclusive {
+    lives: Arc<Mutex<mpsc::Receiver<()>>>,
+    begins: mpsc::Sender<()>,
+    overlaps: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Actor for Exclusive {
+    type Message = Say;
+
+    async fn started(&mut self, context: &ActorContext<Self>) -> Result<(), Failure> {
+        if context.life() > 0 {
+            self.begins.send(())?;
+        }
+        Ok(())
+    }
+
+    async fn handle(&mut self, message: Say, _: &ActorContext<Self>) -> Result<(), Failure> {
+        match message {
+            Say::Panic => panic!("unlucky"),
+            Say::Add(n, answer) => answer.send(n),
+            _ => Err("out of luck")?,
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        // Hands over the tasks that this thread has woken: else they wait for the end of this.
+        let wait = || self.lives.lock().unwrap().recv_timeout(Duration::from_millis(200));
+        let next = tokio::task::block_in_place(wait);
+        self.overlaps.lock().unwrap().push(next.is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_state_of_a_life_is_dropped_before_the_next_life_starts() {
+    hush();
+    for crash in [Say::Panic, Say::Fail] {
+        let ((begins, lives), overlaps) = (mpsc::channel(), Arc::new(Mutex::new(Vec::new())));
+        let (lives, ended) = (Arc::new(Mutex::new(lives)), Arc::clone(&overlaps));
+        let spec = ActorSpec::new("exclusive", move |_| Exclusive {
+            lives: Arc::clone(&lives),
+            begins: begins.clone(),
+            overlaps: Arc::clone(&ended),
+        });
+        let actor = spec.reference();
+        let node = App::new().actor(spec).start().await.unwrap();
+        actor.tell(crash).unwrap();
+        until("it has started again", || node.describe().actors[0].restarts == 1).await;
+        assert_eq!(add(&actor, 1).await, Ok(1));
+        until("the first life is dropped", || !overlaps.lock().unwrap().is_empty()).await;
+        assert!(!overlaps.lock().unwrap()[0], "the next life starts while the last one is dropped");
+    }
 }
 
 #[tokio::test]
@@ -304,6 +362,64 @@ impl Actor for Lingering {
         }
         self.0.log.note(format!("{} ends", self.0.name));
     }
+}
+
+/// A [`Tally`] whose later lives wait for a permit before they are up.
+struct LateAgain(Tally, Arc<Semaphore>);
+
+impl Actor for LateAgain {
+    type Message = Say;
+
+    async fn started(&mut self, context: &ActorContext<Self>) -> Result<(), Failure> {
+        if context.life() > 0 {
+            self.1.acquire().await?.forget();
+        }
+        Ok(())
+    }
+
+    async fn handle(&mut self, message: Say, _: &ActorContext<Self>) -> Result<(), Failure> {
+        match message {
+            Say::Add(n, answer) => answer.send(n),
+            Say::Wait(gate) => gate.acquire().await?.forget(),
+            _ => self.0.sum += 1,
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_ask_that_had_a_place_waits_for_one_in_the_next_life() {
+    let (up, log) = (Arc::new(Semaphore::new(0)), Log::default());
+    let late = Arc::clone(&up);
+    let spec = ActorSpec::with_mailbox("late", 1, move |_| {
+        LateAgain(Tally { name: "late", log: log.clone(), sum: 0 }, Arc::clone(&late))
+    });
+    let actor = spec.reference();
+    let node = App::new().actor(spec).start().await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
+    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    let ask = |n| {
+        let actor = actor.clone();
+        tokio::spawn(async move { add(&actor, n).await })
+    };
+    let first = ask(1);
+    until("it has the place", || node.describe().actors[0].waiting == 1).await;
+    // The actor crashes.
+    gate.close();
+    until("it is down", || state(&node, "late") == Some(ActorState::Restarting)).await;
+    let others: Vec<_> = (0..30).map(|_| ask(2)).collect();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    up.add_permits(1);
+    assert_eq!(first.await.unwrap(), Ok(1));
+    let mut refused = 0;
+    for other in others {
+        refused += usize::from(other.await.unwrap() == Err(AskError::Full));
+    }
+    assert!(refused > 0, "the mailbox was full");
+    assert_eq!(node.describe().actors[0].refused, refused as u64);
 }
 
 #[tokio::test]

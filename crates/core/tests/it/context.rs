@@ -105,7 +105,7 @@ async fn the_members_of_an_ensemble_and_the_stages_behind_the_first_know_it_as_w
 
 /// What a subscriber of the user's own writes.
 #[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -119,12 +119,12 @@ impl io::Write for Written {
 }
 
 impl Written {
-    fn take(&self) -> String {
+    pub(crate) fn take(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
     }
 }
 
-fn subscriber(written: &Written) -> impl tracing::Subscriber + Send + Sync + use<> {
+pub(crate) fn subscriber(written: &Written) -> impl tracing::Subscriber + Send + Sync + use<> {
     let written = written.clone();
     tracing_subscriber::fmt().with_writer(move || written.clone()).with_ansi(false).without_time().finish()
 }

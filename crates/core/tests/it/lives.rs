@@ -8,6 +8,7 @@ use callboard_core::{
 };
 use tokio::sync::Semaphore;
 
+use super::context::{Written, subscriber};
 use super::support::{PATIENCE, hush, until};
 
 /// Does what its messages say, and counts the beats of its timers.
@@ -20,6 +21,8 @@ struct Pulse {
 
 enum Beat {
     Every(Duration),
+    /// With a message whose maker panics.
+    Broken(Duration),
     After(Duration),
     /// Waits until the test lets it go on, and counts.
     Later(Arc<Semaphore>),
@@ -37,6 +40,9 @@ impl Actor for Pulse {
     async fn handle(&mut self, message: Beat, context: &ActorContext<Self>) -> Result<(), Failure> {
         match message {
             Beat::Every(period) => self.timer = Some(context.tell_every(period, || Beat::Count)),
+            Beat::Broken(period) => {
+                self.timer = Some(context.tell_every(period, || panic!("meant to panic")));
+            }
             Beat::After(delay) => self.timer = Some(context.tell_after(delay, Beat::Count)),
             Beat::Later(gate) => {
                 gate.acquire().await?.forget();
@@ -102,6 +108,41 @@ async fn timers_send_their_actor_messages_until_they_are_cancelled() {
     assert_eq!(beats_after(&pulse, 35).await, (0, 4));
     pulse.tell(Beat::Cancel).unwrap();
     assert_eq!(beats_after(&pulse, 60).await, (0, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_when_its_timer_is_cancelled_is_handled() {
+    let second = Duration::from_secs(1);
+    for timer in [Beat::Every(second), Beat::After(second)] {
+        let (_node, pulse) = pulse().await;
+        let gate = Arc::new(Semaphore::new(0));
+        pulse.tell(timer).unwrap();
+        pulse.tell(Beat::Hold(Arc::clone(&gate))).unwrap();
+        pulse.tell(Beat::Cancel).unwrap();
+        // In the mailbox behind the message that cancels the timer, which gets time to end.
+        pulse.tell(Beat::Hold(Arc::clone(&gate))).unwrap();
+        tokio::time::sleep(second * 2).await;
+        gate.add_permits(1);
+        tokio::time::sleep(second).await;
+        gate.add_permits(1);
+        assert_eq!(beats_after(&pulse, 60).await, (0, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timer_without_a_time_or_a_message_ends_alone() {
+    hush();
+    let written = Written::default();
+    // With one subscriber alone another test's thread, which has none, decides what is heard.
+    let _second = tracing::Dispatch::new(subscriber(&Written::default()));
+    let _here = tracing::subscriber::set_default(subscriber(&written));
+    let (_node, pulse) = pulse().await;
+    pulse.tell(Beat::Every(Duration::MAX)).unwrap();
+    assert_eq!(beats_after(&pulse, 60).await, (0, 0));
+    pulse.tell(Beat::Broken(Duration::from_secs(1))).unwrap();
+    assert_eq!(beats_after(&pulse, 60).await, (0, 0));
+    let log = written.take();
+    assert!(log.contains("pulse") && log.contains("meant to panic"), "{log}");
 }
 
 #[tokio::test(start_paused = true)]

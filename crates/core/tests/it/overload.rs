@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, ErrorKind, Limits, Priority, RouteSpec, Stage};
+use callboard_codec::Payload;
+use callboard_core::{App, CallOptions, ErrorKind, Limits, Pipeline, Priority, RouteSpec, Stage};
 
 use super::support::{Gate, gated, serve, until};
 
@@ -148,4 +149,33 @@ async fn what_can_never_fit_is_not_offered_for_a_retry() {
     let error = node.client().call::<String, usize>("/echo", "x".repeat(1000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.message().contains("limit of 10"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_later_stage_comes_beside_the_output_of_those_before_it() {
+    let gate = Gate::default();
+    let stage = gated(&gate).queue(1);
+    let first = Stage::each("first", |n: &u64| Ok(n + 1)).pure();
+    let node = App::new()
+        .route("/both", Pipeline::from(first).then(stage.clone()))
+        .route("/plain", stage)
+        .start()
+        .await
+        .unwrap();
+    let client = node.client();
+    let call = |n: u64| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call::<u64, u64>("/plain", n).await })
+    };
+    let working = call(1);
+    until("the worker is busy", || gate.arrived() == 1).await;
+    let waiting = call(2);
+    until("the queue is full", || node.describe().stages.iter().any(|stage| stage.queued == 1)).await;
+    let admission = client.admit_stages(&["first", "gated"], 0).unwrap();
+    let reply = client.submit_stages(admission, Payload::new(4_u64), CallOptions::new()).await.unwrap();
+    let refusal = reply.refused.unwrap();
+    assert_eq!((reply.stages, refusal.kind(), refusal.stage()), (1, ErrorKind::Overloaded, Some("gated")));
+    assert!(refusal.was_started() && refusal.is_retryable(), "{refusal:?}");
+    gate.open();
+    assert_eq!((working.await.unwrap().unwrap(), waiting.await.unwrap().unwrap()), (1, 2));
 }

@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use tokio::task::JoinHandle;
 
+use super::context::{Written, subscriber};
 use super::support::{Gate, gated, hush, until};
 
 fn cores() -> usize {
@@ -103,6 +104,28 @@ async fn a_panic_ends_its_item_and_no_replica() {
     assert_eq!(client.call::<_, (u64, usize)>("/route", "4".to_owned()).await.unwrap(), (8, 1));
     let described = node.describe();
     assert!(node.health().ready && described.stages.iter().all(|stage| stage.restarts == 0), "{described:?}");
+}
+
+#[tokio::test]
+async fn its_panics_are_logged_and_counted() {
+    hush();
+    let written = Written::default();
+    // With one subscriber alone another test's thread, which has none, decides what is heard.
+    let _second = tracing::Dispatch::new(subscriber(&Written::default()));
+    let _here = tracing::subscriber::set_default(subscriber(&written));
+    let picky = doubles()
+        .preprocess("picky", |_: &String, _: &CallContext| -> Result<u64, Failure> { panic!("meant to panic") });
+    // On this thread, where the log is read.
+    let node = TestApp::new(App::new().route("/route", picky)).start().await.unwrap();
+    for _ in 0..3 {
+        node.client().call::<_, (u64, usize)>("/route", "x".to_owned()).await.unwrap_err();
+    }
+    let log = written.take();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert_eq!(lines.len(), 3, "{log}");
+    assert!(lines.iter().all(|line| line.contains("picky") && line.contains("meant to panic")), "{log}");
+    let metrics = node.metrics();
+    assert!(metrics.contains("callboard_stage_culprits_total{stage=\"picky\"} 3"), "{metrics}");
 }
 
 #[tokio::test]

@@ -149,6 +149,34 @@ fn a_stage_that_stays_unavailable_is_found() {
     assert!(run.failed(ErrorKind::Unavailable) >= 50, "{run}");
 }
 
+#[test]
+fn a_call_that_panics_is_found() {
+    let echo = Stage::each("echo", |n: &u64| Ok(*n));
+    let input = |chance: &mut Chance| match number(chance) {
+        n if n < 20 => panic!("meant to panic"),
+        n => n,
+    };
+    let simulation = TestApp::new(App::new().route("/echo", echo)).simulate(1);
+    let told = complaint(simulation.calls("/echo", 200, input, |_: &u64, _: &Result<u64, _>| ()));
+    assert!(told.contains("a call has no end") && told.contains("meant to panic"), "{told}");
+    assert!(told.contains("200 calls were made, and "), "{told}");
+}
+
+/// The call after the faults is the only one of each run here.
+#[test]
+fn the_call_after_the_faults_is_checked_as_others_are() {
+    let echo = Stage::each("echo", |n: &u64| Ok(*n));
+    let simulation = TestApp::new(App::new().route("/echo", echo)).simulate(1);
+    let refused = |_: &u64, _: &Result<u64, CallError>| panic!("meant to panic");
+    let told = complaint(simulation.calls("/echo", 0, number, refused));
+    assert!(told.contains("/echo after the faults: meant to panic"), "{told}");
+
+    let never = Stage::each_async("never", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
+    let simulation = TestApp::new(App::new().route("/never", never)).simulate(1);
+    let told = complaint(simulation.calls("/never", 0, number, |_: &u64, _: &Result<u64, _>| ()));
+    assert!(told.contains("/never does not serve after the faults: deadline_exceeded"), "{told}");
+}
+
 /// A worker that dies after its work has done it: under a contract that lets it run again, effects double.
 #[test]
 fn a_crash_may_come_after_the_effect() {

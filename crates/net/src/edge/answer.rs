@@ -45,7 +45,8 @@ pub(super) async fn write(config: &NetConfig, outgoing: &mut Outgoing, mut piece
     Ok(())
 }
 
-/// What is sent for a call that ended well. An output that cannot be encoded is an error of this node's.
+/// What is sent for a call that ended well. An output that cannot be encoded is an error of this node's, unless a later
+/// stage refused: then its caller is told of that.
 pub(super) async fn answered(
     node: &LocalClient,
     due: Deadline,
@@ -53,7 +54,8 @@ pub(super) async fn answered(
 ) -> Result<Answered, CallError> {
     let ran = ran?;
     let (timing, stages) = (ran.reply.timing, ran.stages);
-    let (envelope, held) = encode(node, due, ran.reply.payload).await?;
+    let encoded = encode(node, due, ran.reply.payload).await;
+    let (envelope, held) = encoded.map_err(|error| ran.refused.unwrap_or(error))?;
     Ok(Answered { envelope, timing, stages, held })
 }
 
@@ -127,4 +129,26 @@ pub(super) fn put_end(frames: &mut FrameRun, entry: u16, load: Load) {
 fn put_error(frames: &mut FrameRun, entry: u16, error: CallError, load: Load) -> Result<(), WireError> {
     let (fail, details) = convert::fail(error, load);
     frames.push(FrameKind::Fail, entry, &fail, details.as_ref().map(Envelope::parts).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use callboard_codec::Local;
+    use callboard_core::{App, Reply};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_output_that_cannot_leave_is_answered_with_the_refusal_of_the_next_stage() {
+        let node = App::new().start().await.unwrap();
+        let due = Deadline::from(Duration::from_secs(10));
+        let reply = || StageReply::new(Reply::new(Payload::new(Local(1_u64)), Timing::default()), 1);
+        let refusal = CallError::new(ErrorKind::Overloaded, "full");
+        let refused = answered(&node.client(), due, Ok(reply().refused_with(refusal))).await;
+        assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Overloaded));
+        let failed = answered(&node.client(), due, Ok(reply())).await;
+        assert_ne!(failed.err().map(|error| error.kind()), Some(ErrorKind::Overloaded));
+    }
 }

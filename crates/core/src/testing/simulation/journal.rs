@@ -110,6 +110,12 @@ impl Journal {
         self.event(format_args!("call {call}: its caller has left"));
     }
 
+    /// How many calls had an answer, or a caller that left.
+    pub(super) fn ended(&self) -> usize {
+        let book = self.book.lock();
+        book.outcomes.values().sum::<usize>() + book.left
+    }
+
     pub(super) fn crashed(&self, stage: &StageName, after: bool) {
         self.book.lock().crashes += 1;
         let when = if after { "after" } else { "before" };

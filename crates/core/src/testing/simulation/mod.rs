@@ -50,7 +50,7 @@ const BURST: u64 = 40;
 /// * a call is told an error that no fault explains: of the kinds, `InvalidInput`, `Failed`, `Overloaded` and
 ///   `DeadlineExceeded` are always allowed, `WorkerFailed` after a simulated crash only, others by
 ///   [`allow`](Self::allow);
-/// * a check of the calls panics;
+/// * a call or its check panics;
 /// * something is left at the end: a call in flight, bytes, an entry in a queue, a busy worker;
 /// * a stage has given up, or does not serve any more when the faults have ended.
 ///
@@ -246,9 +246,19 @@ impl World {
             sleep_until(begun + at).await;
             players.spawn(Arc::clone(self).call(plan));
         }
-        let all = async { while players.join_next().await.is_some() {} };
+        let all = async {
+            while let Some(played) = players.join_next().await {
+                if let Err(error) = played {
+                    self.journal.violation(format_args!("a call has no end: {error}"));
+                }
+            }
+        };
         if timeout(FOREVER, all).await.is_err() {
             self.journal.violation(format_args!("{} calls have no answer", players.len()));
+        }
+        let (ended, made) = (self.journal.ended(), self.loads.iter().map(|load| load.calls).sum::<usize>());
+        if ended != made {
+            self.journal.violation(format_args!("{made} calls were made, and {ended} had an end"));
         }
     }
 
@@ -332,8 +342,12 @@ impl World {
     async fn still_serves(&self) {
         for (index, Load { route, call, .. }) in self.loads.iter().enumerate() {
             let answer = call(self.client.clone(), Chance::of(self.seed, &[2, index as u64]), CallOptions::new()).await;
+            if let Some(broken) = answer.broken {
+                self.journal.violation(format_args!("{route} after the faults: {broken}"));
+            }
             let Some(error) = answer.error else { continue };
-            if !self.is_explained(&error) || error.kind() == ErrorKind::WorkerFailed || error.is_refusal() {
+            let never = matches!(error.kind(), ErrorKind::WorkerFailed | ErrorKind::DeadlineExceeded);
+            if never || !self.is_explained(&error) || error.is_refusal() {
                 self.journal.violation(format_args!("{route} does not serve after the faults: {error}"));
             }
         }
