@@ -113,6 +113,17 @@ fn scan(bytes: &[u8], limits: &DecodeLimits) -> Result<(), DecodeError> {
     Ok(())
 }
 
+/// The length of the longest string's source.
+fn longest_string(bytes: &[u8]) -> usize {
+    let (mut longest, mut rest) = (0, bytes);
+    while let Some(quote) = rest.iter().position(|byte| *byte == b'"') {
+        let (end, _) = skip_string(&rest[quote + 1..]);
+        longest = longest.max(end);
+        rest = rest.get(quote + 1 + end..).unwrap_or_default();
+    }
+    longest
+}
+
 /// The length of a string's source up to and with its closing quote, and the least length of its text.
 fn skip_string(bytes: &[u8]) -> (usize, usize) {
     let (mut at, mut len) = (0, 0);
@@ -138,15 +149,19 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &ser
     if !wrong_type && let Err(error) = decode(bytes, &limits) {
         return error;
     }
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let metered = Metered::json(&mut deserializer, limits.depth());
-    let located = serde_path_to_error::deserialize::<_, T>(metered).err();
     let error = match wrong_type {
         true => DecodeError::mismatch(message_of(first)),
         false => DecodeError::malformed(message_of(first)),
     };
     let error = error.at_offset(offset_of(bytes, first));
-    match located {
+    // A key is copied twice for the path, and the parser unescapes it in a buffer that doubles.
+    let mut copies = Temporary::new();
+    if copies.grow(longest_string(bytes).saturating_mul(4)).is_err() {
+        return error;
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let metered = Metered::json(&mut deserializer, limits.depth());
+    match serde_path_to_error::deserialize::<_, T>(metered).err() {
         Some(located) => located.path().iter().rev().fold(error, step_of),
         None => error,
     }
