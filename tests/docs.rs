@@ -23,7 +23,7 @@ fn operations_lists_every_setting_with_its_names_and_default() {
 #[test]
 fn operations_lists_the_keys_of_every_kind() {
     let page = read("docs/operations.md");
-    for kind in ["onnx", "image", "labels", "elsewhere"] {
+    for kind in ["onnx", "image", "labels", "remote"] {
         let (_, after) = page.split_once(&format!("`{kind}` (")).unwrap_or_else(|| panic!("`{kind}` is not described"));
         let (listed, _) = after.split_once(')').expect("a closing parenthesis");
         let listed: Vec<&str> = listed.split(',').map(|key| key.trim().trim_matches('`')).collect();
