@@ -266,6 +266,36 @@ fn every_example_is_in_the_readme_and_among_those_that_are_run() {
     }
 }
 
+/// A word without its type in the code would be a word of the documents alone.
+#[test]
+fn the_glossary_names_public_types_that_exist() {
+    let mut sources = String::new();
+    gather(&root().join("crates"), &mut sources);
+    let rows = rows("ARCHITECTURE.md", "| word |");
+    assert!(rows.len() > 20, "{} words", rows.len());
+    for row in rows {
+        for name in row[2].split(['`', ',', ' ']).filter(|name| !name.is_empty()) {
+            let is_declared = ["struct", "enum", "trait"].into_iter().any(|kind| {
+                let declaration = format!("pub {kind} {name}");
+                let mut after = sources.match_indices(&declaration).map(|(at, _)| &sources[at + declaration.len()..]);
+                after.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+            });
+            assert!(is_declared, "{}: there is no public type `{name}`", row[0]);
+        }
+    }
+}
+
+/// The text of all Rust files below a directory, without what a build left there.
+fn gather(directory: &Path, into: &mut String) {
+    for path in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            gather(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push_str(&read(&path));
+        }
+    }
+}
+
 /// A link to a file that is not there is a promise that is not kept.
 #[test]
 fn links_between_pages_lead_somewhere() {
