@@ -1,6 +1,6 @@
 //! `callboard examples`: prints one program that calls every route.
 
-use callboard_core::Route;
+use callboard_core::edge::Route;
 
 use super::super::error::CliError;
 use super::super::example::base_of;

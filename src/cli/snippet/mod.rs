@@ -9,7 +9,7 @@ mod rust;
 
 use std::path::{Path, PathBuf};
 
-use callboard_core::Route;
+use callboard_core::edge::Route;
 use callboard_http::{example_of, media_type_of};
 use serde_json::Value;
 
