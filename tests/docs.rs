@@ -291,7 +291,7 @@ fn gather(directory: &Path, into: &mut String) {
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
             gather(&path, into);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push_str(&read(&path));
+            into.push_str(&fs::read_to_string(&path).expect("a source"));
         }
     }
 }

@@ -33,17 +33,17 @@ const ASK_AGAIN: BackoffPolicy =
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// What will be there, or why not.
-pub type FromElsewhere<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
+pub type RemoteFuture<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
 
 /// The other nodes, as a pipeline sees them. A node is given one with [`NodeHandle::join`](crate::NodeHandle::join).
-pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
+pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
     /// Where the next call of a stage goes that runs here as well, given how it does here. Asked once per call and stage: it looks at
     /// what it knows, and waits for nothing.
-    fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> Choice;
+    fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> StageTarget;
 
     /// Whether a stage may be called together with the one before it, on whatever node that one is. Not where its node is to be
     /// chosen for its own sake.
-    fn goes_along(&self, stage: &str) -> bool;
+    fn can_chain(&self, stage: &str) -> bool;
 
     /// Whether a node that runs this stage can be reached.
     fn offers(&self, stage: &str) -> bool;
@@ -57,11 +57,11 @@ pub trait Elsewhere: fmt::Debug + Send + Sync + 'static {
     ///
     /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be
     /// run here. Dropping the future cancels the call where it runs.
-    fn run(&self, call: StageCall) -> FromElsewhere<StageReply>;
+    fn run(&self, call: StageCall) -> RemoteFuture<StageReply>;
 
     /// As [`run`](Self::run), where the first stage answers with a stream: ready when its first output is there, or its end. Until then
     /// the same holds for the error, and after that every error is the last item. Dropping the outputs cancels the call.
-    fn stream(&self, call: StageCall) -> FromElsewhere<StageOutputs>;
+    fn stream(&self, call: StageCall) -> RemoteFuture<StageOutputs>;
 }
 
 /// Another node, as this one knows it.
@@ -95,9 +95,9 @@ impl PeerDescription {
 
 /// Where a call of a stage goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct StageTarget {
     /// To another node first.
-    pub leaves: bool,
+    pub is_remote: bool,
     /// To a node that runs this revision, wherever that is, as long as there is one.
     pub revision: Option<u64>,
 }
@@ -130,9 +130,9 @@ pub struct StageCall {
     /// They may be run a second time when their outcome is not known. `None`: the node that runs them knows.
     pub may_run_again: Option<bool>,
     /// The node that asks runs the first of them as well, and will where no other has room: there is no need to wait for any.
-    pub runs_here: bool,
+    pub can_run_here: bool,
     /// It is a call that found room nowhere, once more.
-    pub asks_again: bool,
+    pub is_retry: bool,
     /// The revision of the first stage that was chosen for this call.
     pub revision: Option<u64>,
     /// How many outputs there is room for, where the first stage streams.
@@ -194,7 +194,7 @@ impl StageReply {
 
     /// The same, with the name of the node that ran them.
     #[must_use]
-    pub fn of_node(mut self, node: Option<String>) -> Self {
+    pub fn with_node(mut self, node: Option<String>) -> Self {
         self.node = node;
         self
     }
@@ -220,7 +220,7 @@ impl StageOutputs {
 
 /// Behind one thin pointer, because every call carries it.
 #[derive(Debug)]
-pub(crate) struct Beyond(pub(crate) Box<dyn Elsewhere>);
+pub(crate) struct Beyond(pub(crate) Box<dyn RemoteStages>);
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// A stage of this name that runs on other nodes only. While none is known that runs it, its calls are `Unavailable`. Several in a
@@ -230,30 +230,30 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// use callboard_core::{Pipeline, Stage};
     ///
     /// let decode = Stage::each("decode", |text: &String| Ok(text.len()));
-    /// let pipeline: Pipeline<String, f32> = Pipeline::from(decode).then(Pipeline::elsewhere("classify"));
+    /// let pipeline: Pipeline<String, f32> = Pipeline::from(decode).then(Pipeline::remote("classify"));
     /// assert_eq!(pipeline.to_string(), "decode → ↗classify");
     /// ```
     #[must_use]
-    pub fn elsewhere(stage: &str) -> Self {
-        Self::of(Graph::Elsewhere(StageName::new(stage)))
+    pub fn remote(stage: &str) -> Self {
+        Self::of(Graph::Remote(StageName::new(stage)))
     }
 }
 
 impl<In: Data, Out: Data> StreamPipeline<In, Out> {
-    /// A streaming stage of this name that runs on other nodes only, as [`Pipeline::elsewhere`]. A reader that pauses lets its worker
+    /// A streaming stage of this name that runs on other nodes only, as [`Pipeline::remote`]. A reader that pauses lets its worker
     /// wait, wherever that is.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage, StreamPipeline};
     ///
     /// let tokens = Stage::each("tokens", |text: &String| Ok(text.len()));
-    /// let generate = StreamPipeline::<usize, u32>::elsewhere("generate");
+    /// let generate = StreamPipeline::<usize, u32>::remote("generate");
     /// let pipeline = Pipeline::from(tokens).then_stream(generate);
     /// assert_eq!(pipeline.to_string(), "tokens → ↗generate");
     /// ```
     #[must_use]
-    pub fn elsewhere(stage: &str) -> Self {
-        Self::of_one(Graph::Elsewhere(StageName::new(stage)))
+    pub fn remote(stage: &str) -> Self {
+        Self::of_one(Graph::Remote(StageName::new(stage)))
     }
 }
 
@@ -267,7 +267,7 @@ pub(super) async fn run_stages(
 ) -> Result<(Reply, usize), CallError> {
     let pool = match steps {
         [Graph::Stage(pool), ..] => pool,
-        [Graph::Elsewhere(name), ..] => {
+        [Graph::Remote(name), ..] => {
             check_time(flight, now, name.as_str())?;
             let Some(beyond) = flight.beyond() else { return Err(nowhere(name)) };
             return leave_patiently(&*beyond.0, call_of(steps, payload, flight, None), flight).await;
@@ -278,7 +278,7 @@ pub(super) async fn run_stages(
     let (name, elsewhere) = (pool.name(), &beyond.0);
     let choice = elsewhere.choose(name.as_str(), flight.session, &load_of(pool));
     let leave = |call| leave(&**elsewhere, call, flight);
-    if choice.leaves {
+    if choice.is_remote {
         let call = call_of(steps, payload.clone(), flight, choice.revision);
         // Of all that went, not of the first alone.
         let again = call.may_run_again == Some(true);
@@ -305,7 +305,7 @@ pub(super) async fn run_stages(
 }
 
 /// Runs stages on another node, and notes in the call's record that they were there.
-async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
+async fn leave(elsewhere: &dyn RemoteStages, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
     let record = Away::begin(&call, flight);
     let outcome = elsewhere.run(call).await;
     let there = outcome.as_ref().ok().and_then(|ran| Some((ran.node.clone()?, ran.reply.timing)));
@@ -315,7 +315,7 @@ async fn leave(elsewhere: &dyn Elsewhere, call: StageCall, flight: &Flight) -> R
 
 /// Leaves, and where no node has room for a call that can wait, asks again in a moment: until somebody has, or its time is up.
 async fn leave_patiently(
-    elsewhere: &dyn Elsewhere,
+    elsewhere: &dyn RemoteStages,
     mut call: StageCall,
     flight: &Flight,
 ) -> Result<(Reply, usize), CallError> {
@@ -327,7 +327,7 @@ async fn leave_patiently(
         attempt = attempt.saturating_add(1);
         match leave(elsewhere, call.clone(), flight).await {
             Err(full) if full.kind() == ErrorKind::Overloaded && full.is_refusal() => {
-                call.asks_again = true;
+                call.is_retry = true;
                 let said = full.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
                 tokio::time::sleep(said + ASK_AGAIN.delay(attempt, fastrand::f64())).await;
             }
@@ -387,18 +387,18 @@ pub(crate) enum StreamPlace {
     /// On this node, and if it has no room, elsewhere where there is somebody, who runs this revision if one was chosen.
     Here { may_leave: bool, revision: Option<u64> },
     /// On another one, and if that does not start it, here where it runs here as well.
-    Elsewhere(Option<u64>),
+    Remote(Option<u64>),
 }
 
 /// Where a streaming stage's call goes; see [`run_stages`].
 pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPlace {
     match (step, flight.beyond()) {
-        (Graph::Elsewhere(_), _) => StreamPlace::Elsewhere(None),
+        (Graph::Remote(_), _) => StreamPlace::Remote(None),
         (Graph::Stage(pool), Some(beyond)) => {
             let (name, elsewhere) = (pool.name().as_str(), &beyond.0);
             let choice = elsewhere.choose(name, flight.session, &load_of(pool));
-            match choice.leaves {
-                true => StreamPlace::Elsewhere(choice.revision),
+            match choice.is_remote {
+                true => StreamPlace::Remote(choice.revision),
                 false => StreamPlace::Here { may_leave: elsewhere.offers(name), revision: choice.revision },
             }
         }
@@ -407,14 +407,14 @@ pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPl
 }
 
 /// Begins the stream of the first of these steps on another node.
-pub(crate) async fn stream_elsewhere(
+pub(crate) async fn stream_remote(
     steps: &[Graph<Arc<Pool>>],
     payload: Payload,
     flight: &Arc<Flight>,
     revision: Option<u64>,
 ) -> Result<StageOutputs, CallError> {
     match (steps.first(), flight.beyond()) {
-        (Some(Graph::Elsewhere(name)), None) => Err(nowhere(name)),
+        (Some(Graph::Remote(name)), None) => Err(nowhere(name)),
         (_, Some(beyond)) => {
             let call = call_of(steps, payload, flight, revision);
             let record = Away::begin(&call, flight);
@@ -443,7 +443,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
     }
     options = options.with_origin(flight.origin.clone());
     let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), None, DEFAULT_CREDIT);
-    let runs_here = matches!(steps.first(), Some(Graph::Stage(_)));
+    let can_run_here = matches!(steps.first(), Some(Graph::Stage(_)));
     for (position, step) in steps.iter().enumerate() {
         match step {
             Graph::Stage(pool) if position == 0 => {
@@ -451,8 +451,8 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
                 may_run_again = Some(pool.contract().may_run_again());
                 credit = pool.settings().credit().get();
             }
-            Graph::Elsewhere(name) if position == 0 => stages.push(name.clone()),
-            Graph::Elsewhere(name) if flight.beyond().is_some_and(|there| there.0.goes_along(name.as_str())) => {
+            Graph::Remote(name) if position == 0 => stages.push(name.clone()),
+            Graph::Remote(name) if flight.beyond().is_some_and(|there| there.0.can_chain(name.as_str())) => {
                 stages.push(name.clone());
                 // What this node says of the first says nothing of those behind it.
                 may_run_again = may_run_again.filter(|again| !again);
@@ -461,7 +461,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
         }
     }
     let payer = flight.account().map(Payer);
-    StageCall { stages, payload, options, may_run_again, runs_here, asks_again: false, revision, credit, payer }
+    StageCall { stages, payload, options, may_run_again, can_run_here, is_retry: false, revision, credit, payer }
 }
 
 fn nowhere(stage: &StageName) -> CallError {

@@ -27,7 +27,7 @@ impl LocalClient {
     ///
     /// let note = Stage::each("note", |event: &String| Ok(event.len()));
     /// let node = App::new().route("/note", note).start().await?;
-    /// node.client().cast("/note", "somebody came in".to_owned())?;
+    /// node.client().call_detached("/note", "somebody came in".to_owned())?;
     ///
     /// assert_eq!(node.drain(Duration::from_secs(5)).await, Drained::Completely);
     /// assert_eq!(node.describe().outcomes, 1);
@@ -40,16 +40,16 @@ impl LocalClient {
     /// `Overloaded` when the node or the first stage is full, `Unavailable` when it drains or has failed, `NotFound`, a deadline
     /// that has passed: in all of these nothing was started. An error that user code gives before the first stage is returned,
     /// too, because it is there already.
-    pub fn cast<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
-        self.cast_with(route, input, CallOptions::new())
+    pub fn call_detached<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
+        self.call_detached_with(route, input, CallOptions::new())
     }
 
-    /// Casts with a deadline or priority of its own.
+    /// Starts a detached call with a deadline or priority of its own.
     ///
     /// # Errors
     ///
-    /// As [`cast`](Self::cast).
-    pub fn cast_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
+    /// As [`call_detached`](Self::call_detached).
+    pub fn call_detached_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
         let payload = Payload::new(input);
         // Of the call that it is made for it has the origin, and does not end with it.
         let options = match &self.outer {
@@ -71,7 +71,7 @@ impl LocalClient {
             Poll::Pending => {
                 self.shared.runtime.spawn(async move {
                     if let Err(error) = call.await {
-                        tracing::warn!(%route, flight = %id, %error, "a cast failed");
+                        tracing::warn!(%route, flight = %id, %error, "a detached call failed");
                     }
                 });
                 Ok(())
