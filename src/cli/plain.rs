@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_shown() {
+    fn control_characters_are_escaped() {
         assert_eq!(line("plain é € 😀 \u{200d}"), "plain é € 😀 \u{200d}");
         assert_eq!(line("\u{0}\u{1b}[2J\u{7f}\u{9b}\u{9f}\u{a0}"), "\\u0000\\u001b[2J\\u007f\\u009b\\u009f\u{a0}");
         assert_eq!(line("a\r\n\tb\u{202e}\u{2069}"), "a\\u000d\\u000a\\u0009b\\u202e\\u2069");

@@ -29,7 +29,7 @@ use super::block_on;
 use crate::config::{Plan, Source};
 use crate::server::{Server, ServerBuilder, StartingServer};
 
-/// Serves until told to stop.
+/// Serves until stopped.
 pub(crate) fn run(
     plan: Plan,
     app: Option<App>,

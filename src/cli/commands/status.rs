@@ -58,11 +58,10 @@ impl StatusArgs {
 
 /// The admin listener speaks HTTP only.
 fn admin(text: &str) -> Result<Origin, String> {
-    match text.starts_with("quic://") {
-        true => {
-            Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
-        }
-        false => text.parse::<Origin>().map_err(|error| error.to_string()),
+    if text.starts_with("quic://") {
+        Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
+    } else {
+        text.parse::<Origin>().map_err(|error| error.to_string())
     }
 }
 
@@ -147,7 +146,7 @@ impl fmt::Display for StatusText<'_> {
                 text(&stage["restarts"]),
             ]);
         }
-        for stage in items(&health["elsewhere"]) {
+        for stage in items(&health["remote_stages"]) {
             let state = if stage["ready"] == true { "remote" } else { "unreachable" };
             let mut row = std::array::from_fn(|_| "-".to_owned());
             (row[0], row[1]) = (text(&stage["name"]), state.to_owned());
@@ -169,7 +168,7 @@ impl fmt::Display for StatusText<'_> {
             }
             write!(f, "\n{peers}")?;
         }
-        for stage in items(&node["stages"]).iter().chain(items(&health["elsewhere"])) {
+        for stage in items(&node["stages"]).iter().chain(items(&health["remote_stages"])) {
             if let Some(reason) = stage["reason"].as_str() {
                 write!(f, "\n{}: {}", text(&stage["name"]), plain::line(reason))?;
             }
@@ -284,7 +283,7 @@ digits: no such file";
     }
 
     #[test]
-    fn what_is_missing_is_shown_as_such() {
+    fn a_missing_value_is_shown_as_a_dash() {
         assert!(StatusText(&json!({})).to_string().starts_with("callboard -, not ready"));
     }
 }

@@ -163,7 +163,7 @@ curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.
     }
 
     #[test]
-    fn python_has_pythons_words_and_only_what_it_uses() {
+    fn python_has_pythons_literals_and_only_the_helpers_it_uses() {
         let program = python::program(&examples(), "http://h:1", false);
         assert!(program.contains(r##"{"say": "it's \"#1\"\n\\", "on": [True, None, 1.5]}"##), "{program}");
         assert!(program.contains("def stream("), "{program}");
