@@ -1,7 +1,7 @@
 //! JSON straight into and out of a Rust type: the fast path, with no [`Value`](crate::Value) between.
 //!
-//! A good request is parsed once, by serde_json, and never looked at again. Only a bad one is parsed a second time, to
-//! find out which field is at fault.
+//! A good request is parsed once, by serde_json, and never looked at again. Only a bad one is parsed a second time, to find
+//! out which field is at fault.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -79,8 +79,7 @@ fn located(refused: DecodeError, bytes: &[u8], limits: &DecodeLimits) -> DecodeE
 /// serde_json ends at this depth by itself.
 const SERDE_JSON_DEPTH: usize = 128;
 
-/// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most,
-/// cannot.
+/// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most, cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     // An element takes two bytes at least: itself, and the comma or bracket before it.
     limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes
