@@ -13,8 +13,6 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::error::ExceededLimit;
-
 /// Pays for what one call makes this process hold. Implemented by the owner of the memory budget.
 pub trait Account: Send + Sync {
     /// Takes `bytes` out of the budget, before they are allocated.
@@ -31,6 +29,16 @@ pub trait Account: Send + Sync {
     fn refund_all(&self) {
         self.refund(usize::MAX);
     }
+}
+
+/// The limit that an input reached: its name as in [`DecodeLimits`](crate::DecodeLimits), and its setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExceededLimit {
+    /// The field's name, such as `max_depth`.
+    pub name: &'static str,
+    /// What it was set to when the input was read.
+    pub max: usize,
 }
 
 /// Why an account does not pay.

@@ -11,12 +11,15 @@ use bytes::Bytes;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 
+use crate::envelope::{self, EnvelopeDecoder};
 use crate::error::DecodeError;
-use crate::payload::{self, Data, Payload};
-use crate::tensor::{StrTensor, Tensor};
+use crate::format::Format;
+use crate::limits::DecodeLimits;
+use crate::payload::Payload;
 use crate::tensor_fields::TensorFields;
+use crate::typed::{self, Data};
 use crate::value::Value;
-use crate::{DecodeLimits, EnvelopeDecoder, Format, envelope, json, msgpack};
+use crate::value::tensor::{StrTensor, Tensor};
 
 /// The type of a route's input or output, for its edges. Cloning shares.
 ///
@@ -78,7 +81,7 @@ impl DataType {
             tensors: None,
             decode: decode::<T>,
             finish: |decoder| decoder.finish_as::<T>().map(Payload::new),
-            from_value: |value| payload::from_value::<T>(value).map(Payload::new),
+            from_value: |value| typed::from_value::<T>(value).map(Payload::new),
         }))
     }
 
@@ -216,7 +219,8 @@ fn formats_of<T: 'static>() -> Vec<Format> {
     let is = |other: TypeId| TypeId::of::<T>() == other;
     let is_array = is(TypeId::of::<Tensor>()) || is(TypeId::of::<StrTensor>());
     #[cfg(feature = "arrow")]
-    let is_table = is(TypeId::of::<crate::DataFrame>()) || is(TypeId::of::<crate::Series>());
+    let is_table =
+        is(TypeId::of::<crate::value::data_frame::DataFrame>()) || is(TypeId::of::<crate::value::data_frame::Series>());
     let can_be = |format: &Format| match format {
         _ if is(TypeId::of::<Value>()) => true,
         Format::Json | Format::Msgpack | Format::Envelope => true,
@@ -239,8 +243,8 @@ fn decode<T: Data>(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Resu
         return Value::decode(format, bytes, limits).map(Payload::new);
     }
     let value = match format {
-        Format::Json => json::from_bytes::<T>(bytes, limits),
-        Format::Msgpack => msgpack::from_bytes::<T>(bytes, limits),
+        Format::Json => typed::json::from_bytes::<T>(bytes, limits),
+        Format::Msgpack => typed::msgpack::from_bytes::<T>(bytes, limits),
         Format::Envelope => envelope::decode_typed::<T>(bytes, limits),
         // The others know values only.
         other => Value::decode(other, bytes, limits)?.deserialize(),

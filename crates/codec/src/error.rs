@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::account::ChargeError;
+use crate::account::{ChargeError, ExceededLimit};
 use crate::quoting::Beginning;
 
 /// Why an input was refused. `kind()` decides the reaction, `Display` is for the one who sent it.
@@ -50,16 +50,6 @@ pub enum DecodeErrorKind {
     Exhausted,
     /// The work was stopped, because its caller left or its deadline passed.
     Stopped,
-}
-
-/// The limit that an input reached: its name as in [`DecodeLimits`](crate::DecodeLimits), and its setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ExceededLimit {
-    /// The field's name, such as `max_depth`.
-    pub name: &'static str,
-    /// What it was set to when the input was read.
-    pub max: usize,
 }
 
 impl DecodeError {
@@ -254,8 +244,8 @@ impl EncodeError {
         error
     }
 
-    pub(crate) fn too_deep(type_name: &str) -> Self {
-        Self::new(type_name, format!("nested deeper than {} levels", crate::MAX_DEPTH))
+    pub(crate) fn too_deep(type_name: &str, max_depth: usize) -> Self {
+        Self::new(type_name, format!("nested deeper than {max_depth} levels"))
     }
 
     /// Names the type, where the fault was met by code that could not know it.

@@ -7,14 +7,15 @@ use std::fmt;
 
 use bytes::Bytes;
 
-#[cfg(feature = "arrow")]
-use crate::data_frame;
+use crate::envelope;
 use crate::error::{DecodeError, EncodeError};
-use crate::limits::Budget;
+use crate::limits::{Budget, DecodeLimits};
 #[cfg(feature = "arrow")]
 use crate::out;
 use crate::value::Value;
-use crate::{DecodeLimits, envelope, json, msgpack, npy};
+#[cfg(feature = "arrow")]
+use crate::value::data_frame;
+use crate::{json, msgpack, npy};
 
 /// How bytes at a border of the process are to be read or written.
 ///
@@ -87,34 +88,46 @@ impl Format {
     }
 }
 
-/// Reads one value.
-pub(crate) fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
-    limits.check_bytes(bytes.len())?;
-    match format {
-        Format::Json => json::decode(bytes, limits),
-        Format::Msgpack => msgpack::decode(bytes, limits),
-        Format::Envelope => envelope::decode(bytes, limits),
-        Format::Npy => npy::decode(bytes, &mut Budget::new(limits)),
-        Format::Npz => npy::decode_npz(bytes, &mut Budget::new(limits)),
-        #[cfg(feature = "arrow")]
-        Format::ArrowStream => data_frame::from_stream(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
-        #[cfg(feature = "arrow")]
-        Format::ArrowFile => data_frame::from_file(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
+impl Value {
+    /// Reads one value, and nothing after it.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`](crate::DecodeErrorKind::Malformed) input, a limit that was reached, or an
+    /// [`Unsupported`](crate::DecodeErrorKind::Unsupported) extension; each with path and byte.
+    pub fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
+        limits.check_bytes(bytes.len())?;
+        match format {
+            Format::Json => json::decode(bytes, limits),
+            Format::Msgpack => msgpack::decode(bytes, limits),
+            Format::Envelope => envelope::decode(bytes, limits),
+            Format::Npy => npy::decode(bytes, &mut Budget::new(limits)),
+            Format::Npz => npy::decode_npz(bytes, &mut Budget::new(limits)),
+            #[cfg(feature = "arrow")]
+            Format::ArrowStream => data_frame::from_stream(bytes, &mut Budget::new(limits)).map(Self::DataFrame),
+            #[cfg(feature = "arrow")]
+            Format::ArrowFile => data_frame::from_file(bytes, &mut Budget::new(limits)).map(Self::DataFrame),
+        }
     }
-}
 
-/// Writes one value into one piece.
-pub(crate) fn encode(format: Format, value: &Value) -> Result<Bytes, EncodeError> {
-    match format {
-        Format::Json => json::encode(value),
-        Format::Msgpack => msgpack::encode(value),
-        Format::Envelope => Ok(envelope::encode(value)?.try_into_bytes()?),
-        Format::Npy => npy::encode(value),
-        Format::Npz => npy::encode_npz(value),
-        #[cfg(feature = "arrow")]
-        Format::ArrowStream => Ok(out::concat(&data_frame::of(value)?.to_stream_parts()?)?.into_bytes()?),
-        #[cfg(feature = "arrow")]
-        Format::ArrowFile => data_frame::of(value)?.to_file(),
+    /// Writes the value.
+    ///
+    /// # Errors
+    ///
+    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is nested
+    /// deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
+    pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
+        match format {
+            Format::Json => json::encode(self),
+            Format::Msgpack => msgpack::encode(self),
+            Format::Envelope => Ok(envelope::encode(self)?.try_into_bytes()?),
+            Format::Npy => npy::encode(self),
+            Format::Npz => npy::encode_npz(self),
+            #[cfg(feature = "arrow")]
+            Format::ArrowStream => Ok(out::concat(&data_frame::of(self)?.to_stream_parts()?)?.into_bytes()?),
+            #[cfg(feature = "arrow")]
+            Format::ArrowFile => data_frame::of(self)?.to_file(),
+        }
     }
 }
 

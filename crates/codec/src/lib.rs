@@ -53,8 +53,6 @@
 //! | `arrow-compression` | yes | reading Arrow buffers that are compressed by LZ4 or ZSTD; builds a C library |
 
 mod account;
-#[cfg(feature = "arrow")]
-mod data_frame;
 mod data_type;
 pub mod envelope;
 mod error;
@@ -71,25 +69,26 @@ pub mod npy;
 mod out;
 mod payload;
 mod quoting;
-mod tensor;
+mod serde_impls;
 mod tensor_fields;
-mod uniform;
+mod typed;
 mod value;
 pub mod wire;
 
-pub use account::{Account, ChargeError, STEP_BYTES, charged_to, charged_up_to};
-#[cfg(feature = "arrow")]
-pub use data_frame::{DataFrame, DataFrameError, Series};
+pub use account::{Account, ChargeError, ExceededLimit, STEP_BYTES, charged_to, charged_up_to};
 pub use data_type::{DataType, RawBody};
 pub use envelope::{Envelope, EnvelopeDecoder};
-pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, ExceededLimit};
+pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 pub use format::Format;
 pub use limits::{DecodeLimits, MAX_DEPTH};
 pub use local::Local;
 pub use matching::Joined;
 pub use media::{Media, NotBase64};
 pub use media_type::MediaType;
-pub use payload::{Data, Payload};
-pub use tensor::{AlignedBuffer, DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
+pub use payload::Payload;
 pub use tensor_fields::{TensorField, TensorFields};
+pub use typed::Data;
+#[cfg(feature = "arrow")]
+pub use value::data_frame::{DataFrame, DataFrameError, Series};
+pub use value::tensor::{AlignedBuffer, DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
 pub use value::{Map, MapIntoIter, MapIter, Scalar, Value};

@@ -4,10 +4,8 @@
 //! [`DecodeError`] of kind [`LimitExceeded`](crate::DecodeErrorKind::LimitExceeded) that names the limit, its setting and the
 //! place in the input. Nothing is truncated and nothing is retried.
 
-use crate::Value;
 use crate::account::{charge, release};
 use crate::error::DecodeError;
-use crate::value::size::Structure;
 
 /// The deepest nesting that any decoder or encoder follows, whatever [`DecodeLimits::max_depth`] says.
 ///
@@ -88,28 +86,6 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
-    /// What the other parts of one input may still take when `value` was decoded of one of them: a form, say, is one input
-    /// however many parts it has. Elements, structure and unpacked bytes are counted; the other limits hold for each part.
-    ///
-    /// ```
-    /// use callboard_codec::{DecodeLimits, Format, Value};
-    ///
-    /// let limits = DecodeLimits { max_elements: 5, ..DecodeLimits::default() };
-    /// let first = Value::decode(Format::Json, &"[1, [2, 3]]".into(), &limits)?;
-    /// assert_eq!(limits.left_after(&first).max_elements, 1);
-    /// # Ok::<(), callboard_codec::DecodeError>(())
-    /// ```
-    #[must_use]
-    pub fn left_after(&self, value: &Value) -> Self {
-        let Structure { elements, bytes, unpacked } = value.structure();
-        Self {
-            max_elements: self.max_elements.saturating_sub(elements),
-            max_tree_bytes: self.max_tree_bytes.saturating_sub(bytes),
-            max_decompressed_bytes: self.max_decompressed_bytes.saturating_sub(unpacked),
-            ..self.clone()
-        }
-    }
-
     /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before anything of it is looked at.
     pub(crate) fn check_bytes(&self, len: usize) -> Result<(), DecodeError> {
         if len > self.max_bytes {
@@ -366,21 +342,7 @@ const MAX_VIEWED_BYTES: usize = 4 << 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Format;
     use crate::account::testing::charge_of;
-
-    #[test]
-    fn what_one_part_has_taken_the_others_may_not_take() {
-        let limits = DecodeLimits::default();
-        let value = Value::decode(Format::Json, &r#"{"a": [1, 2], "b": "text"}"#.into(), &limits).unwrap();
-        let (left, taken) = (limits.left_after(&value), value.structure());
-        assert!(taken.elements > 0 && taken.bytes > 0);
-        assert_eq!(left.max_elements, limits.max_elements - taken.elements);
-        assert_eq!(left.max_tree_bytes, limits.max_tree_bytes - taken.bytes);
-        assert_eq!(left.max_bytes, limits.max_bytes, "a limit of each part");
-        let nothing = DecodeLimits { max_elements: 0, max_tree_bytes: 0, ..limits }.left_after(&value);
-        assert_eq!((nothing.max_elements, nothing.max_tree_bytes), (0, 0));
-    }
 
     #[test]
     fn the_largest_input_and_the_largest_segment_are_taken_and_no_larger_ones() {

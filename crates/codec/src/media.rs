@@ -14,7 +14,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::account::{Temporary, charge};
-use crate::value::{Value, exact};
+use crate::serde_impls::exact;
+use crate::value::Value;
 
 /// The bytes of a file.
 ///

@@ -1,6 +1,6 @@
 //! Media types and the choice between them: `Content-Type` and `Accept` (RFC 9110 §8.3, §12.5.1).
 
-use crate::Format;
+use crate::format::Format;
 
 /// A media type or range: `application/json`, `image/*`, `*/*`, with a quality where one was given.
 ///

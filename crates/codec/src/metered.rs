@@ -21,6 +21,7 @@ use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, Seq
 
 use crate::account::{self, charge};
 use crate::error::DecodeError;
+use crate::limits::MAX_DEPTH;
 use crate::quoting::{EnumOfMap, NUMBERS_ARE_SHOWN, Only, Short, Wanted, enum_of_map};
 
 /// Options and newtypes without a level between them.
@@ -104,7 +105,7 @@ impl<D> Metered<D> {
     /// Allows `max_depth` levels, at most [`MAX_DEPTH`](crate::MAX_DEPTH).
     pub(crate) fn new(inner: D, max_depth: usize) -> Self {
         TOO_DEEP.set(false);
-        let left = u16::try_from(max_depth.min(crate::MAX_DEPTH)).unwrap_or(u16::MAX);
+        let left = u16::try_from(max_depth.min(MAX_DEPTH)).unwrap_or(u16::MAX);
         Self { inner, level: Level { left, wrappers: MAX_WRAPPERS, is_free: false, may_be_quoted: false } }
     }
 

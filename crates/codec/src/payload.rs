@@ -5,34 +5,18 @@
 //! for the type that is inside gets it as it is, one that asks for another type gets a conversion through [`Value`], and an
 //! edge asks for bytes.
 
-use std::any::{Any, TypeId};
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
+use crate::envelope::{self, Envelope};
 use crate::error::{DecodeError, EncodeError};
-use crate::tensor::Tensor;
+use crate::format::Format;
+use crate::typed::{self, Data, from_value};
 use crate::value::Value;
-use crate::{Envelope, Format, envelope, json, msgpack};
-
-/// What may travel between stages: any type that serde can write and read, and that threads may share.
-///
-/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one. A type that serde does not know
-/// goes from stage to stage in a [`Local`](crate::Local).
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be an input or output",
-    label = "needs `Serialize`, `DeserializeOwned`, `Send`, `Sync` and `'static`",
-    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`, on a type without borrowed fields",
-    note = "between stages of one node, `Local<Type>` needs no serde",
-    note = "if this is what a call gives, say its type: `let output: Type = client.call(route, input).await?`"
-)]
-pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
-
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
+use crate::value::tensor::Tensor;
+use bytes::Bytes;
 
 /// A shared Rust value of any [`Data`] type. Cloning shares it.
 ///
@@ -170,17 +154,6 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Makes a `T` of a value; a `Value` it is already.
-pub(crate) fn from_value<T: Data>(value: Value) -> Result<T, DecodeError> {
-    if TypeId::of::<T>() != TypeId::of::<Value>() {
-        return value.deserialize();
-    }
-    let mut same = Some(value);
-    let same: &mut dyn Any = &mut same;
-    let taken = same.downcast_mut::<Option<T>>().and_then(Option::take);
-    Ok(taken.expect("T is Value"))
-}
-
 /// What a payload can do without naming its type.
 struct Functions {
     type_name: fn() -> &'static str,
@@ -213,8 +186,8 @@ fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
         return value.encode(format);
     }
     match format {
-        Format::Json => json::to_bytes(value),
-        Format::Msgpack => msgpack::to_bytes(value),
+        Format::Json => typed::json::to_bytes(value),
+        Format::Msgpack => typed::msgpack::to_bytes(value),
         Format::Envelope => Ok(envelope::encode_typed(value)?.try_into_bytes()?),
         // The others know values only.
         other => Value::of_payload(value)?.encode(other),

@@ -1,7 +1,7 @@
 //! What a route takes or gives when it is arrays by name, as a model's signature says: for edges whose protocol speaks of
 //! tensors and not of schemas.
 
-use crate::tensor::DType;
+use crate::value::tensor::DType;
 
 /// Arrays by name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,11 +4,13 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::envelope::layout::{Layout, PRELUDE_BYTES, SEGMENT_ALIGNMENT};
-use crate::envelope::{Envelope, INLINE_BELOW, Parts};
+use crate::envelope::{Envelope, Parts};
 use crate::error::EncodeError;
-use crate::msgpack;
+use crate::msgpack::{self, INLINE_BELOW};
 use crate::out::ChargedBuffer;
-use crate::value::{Value, handover};
+use crate::serde_impls::handover;
+use crate::typed;
+use crate::value::Value;
 
 static ZEROS: [u8; SEGMENT_ALIGNMENT] = [0; SEGMENT_ALIGNMENT];
 
@@ -22,12 +24,12 @@ pub(crate) fn encode(value: &Value) -> Result<Envelope, EncodeError> {
 pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeError> {
     let mut tree = ChargedBuffer::new(128);
     tree.extend_with(0, PRELUDE_BYTES);
-    let (written, large) = handover::watch(INLINE_BELOW, || msgpack::write(&mut tree, value));
+    let (written, large) = handover::watch(INLINE_BELOW, || typed::msgpack::write(&mut tree, value));
     if large {
         return encode(&Value::of_payload(value)?);
     }
     tree.check()?;
-    written.map_err(|error| msgpack::unwritable(value, &error))?;
+    written.map_err(|error| typed::msgpack::unwritable(value, &error))?;
     assemble(tree, Vec::new())
 }
 

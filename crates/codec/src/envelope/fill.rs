@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 
-use crate::tensor::AlignedBuffer;
-use crate::tensor::view::ALIGNMENT;
+use crate::value::tensor::AlignedBuffer;
+use crate::value::tensor::view::ALIGNMENT;
 
 /// Keeping a chunk costs 32 bytes beside it; keeping a smaller one is not worth that.
 const SMALL_CHUNK: usize = 512;

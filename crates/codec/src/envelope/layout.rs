@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::DecodeLimits;
 use crate::account::charge;
 use crate::error::DecodeError;
+use crate::limits::DecodeLimits;
 use crate::out::ChargedBuffer;
 
 pub(super) const MAGIC: [u8; 4] = *b"\x89CBE";

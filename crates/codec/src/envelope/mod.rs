@@ -51,17 +51,14 @@ use bytes::Bytes;
 pub(crate) use encode::{encode, encode_typed};
 pub use stream::EnvelopeDecoder;
 
-use crate::DecodeLimits;
 use crate::account::ChargeError;
-use crate::error::DecodeError;
-use crate::msgpack;
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::DecodeLimits;
+use crate::msgpack::{self, Segments};
 use crate::out;
-use crate::payload::{self, Data};
+use crate::typed::{self, Data};
 use crate::value::Value;
 use layout::Layout;
-
-/// Leaves of fewer bytes stand in the tree: a segment costs an entry, padding, and a piece to send.
-pub(crate) const INLINE_BELOW: usize = 1024;
 
 /// A value as it is sent: pieces to be written one behind the other. Cloning shares them.
 #[derive(Debug, Clone)]
@@ -137,39 +134,23 @@ impl Envelope {
     }
 }
 
+impl Value {
+    /// The value as an envelope, in pieces that share its tensors, frames and byte strings.
+    ///
+    /// # Errors
+    ///
+    /// When it is nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH), or a frame has columns that do not travel.
+    pub fn to_envelope(&self) -> Result<Envelope, EncodeError> {
+        encode(self)
+    }
+}
+
 /// An envelope taken apart, with nothing in the tree looked at yet.
 pub(crate) struct Opened {
     /// Everything up to the end of the tree.
     head: Bytes,
     tree: Range<usize>,
     segments: Segments,
-}
-
-/// Segments that are taken in their order, with the byte at which each lies.
-#[derive(Debug)]
-pub(crate) struct Segments {
-    parts: Vec<(usize, Bytes)>,
-    next: usize,
-}
-
-impl Segments {
-    /// The segment of a number, which must be the one after the last that was taken.
-    pub(crate) fn take(&mut self, number: usize) -> Result<(usize, Bytes), DecodeError> {
-        match self.parts.get_mut(number) {
-            Some((start, segment)) if number == self.next => {
-                self.next += 1;
-                Ok((*start, std::mem::take(segment)))
-            }
-            _ => Err(DecodeError::malformed(format!("segment {number} where {} comes next", self.next))),
-        }
-    }
-
-    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
-        match self.next == self.parts.len() {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(format!("segment {} is in no place of the tree", self.next))),
-        }
-    }
 }
 
 impl Opened {
@@ -189,7 +170,7 @@ impl Opened {
             parts.push((segment.start, bytes.slice(segment.clone())));
             end = segment.end;
         }
-        Ok(Self { head: bytes.slice(..layout.tree.end), tree: layout.tree, segments: Segments { parts, next: 0 } })
+        Ok(Self { head: bytes.slice(..layout.tree.end), tree: layout.tree, segments: Segments::new(parts) })
     }
 
     fn value(self, limits: &DecodeLimits) -> Result<Value, DecodeError> {
@@ -198,12 +179,12 @@ impl Opened {
 
     /// Straight into the type where the tree is all there is, through a value that shares the segments otherwise.
     fn typed<T: Data>(self, limits: &DecodeLimits) -> Result<T, DecodeError> {
-        match self.segments.parts.is_empty() && TypeId::of::<T>() != TypeId::of::<Value>() {
+        match self.segments.is_empty() && TypeId::of::<T>() != TypeId::of::<Value>() {
             true => {
                 let start = self.tree.start;
-                msgpack::from_bytes(&self.head.slice(self.tree), limits).map_err(|error| error.shifted(start))
+                typed::msgpack::from_bytes(&self.head.slice(self.tree), limits).map_err(|error| error.shifted(start))
             }
-            false => payload::from_value(self.value(limits)?),
+            false => typed::from_value(self.value(limits)?),
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 
-use crate::DecodeLimits;
+use crate::envelope::Opened;
 use crate::envelope::fill::Filling;
 use crate::envelope::layout::{self, Layout};
-use crate::envelope::{Opened, Segments};
 use crate::error::DecodeError;
-use crate::payload::Data;
+use crate::limits::DecodeLimits;
+use crate::msgpack::Segments;
+use crate::typed::Data;
 use crate::value::Value;
 
 /// Takes an envelope in chunks of any size, and reads it when it is all there.
@@ -95,7 +96,7 @@ impl EnvelopeDecoder {
     fn opened(self) -> Result<Opened, DecodeError> {
         match self.state {
             State::Body { head, layout, segments, .. } if layout.total == self.received => {
-                Ok(Opened { head, tree: layout.tree, segments: Segments { parts: segments, next: 0 } })
+                Ok(Opened { head, tree: layout.tree, segments: Segments::new(segments) })
             }
             _ => Err(layout::short(self.received)),
         }

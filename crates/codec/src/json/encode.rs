@@ -7,13 +7,14 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::MAX_DEPTH;
-#[cfg(feature = "arrow")]
-use crate::data_frame::DataFrame;
 use crate::error::EncodeError;
+use crate::limits::MAX_DEPTH;
 use crate::out::ChargedBuffer;
-use crate::tensor::{Element, Tensor, with_element};
-use crate::value::{Map, Scalar, Value, scalar};
+use crate::serde_impls::scalar::Plain;
+#[cfg(feature = "arrow")]
+use crate::value::data_frame::DataFrame;
+use crate::value::tensor::{Element, Tensor, with_element};
+use crate::value::{Map, Scalar, Value};
 
 /// Writes the value without any white space.
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
@@ -24,7 +25,7 @@ pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
 
 fn write(out: &mut ChargedBuffer, value: &Value, depth: usize) -> Result<(), EncodeError> {
     if depth > MAX_DEPTH {
-        return Err(EncodeError::too_deep(value.kind()));
+        return Err(EncodeError::too_deep(value.kind(), MAX_DEPTH));
     }
     match value {
         Value::Null => leaf(out, &()),
@@ -149,7 +150,7 @@ fn write_texts<'a, I: Iterator<Item = &'a str>>(
 /// serde_json would write a number that is none as `null`, which a reader cannot tell from a missing one.
 fn write_number(out: &mut ChargedBuffer, number: Scalar) -> Result<(), EncodeError> {
     match number.is_finite() {
-        true => leaf(out, &scalar::Plain(number)),
+        true => leaf(out, &Plain(number)),
         false => {
             let shown = number.as_f64().map_or_else(|| format!("{:?}", number.plain()), |number| number.to_string());
             Err(EncodeError::new("float", format!("JSON has no form for {shown}")))

@@ -32,8 +32,6 @@
 
 mod decode;
 mod encode;
-mod typed;
 
 pub(crate) use decode::decode;
 pub(crate) use encode::encode;
-pub(crate) use typed::{from_bytes, to_bytes};

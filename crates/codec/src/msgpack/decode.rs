@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::envelope::Segments;
 use crate::error::DecodeError;
 use crate::limits::{Budget, DecodeLimits};
-use crate::msgpack::ext;
+use crate::msgpack::{Segments, ext};
 use crate::value::{Map, Value};
 
 /// Reads one value and refuses anything behind it.

@@ -7,11 +7,10 @@ use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 
-use crate::MAX_DEPTH;
 use crate::account::{ChargeError, charge};
-use crate::envelope::INLINE_BELOW;
 use crate::error::EncodeError;
-use crate::msgpack::ext;
+use crate::limits::MAX_DEPTH;
+use crate::msgpack::{INLINE_BELOW, ext};
 use crate::out::ChargedBuffer;
 use crate::value::{Map, Value};
 
@@ -78,7 +77,7 @@ pub(crate) fn list_payload(items: &[Value], depth: usize) -> Result<ChargedBuffe
 
 fn write(out: &mut Out, value: &Value, depth: usize) -> Result<(), EncodeError> {
     if depth > MAX_DEPTH {
-        return Err(EncodeError::too_deep(value.kind()));
+        return Err(EncodeError::too_deep(value.kind(), MAX_DEPTH));
     }
     match value {
         Value::Null => out.push(0xc0),

@@ -4,14 +4,13 @@
 
 use bytes::Bytes;
 
-#[cfg(feature = "arrow")]
-use crate::data_frame;
-use crate::envelope::Segments;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{Budget, DecodeLimits};
-use crate::msgpack::{decode::list_payload, encode};
+use crate::msgpack::{Segments, decode::list_payload, encode};
 use crate::out::{self, ChargedBuffer};
-use crate::tensor::{DType, MAX_RANK, StrTensor, Tensor, view};
+#[cfg(feature = "arrow")]
+use crate::value::data_frame;
+use crate::value::tensor::{DType, MAX_RANK, StrTensor, Tensor, view};
 use crate::value::{Scalar, Value};
 
 pub(crate) const TUPLE: i8 = 1;

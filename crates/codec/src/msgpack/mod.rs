@@ -34,8 +34,8 @@
 mod decode;
 mod encode;
 pub(crate) mod ext;
-mod typed;
+mod segments;
 
-pub(crate) use decode::{decode, decode_tree};
+pub(crate) use decode::{check, decode, decode_tree};
 pub(crate) use encode::{encode, encode_tree};
-pub(crate) use typed::{append, from_bytes, to_bytes, unwritable, write};
+pub(crate) use segments::{INLINE_BELOW, Segments};

@@ -1,9 +1,8 @@
 //! The header of a `.npy` file: magic, version, and a Python dict literal of three known keys, read by a fixed grammar.
 
-use crate::MAX_RANK;
 use crate::error::DecodeError;
 use crate::out::ChargedBuffer;
-use crate::tensor::DType;
+use crate::value::tensor::{DType, MAX_RANK};
 
 pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// Elements start at a multiple of this.

@@ -21,9 +21,9 @@ use crate::account::charge;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::out::ChargedBuffer;
-use crate::tensor::view::{self, Words};
-use crate::tensor::{DType, END_BYTES, StrTensor, Tensor, size_of_shape};
 use crate::value::Value;
+use crate::value::tensor::view::{self, Words};
+use crate::value::tensor::{DType, END_BYTES, StrTensor, Tensor, size_of_shape};
 use header::{Header, Kind};
 
 pub(crate) use npz::{decode as decode_npz, encode as encode_npz};

@@ -12,7 +12,7 @@ use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::out::ChargedBuffer;
-use crate::tensor::view::Words;
+use crate::value::tensor::view::Words;
 use crate::value::{Map, Value};
 
 const LOCAL: u32 = 0x0403_4b50;

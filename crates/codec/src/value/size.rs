@@ -1,7 +1,8 @@
 //! How much memory a value holds on to: what admission by bytes counts, and what decoding it took of its limits.
 
+use crate::limits::DecodeLimits;
 #[cfg(feature = "arrow")]
-use crate::data_frame::COLUMN_BYTES;
+use crate::value::data_frame::COLUMN_BYTES;
 use crate::value::{Map, Value};
 
 impl Value {
@@ -62,6 +63,30 @@ impl Value {
         let mut structure = Structure::default();
         structure.add(self);
         structure
+    }
+}
+
+impl DecodeLimits {
+    /// What the other parts of one input may still take when `value` was decoded of one of them: a form, say, is one input
+    /// however many parts it has. Elements, structure and unpacked bytes are counted; the other limits hold for each part.
+    ///
+    /// ```
+    /// use callboard_codec::{DecodeLimits, Format, Value};
+    ///
+    /// let limits = DecodeLimits { max_elements: 5, ..DecodeLimits::default() };
+    /// let first = Value::decode(Format::Json, &"[1, [2, 3]]".into(), &limits)?;
+    /// assert_eq!(limits.left_after(&first).max_elements, 1);
+    /// # Ok::<(), callboard_codec::DecodeError>(())
+    /// ```
+    #[must_use]
+    pub fn left_after(&self, value: &Value) -> Self {
+        let Structure { elements, bytes, unpacked } = value.structure();
+        Self {
+            max_elements: self.max_elements.saturating_sub(elements),
+            max_tree_bytes: self.max_tree_bytes.saturating_sub(bytes),
+            max_decompressed_bytes: self.max_decompressed_bytes.saturating_sub(unpacked),
+            ..self.clone()
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use super::error::WireError;
 use super::header::{Call, Done};
 use super::quick;
 use super::reader::FrameLimits;
-use crate::DecodeLimits;
-use crate::msgpack;
+use crate::limits::DecodeLimits;
+use crate::typed::msgpack;
 
 const MAGIC: [u8; 3] = *b"CBQ";
 

@@ -165,7 +165,7 @@ mod tests {
 
     use super::super::frame::HEADER_LIMITS;
     use super::*;
-    use crate::msgpack;
+    use crate::typed::msgpack;
 
     fn written(header: &impl Serialize) -> Vec<u8> {
         let mut bytes = Vec::new();

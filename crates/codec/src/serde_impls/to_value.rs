@@ -6,10 +6,11 @@ use bytes::Bytes;
 
 use crate::account::charge;
 use crate::error::EncodeError;
+use crate::limits::{DecodeLimits, MAX_DEPTH};
 use crate::msgpack::ext;
-use crate::uniform::{BAD_KEY, KeyText};
-use crate::value::{Map, Value, exact, handover};
-use crate::{DecodeLimits, MAX_DEPTH};
+use crate::serde_impls::uniform::{BAD_KEY, KeyText};
+use crate::serde_impls::{exact, handover};
+use crate::value::{Map, Value};
 
 /// Builds the value of one node; its children get a serializer one level deeper.
 #[derive(Clone, Copy)]
@@ -34,7 +35,7 @@ impl ValueSerializer {
     fn deeper(self) -> Result<Self, EncodeError> {
         match self.depth < MAX_DEPTH {
             true => Ok(Self { depth: self.depth + 1, exact: false, ..self }),
-            false => Err(EncodeError::too_deep("")),
+            false => Err(EncodeError::too_deep("", MAX_DEPTH)),
         }
     }
 

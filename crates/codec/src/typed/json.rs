@@ -16,7 +16,7 @@ use crate::limits::{Budget, DecodeLimits};
 use crate::metered::{Metered, refusal};
 use crate::out::ChargedBuffer;
 use crate::quoting::Short;
-use crate::uniform::{Uniform, located as unwritable};
+use crate::serde_impls::uniform::{Uniform, located as unwritable};
 
 /// Writes the type by its own `Serialize`.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {

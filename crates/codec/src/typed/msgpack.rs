@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::DecodeLimits;
 use crate::metered::{Metered, refusal};
-use crate::msgpack::decode::{check, decode};
+use crate::msgpack::{check, decode};
 use crate::out::ChargedBuffer;
-use crate::uniform::{Uniform, located};
+use crate::serde_impls::uniform::{Uniform, located};
 
 /// Writes the type by its own `Serialize`, structs as maps.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {

@@ -7,7 +7,6 @@
 mod dtype;
 mod element;
 pub(crate) mod nested;
-mod serde;
 mod stack;
 mod strings;
 pub(crate) mod view;

@@ -20,12 +20,12 @@ use bytes::Bytes;
 use flatbuffers::VerifierOptions;
 
 use crate::account::Temporary;
-use crate::data_frame::check;
-use crate::data_frame::{DataFrame, Series};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::out::ChargedBuffer;
-use crate::tensor::view;
+use crate::value::data_frame::check;
+use crate::value::data_frame::{DataFrame, Series};
+use crate::value::tensor::view;
 
 /// Reads a frame out of an IPC stream, and nothing after it.
 pub(crate) fn from_stream(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFrame, DecodeError> {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
 
 use crate::account::{ChargeError, charge};
-use crate::tensor::{Element, Tensor, TensorError};
+use crate::value::tensor::{Element, Tensor, TensorError};
 
 impl Tensor {
     /// Takes an array over. Its buffer becomes the tensor's when it is in standard (row-major) order and complete; a

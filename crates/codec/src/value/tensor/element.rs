@@ -4,7 +4,7 @@ use bytemuck::{CheckedBitPattern, NoUninit};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use crate::tensor::DType;
+use crate::value::tensor::DType;
 use crate::value::{Scalar, Value};
 
 /// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`, `f64`,

@@ -8,7 +8,6 @@ mod cells;
 mod check;
 mod columns;
 mod ipc;
-mod serde;
 mod views;
 
 use std::fmt;
@@ -18,8 +17,9 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use bytes::Bytes;
 
-use crate::error::EncodeError;
+use crate::error::{DecodeError, EncodeError};
 use crate::matching::{Joined, Matching};
+use crate::value::Value;
 
 pub(crate) use check::COLUMN_BYTES;
 pub(crate) use ipc::{from_file, from_stream, series_from_stream};
@@ -107,7 +107,7 @@ impl DataFrame {
     /// # Errors
     ///
     /// A mismatch that names the column at fault.
-    pub fn from_value(value: &crate::Value) -> Result<Self, crate::DecodeError> {
+    pub fn from_value(value: &Value) -> Result<Self, DecodeError> {
         columns::frame(value)
     }
 
@@ -239,7 +239,7 @@ impl DataFrame {
     }
 
     /// A map of columns, each a list of its cells, charged for good.
-    pub(crate) fn to_columns(&self) -> Result<crate::Value, EncodeError> {
+    pub(crate) fn to_columns(&self) -> Result<Value, EncodeError> {
         cells::columns(self)
     }
 }
@@ -305,6 +305,11 @@ impl Series {
         }
     }
 
+    /// A series out of a series or a list of cells.
+    pub(crate) fn from_value(value: &Value) -> Result<Self, DecodeError> {
+        columns::series(value)
+    }
+
     /// The name of the column.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -346,7 +351,7 @@ impl Series {
     }
 
     /// The cells as a list, charged for good.
-    pub(crate) fn to_list(&self) -> Result<crate::Value, EncodeError> {
+    pub(crate) fn to_list(&self) -> Result<Value, EncodeError> {
         cells::column(&self.0, 0)
     }
 }
@@ -358,7 +363,7 @@ impl fmt::Debug for Series {
 }
 
 /// The frame that a value is, for a format of frames alone.
-pub(crate) fn of(value: &crate::Value) -> Result<DataFrame, EncodeError> {
+pub(crate) fn of(value: &Value) -> Result<DataFrame, EncodeError> {
     DataFrame::from_value(value).map_err(|error| EncodeError::new(value.kind(), error.to_string()))
 }
 

@@ -7,13 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
-use ::serde::ser::SerializeSeq;
-use ::serde::{Serialize, Serializer};
-
 use crate::account::{ChargeError, charge};
 use crate::error::DecodeError;
 use crate::out;
-use crate::tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError, size_of_shape, view, with_element};
+use crate::value::tensor::{DType, Element, MAX_RANK, Tensor, TensorError, size_of_shape, view, with_element};
 use crate::value::{Map, Value};
 
 impl Tensor {
@@ -220,21 +217,6 @@ fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut Elements<&'v st
             items.iter().enumerate().try_for_each(step)
         }
         _ => Err(DecodeError::mismatch("a row of another shape than the first")),
-    }
-}
-
-/// Texts as nested lists, from the index of the first; recurses once per axis.
-pub(crate) struct Texts<'a>(pub(crate) &'a [usize], pub(crate) &'a StrTensor, pub(crate) usize);
-
-impl Serialize for Texts<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Some((len, shape)) = self.0.split_first() else {
-            return serializer.serialize_str(self.1.get(self.2).expect("as many texts as the shape says"));
-        };
-        let row: usize = shape.iter().product();
-        let mut rows = serializer.serialize_seq(Some(*len))?;
-        (0..*len).try_for_each(|index| rows.serialize_element(&Texts(shape, self.1, self.2 + index * row)))?;
-        rows.end()
     }
 }
 

@@ -5,7 +5,7 @@
 //! `concat_matching` join the rest without it.
 
 use crate::matching::{Joined, Matching};
-use crate::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
+use crate::value::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
 
 impl Tensor {
     /// Stacks n tensors of one dtype and shape into one with a new first axis of length n.

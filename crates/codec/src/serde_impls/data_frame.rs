@@ -6,10 +6,11 @@ use ::serde::ser::{Error as _, SerializeMap, SerializeSeq};
 use ::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::data_frame::{DataFrame, Series, columns};
 use crate::msgpack::ext;
 use crate::out;
-use crate::value::{Value, exact};
+use crate::serde_impls::exact;
+use crate::value::Value;
+use crate::value::data_frame::{DataFrame, Series};
 
 impl Serialize for DataFrame {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -71,14 +72,14 @@ impl Serialize for Cells<'_> {
 impl<'de> Deserialize<'de> for DataFrame {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = <Value as Deserialize>::deserialize(deserializer)?;
-        columns::frame(&value).map_err(de::Error::custom)
+        Self::from_value(&value).map_err(de::Error::custom)
     }
 }
 
 impl<'de> Deserialize<'de> for Series {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = <Value as Deserialize>::deserialize(deserializer)?;
-        columns::series(&value).map_err(de::Error::custom)
+        Self::from_value(&value).map_err(de::Error::custom)
     }
 }
 

@@ -21,9 +21,10 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-use crate::MAX_DEPTH;
 use crate::error::EncodeError;
-use crate::value::{Value, exact};
+use crate::limits::MAX_DEPTH;
+use crate::serde_impls::exact;
+use crate::value::Value;
 
 /// What stands for a key that is not text.
 pub(crate) const BAD_KEY: &str = "a map key must be text, a number or a bool";

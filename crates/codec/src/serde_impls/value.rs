@@ -14,10 +14,10 @@ use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::error::{DecodeError, EncodeError};
-use crate::limits::Budget;
+use crate::limits::{Budget, DecodeLimits, MAX_DEPTH};
 use crate::msgpack::ext;
-use crate::value::{Map, Value, exact, handover};
-use crate::{DecodeLimits, MAX_DEPTH};
+use crate::serde_impls::{exact, handover};
+use crate::value::{Map, Value};
 
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -40,7 +40,7 @@ impl Level<'_> {
 impl Serialize for Level<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.depth > MAX_DEPTH {
-            return Err(S::Error::custom(EncodeError::too_deep(self.value.kind())));
+            return Err(S::Error::custom(EncodeError::too_deep(self.value.kind(), MAX_DEPTH)));
         }
         match self.value {
             Value::Null => serializer.serialize_unit(),

@@ -17,7 +17,8 @@ use serde::{Serialize, Serializer};
 use crate::account::Temporary;
 use crate::error::EncodeError;
 use crate::out::ChargedBuffer;
-use crate::value::{Value, handover};
+use crate::serde_impls::handover;
+use crate::value::Value;
 
 /// Wraps everything that has an exact form. Formats that do not know the name pass a newtype through.
 pub(crate) const EXACT: &str = "$callboard::exact";

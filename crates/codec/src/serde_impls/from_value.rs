@@ -11,8 +11,9 @@ use ::serde::forward_to_deserialize_any;
 
 use crate::account::{Temporary, charge};
 use crate::error::DecodeError;
-use crate::tensor::{StrTensor, Tensor};
-use crate::value::{MapIter, Scalar, Value, exact, handover};
+use crate::serde_impls::{exact, handover};
+use crate::value::tensor::{StrTensor, Tensor};
+use crate::value::{MapIter, Scalar, Value};
 
 #[derive(Clone, Copy)]
 pub(super) struct ValueDeserializer<'v> {

@@ -18,8 +18,8 @@ use arrow_schema::{DataType, TimeUnit};
 use bytes::Bytes;
 
 use crate::account::{self, ChargeError, Temporary};
-use crate::data_frame::{DataFrame, check};
 use crate::error::EncodeError;
+use crate::value::data_frame::{DataFrame, check};
 use crate::value::{Map, Scalar, Value};
 
 /// Takes bytes before they are allocated.

@@ -13,9 +13,9 @@ use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
 use crate::account::{Temporary, charge};
-use crate::data_frame::{DataFrame, Series};
 use crate::error::DecodeError;
-use crate::tensor::{DType, Tensor};
+use crate::value::data_frame::{DataFrame, Series};
+use crate::value::tensor::{DType, Tensor};
 use crate::value::{Map, Value};
 
 pub(super) fn frame(value: &Value) -> Result<DataFrame, DecodeError> {

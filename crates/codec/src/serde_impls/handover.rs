@@ -2,7 +2,7 @@
 //! they are, by reference count.
 //!
 //! Both ends of the door are in this crate and on one thread, one call apart: the bridge opens it around exactly one call
-//! into [`exact`](super::exact) or [`serde`](super::serde), and closes it behind that. No user code runs between.
+//! into [`exact`](super::exact) or [`value`](super::value), and closes it behind that. No user code runs between.
 
 use std::cell::{Cell, RefCell};
 

@@ -4,20 +4,16 @@
 //! buffer starts with the ends of the texts, as little-endian `u64`; the texts follow without anything between them. All
 //! of it is checked once, in [`StrTensor::try_new`].
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use ::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use bytes::Bytes;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::account::{charge, release};
 use crate::error::DecodeError;
 use crate::matching::{Joined, Matching};
-use crate::msgpack::ext;
-use crate::tensor::{DType, Shape, TensorError, nested, size_of_shape};
-use crate::value::{Value, exact};
+use crate::value::Value;
+use crate::value::tensor::{DType, Shape, TensorError, nested, size_of_shape};
 
 /// An n-dimensional array of texts: NumPy's `<U…` and `StringDType`. Cloning shares.
 ///
@@ -220,38 +216,5 @@ fn index_of(table: &[u8], at: usize) -> usize {
 impl fmt::Debug for StrTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StrTensor({:?})", self.shape())
-    }
-}
-
-impl Serialize for StrTensor {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let forms = exact::Forms {
-            plain: &nested::Texts(self.shape(), self, 0),
-            code: ext::STR_TENSOR,
-            payload: || ext::str_tensor_payload(self),
-            shared: || Value::StrTensor(self.clone()),
-            bytes: self.data().len(),
-        };
-        exact::serialize(serializer, forms)
-    }
-}
-
-impl<'de> Deserialize<'de> for StrTensor {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = <Value as Deserialize>::deserialize(deserializer)?;
-        Self::from_value(&value).map_err(de::Error::custom)
-    }
-}
-
-impl JsonSchema for StrTensor {
-    fn schema_name() -> Cow<'static, str> {
-        "StrTensor".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "an n-dimensional array of texts: nested lists",
-            "anyOf": [{ "type": "array" }, { "type": "string" }]
-        })
     }
 }

@@ -8,10 +8,10 @@
 use arrow_ipc::{BodyCompressionMethod, CompressionType, RecordBatch};
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 
-use crate::data_frame::views;
 use crate::error::DecodeError;
 use crate::limits::Budget;
-use crate::tensor::view;
+use crate::value::data_frame::views;
+use crate::value::tensor::view;
 
 /// The first type among the columns that may not travel, with its column.
 pub(super) fn unsupported(schema: &Schema) -> Option<(&str, &DataType)> {
