@@ -1,7 +1,7 @@
-//! Names the formats in which a payload may cross a border of the process.
+//! The formats in which a payload enters and leaves the process.
 //!
-//! A [`Format`] is chosen before any byte is read (by media type at an edge, by agreement between nodes); nothing in this
-//! crate guesses a format from the bytes.
+//! A [`Format`] is chosen before any byte is read (by media type at an edge, by agreement between nodes); nothing in
+//! this crate guesses a format from the bytes.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::value::Value;
 use crate::value::data_frame;
 use crate::{json, msgpack, npy};
 
-/// How bytes at a border of the process are to be read or written.
+/// The encoding of bytes that enter or leave the process.
 ///
 /// ```
 /// use callboard_codec::Format;
@@ -29,13 +29,13 @@ use crate::{json, msgpack, npy};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// JSON (RFC 8259): readable, and lossy where JSON has no word for a type. The rules are on [`crate::json`].
+    /// JSON (RFC 8259): readable, and lossy for types that JSON does not have. The rules are on [`crate::json`].
     Json,
     /// MessagePack: every [`Value`] comes back as it was. The extension types are on [`crate::msgpack`].
     Msgpack,
     /// The envelope: as exact as MessagePack, and its large leaves are never copied. Drawn on [`crate::envelope`].
     Envelope,
-    /// One array in NumPy's `.npy`. What is read and what is refused is on [`crate::npy`].
+    /// One array in NumPy's `.npy`. The rules are on [`crate::npy`].
     Npy,
     /// Several arrays in NumPy's `.npz`, as a map.
     Npz,
@@ -66,7 +66,8 @@ impl Format {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The short name used in logs and errors: `json`, `msgpack`, `envelope`, `npy`, `npz`, `arrow-stream`, `arrow-file`.
+    /// The short name used in logs and errors: `json`, `msgpack`, `envelope`, `npy`, `npz`, `arrow-stream`,
+    /// `arrow-file`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         TABLE[self as usize].1
@@ -78,7 +79,8 @@ impl Format {
         TABLE[self as usize].2[0]
     }
 
-    /// The format that a `Content-Type` names, if it is one of ours. Parameters (`; charset=utf-8`) are ignored, case too.
+    /// The format of a `Content-Type`, if it is supported. Parameters (`; charset=utf-8`) are ignored, case
+    /// too.
     #[must_use]
     pub fn from_media_type(media_type: &str) -> Option<Self> {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -114,8 +116,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is nested
-    /// deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
+    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is
+    /// nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
     pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
         match format {
             Format::Json => json::encode(self),
@@ -124,9 +126,9 @@ impl Value {
             Format::Npy => npy::encode(self),
             Format::Npz => npy::encode_npz(self),
             #[cfg(feature = "arrow")]
-            Format::ArrowStream => Ok(out::concat(&data_frame::of(self)?.to_stream_parts()?)?.into_bytes()?),
+            Format::ArrowStream => Ok(out::concat(&data_frame::frame_from(self)?.to_stream_parts()?)?.into_bytes()?),
             #[cfg(feature = "arrow")]
-            Format::ArrowFile => data_frame::of(self)?.to_file(),
+            Format::ArrowFile => data_frame::frame_from(self)?.to_file(),
         }
     }
 }

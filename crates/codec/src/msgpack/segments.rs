@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use crate::error::DecodeError;
 
-/// Leaves of fewer bytes stand in the tree: a segment costs an entry, padding, and a piece to send.
+/// Smaller leaves stay in the tree: a segment costs an entry, padding, and a piece to send.
 pub(crate) const INLINE_BELOW: usize = 1024;
 
-/// Segments that are taken in their order, with the byte at which each lies.
+/// Segments that are taken in order, each with its offset.
 #[derive(Debug)]
 pub(crate) struct Segments {
     parts: Vec<(usize, Bytes)>,
@@ -23,7 +23,7 @@ impl Segments {
         self.parts.is_empty()
     }
 
-    /// The segment of a number, which must be the one after the last that was taken.
+    /// Takes the segment of a number, which must be the next one.
     pub(crate) fn take(&mut self, number: usize) -> Result<(usize, Bytes), DecodeError> {
         match self.parts.get_mut(number) {
             Some((start, segment)) if number == self.next => {

@@ -15,7 +15,7 @@ use crate::value::data_frame::{DataFrame, Series};
 impl Serialize for DataFrame {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let forms = exact::Forms {
-            plain: &Columns(self),
+            plain: &ColumnMap(self),
             code: ext::DATA_FRAME,
             payload: || Ok(out::concat(&self.to_stream_parts()?)?),
             shared: || Value::DataFrame(self.clone()),
@@ -28,7 +28,7 @@ impl Serialize for DataFrame {
 impl Serialize for Series {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let forms = exact::Forms {
-            plain: &Cells { frame: self.as_frame(), column: 0 },
+            plain: &ColumnCells { frame: self.as_frame(), column: 0 },
             code: ext::SERIES,
             payload: || Ok(out::concat(&self.to_stream_parts()?)?),
             shared: || Value::Series(self.clone()),
@@ -39,26 +39,26 @@ impl Serialize for Series {
 }
 
 /// The columns of a frame as a map, for people.
-struct Columns<'a>(&'a DataFrame);
+struct ColumnMap<'a>(&'a DataFrame);
 
-impl Serialize for Columns<'_> {
+impl Serialize for ColumnMap<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.check_names().map_err(S::Error::custom)?;
         let mut columns = serializer.serialize_map(Some(self.0.num_columns()))?;
         for (column, field) in self.0.schema().fields().iter().enumerate() {
-            columns.serialize_entry(field.name(), &Cells { frame: self.0, column })?;
+            columns.serialize_entry(field.name(), &ColumnCells { frame: self.0, column })?;
         }
         columns.end()
     }
 }
 
 /// The cells of a column as a list, made in slices.
-struct Cells<'a> {
+struct ColumnCells<'a> {
     frame: &'a DataFrame,
     column: usize,
 }
 
-impl Serialize for Cells<'_> {
+impl Serialize for ColumnCells<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut cells = serializer.serialize_seq(Some(self.frame.num_rows()))?;
         for slice in self.frame.slices(self.column) {

@@ -12,7 +12,7 @@ impl Serialize for Scalar {
         exact::serialize(
             serializer,
             exact::Forms {
-                plain: &Plain(*self),
+                plain: &PlainScalar(*self),
                 code: ext::SCALAR,
                 payload: || Ok(out::concat(&[ext::scalar_payload(*self)])?),
                 shared: || Value::Scalar(*self),
@@ -23,9 +23,9 @@ impl Serialize for Scalar {
 }
 
 /// A scalar as people see it. An f32 is written as one, so that 0.1 stays `0.1` and does not show its f64 digits.
-pub(crate) struct Plain(pub(crate) Scalar);
+pub(crate) struct PlainScalar(pub(crate) Scalar);
 
-impl Serialize for Plain {
+impl Serialize for PlainScalar {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             Scalar::F32(x) => serializer.serialize_f32(x),

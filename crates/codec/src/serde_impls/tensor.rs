@@ -1,7 +1,7 @@
 //! A tensor inside a user's type: nested lists to people, exact bytes to programs.
 //!
-//! Formats for people (JSON) get nested lists; [`Value`] and binary formats get dtype, shape and bytes by the
-//! convention of [`crate::value`]'s exact form. Reading accepts everything that [`Tensor::from_value`] does.
+//! Formats for people (JSON) get nested lists; [`Value`] and binary formats get dtype, shape and bytes, see [`exact`].
+//! Reading accepts everything that [`Tensor::from_value`] does.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::msgpack::ext;
 use crate::serde_impls::exact;
-use crate::serde_impls::scalar::Plain;
+use crate::serde_impls::scalar::PlainScalar;
 use crate::value::Value;
 use crate::value::tensor::{DType, Element, StrTensor, Tensor, with_element};
 
@@ -20,7 +20,7 @@ impl Serialize for Tensor {
         exact::serialize(
             serializer,
             exact::Forms {
-                plain: &Nested(self),
+                plain: &NestedElements(self),
                 code: ext::TENSOR,
                 payload: || ext::tensor_payload(self),
                 shared: || Value::Tensor(self.clone()),
@@ -68,32 +68,32 @@ impl JsonSchema for Tensor {
 }
 
 /// The elements as nested lists; a tensor without axes is its one element.
-struct Nested<'a>(&'a Tensor);
+struct NestedElements<'a>(&'a Tensor);
 
-impl Serialize for Nested<'_> {
+impl Serialize for NestedElements<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         with_element!(self.0.dtype(), T => {
             let elements = self.0.as_slice::<T>().expect("asked for the tensor's own dtype");
-            Axis { shape: self.0.shape(), elements }.serialize(serializer)
+            NestedAxis { shape: self.0.shape(), elements }.serialize(serializer)
         })
     }
 }
 
 /// One row at some level: recurses once per axis, of which there are at most [`MAX_RANK`](crate::MAX_RANK).
-struct Axis<'a, T> {
+struct NestedAxis<'a, T> {
     shape: &'a [usize],
     elements: &'a [T],
 }
 
-impl<T: Element> Serialize for Axis<'_, T> {
+impl<T: Element> Serialize for NestedAxis<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Some((len, shape)) = self.shape.split_first() else {
-            return Plain(self.elements[0].to_scalar()).serialize(serializer);
+            return PlainScalar(self.elements[0].to_scalar()).serialize(serializer);
         };
         let row = self.elements.len().checked_div(*len).unwrap_or(0);
         let mut rows = serializer.serialize_seq(Some(*len))?;
         for index in 0..*len {
-            rows.serialize_element(&Axis { shape, elements: &self.elements[index * row..][..row] })?;
+            rows.serialize_element(&NestedAxis { shape, elements: &self.elements[index * row..][..row] })?;
         }
         rows.end()
     }

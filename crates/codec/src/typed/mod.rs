@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use crate::error::DecodeError;
 use crate::value::Value;
 
-/// What may travel between stages: any type that serde can write and read, and that threads may share.
+/// A type that may travel between stages: serde can write and read it, and threads may share it.
 ///
-/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one. A type that serde does not know
+/// Implemented for all such types, [`Value`] included. A type that serde does not know
 /// goes from stage to stage in a [`Local`](crate::Local).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an input or output",
@@ -26,7 +26,7 @@ pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 
-/// Makes a `T` of a value; a `Value` it is already.
+/// Makes a `T` of a value. A `Value` is returned as it is.
 pub(crate) fn from_value<T: Data>(value: Value) -> Result<T, DecodeError> {
     if TypeId::of::<T>() != TypeId::of::<Value>() {
         return value.deserialize();

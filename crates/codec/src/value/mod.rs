@@ -1,8 +1,8 @@
 //! The dynamic value: what a payload is when no Rust type describes it.
 //!
-//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64 bits,
-//! bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so build integers
-//! with `Value::from`.
+//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64
+//! bits, bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so
+//! build integers with `Value::from`.
 
 mod convert;
 #[cfg(feature = "arrow")]
@@ -74,8 +74,8 @@ pub enum Value {
 }
 
 impl Value {
-    /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`, `tuple`,
-    /// `map`, `scalar`, `tensor`, `str_tensor`, `data_frame`, `series`.
+    /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`,
+    /// `tuple`, `map`, `scalar`, `tensor`, `str_tensor`, `data_frame`, `series`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

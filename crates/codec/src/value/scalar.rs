@@ -6,8 +6,8 @@ use num_complex::Complex;
 use crate::value::Value;
 use crate::value::tensor::{DType, Element, Tensor, with_element};
 
-/// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders to
-/// whom `float32(1)` and `1.0` are different things.
+/// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders
+/// to whom `float32(1)` and `1.0` are different things.
 ///
 /// ```
 /// use callboard_codec::{DType, Scalar, Value};
@@ -60,8 +60,8 @@ impl Scalar {
         }
     }
 
-    /// The same number without its width: a bool, an integer, a float, or the tuple of a complex number's two floats. Nothing
-    /// is lost but the type.
+    /// The same number without its width: a bool, an integer, a float, or the tuple of a complex number's two floats.
+    /// Nothing is lost but the type.
     #[must_use]
     pub fn plain(self) -> Value {
         match self {
