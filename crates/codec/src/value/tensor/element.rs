@@ -4,11 +4,12 @@ use bytemuck::{CheckedBitPattern, NoUninit};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use crate::tensor::DType;
+use crate::value::tensor::DType;
 use crate::value::{Scalar, Value};
 
-/// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`, `f64`,
-/// `half`'s `f16` and `bf16`, and `num_complex::Complex` of `f32` and `f64`. Sealed: the list is that of [`DType`].
+/// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`,
+/// `f64`, `half`'s `f16` and `bf16`, and `num_complex::Complex` of `f32` and `f64`. Sealed: the list is that of
+/// [`DType`].
 pub trait Element: sealed::Bits + Copy + Send + Sync + 'static {
     /// The dtype of a tensor of such elements.
     const DTYPE: DType;
@@ -16,8 +17,8 @@ pub trait Element: sealed::Bits + Copy + Send + Sync + 'static {
     /// The element as a typed scalar.
     fn to_scalar(self) -> Scalar;
 
-    /// The element that a number or bool of a [`Value`] stands for, if it has one of this type: integers must be in range,
-    /// floats may be rounded but not become infinite, and nothing but a bool is a bool.
+    /// The element that a number or bool of a [`Value`] stands for, if it has one of this type: integers must be in
+    /// range, floats may be rounded but not become infinite, and nothing but a bool is a bool.
     fn from_value(value: &Value) -> Option<Self>;
 }
 
@@ -89,7 +90,12 @@ macro_rules! floats {
     )*};
 }
 
-floats!(f16 => F16 by f16::from_f64, bf16 => BF16 by bf16::from_f64, f32 => F32 by (|wide| wide as f32), f64 => F64 by (|wide| wide));
+floats!(
+    f16 => F16 by f16::from_f64,
+    bf16 => BF16 by bf16::from_f64,
+    f32 => F32 by (|wide| wide as f32),
+    f64 => F64 by (|wide| wide)
+);
 
 macro_rules! complexes {
     ($($part:ty => $dtype:ident),*) => {$(
