@@ -11,9 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead};
 use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
+use callboard_core::edge::{Admission, Route, StageAdmission};
+use callboard_core::remote::StageReply;
 use callboard_core::{
-    Admission, CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, Route,
-    StageAdmission, StageReply,
+    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient,
 };
 
 use super::answer::{Answer, answered};

@@ -20,7 +20,7 @@ use super::driver::{BoxedCall, Driver};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, LOOK_FOR_ROOM_EVERY, LocalClient, fly, panicked, read_output};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, fly, panicked, read_output};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
@@ -162,7 +162,7 @@ where
             match (&self.waiting, &self.inputs) {
                 // Other callers fill the node, and none of their ends wakes this stream.
                 (Some(_), _) => {
-                    let look_at = clock::now() + LOOK_FOR_ROOM_EVERY;
+                    let look_at = clock::now() + CAPACITY_POLL_INTERVAL;
                     ready!(self.timer.poll_at(look_at, self.settings.runtime(), cx));
                 }
                 (None, Some(_)) => return Poll::Pending,

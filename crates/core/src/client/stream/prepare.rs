@@ -6,7 +6,7 @@ use callboard_codec::{Data, Payload};
 
 use crate::failure::Failure;
 
-/// Turns an input of a stream into the payload of its call. Implemented by [`AsIs`] and [`Preprocess`] only.
+/// Turns an input of a stream into the payload of its call. Implemented by [`NoPreprocess`] and [`Preprocess`] only.
 pub trait Prepare<X>: sealed::Sealed {
     /// The form in which an input is stored until its result arrives.
     type Stored;
@@ -24,9 +24,9 @@ pub trait Prepare<X>: sealed::Sealed {
 
 /// Sends each input unchanged.
 #[derive(Clone, Copy, Debug)]
-pub struct AsIs;
+pub struct NoPreprocess;
 
-impl<X: Data> Prepare<X> for AsIs {
+impl<X: Data> Prepare<X> for NoPreprocess {
     type Stored = Arc<X>;
 
     fn prepare(&mut self, input: X, store: bool) -> (Option<Arc<X>>, Result<Payload, Failure>) {
@@ -48,7 +48,7 @@ impl<X: Data> Prepare<X> for AsIs {
 #[derive(Clone, Debug)]
 pub struct Ready(pub Result<Payload, Failure>);
 
-impl Prepare<Ready> for AsIs {
+impl Prepare<Ready> for NoPreprocess {
     type Stored = Ready;
 
     fn prepare(&mut self, input: Ready, store: bool) -> (Option<Ready>, Result<Payload, Failure>) {
@@ -94,7 +94,7 @@ mod sealed {
     #[expect(unnameable_types, reason = "seals `Prepare`")]
     pub trait Sealed {}
 
-    impl Sealed for super::AsIs {}
+    impl Sealed for super::NoPreprocess {}
 
     impl<F> Sealed for super::Preprocess<F> {}
 }
