@@ -32,8 +32,7 @@ use super::LocalClient;
 use crate::call::CallOptions;
 use crate::clock;
 use crate::deadline::MAX_TIMEOUT;
-use crate::error::{CallError, ErrorKind};
-use crate::failure::Failure;
+use crate::error::{CallError, ErrorKind, Failure};
 
 pub use prepare::{NoPreprocess, Prepare, PreparedInput, Preprocess};
 

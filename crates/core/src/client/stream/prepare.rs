@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
-use crate::failure::Failure;
+use crate::error::Failure;
 
 /// How a stream makes the input of a call of what it pulls. [`NoPreprocess`] and [`Preprocess`] are the two ways there are.
 pub trait Prepare<X>: sealed::Sealed {
