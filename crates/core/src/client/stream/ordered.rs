@@ -24,7 +24,7 @@ use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, fly, pani
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
-use crate::gateway::Admission;
+use crate::router::Admission;
 use crate::timeline::Phase;
 
 pub(super) struct Settings<Out> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
-use crate::failure::Failure;
+use crate::error::Failure;
 
 /// Turns an input of a stream into the payload of its call. Implemented by [`NoPreprocess`] and [`Preprocess`] only.
 pub trait Prepare<X>: sealed::Sealed {
@@ -46,16 +46,16 @@ impl<X: Data> Prepare<X> for NoPreprocess {
 
 /// An input that an edge has read and decoded, or the reason why it could not.
 #[derive(Clone, Debug)]
-pub struct Ready(pub Result<Payload, Failure>);
+pub struct PreparedInput(pub Result<Payload, Failure>);
 
-impl Prepare<Ready> for NoPreprocess {
-    type Stored = Ready;
+impl Prepare<PreparedInput> for NoPreprocess {
+    type Stored = PreparedInput;
 
-    fn prepare(&mut self, input: Ready, store: bool) -> (Option<Ready>, Result<Payload, Failure>) {
+    fn prepare(&mut self, input: PreparedInput, store: bool) -> (Option<PreparedInput>, Result<Payload, Failure>) {
         (store.then(|| input.clone()), input.0)
     }
 
-    fn restore(stored: Ready) -> Ready {
+    fn restore(stored: PreparedInput) -> PreparedInput {
         stored
     }
 }

@@ -1,0 +1,343 @@
+//! The way into a stage: refused before anything is queued, or on the way to the one outcome of the entry.
+//!
+//! * **Full:** `Overloaded`, with the time that the queue needs at the measured rate; a patient flight waits for a place.
+//! * **Late:** `DeadlineExceeded` where the call could not make it even alone, `Overloaded` where what waits before it is too
+//!   much; see [`Prospect`].
+//! * **Cancelled:** dropping what [`Pool::submit`] gave abandons the entry: it leaves the queue, or its worker is told.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use callboard_codec::Payload;
+use ractor::ActorRef;
+use tokio::sync::oneshot;
+
+use super::handle::Pool;
+use super::lifecycle::StageState;
+use super::message::BatcherMessage;
+use crate::call::Flight;
+use crate::clock::{self, Instant};
+use crate::containment::{contain, drop_contained};
+use crate::error::{CallError, ErrorKind, Failure};
+use crate::metrics::Refused;
+use crate::queue::{
+    CONFIRMED_FOR, Entry, EntryKey, EntryOutcome, Kept, Lanes, Load, OutcomePort, Place, Prospect, Verdict,
+};
+use crate::worker::OutputSender;
+
+/// What a refused caller is told before anything was measured.
+const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
+
+/// HTTP's number for a request that comes back to where it is.
+const LOOP_DETECTED: u16 = 508;
+
+impl Pool {
+    /// Runs one payload through this stage.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the stage has given up, `DeadlineExceeded` when there is no time left, `Overloaded` when its
+    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else whatever became of the entry.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future abandons the entry: it leaves the queue, or, if it runs already, its worker is told and its
+    /// result dropped.
+    pub(crate) fn submit<'a>(
+        self: &'a Arc<Self>,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Submitted<'a> {
+        self.try_submit(payload, flight, now).unwrap_or_else(|error| Submitted::Refused(Some(error)))
+    }
+
+    fn try_submit<'a>(
+        &'a self,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Submitted<'a>, CallError> {
+        self.check_open()?;
+        self.check_time(flight, now)?;
+        if self.streams {
+            let message = format!("stage `{}` streams its outputs: read the call's replies one by one", self.name);
+            return Err(CallError::new(ErrorKind::InvalidInput, message).at_stage(&self.name));
+        }
+        let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
+        // What is seldom is boxed: as a part of the caller's future it would be moved and kept with each call.
+        if cost > self.policy().bounds().1 {
+            return Ok(Submitted::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
+        }
+        let place = match self.places.take() {
+            Some(place) => place,
+            None if flight.patient => {
+                return Ok(Submitted::Boxed(Box::pin(async move {
+                    let (place, now) = self.await_place(flight).await?;
+                    self.enqueue(None, place, payload, cost, flight, now)?.await
+                })));
+            }
+            None => return Err(self.refuse()),
+        };
+        Ok(Submitted::Queued(self.enqueue(None, place, payload, cost, flight, now)?))
+    }
+
+    /// Runs one payload through this stage, which streams its outputs. The outcome comes behind the last of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub(crate) async fn submit_streaming(
+        &self,
+        payload: Payload,
+        outputs: OutputSender,
+        flight: &Arc<Flight>,
+        now: Instant,
+    ) -> EntryOutcome {
+        self.check_time(flight, now)?;
+        let (place, now) = self.take_or_await_place(flight, now).await?;
+        self.enqueue(Some(outputs), place, payload, 1, flight, now)?.await
+    }
+
+    fn check_time(&self, flight: &Flight, now: Instant) -> Result<(), CallError> {
+        if flight.deadline.is_expired(now) {
+            return Err(CallError::deadline_exceeded("before the stage was reached").at_stage(&self.name));
+        }
+        if flight.is_inside(&self.name) {
+            let message =
+                format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name);
+            return Err(CallError::new(ErrorKind::Failed, message).with_status(LOOP_DETECTED).at_stage(&self.name));
+        }
+        Ok(())
+    }
+
+    /// Queues an entry for which a place was taken; where its stage streams, with the way out for its outputs.
+    pub(crate) fn enqueue<'a>(
+        &'a self,
+        outputs: Option<OutputSender>,
+        place: Place,
+        payload: Payload,
+        cost: u64,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Enqueued<'a>, CallError> {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let (reply, outcome) = OutcomePort::pair();
+        let entry = Entry {
+            sequence,
+            cost,
+            payload: Kept::new(payload),
+            flight: Arc::clone(flight),
+            enqueued_at: now,
+            reply,
+            outputs,
+            place: Some(place),
+        };
+        let batcher = self.check_open()?;
+        entry.note_queued(&self.name, now);
+        let sent = match self.inbox.put(entry) {
+            Ok(true) => batcher.send_message(BatcherMessage::Submitted).is_ok(),
+            Ok(false) => true,
+            Err(_unqueued) => false,
+        };
+        if !sent {
+            return Err(self.unavailable());
+        }
+        Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })
+    }
+
+    /// Asks the stage's cost function.
+    pub(crate) fn measure(&self, payload: Payload) -> Result<(Payload, u64), CallError> {
+        self.guarded("cost", || self.sizing.cost(payload))
+    }
+
+    /// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
+    pub(crate) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
+        match contain(code) {
+            Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
+            Err(words) => {
+                let message = format!("the {what} function of stage `{}` panicked: {words}", self.name);
+                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words.trace()))
+            }
+        }
+    }
+
+    /// Why an entry that is about to queue would wait for nothing, if so. `last_cost` is what the batches in hand cost.
+    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &Lanes<T>, last_cost: u64) -> Option<CallError> {
+        let line = self.cost.warm_line()?;
+        let now = entry.enqueued_at;
+        let remaining = entry.flight.deadline.remaining(now);
+        let worst =
+            Prospect { line, remaining, cost: entry.cost, before: queue.load(), running: Some(last_cost), seats: 1 };
+        // Nearly every call has time enough for the worst that its place can mean, and then nobody looks closer.
+        if worst.judge(self.policy()) == Verdict::Queue {
+            return None;
+        }
+        let (seats, free) = {
+            let workers = self.workers.lock();
+            let live = workers.iter().filter(|slot| !slot.is_gone());
+            live.fold((0, false), |(seats, free), slot| (seats + slot.seats(), free || slot.free_seats() > 0))
+        };
+        let (before, only) = queue.before(entry.flight.session, entry.key());
+        let running = (!free).then_some(last_cost);
+        let prospect = Prospect { before, running, seats: only.unwrap_or(seats), ..worst };
+        let verdict = prospect.judge(self.policy());
+        if verdict != Verdict::Queue && prospect.is_first() {
+            let confirmed = now.checked_sub(CONFIRMED_FOR).is_none_or(|then| self.cost.is_confirmed_since(then));
+            if !confirmed {
+                return None;
+            }
+        }
+        // Who waits for room waits for time, too.
+        if entry.flight.patient && matches!(verdict, Verdict::TooMuchWaits { .. }) {
+            return None;
+        }
+        self.refuse_late(verdict, remaining)
+    }
+
+    fn refuse_late(&self, verdict: Verdict, remaining: Duration) -> Option<CallError> {
+        let error = match verdict {
+            Verdict::Queue => return None,
+            Verdict::TooMuchWaits { behind } => {
+                let message = format!(
+                    "what waits before this call in stage `{}` would make it miss its deadline by about {behind:.1?}",
+                    self.name
+                );
+                CallError::overloaded(message, behind)
+            }
+            Verdict::TooLate { needs } => {
+                let message =
+                    format!("stage `{}` takes about {needs:.1?}, and the deadline is in {remaining:.1?}", self.name);
+                CallError::new(ErrorKind::DeadlineExceeded, message)
+            }
+        };
+        self.metrics.refused(Refused::Late);
+        Some(error.at_stage(&self.name))
+    }
+
+    /// How long it would take to work off what waits, at the measured rate and with the replicas that are up.
+    fn drain_time(&self) -> Duration {
+        let line = self.cost.line();
+        if !line.is_known() {
+            return RETRY_AFTER_UNKNOWN;
+        }
+        let queued = self.queued();
+        let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
+        line.drain(Load::of(queued, cost), self.policy(), self.seats())
+    }
+
+    /// Takes a place: at once or not at all, or for a patient flight when there is one. Tells when that was.
+    pub(crate) async fn take_or_await_place(
+        &self,
+        flight: &Flight,
+        now: Instant,
+    ) -> Result<(Place, Instant), CallError> {
+        match self.places.take() {
+            Some(place) => Ok((place, now)),
+            None if flight.patient => self.await_place(flight).await,
+            None => Err(self.refuse()),
+        }
+    }
+
+    /// Waits for a place, at most until the flight's deadline.
+    async fn await_place(&self, flight: &Flight) -> Result<(Place, Instant), CallError> {
+        let place = self.places.wait(|| self.still_waits(flight)).await?;
+        Ok((place, clock::now()))
+    }
+
+    /// Whether waiting for a place makes sense.
+    fn still_waits(&self, flight: &Flight) -> Result<(), CallError> {
+        self.check_open()?;
+        if flight.is_wanted(clock::now()) {
+            return Ok(());
+        }
+        Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name))
+    }
+
+    fn refuse(&self) -> CallError {
+        self.metrics.refused(Refused::Full);
+        let message =
+            format!("the queue of stage `{}` is full: {} entries wait already", self.name, self.settings.queue());
+        CallError::overloaded(message, self.drain_time()).at_stage(&self.name)
+    }
+
+    fn check_open(&self) -> Result<&ActorRef<BatcherMessage>, CallError> {
+        match self.batcher.get() {
+            Some(batcher) if self.open.load(Ordering::Acquire) => Ok(batcher),
+            _ => Err(self.unavailable()),
+        }
+    }
+
+    /// The reply port was dropped unused: whoever held the entry is gone.
+    pub(crate) fn lost(&self) -> CallError {
+        let kind = match self.stage_state() {
+            // A batch that was handed over and never begun, or a queue that died with its batcher.
+            StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
+            _ => ErrorKind::WorkerFailed,
+        };
+        let error = CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name);
+        if kind == ErrorKind::WorkerFailed { error.in_run(self.contract().may_run_again()) } else { error }
+    }
+}
+
+/// What became of a submission: as small as it can be, because every waiting call holds one.
+#[must_use = "an entry is abandoned when this is dropped"]
+pub(crate) enum Submitted<'a> {
+    /// It was not queued. Taken when that is told.
+    Refused(Option<CallError>),
+    /// It is in the queue or beyond.
+    Queued(Enqueued<'a>),
+    /// It waits for a place, or runs in parts.
+    Boxed(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
+}
+
+impl Future for Submitted<'_> {
+    type Output = EntryOutcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
+        match self.get_mut() {
+            Self::Queued(entry) => Pin::new(entry).poll(context),
+            Self::Boxed(submission) => submission.as_mut().poll(context),
+            Self::Refused(error) => Poll::Ready(Err(error.take().expect("a future is not polled after its end"))),
+        }
+    }
+}
+
+/// An entry on its way to its outcome. Dropped before that, it abandons the entry.
+#[derive(Debug)]
+pub(crate) struct Enqueued<'a> {
+    pool: &'a Pool,
+    flight: &'a Flight,
+    sequence: u64,
+    /// Taken when the outcome is there.
+    outcome: Option<oneshot::Receiver<EntryOutcome>>,
+}
+
+impl Future for Enqueued<'_> {
+    type Output = EntryOutcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
+        let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
+        let outcome = ready!(Pin::new(outcome).poll(context));
+        self.outcome = None;
+        // Whose code has begun is owed an outcome by its hand: this one has not.
+        Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
+    }
+}
+
+impl Drop for Enqueued<'_> {
+    fn drop(&mut self) {
+        if let Some(mut outcome) = self.outcome.take() {
+            outcome.close();
+            // An outcome that nobody reads any more is a user's value as well.
+            drop_contained(outcome.try_recv());
+            // First the flag, which running workers and the forming of batches read, then the message, which frees the place.
+            self.flight.abandon();
+            let Flight { priority, deadline, .. } = *self.flight;
+            self.pool.tell_batcher(BatcherMessage::Abandon(EntryKey { priority, deadline, sequence: self.sequence }));
+        }
+    }
+}
