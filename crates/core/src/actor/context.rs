@@ -12,10 +12,9 @@ use tokio::time::MissedTickBehavior;
 
 use super::life::Actor;
 use super::post::{ActorRef, Mail};
-use crate::client::LocalClient;
 use crate::clock;
 use crate::containment::contain;
-use crate::node::NodeHandle;
+use crate::host::OpaqueHandle;
 
 /// The shortest period of a repeated message.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
@@ -68,7 +67,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// # }
 /// ```
 pub struct ActorContext<A: Actor> {
-    node: NodeHandle,
+    pub(crate) node: OpaqueHandle,
     reference: ActorRef<A::Message>,
     /// This life only: a timer must not reach the next one.
     myself: EngineRef<Mail<A::Message>>,
@@ -79,7 +78,7 @@ pub struct ActorContext<A: Actor> {
 
 impl<A: Actor> ActorContext<A> {
     pub(super) fn new(
-        node: NodeHandle,
+        node: OpaqueHandle,
         reference: ActorRef<A::Message>,
         myself: EngineRef<Mail<A::Message>>,
         life: u64,
@@ -97,18 +96,6 @@ impl<A: Actor> ActorContext<A> {
     #[must_use]
     pub fn name(&self) -> &str {
         self.reference.name()
-    }
-
-    /// A client of the node's routes. At the first start they are not open yet.
-    #[must_use]
-    pub fn client(&self) -> LocalClient {
-        self.node.client()
-    }
-
-    /// The node.
-    #[must_use]
-    pub fn node(&self) -> &NodeHandle {
-        &self.node
     }
 
     /// The actor's own reference, to be given to others: it is good in all lives. The actor must not wait for an answer

@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 use super::directory::{ActorState, Directory};
 use super::spec::{ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
-use crate::node::NodeHandle;
-use crate::supervisor::{EarlyDeath, EarlyDeaths, RestartIntensity, RestartWindow, Verdict};
+use crate::host::OpaqueHandle;
+use crate::restart::{RestartIntensity, RestartWindow, Verdict};
+use crate::supervisor::{EarlyDeath, EarlyDeaths};
 
 /// What an actor gets to end when its group stops or starts again; then it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -23,7 +24,7 @@ pub(crate) struct GroupActor;
 
 pub(crate) struct GroupArgs {
     pub(crate) group: ActorGroup,
-    pub(crate) node: NodeHandle,
+    pub(crate) node: OpaqueHandle,
     pub(crate) directory: Arc<Directory>,
     /// Told once: all are up, or why not.
     pub(crate) started: oneshot::Sender<Result<(), ActorError>>,
@@ -44,7 +45,7 @@ pub(crate) enum GroupMessage {
 
 pub(crate) struct GroupState {
     group: ActorGroup,
-    node: NodeHandle,
+    node: OpaqueHandle,
     directory: Arc<Directory>,
     lives: Vec<Life>,
     window: RestartWindow,

@@ -10,8 +10,8 @@ use ractor::{ActorProcessingErr, ActorRef as EngineRef};
 use super::context::ActorContext;
 use super::post::{ActorRef, Mail};
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
-use crate::failure::Failure;
-use crate::node::NodeHandle;
+use crate::error::Failure;
+use crate::host::OpaqueHandle;
 
 /// State that handles one message at a time.
 ///
@@ -134,7 +134,7 @@ pub(super) type Build<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Sync>;
 /// What the engine runs for one life.
 pub(super) struct Life<A: Actor> {
     pub(super) build: Build<A>,
-    pub(super) node: NodeHandle,
+    pub(super) node: OpaqueHandle,
     pub(super) reference: ActorRef<A::Message>,
     pub(super) number: u64,
 }

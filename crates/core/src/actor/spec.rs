@@ -13,8 +13,8 @@ use super::directory::ActorStatus;
 use super::life::{Actor, Build, Life};
 use super::post::{ActorRef, DEFAULT_MAILBOX, Post};
 use super::strategy::{RestartPolicy, RestartStrategy};
-use crate::node::NodeHandle;
-use crate::supervisor::{BackoffPolicy, RestartIntensity};
+use crate::host::OpaqueHandle;
+use crate::restart::{BackoffPolicy, RestartIntensity};
 
 /// One life of an actor on its way: the running actor, or why it did not start.
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
@@ -32,7 +32,7 @@ pub(super) struct Child {
     pub(super) restart: RestartPolicy,
     pub(super) post: Arc<dyn Any + Send + Sync>,
     /// Starts the life of this number.
-    pub(super) start: Box<dyn Fn(NodeHandle, u64, ActorCell) -> Starting + Send + Sync>,
+    pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> Starting + Send + Sync>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
@@ -58,7 +58,7 @@ impl<M: Send + 'static> ActorSpec<M> {
         let post = Arc::new(Post::new(Arc::clone(&status)));
         let build: Build<A> = Arc::new(build);
         let (up, down, over) = (Arc::clone(&post), Arc::clone(&post), Arc::clone(&post));
-        let start = move |node: NodeHandle, number: u64, group: ActorCell| -> Starting {
+        let start = move |node: OpaqueHandle, number: u64, group: ActorCell| -> Starting {
             let post = Arc::clone(&up);
             let life = Life { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&post)), number };
             Box::pin(async move {

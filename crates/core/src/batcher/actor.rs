@@ -6,16 +6,11 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::entry::{Entry, EntryKey};
-use super::inbox;
-use super::lanes::Lanes;
-use super::message::BatcherMessage;
-use super::policy::{Release, ReleaseReason, Waiting};
-use super::pool::Pool;
 use crate::clock::{self, Instant};
 use crate::metrics::Place;
-use crate::timeline::{BatchFacts, RunEnd};
-use crate::worker::{BatchRun, WorkerMessage, WorkerSlot};
+use crate::pool::{BatchRun, BatcherMessage, Pool, WorkerMessage, WorkerSlot};
+use crate::queue::{Entry, EntryKey, Lanes, Release, Waiting, inbox};
+use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
 /// The actor of one stage's queue.
 pub(crate) struct BatcherActor;

@@ -12,10 +12,9 @@ use futures_util::stream::Iter;
 use tokio::runtime::Handle;
 
 use super::stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, Preprocess};
-use super::{FunctionCall, LocalClient, lost};
-use crate::call::{CallOptions, Outer};
-use crate::error::{CallError, ErrorKind};
-use crate::failure::Failure;
+use super::{LocalClient, lost};
+use crate::call::{CallOptions, FunctionCall, Outer};
+use crate::error::{CallError, ErrorKind, Failure};
 
 impl LocalClient {
     /// The same door for synchronous code: its methods block the calling thread.

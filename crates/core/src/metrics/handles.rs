@@ -7,17 +7,16 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::{COUNTING, Discarded, Place, Refused, ReplicaState, Seconds, Sizes, micros};
-use crate::batcher::ReleaseReason;
-use crate::call::Timing;
 use crate::error::ErrorKind;
+use crate::timeline::{ReleaseReason, Timing};
 
 /// The handles of one route.
 #[derive(Debug)]
 pub(crate) struct RouteMetrics {
-    pub(super) ok: Counter,
-    pub(super) errors: [Counter; ErrorKind::ALL.len()],
-    pub(super) seconds: Seconds,
-    pub(super) failed_seconds: Counter<f64, AtomicU64>,
+    pub(crate) ok: Counter,
+    pub(crate) errors: [Counter; ErrorKind::ALL.len()],
+    pub(crate) seconds: Seconds,
+    pub(crate) failed_seconds: Counter<f64, AtomicU64>,
 }
 
 impl RouteMetrics {
@@ -42,33 +41,33 @@ impl RouteMetrics {
 /// The handles of one stage.
 #[derive(Debug)]
 pub(crate) struct StageMetrics {
-    pub(super) queue_seconds: Seconds,
-    pub(super) batch_seconds: Seconds,
-    pub(super) compute_seconds: Seconds,
-    pub(super) batch_size: Sizes,
-    pub(super) full: Counter,
-    pub(super) idle: Counter,
-    pub(super) delay: Counter,
-    pub(super) deadline: Counter,
-    pub(super) drain: Counter,
-    pub(super) queue_expired: Counter,
-    pub(super) queue_cancelled: Counter,
-    pub(super) worker_expired: Counter,
-    pub(super) worker_cancelled: Counter,
-    pub(super) refused_full: Counter,
-    pub(super) refused_late: Counter,
-    pub(super) refused_large: Counter,
-    pub(super) restarts: Counter,
-    pub(super) retries: Counter,
-    pub(super) replica_states: [Gauge; ReplicaState::ALL.len()],
-    pub(super) culprits: Counter,
-    pub(super) isolations: Counter,
-    pub(super) hung: Counter,
-    pub(super) abandoned_threads: Gauge,
-    pub(super) moved: Counter,
-    pub(super) queued: Gauge,
-    pub(super) replicas: Gauge,
-    pub(super) ready: Gauge,
+    pub(crate) queue_seconds: Seconds,
+    pub(crate) batch_seconds: Seconds,
+    pub(crate) compute_seconds: Seconds,
+    pub(crate) batch_size: Sizes,
+    pub(crate) full: Counter,
+    pub(crate) idle: Counter,
+    pub(crate) delay: Counter,
+    pub(crate) deadline: Counter,
+    pub(crate) drain: Counter,
+    pub(crate) queue_expired: Counter,
+    pub(crate) queue_cancelled: Counter,
+    pub(crate) worker_expired: Counter,
+    pub(crate) worker_cancelled: Counter,
+    pub(crate) refused_full: Counter,
+    pub(crate) refused_late: Counter,
+    pub(crate) refused_large: Counter,
+    pub(crate) restarts: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) replica_states: [Gauge; ReplicaState::ALL.len()],
+    pub(crate) culprits: Counter,
+    pub(crate) isolations: Counter,
+    pub(crate) hung: Counter,
+    pub(crate) abandoned_threads: Gauge,
+    pub(crate) moved: Counter,
+    pub(crate) queued: Gauge,
+    pub(crate) replicas: Gauge,
+    pub(crate) ready: Gauge,
 }
 
 impl StageMetrics {

@@ -122,8 +122,8 @@ pub(crate) type SharedMetrics = Arc<NodeMetrics>;
 mod tests {
     use super::families::MAX_PAST;
     use super::*;
-    use crate::batcher::ReleaseReason;
     use crate::id::StageName;
+    use crate::timeline::ReleaseReason;
 
     #[test]
     fn every_histogram_ends_in_an_infinite_bucket() {

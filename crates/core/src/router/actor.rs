@@ -16,14 +16,14 @@ use super::handle::Router;
 use super::message::{Asker, RouterMessage};
 use super::route::Route;
 use super::table::{DeployedStage, Table};
-use crate::client::LocalClient;
 use crate::clock;
+use crate::executor::Watchdog;
+use crate::host::OpaqueHandle;
 use crate::id::{RouteIndex, StageName};
 use crate::metrics::SharedMetrics;
-use crate::supervisor::{
-    DeploymentActor, DeploymentArgs, DeploymentMessage, RestartIntensity, RestartWindow, StageState, Verdict,
-};
-use crate::worker::Watchdog;
+use crate::pool::StageState;
+use crate::restart::{RestartIntensity, RestartWindow, Verdict};
+use crate::supervisor::{DeploymentActor, DeploymentArgs, DeploymentMessage};
 
 /// How long a worker gets to clean up when everything it had in hand is done.
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub(crate) struct RouterArgs {
     pub(crate) metrics: SharedMetrics,
     pub(crate) watchdog: Arc<Watchdog>,
     /// For user code.
-    pub(crate) client: LocalClient,
+    pub(crate) client: OpaqueHandle,
     /// Stages are the root's children: they outlive a router that dies.
     pub(crate) root: ActorCell,
 }
@@ -246,7 +246,7 @@ impl RouterState {
         self.table.remove_route(index);
         let mut named = self.table.routes().iter().chain(self.table.retiring());
         if !named.any(|other| other.id() == route.id()) {
-            self.parts.metrics.forget_route(&route);
+            self.parts.metrics.forget_route(route.name(), route.metrics().outcomes());
         }
         for stage in self.table.end_unused() {
             self.end(myself, stage, Some(unsettled.clone()));

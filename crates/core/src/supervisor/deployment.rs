@@ -12,15 +12,15 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 
 use super::early_deaths::{EarlyDeath, EarlyDeaths};
-use super::intensity::{RestartIntensity, RestartWindow, Verdict};
-use super::lifecycle::StageState;
-use super::message::DeploymentMessage;
-use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
-use crate::client::LocalClient;
+use super::message::{DeploymentMessage, ScaleError};
+use crate::batcher::{BatcherActor, BatcherArgs};
 use crate::clock;
-use crate::router::{ChangeError, MAX_REPLICAS};
-use crate::stage::StageSpec;
-use crate::worker::{Death, Replica, Watchdog, WorkerActor, WorkerArgs, WorkerSlot};
+use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
+use crate::host::OpaqueHandle;
+use crate::pool::{BatcherMessage, Death, Pool, StageState, WorkerSlot};
+use crate::restart::{RestartIntensity, RestartWindow, Verdict};
+use crate::stage::{MAX_REPLICAS, StageSpec};
+use crate::worker::Replica;
 
 /// The actor that supervises one stage.
 pub(crate) struct DeploymentActor;
@@ -30,7 +30,7 @@ pub(crate) struct DeploymentArgs {
     pub(crate) pool: Arc<Pool>,
     pub(crate) watchdog: Arc<Watchdog>,
     /// For user code.
-    pub(crate) client: LocalClient,
+    pub(crate) client: OpaqueHandle,
     /// Told once: all replicas are up, or why not.
     pub(crate) started: oneshot::Sender<Result<(), String>>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct DeploymentState {
     spec: Arc<StageSpec>,
     pool: Arc<Pool>,
     watchdog: Arc<Watchdog>,
-    client: LocalClient,
+    client: OpaqueHandle,
     batcher: ActorRef<BatcherMessage>,
     replicas: Vec<ReplicaState>,
     window: RestartWindow,
@@ -57,7 +57,7 @@ pub(crate) struct DeploymentState {
 struct Scaling {
     /// The number to go back to if a new replica cannot be started.
     before: usize,
-    scaled: oneshot::Sender<Result<(), ChangeError>>,
+    scaled: oneshot::Sender<Result<(), ScaleError>>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -164,6 +164,17 @@ impl Actor for DeploymentActor {
     }
 }
 
+/// Where a replica reports to.
+fn report_port(myself: ActorRef<DeploymentMessage>) -> ReportPort {
+    Box::new(move |report| {
+        let message = match report {
+            ReplicaReport::Up(slot) => DeploymentMessage::ReplicaUp(slot),
+            ReplicaReport::LeftRunning(batches) => DeploymentMessage::LeftRunning(batches),
+        };
+        myself.cast(message).is_ok()
+    })
+}
+
 impl Drop for DeploymentState {
     fn drop(&mut self) {
         // A killed or crashed actor never comes to `post_stop`; its stage must not look as if it took calls.
@@ -202,7 +213,7 @@ impl DeploymentState {
                 client: self.client.clone(),
             },
             watchdog: Arc::clone(&self.watchdog),
-            supervisor: myself.clone(),
+            report: report_port(myself.clone()),
         };
         let myself = myself.clone();
         tokio::spawn(async move {
@@ -261,7 +272,7 @@ impl DeploymentState {
         }
         if let Some(scaling) = self.scaling.take_if(|scaling| index >= scaling.before) {
             self.part_with_surplus(scaling.before);
-            let _ = scaling.scaled.send(Err(ChangeError::Stage { stage: self.pool.name().clone(), message: reason }));
+            let _ = scaling.scaled.send(Err(ScaleError::NotStarted(reason)));
             return;
         }
         tracing::error!(stage = %self.pool.name(), replica = index, message, "replica could not start");
@@ -353,13 +364,13 @@ impl DeploymentState {
         &mut self,
         myself: &ActorRef<DeploymentMessage>,
         replicas: usize,
-        scaled: oneshot::Sender<Result<(), ChangeError>>,
+        scaled: oneshot::Sender<Result<(), ScaleError>>,
         turn: OwnedSemaphorePermit,
     ) {
         if self.stopping {
             let refusal = match self.pool.state_and_reason() {
-                (StageState::Failed, Some(message)) => ChangeError::Stage { stage: self.pool.name().clone(), message },
-                _ => ChangeError::Ending,
+                (StageState::Failed, Some(message)) => ScaleError::NotStarted(message),
+                _ => ScaleError::Ending,
             };
             let _ = scaled.send(Err(refusal));
             return;
@@ -368,7 +379,7 @@ impl DeploymentState {
         let earlier = self.scaling.take();
         let before = earlier.as_ref().map_or(running, |earlier| earlier.before).min(replicas);
         if let Some(earlier) = earlier {
-            let _ = earlier.scaled.send(Err(ChangeError::Superseded));
+            let _ = earlier.scaled.send(Err(ScaleError::Superseded));
         }
         self.scaling = Some(Scaling { before, scaled, _turn: turn });
         tracing::info!(stage = %self.pool.name(), from = running, to = replicas, "scaling");
@@ -421,8 +432,7 @@ impl DeploymentState {
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.stopping = true;
         if let Some(scaling) = self.scaling.take() {
-            let (stage, message) = (self.pool.name().clone(), reason.clone());
-            let _ = scaling.scaled.send(Err(ChangeError::Stage { stage, message }));
+            let _ = scaling.scaled.send(Err(ScaleError::NotStarted(reason.clone())));
         }
         self.pool.enter(StageState::Failed, Some(reason));
         self.pool.tell_batcher(BatcherMessage::Close);

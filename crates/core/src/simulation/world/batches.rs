@@ -6,8 +6,9 @@ use super::super::invariants;
 use super::super::script::Nature;
 use super::state::{Batch, End, Family};
 use super::{Event, Life, Outcome, Place, World};
-use crate::batcher::{Release, ReleaseReason, Waiting};
+use crate::queue::{Release, Waiting};
 use crate::stage::Contract;
+use crate::timeline::ReleaseReason;
 
 impl World {
     pub(super) fn dispatch(&mut self) {

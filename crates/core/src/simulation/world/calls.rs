@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Call, Event, Outcome, Place, World};
-use crate::batcher::{Prospect, Verdict};
 use crate::call::SessionKey;
 use crate::id::RouteIndex;
+use crate::queue::{Prospect, Verdict};
 
 impl World {
     pub(super) fn arrive(&mut self, call: usize) {

@@ -13,11 +13,12 @@ use self::state::{Family, ReplicaState};
 use super::invariants;
 use super::script::Script;
 use super::trace::Trace;
-use crate::batcher::{EntryKey, Lanes, SharedCost};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::gateway::Ledger;
-use crate::supervisor::{CulpritShare, Lifecycle, RestartWindow, RetryBudget, StageState};
+use crate::pool::{CulpritShare, Lifecycle, RetryBudget, StageState};
+use crate::queue::{EntryKey, Lanes, SharedCost};
+use crate::restart::RestartWindow;
 use crate::testing::Chance;
 
 /// What happens at a moment.

@@ -3,11 +3,10 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::cost::Load;
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::timeline::ReleaseReason;
 
 /// How long an entry waits before it gains a priority class: two classes fit three times into the default deadline.
 pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
@@ -44,39 +43,6 @@ pub struct BatchPolicy {
 impl Default for BatchPolicy {
     fn default() -> Self {
         Self { max_batch_size: NonZeroUsize::MIN, max_delay: Duration::ZERO, max_cost: None, ageing: DEFAULT_AGEING }
-    }
-}
-
-/// Why a batch was released when it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReleaseReason {
-    /// It had reached its largest size.
-    Full,
-    /// A worker was free and there was nothing to wait for.
-    Idle,
-    /// The oldest entry had waited for the maximal delay.
-    Delay,
-    /// A member's deadline left no more room to wait.
-    Deadline,
-    /// The stage is draining.
-    Drain,
-}
-
-impl ReleaseReason {
-    /// Every reason.
-    pub const ALL: [Self; 5] = [Self::Full, Self::Idle, Self::Delay, Self::Deadline, Self::Drain];
-
-    /// The word for metric labels.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Idle => "idle",
-            Self::Delay => "delay",
-            Self::Deadline => "deadline",
-            Self::Drain => "drain",
-        }
     }
 }
 

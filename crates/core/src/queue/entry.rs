@@ -7,13 +7,13 @@ use callboard_codec::Payload;
 use tokio::sync::oneshot;
 
 use super::places::Place;
-pub(crate) use super::queue::EntryKey;
-use crate::call::{Flight, Micros, Timing};
+pub(crate) use super::waiting::EntryKey;
+use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::containment::drop_contained;
 use crate::error::CallError;
 use crate::id::StageName;
-use crate::timeline::{BatchFacts, Phase, RunEnd};
+use crate::timeline::{BatchFacts, Micros, Phase, RunEnd, Timing};
 use crate::worker::OutputSender;
 
 /// What one stage gave for one entry.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::cost::Load;
-use super::queue::{BatchQueue, EntryKey, Head};
+use super::waiting::{BatchQueue, EntryKey, Head};
 use crate::call::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::Deadline;

@@ -17,7 +17,7 @@ const KEPT_CAPACITY: usize = 256;
 
 /// Entries on their way to one batcher.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<State>);
+pub(crate) struct Inbox(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -31,7 +31,7 @@ impl Inbox {
     /// # Errors
     ///
     /// The entry, when there is no batcher any more.
-    pub(super) fn put(&self, entry: Entry) -> Result<bool, Entry> {
+    pub(crate) fn put(&self, entry: Entry) -> Result<bool, Entry> {
         let mut state = self.0.lock();
         if state.closed {
             return Err(entry);
@@ -41,12 +41,12 @@ impl Inbox {
     }
 
     /// Takes all that is there, in the order in which it came. `taken` is empty, and what it can hold is used again.
-    pub(super) fn take(&self, taken: &mut Vec<Entry>) {
+    pub(crate) fn take(&self, taken: &mut Vec<Entry>) {
         std::mem::swap(&mut self.0.lock().entries, taken);
     }
 
     /// Ends the way in.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let dropped = {
             let mut state = self.0.lock();
             state.closed = true;
@@ -58,6 +58,6 @@ impl Inbox {
 }
 
 /// An emptied list, unless a crowd has made it large: it would be memory that the crowd's calls pay for as they wait.
-pub(super) fn worth_keeping(emptied: Vec<Entry>) -> Vec<Entry> {
+pub(crate) fn worth_keeping(emptied: Vec<Entry>) -> Vec<Entry> {
     if emptied.capacity() > KEPT_CAPACITY { Vec::new() } else { emptied }
 }

@@ -12,14 +12,14 @@ use callboard_codec::Payload;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::entry::{EntryOutcome, EntryReply};
-use super::places::Place;
-use super::pool::Pool;
-use crate::call::{Flight, Timing};
+use super::handle::Pool;
+use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Refused;
+use crate::queue::{EntryOutcome, EntryReply, Place};
 use crate::stage::Splitting;
+use crate::timeline::Timing;
 
 /// Parts of one call that queue or run at a time, per batch that can run: one runs, the next one waits for it.
 const AHEAD: usize = 2;
@@ -30,7 +30,7 @@ impl Pool {
     /// # Cancellation
     ///
     /// As [`submit`](Self::submit): all parts are abandoned.
-    pub(super) async fn submit_in_parts(
+    pub(crate) async fn submit_in_parts(
         &self,
         payload: Payload,
         cost: u64,

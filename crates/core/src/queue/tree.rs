@@ -11,13 +11,13 @@ use crate::deadline::Deadline;
 use crate::mix::mix;
 
 /// The order inside a class: deadline, then arrival.
-pub(super) type Key = (Deadline, u64);
+pub(crate) type Key = (Deadline, u64);
 
 /// A node's place in the arena, from 1, so that "none" costs nothing.
-pub(super) type Id = NonZeroU32;
+pub(crate) type Id = NonZeroU32;
 
 /// The root of one tree.
-pub(super) type Link = Option<Id>;
+pub(crate) type Link = Option<Id>;
 
 #[derive(Debug)]
 struct Node<T> {
@@ -34,17 +34,17 @@ struct Node<T> {
 
 /// The nodes of several trees.
 #[derive(Debug)]
-pub(super) struct Arena<T> {
+pub(crate) struct Arena<T> {
     nodes: slab::Slab<Node<T>>,
 }
 
 impl<T> Arena<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { nodes: slab::Slab::new() }
     }
 
     /// Makes a node that is in no tree yet.
-    pub(super) fn make(&mut self, key: Key, cost: u64, value: T) -> Id {
+    pub(crate) fn make(&mut self, key: Key, cost: u64, value: T) -> Id {
         let heap = (mix(key.1) >> 32) as u32;
         let node = Node { key, heap, left: None, right: None, cost, entries: 1, sum: cost, value };
         let index = self.nodes.insert(node);
@@ -52,33 +52,33 @@ impl<T> Arena<T> {
     }
 
     /// Gives up a node that is in no tree any more.
-    pub(super) fn unmake(&mut self, id: Id) -> T {
+    pub(crate) fn unmake(&mut self, id: Id) -> T {
         self.nodes.remove(index(id)).value
     }
 
-    pub(super) fn value(&self, id: Id) -> &T {
+    pub(crate) fn value(&self, id: Id) -> &T {
         &self.node(id).value
     }
 
-    pub(super) fn value_mut(&mut self, id: Id) -> &mut T {
+    pub(crate) fn value_mut(&mut self, id: Id) -> &mut T {
         &mut self.node_mut(id).value
     }
 
-    pub(super) fn key(&self, id: Id) -> Key {
+    pub(crate) fn key(&self, id: Id) -> Key {
         self.node(id).key
     }
 
-    pub(super) fn cost(&self, id: Id) -> u64 {
+    pub(crate) fn cost(&self, id: Id) -> u64 {
         self.node(id).cost
     }
 
     /// Everything in the tree.
-    pub(super) fn load(&self, root: Link) -> Load {
+    pub(crate) fn load(&self, root: Link) -> Load {
         root.map(|id| self.node(id)).map_or(Load::NONE, |node| Load::of(node.entries as usize, node.sum))
     }
 
     /// The first in order.
-    pub(super) fn first(&self, root: Link) -> Link {
+    pub(crate) fn first(&self, root: Link) -> Link {
         let mut at = root?;
         while let Some(left) = self.node(at).left {
             at = left;
@@ -86,7 +86,7 @@ impl<T> Arena<T> {
         Some(at)
     }
 
-    pub(super) fn find(&self, root: Link, key: Key) -> Link {
+    pub(crate) fn find(&self, root: Link, key: Key) -> Link {
         let mut at = root;
         while let Some(id) = at {
             let node = self.node(id);
@@ -100,7 +100,7 @@ impl<T> Arena<T> {
     }
 
     /// What stands before `key`, whether it is in the tree or not.
-    pub(super) fn before(&self, root: Link, key: Key) -> Load {
+    pub(crate) fn before(&self, root: Link, key: Key) -> Load {
         let (mut at, mut load) = (root, Load::default());
         while let Some(id) = at {
             let node = self.node(id);
@@ -115,7 +115,7 @@ impl<T> Arena<T> {
     }
 
     /// Puts a node that is in no tree into this one.
-    pub(super) fn insert(&mut self, root: Link, id: Id) -> Link {
+    pub(crate) fn insert(&mut self, root: Link, id: Id) -> Link {
         let (key, heap, cost) = {
             let node = self.node(id);
             (node.key, node.heap, node.cost)
@@ -137,7 +137,7 @@ impl<T> Arena<T> {
     }
 
     /// Takes a node that is in this tree out of it.
-    pub(super) fn remove(&mut self, root: Link, id: Id) -> Link {
+    pub(crate) fn remove(&mut self, root: Link, id: Id) -> Link {
         let (key, cost, left, right) = {
             let node = self.node(id);
             (node.key, node.cost, node.left, node.right)

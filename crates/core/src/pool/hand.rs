@@ -6,15 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::erased::{Item, ItemOutcome, WrongCount};
-use crate::batcher::{BatcherMessage, Entry, EntryReply, Pool};
-use crate::call::Timing;
+use super::handle::Pool;
+use super::message::BatcherMessage;
 use crate::clock::{self, Instant};
 use crate::containment::Panicked;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Place;
+use crate::queue::{Entry, EntryReply};
 use crate::stage::Contract;
-use crate::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId};
+use crate::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId, Timing};
+use crate::worker::{Item, ItemOutcome, WrongCount};
 
 /// The entries of one batch in hand.
 #[derive(Debug)]

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use super::asynchronous::DynAsyncWorker;
-use super::erased::{DynWorker, Item, ItemOutcome, WrongCount};
 use super::hand::Hand;
+use super::handle::Pool;
+use super::message::BatcherMessage;
 use super::slot::{Death, WorkerSlot};
-use super::span;
-use crate::batcher::{BatcherMessage, Entry, Pool};
 use crate::clock::{self, Instant};
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::queue::Entry;
 use crate::timeline::{BatchFacts, RunEnd};
+use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, WrongCount, span};
 
 /// A formed batch on its way to a worker.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct BatchRun {
     /// How often its one entry was alone when a worker died.
     lone_crashes: u32,
     /// Which run of its worker this is; told by the worker's actor.
-    pub(super) number: u64,
+    pub(crate) number: u64,
 }
 
 /// Why a replica cannot go on after a batch.

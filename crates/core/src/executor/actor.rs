@@ -4,17 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::message::WorkerMessage;
-use super::run::BatchRun;
+use super::Watchdog;
 use super::seat::{Seat, SeatContext};
-use super::slot::{Death, WorkerSlot};
-use super::{Replica, Watchdog};
-use crate::batcher::{BatcherMessage, Pool};
-use crate::failure::Failure;
+use crate::error::Failure;
+use crate::pool::{BatchRun, BatcherMessage, Death, Pool, WorkerMessage, WorkerSlot};
 use crate::stage::{Factory, StageSpec};
-use crate::supervisor::DeploymentMessage;
+use crate::worker::Replica;
+
+/// What a replica reports to its supervisor.
+pub(crate) enum ReplicaReport {
+    /// It is built and warm.
+    Up(Arc<WorkerSlot>),
+    /// Batches that ran beside one that panicked, and go on without their replica.
+    LeftRunning(JoinSet<()>),
+}
+
+/// Where a replica reports to. False: its supervisor is gone.
+pub(crate) type ReportPort = Box<dyn Fn(ReplicaReport) -> bool + Send + Sync>;
 
 /// The actor of one replica. One life: a restart is a new actor with a new slot.
 pub(crate) struct WorkerActor;
@@ -25,14 +33,14 @@ pub(crate) struct WorkerArgs {
     pub(crate) pool: Arc<Pool>,
     pub(crate) replica: Replica,
     pub(crate) watchdog: Arc<Watchdog>,
-    pub(crate) supervisor: ActorRef<DeploymentMessage>,
+    pub(crate) report: ReportPort,
 }
 
 pub(crate) struct WorkerState {
     /// Taken only while the seat moves or closes.
     seat: Option<Seat>,
     context: SeatContext,
-    supervisor: ActorRef<DeploymentMessage>,
+    report: ReportPort,
     /// Batches handed to the seat so far.
     runs: u64,
     /// Wakes the actor when the last of them is overdue.
@@ -49,13 +57,13 @@ impl Actor for WorkerActor {
         myself: ActorRef<WorkerMessage>,
         args: WorkerArgs,
     ) -> Result<WorkerState, ActorProcessingErr> {
-        let WorkerArgs { spec, pool, replica, watchdog, supervisor } = args;
+        let WorkerArgs { spec, pool, replica, watchdog, report } = args;
         let seats = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
         let slot = Arc::new(WorkerSlot::new(replica.index(), replica.generation(), seats, myself.clone()));
         let context = SeatContext { pool, slot, actor: myself };
         let seat = take_seat(&spec, replica, &watchdog, &context).await;
         let seat = seat.map_err(|failure| failure.message().to_owned())?;
-        Ok(WorkerState { seat: Some(seat), context, supervisor, runs: 0, alarm: None })
+        Ok(WorkerState { seat: Some(seat), context, report, runs: 0, alarm: None })
     }
 
     async fn post_start(
@@ -64,7 +72,9 @@ impl Actor for WorkerActor {
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
         let slot = &state.context.slot;
-        state.supervisor.cast(DeploymentMessage::ReplicaUp(Arc::clone(slot)))?;
+        if !(state.report)(ReplicaReport::Up(Arc::clone(slot))) {
+            return Err("its supervisor is gone".into());
+        }
         state.context.pool.tell_batcher(BatcherMessage::Join(Arc::clone(slot)));
         Ok(())
     }
@@ -85,7 +95,7 @@ impl Actor for WorkerActor {
             WorkerMessage::Crashed(words) => {
                 if let Some(running) = state.seat.as_mut().and_then(Seat::take_running) {
                     // Its supervisor outlives this replica, and is there to end them with the stage.
-                    let _ = state.supervisor.cast(DeploymentMessage::LeftRunning(running));
+                    (state.report)(ReplicaReport::LeftRunning(running));
                 }
                 Err(words.into())
             }

@@ -3,16 +3,21 @@
 //! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share. Core only names the kinds; each edge
 //! has one `match` that translates them.
 
+mod ask;
+mod failure;
+
 use std::fmt;
 use std::time::Duration;
 
 use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Value};
 use serde::Serialize;
 
-use crate::call::Timing;
-use crate::failure::Failure;
 use crate::id::StageName;
 use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
+use crate::timeline::Timing;
+
+pub use self::ask::AskError;
+pub use self::failure::Failure;
 
 /// When a refused caller may come again: the time in which a node at its bound has surely finished something.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);

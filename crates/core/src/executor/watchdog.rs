@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::batcher::Pool;
 use crate::containment::a_panic_is_printed;
+use crate::pool::Pool;
 
 /// The longest a task stage may hold a runtime thread: ten times what "quick" means, and still unseen by a person.
-pub(crate) const MAX_TASK_CALL: Duration = Duration::from_millis(10);
+const MAX_TASK_CALL: Duration = Duration::from_millis(10);
 
 /// How often the watchdog looks. A call is seen one to two ticks after it overran.
 const TICK: Duration = Duration::from_millis(5);
@@ -96,7 +96,7 @@ fn look_at(seats: &mut Vec<Weak<Watched>>, tick: u64) {
         if seat.overran(tick)
             && let Some(pool) = seat.pool.upgrade()
         {
-            pool.move_to_threads();
+            pool.move_to_threads(MAX_TASK_CALL);
         }
         true
     });

@@ -13,15 +13,11 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::asynchronous::{DynAsyncWorker, warm_up};
-use super::erased::DynWorker;
-use super::message::WorkerMessage;
-use super::run::{BatchRun, RunError};
-use super::slot::{Death, WorkerSlot};
 use super::watchdog::Watched;
-use crate::batcher::Pool;
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
-use crate::failure::Failure;
+use crate::error::Failure;
+use crate::pool::{BatchRun, Death, Pool, RunError, WorkerMessage, WorkerSlot};
+use crate::worker::{DynAsyncWorker, DynWorker, warm_up};
 
 /// Builds the worker, inside the replica and on the thread where it will run.
 pub(crate) type Build = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;

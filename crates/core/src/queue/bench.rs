@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::queue::{BatchQueue, EntryKey};
+use super::waiting::{BatchQueue, EntryKey};
 use crate::call::Priority;
 use crate::clock::Instant;
 use crate::deadline::Deadline;

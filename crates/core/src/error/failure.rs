@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use callboard_codec::{DecodeError, DecodeErrorKind, Value};
 
-use crate::actor::AskError;
-use crate::error::{CallError, ErrorKind, ErrorParts, RETRY_AFTER};
+use super::{AskError, CallError, ErrorKind, ErrorParts, RETRY_AFTER};
 use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.

@@ -15,20 +15,17 @@ use callboard_codec::Payload;
 use ractor::ActorRef;
 use tokio::sync::oneshot;
 
-use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
-use super::cost::Load;
-use super::entry::{Entry, EntryKey, EntryOutcome, Kept, OutcomePort};
-use super::lanes::Lanes;
+use super::handle::Pool;
+use super::lifecycle::StageState;
 use super::message::BatcherMessage;
-use super::places::Place;
-use super::pool::Pool;
 use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
-use crate::error::{CallError, ErrorKind};
-use crate::failure::Failure;
+use crate::error::{CallError, ErrorKind, Failure};
 use crate::metrics::Refused;
-use crate::supervisor::StageState;
+use crate::queue::{
+    CONFIRMED_FOR, Entry, EntryKey, EntryOutcome, Kept, Lanes, Load, OutcomePort, Place, Prospect, Verdict,
+};
 use crate::worker::OutputSender;
 
 /// What a refused caller is told before anything was measured.
@@ -118,7 +115,7 @@ impl Pool {
     }
 
     /// Queues an entry for which a place was taken; where its stage streams, with the way out for its outputs.
-    pub(super) fn enqueue<'a>(
+    pub(crate) fn enqueue<'a>(
         &'a self,
         outputs: Option<OutputSender>,
         place: Place,
@@ -153,12 +150,12 @@ impl Pool {
     }
 
     /// Asks the stage's cost function.
-    pub(super) fn measure(&self, payload: Payload) -> Result<(Payload, u64), CallError> {
+    pub(crate) fn measure(&self, payload: Payload) -> Result<(Payload, u64), CallError> {
         self.guarded("cost", || self.sizing.cost(payload))
     }
 
     /// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
-    pub(super) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
+    pub(crate) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
         match contain(code) {
             Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
             Err(words) => {
@@ -233,7 +230,7 @@ impl Pool {
     }
 
     /// Takes a place: at once or not at all, or for a patient flight when there is one. Tells when that was.
-    pub(super) async fn take_or_await_place(
+    pub(crate) async fn take_or_await_place(
         &self,
         flight: &Flight,
         now: Instant,

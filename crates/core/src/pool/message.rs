@@ -1,12 +1,13 @@
-//! What a batcher can be told.
+//! What a batcher and a worker can be told.
 
 use std::sync::Arc;
 
-use super::entry::{Entry, EntryKey};
-use crate::worker::WorkerSlot;
+use super::run::BatchRun;
+use super::slot::WorkerSlot;
+use crate::queue::{Entry, EntryKey};
 
 /// Messages to one batcher. There are at most a few for each place in the bounded queue and for each replica, so the mailbox
-/// is bounded although its type is not. Entries come by the [`Inbox`](super::inbox::Inbox).
+/// is bounded although its type is not. Entries come by the [`Inbox`](crate::queue::Inbox).
 #[derive(Debug)]
 pub(crate) enum BatcherMessage {
     /// There are entries in the inbox. From the caller that put down the first of them.
@@ -35,4 +36,17 @@ pub(crate) enum BatcherMessage {
     Close,
     /// No delays any more: the node drains. From the supervisor.
     Drain,
+}
+
+/// Messages to one worker.
+pub(crate) enum WorkerMessage {
+    /// Run this batch. Sent by the batcher, only after it took one of the worker's seats.
+    Run(BatchRun),
+    /// Finish what is in hand, clean up and end: the stage needs fewer replicas. Sent by the batcher, which hands over
+    /// nothing after it.
+    Leave,
+    /// User code panicked outside the actor. Sent by the thread or future where it did, which then ends.
+    Crashed(String),
+    /// The stage's timeout has passed since this run was handed to the worker's thread. From the worker's own timer.
+    Overdue(u64),
 }

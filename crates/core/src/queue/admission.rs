@@ -93,11 +93,11 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::batcher::cost::CostModel;
-    use crate::batcher::queue::{BatchQueue, EntryKey};
     use crate::call::Priority;
     use crate::clock::Instant;
     use crate::deadline::Deadline;
+    use crate::queue::cost::CostModel;
+    use crate::queue::waiting::{BatchQueue, EntryKey};
     use proptest::prelude::*;
 
     /// Every batch takes 10 ms and 1 ms per entry.

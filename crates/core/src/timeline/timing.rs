@@ -1,8 +1,7 @@
-//! Where a call's time went, and the outcome that tells it.
+//! Where a call's time went.
 
 use std::time::Duration;
 
-use callboard_codec::Payload;
 use serde::Serialize;
 
 /// Where a call's time went, summed over its stages.
@@ -56,27 +55,5 @@ impl std::ops::Add for Timing {
 
     fn add(self, other: Self) -> Self {
         Self { queue: self.queue + other.queue, batch: self.batch + other.batch, compute: self.compute + other.compute }
-    }
-}
-
-/// A successful outcome.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Reply {
-    /// What the last stage gave.
-    pub payload: Payload,
-    /// Where the time went.
-    pub timing: Timing,
-}
-
-impl Reply {
-    pub(crate) fn into_parts(self) -> (Payload, Timing) {
-        (self.payload, self.timing)
-    }
-
-    /// An outcome that another door brings.
-    #[must_use]
-    pub fn new(payload: Payload, timing: Timing) -> Self {
-        Self { payload, timing }
     }
 }

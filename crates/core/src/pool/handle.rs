@@ -6,25 +6,23 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use ractor::{ActorId, ActorRef};
 
-use super::cost::{Load, SharedCost};
-use super::entry::Entry;
-use super::inbox::Inbox;
+use super::culprits::CulpritShare;
+use super::lifecycle::{Lifecycle, StageState};
 use super::message::BatcherMessage;
-use super::places::{Place as QueuePlace, Places};
-use super::policy::{BatchPolicy, ReleaseReason};
-use crate::call::Timing;
+use super::retry_budget::RetryBudget;
+use super::slot::WorkerSlot;
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::metrics::{Discarded, NodeMetrics, Place, StageMetrics};
+use crate::queue::{BatchPolicy, Entry, Inbox, Load, Place as QueuePlace, Places, SharedCost};
 use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
-use crate::supervisor::{CulpritShare, Lifecycle, RetryBudget, StageState};
-use crate::timeline::RunEnd;
-use crate::worker::WorkerSlot;
+use crate::timeline::{ReleaseReason, RunEnd, Timing};
 
 /// How many of a stage's last restarts are remembered.
 const REMEMBERED_RESTARTS: usize = 8;
@@ -40,23 +38,23 @@ pub(crate) struct Restart {
 /// One stage on this node.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    pub(super) name: StageName,
-    pub(super) settings: StageSettings,
-    pub(super) sizing: Sizing,
-    pub(super) streams: bool,
-    pub(super) metrics: StageMetrics,
+    pub(crate) name: StageName,
+    pub(crate) settings: StageSettings,
+    pub(crate) sizing: Sizing,
+    pub(crate) streams: bool,
+    pub(crate) metrics: StageMetrics,
     lifecycle: Mutex<Lifecycle>,
     /// Whether `submit` may queue: true in Ready, Degraded and, for calls admitted before, Draining.
-    pub(super) open: AtomicBool,
-    pub(super) batcher: OnceLock<ActorRef<BatcherMessage>>,
-    pub(super) inbox: Inbox,
-    pub(super) workers: Mutex<Vec<Arc<WorkerSlot>>>,
+    pub(crate) open: AtomicBool,
+    pub(crate) batcher: OnceLock<ActorRef<BatcherMessage>>,
+    pub(crate) inbox: Inbox,
+    pub(crate) workers: Mutex<Vec<Arc<WorkerSlot>>>,
     /// The last restarts, the newest last.
     restarts: Mutex<VecDeque<Restart>>,
     /// How many replicas there are to be.
     replicas: AtomicUsize,
-    pub(super) places: Places,
-    pub(super) sequence: AtomicU64,
+    pub(crate) places: Places,
+    pub(crate) sequence: AtomicU64,
     /// Batches that were handed out.
     batches: AtomicU64,
     moved_to_threads: AtomicBool,
@@ -66,8 +64,8 @@ pub(crate) struct Pool {
     /// Whether there are culprits to remember: what most stages look at instead of the lock.
     has_culprits: AtomicBool,
     /// What waits costs, as the batcher last said; only where the stage has a cost function.
-    pub(super) queued_cost: AtomicU64,
-    pub(super) cost: SharedCost,
+    pub(crate) queued_cost: AtomicU64,
+    pub(crate) cost: SharedCost,
 }
 
 impl Pool {
@@ -106,7 +104,7 @@ impl Pool {
         &self.settings
     }
 
-    pub(super) fn sizing(&self) -> &Sizing {
+    pub(crate) fn sizing(&self) -> &Sizing {
         &self.sizing
     }
 
@@ -285,12 +283,12 @@ impl Pool {
     }
 
     /// The watchdog's word: this stage holds runtime threads for too long.
-    pub(crate) fn move_to_threads(&self) {
+    pub(crate) fn move_to_threads(&self, limit: Duration) {
         if !self.moved_to_threads.swap(true, Ordering::AcqRel) {
             self.metrics.moved_to_threads();
             tracing::warn!(
                 stage = %self.name,
-                limit_ms = crate::worker::MAX_TASK_CALL.as_millis() as u64,
+                limit_ms = limit.as_millis() as u64,
                 "a task stage held a runtime thread for too long and moves to threads of its own; \
                  declare it with `on_threads()`"
             );
@@ -358,7 +356,7 @@ impl Pool {
     }
 
     /// Notes what the queue holds, for those who are refused.
-    pub(super) fn note_queued(&self, load: Load) {
+    pub(crate) fn note_queued(&self, load: Load) {
         if self.sizing.has_cost() {
             self.queued_cost.store(load.cost, Ordering::Relaxed);
         }
