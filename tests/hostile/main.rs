@@ -37,5 +37,6 @@ mod oip;
 mod payloads;
 mod peers;
 mod quic;
+mod refused;
 mod send;
 mod streams;

@@ -1,11 +1,11 @@
 //! Charges what a decoder or encoder allocates to the call it works for, before it is allocated.
 //!
-//! An edge opens a scope with [`charged_to`]; everything this crate does on that thread inside the scope is paid for by the scope's
-//! [`Account`]: trees, texts, unpacked parts, cells, copies, and the bytes of an answer. serde hands no context from a format to a
-//! type, so the scope belongs to the thread and not to a parameter.
+//! An edge opens a scope with [`charged_to`]; everything this crate does on that thread inside the scope is paid for by
+//! the scope's [`Account`]: trees, texts, unpacked parts, cells, copies, and the bytes of an answer. serde hands no
+//! context from a format to a type, so the scope belongs to the thread and not to a parameter.
 //!
-//! * **Full:** the account refuses, and the decoder or encoder ends with an error that names the limit. What was charged stays charged
-//!   until the owner of the account gives it back, which it does when the call ends.
+//! * **Full:** the account refuses, and the decoder or encoder ends with an error that names the limit. What was
+//!   charged stays charged until the owner of the account gives it back, which it does when the call ends.
 //! * **Late, cancelled:** the account is asked at least once for each [`STEP_BYTES`] that are allocated. It answers
 //!   [`ChargeError::Stopped`] when the result is not wanted any more, and the work ends there.
 //! * **No scope:** nothing is charged. In-process callers pay for their own memory.
@@ -65,8 +65,8 @@ impl ChargeError {
 /// The account is asked in steps of this size, so that most charges are a subtraction.
 pub const STEP_BYTES: usize = 64 * 1024;
 
-/// Each scope may use this much without asking, so that a small call never asks at all. Part of the constant that a node takes for each
-/// call beside its budget.
+/// Each scope may use this much without asking, so that a small call never asks at all. Part of the constant that a
+/// node takes for each call beside its budget.
 const FREE_BYTES: usize = 2048;
 
 /// Outside of a scope there is always enough.
@@ -93,7 +93,8 @@ thread_local! {
     static FAULT: Cell<Option<ChargeError>> = const { Cell::new(None) };
 }
 
-/// Runs `work`; what this crate allocates in it on this thread is charged to `account`. Scopes may be nested: the innermost pays.
+/// Runs `work`; what this crate allocates in it on this thread is charged to `account`. Scopes may be nested: the
+/// innermost pays.
 pub fn charged_to<T>(account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> T {
     let _scope = Scope::open(account, UNLIMITED);
     work()

@@ -1,7 +1,7 @@
 //! What a route takes or gives: a name, a JSON Schema, and how bytes become a payload of it.
 //!
-//! A typed description reads bytes straight into the Rust type; the dynamic one reads any [`Value`]. Which of the two a route
-//! has is decided when it is built, and costs a function pointer per request.
+//! A typed description reads bytes straight into the Rust type; the dynamic one reads any [`Value`]. Which of the two a
+//! route has is decided when it is built, and costs a function pointer per request.
 
 use std::any::{TypeId, type_name};
 use std::fmt;
@@ -100,8 +100,8 @@ impl DataType {
         Self::of::<Value>()
     }
 
-    /// Replaces the schema, where something knows better than the Rust type: a model's signature. What was said of arrays by
-    /// name is forgotten with the old one.
+    /// Replaces the schema, where something knows better than the Rust type: a model's signature. What was said of
+    /// arrays by name is forgotten with the old one.
     #[must_use]
     pub fn with_schema(mut self, schema: serde_json::Value) -> Self {
         let description = Arc::make_mut(&mut self.0);
@@ -143,9 +143,9 @@ impl DataType {
         &self.0.schema
     }
 
-    /// The formats in which this type can be, the most general first. Any type can be JSON, MessagePack and an envelope; only
-    /// arrays are `.npy`, only tables Arrow; a dynamic value may be any of them, but where its schema wants an object that is no
-    /// single array.
+    /// The formats in which this type can be, the most general first. Any type can be JSON, MessagePack and an
+    /// envelope; only arrays are `.npy`, only tables Arrow; a dynamic value may be any of them, but where its schema
+    /// wants an object that is no single array.
     ///
     /// ```
     /// use callboard_codec::{DataType, Format, Tensor};
@@ -179,7 +179,8 @@ impl DataType {
     ///
     /// # Errors
     ///
-    /// Malformed input, a mismatch with the type, or a limit that was reached, each with path and, where it is known, byte.
+    /// Malformed input, a mismatch with the type, or a limit that was reached, each with path and, where it is known,
+    /// byte.
     pub fn decode(&self, format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, DecodeError> {
         (self.0.decode)(format, bytes, limits)
     }

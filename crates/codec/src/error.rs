@@ -1,8 +1,8 @@
 //! Says what could not be decoded or encoded, and where: field, byte and limit.
 //!
-//! Both errors are one pointer wide, so that a `Result` on the request path stays small; everything else is behind a box
-//! that only a failure allocates. A decoder reports a fault where it meets it, and each level that the error passes on its
-//! way out adds its own step of the path, so that success pays nothing for it.
+//! Both errors are one pointer wide, so that a `Result` on the request path stays small; everything else is behind a
+//! box that only a failure allocates. A decoder reports a fault where it meets it, and each level that the error passes
+//! on its way out adds its own step of the path, so that success pays nothing for it.
 
 use std::fmt::{self, Write as _};
 
@@ -36,17 +36,20 @@ struct Decode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {
-    /// The bytes are not of the format they claim to be, or end too early, or go on too long. Remedy: repair the sender.
+    /// The bytes are not of the format they claim to be, or end too early, or go on too long. Remedy: repair the
+    /// sender.
     Malformed,
-    /// Well-formed, but not what the type asks for: a missing field, a string for a number, a wrong shape. Remedy: read the
-    /// schema of the route. (Litmus test: would another route accept these bytes? Then it is a mismatch, else malformed.)
+    /// Well-formed, but not what the type asks for: a missing field, a string for a number, a wrong shape. Remedy: read
+    /// the schema of the route. (Litmus test: would another route accept these bytes? Then it is a mismatch, else
+    /// malformed.)
     Mismatch,
-    /// One of [`DecodeLimits`](crate::DecodeLimits) was reached. Remedy: send less, or raise the limit that `limit()` names.
+    /// One of [`DecodeLimits`](crate::DecodeLimits) was reached. Remedy: send less, or raise the limit that `limit()`
+    /// names.
     LimitExceeded,
     /// A part of the format that is not read on purpose: an unknown extension type, an unknown dtype.
     Unsupported,
-    /// The memory budget is held by other calls at the moment. Remedy: try again later. (Litmus test: would the same input be
-    /// read when nothing else runs? Then it is this, else `LimitExceeded`.)
+    /// The memory budget is held by other calls at the moment. Remedy: try again later. (Litmus test: would the same
+    /// input be read when nothing else runs? Then it is this, else `LimitExceeded`.)
     Exhausted,
     /// The work was stopped, because its caller left or its deadline passed.
     Stopped,
@@ -125,7 +128,8 @@ impl DecodeError {
         self
     }
 
-    /// For an error inside a part that starts at `start`: its byte counts from the start of the input, or is that of the part.
+    /// For an error inside a part that starts at `start`: its byte counts from the start of the input, or is that of
+    /// the part.
     pub(crate) fn shifted(mut self, start: usize) -> Self {
         self.0.offset = Some(self.0.offset.unwrap_or(0) + start);
         self
@@ -198,7 +202,8 @@ struct Encode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EncodeErrorKind {
-    /// The format has no form for a part of the value, or the type's own `Serialize` failed. Remedy: another format or value.
+    /// The format has no form for a part of the value, or the type's own `Serialize` failed. Remedy: another format or
+    /// value.
     Unsupported,
     /// The encoded form takes more memory than a limit allows, however idle the process is. Remedy: a denser format, or
     /// a higher limit.

@@ -1,7 +1,7 @@
 //! Names the formats in which a payload may cross a border of the process.
 //!
-//! A [`Format`] is chosen before any byte is read (by media type at an edge, by agreement between nodes); nothing in this
-//! crate guesses a format from the bytes.
+//! A [`Format`] is chosen before any byte is read (by media type at an edge, by agreement between nodes); nothing in
+//! this crate guesses a format from the bytes.
 
 use std::fmt;
 
@@ -65,7 +65,8 @@ impl Format {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The short name used in logs and errors: `json`, `msgpack`, `envelope`, `npy`, `npz`, `arrow-stream`, `arrow-file`.
+    /// The short name used in logs and errors: `json`, `msgpack`, `envelope`, `npy`, `npz`, `arrow-stream`,
+    /// `arrow-file`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         TABLE[self as usize].1
@@ -77,7 +78,8 @@ impl Format {
         TABLE[self as usize].2[0]
     }
 
-    /// The format that a `Content-Type` names, if it is one of ours. Parameters (`; charset=utf-8`) are ignored, case too.
+    /// The format that a `Content-Type` names, if it is one of ours. Parameters (`; charset=utf-8`) are ignored, case
+    /// too.
     #[must_use]
     pub fn from_media_type(media_type: &str) -> Option<Self> {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

@@ -9,13 +9,13 @@
 //!            ◀── Payload::encode└──────────────────────┘
 //! ```
 //!
-//! * [`Payload`] is what travels: a shared Rust value. Stages of one process hand it on without encoding; it is encoded only
-//!   where it leaves the process.
+//! * [`Payload`] is what travels: a shared Rust value. Stages of one process hand it on without encoding; it is encoded
+//!   only where it leaves the process.
 //! * [`DataType`] describes what a route takes: a JSON Schema, and the fast way from bytes to that very type.
-//! * [`Value`] is the dynamic value; in it a [`Tensor`] is viewed through `ndarray`, and a [`DataFrame`] holds Arrow record
-//!   batches, both without a copy.
-//! * [`Format`] names the ways across a border: JSON, MessagePack, the [envelope], `.npy`, `.npz`, Arrow. [`MediaType::choose`]
-//!   picks one for an `Accept` header.
+//! * [`Value`] is the dynamic value; in it a [`Tensor`] is viewed through `ndarray`, and a [`DataFrame`] holds Arrow
+//!   record batches, both without a copy.
+//! * [`Format`] names the ways across a border: JSON, MessagePack, the [envelope], `.npy`, `.npz`, Arrow.
+//!   [`MediaType::choose`] picks one for an `Accept` header.
 //! * [`DecodeLimits`] bounds what any input may cost; [`DecodeError`] says which field, which byte and which limit.
 //!
 //! ```
@@ -44,8 +44,8 @@
 //! # Ok::<(), callboard_codec::EncodeError>(())
 //! ```
 //!
-//! Every type with its forms in JSON, MessagePack, Python and Arrow stands in `docs/wire.md`. This crate knows bytes and values
-//! only: no sockets, no clocks, no runtime.
+//! Every type with its forms in JSON, MessagePack, Python and Arrow stands in `docs/wire.md`. This crate knows bytes
+//! and values only: no sockets, no clocks, no runtime.
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|

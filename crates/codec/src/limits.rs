@@ -1,8 +1,8 @@
 //! Bounds what a decoder may be talked into: one set of limits for every format.
 //!
 //! A decoder asks its [`Budget`] *before* it allocates or descends. When a limit is reached, decoding ends with a
-//! [`DecodeError`] of kind [`LimitExceeded`](crate::DecodeErrorKind::LimitExceeded) that names the limit, its setting and the
-//! place in the input. Nothing is truncated and nothing is retried.
+//! [`DecodeError`] of kind [`LimitExceeded`](crate::DecodeErrorKind::LimitExceeded) that names the limit, its setting
+//! and the place in the input. Nothing is truncated and nothing is retried.
 
 use crate::Value;
 use crate::account::{charge, release};
@@ -11,8 +11,8 @@ use crate::value::size::Structure;
 
 /// The deepest nesting that any decoder or encoder follows, whatever [`DecodeLimits::max_depth`] says.
 ///
-/// Values are trees: dropping, cloning and comparing one recurses as deep as it is nested, so this constant keeps all of
-/// these well inside the 2 MiB stack of an ordinary thread.
+/// Values are trees: dropping, cloning and comparing one recurses as deep as it is nested, so this constant keeps all
+/// of these well inside the 2 MiB stack of an ordinary thread.
 pub const MAX_DEPTH: usize = 512;
 
 /// What a decoder refuses to exceed. Each field names the threat it answers and the error its sender will read.
@@ -27,31 +27,34 @@ pub const MAX_DEPTH: usize = 512;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeLimits {
-    /// Largest input in bytes. Threat: a body that fills the memory. Default: 64 MiB, the default body limit of the edges.
-    /// Message: `input of N bytes exceeds max_bytes = M`.
+    /// Largest input in bytes. Threat: a body that fills the memory. Default: 64 MiB, the default body limit of the
+    /// edges. Message: `input of N bytes exceeds max_bytes = M`.
     pub max_bytes: usize,
-    /// Deepest nesting of lists and maps. Threat: a stack overflow, which would take the process along. Default: 128; values
-    /// above [`MAX_DEPTH`] count as [`MAX_DEPTH`], and a typed JSON input ends at 127, where serde_json does.
+    /// Deepest nesting of lists and maps. Threat: a stack overflow, which would take the process along. Default: 128;
+    /// values above [`MAX_DEPTH`] count as [`MAX_DEPTH`], and a typed JSON input ends at 127, where serde_json does.
     /// Message: `nesting exceeds max_depth = M`.
     pub max_depth: usize,
     /// Most list items and map entries in one input, counted over all levels. Threat: amplification; two bytes of input
-    /// (`0,`) become a value of 40 bytes. Default: 1,048,576, some 40 MiB of values. Numbers that belong into a tensor count
-    /// here only when they come as nested lists. Pairs with `max_tree_bytes`. Message: `more elements than max_elements = M`.
+    /// (`0,`) become a value of 40 bytes. Default: 1,048,576, some 40 MiB of values. Numbers that belong into a tensor
+    /// count here only when they come as nested lists. Pairs with `max_tree_bytes`. Message: `more elements than
+    /// max_elements = M`.
     pub max_elements: usize,
     /// Longest string or map key in bytes. Threat: one text that crowds out all others, in memory and in logs.
     /// Default: 16 MiB. Message: `string of N bytes exceeds max_string_bytes = M`.
     pub max_string_bytes: usize,
-    /// Most memory for structure: the nodes of a dynamic tree, and 1 KiB for each column of each batch of a frame. Text, byte
-    /// strings, elements and cells are not structure; they never take more than the input does, once more. Threat:
-    /// amplification, as above, with room for the next item counted too, so that all that decoding takes at any moment is at
-    /// most 2 × input + 64 KiB + this (and what compressed input unpacks to). What has no structure (a tensor, a byte string, an
-    /// array in any format) takes at most 2 × input + 64 KiB alone. A Rust type allocates by itself, as its serde implementation
-    /// does: no more than what its lists announce, which is held against the rest of the input. A byte of a dynamic tree may become a value of 40, and never
-    /// more than 160 bytes of structure. Default: 64 MiB, the most elements in one list while it grows. Lower it together with
-    /// `max_elements`. Message: `more structure than max_tree_bytes = M`.
+    /// Most memory for structure: the nodes of a dynamic tree, and 1 KiB for each column of each batch of a frame.
+    /// Text, byte strings, elements and cells are not structure; they never take more than the input does, once more.
+    /// Threat: amplification, as above, with room for the next item counted too, so that all that decoding takes at any
+    /// moment is at most 2 × input + 64 KiB + this (and what compressed input unpacks to). What has no structure (a
+    /// tensor, a byte string, an array in any format) takes at most 2 × input + 64 KiB alone. A Rust type allocates by
+    /// itself, as its serde implementation does: no more than what its lists announce, which is held against the rest
+    /// of the input. A byte of a dynamic tree may become a value of 40, and never more than 160 bytes of structure.
+    /// Default: 64 MiB, the most elements in one list while it grows. Lower it together with `max_elements`. Message:
+    /// `more structure than max_tree_bytes = M`.
     pub max_tree_bytes: usize,
-    /// Most bytes that compressed parts of one input may say they unpack to, together, with what unpacking itself takes (an LZ4
-    /// frame may ask for 8 MiB). Threat: a few bytes that become gigabytes. Default: 256 MiB. Message: `N bytes unpacked exceed max_decompressed_bytes = M`.
+    /// Most bytes that compressed parts of one input may say they unpack to, together, with what unpacking itself takes
+    /// (an LZ4 frame may ask for 8 MiB). Threat: a few bytes that become gigabytes. Default: 256 MiB. Message: `N bytes
+    /// unpacked exceed max_decompressed_bytes = M`.
     pub max_decompressed_bytes: usize,
     /// Largest byte string or tensor in bytes. Threat: a length prefix that lies, or one leaf that takes everything.
     /// Default: 64 MiB. Message: `segment of N bytes exceeds max_segment_bytes = M`.
@@ -88,8 +91,9 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
-    /// What the other parts of one input may still take when `value` was decoded of one of them: a form, say, is one input
-    /// however many parts it has. Elements, structure and unpacked bytes are counted; the other limits hold for each part.
+    /// What the other parts of one input may still take when `value` was decoded of one of them: a form, say, is one
+    /// input however many parts it has. Elements, structure and unpacked bytes are counted; the other limits hold for
+    /// each part.
     ///
     /// ```
     /// use callboard_codec::{DecodeLimits, Format, Value};
@@ -355,8 +359,8 @@ const MAX_EMPTY_ROWS: usize = 1 << 20;
 /// Each is some 60 ns: a quarter of a second.
 #[cfg(feature = "arrow")]
 const MAX_LOOKUPS: usize = 1 << 22;
-/// A buffer by blocks of 4 MiB, the largest, takes 12 MiB in a few bytes: clearing this much takes about a second. Blocks of 64 KiB,
-/// which is usual, make it enough for 20,000 buffers.
+/// A buffer by blocks of 4 MiB, the largest, takes 12 MiB in a few bytes: clearing this much takes about a second.
+/// Blocks of 64 KiB, which is usual, make it enough for 20,000 buffers.
 #[cfg(feature = "arrow")]
 const MAX_BLOCK_BYTES: usize = 6 << 30;
 /// Checking this much text takes about half a second.

@@ -1,7 +1,7 @@
 //! A file inside a user's type: base64 to people, bytes to programs.
 //!
-//! What may be a picture, a sound or a document comes as a file of a form, as bytes in MessagePack and envelopes, and as base64
-//! in JSON and in a field of a form. Bytes are shared with the body that they came in.
+//! What may be a picture, a sound or a document comes as a file of a form, as bytes in MessagePack and envelopes, and
+//! as base64 in JSON and in a field of a form. Bytes are shared with the body that they came in.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -41,8 +41,8 @@ impl Media {
         Self(bytes.into())
     }
 
-    /// What this text stands for: base64 (RFC 4648, padded), whose lines may be broken as mail and command lines break them, or a
-    /// `data:` URL of it (RFC 2397) without percent-escapes, as browsers make of a file.
+    /// What this text stands for: base64 (RFC 4648, padded), whose lines may be broken as mail and command lines break
+    /// them, or a `data:` URL of it (RFC 2397) without percent-escapes, as browsers make of a file.
     ///
     /// # Errors
     ///

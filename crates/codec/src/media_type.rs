@@ -68,9 +68,9 @@ impl MediaType {
         self.specificity(media_type) > 0
     }
 
-    /// The format that an `Accept` header likes best among those that are offered; the earlier offer where it likes several as
-    /// much. The most specific range decides over a format. What of the header is malformed is passed over; an empty header
-    /// accepts everything.
+    /// The format that an `Accept` header likes best among those that are offered; the earlier offer where it likes
+    /// several as much. The most specific range decides over a format. What of the header is malformed is passed over;
+    /// an empty header accepts everything.
     #[must_use]
     pub fn choose(accept: &str, offers: &[Format]) -> Option<Format> {
         let media_types: Vec<&str> = offers.iter().map(|format| format.media_type()).collect();

@@ -1,15 +1,15 @@
 //! A deserializer around another one that counts depth and charges memory while serde builds a Rust type.
 //!
-//! serde's formats bound neither: rmp-serde does not count the levels of newtype variants and options, and a list of empty lists
-//! becomes 24 bytes for each byte of input. This wrapper sees every value that any format hands to any type, so the rules stand in one
-//! place:
+//! serde's formats bound neither: rmp-serde does not count the levels of newtype variants and options, and a list of
+//! empty lists becomes 24 bytes for each byte of input. This wrapper sees every value that any format hands to any
+//! type, so the rules stand in one place:
 //!
-//! * Lists, maps, structs and the data of enum variants are levels; they are counted, and deeper than the limit is refused.
-//!   Options and newtypes are no levels, but only [`MAX_WRAPPERS`] of them may follow each other: a type that contains itself
-//!   through nothing else would recurse without end on a single byte.
-//! * An item of a list costs twice its size (a vector doubles). The first entry of a map costs as much as a node of a B-tree, which has
-//!   room for eleven; those that follow three times their size. Text and bytes cost their length, and every structure costs its own
-//!   size once more, because it may lie in a box.
+//! * Lists, maps, structs and the data of enum variants are levels; they are counted, and deeper than the limit is
+//!   refused. Options and newtypes are no levels, but only [`MAX_WRAPPERS`] of them may follow each other: a type that
+//!   contains itself through nothing else would recurse without end on a single byte.
+//! * An item of a list costs twice its size (a vector doubles). The first entry of a map costs as much as a node of a
+//!   B-tree, which has room for eleven; those that follow three times their size. Text and bytes cost their length, and
+//!   every structure costs its own size once more, because it may lie in a box.
 //! * A length that the input announces reserves almost nothing ([`MAX_RESERVED`]).
 //!
 //! serde carries only messages through its errors, so what was refused is kept beside it: [`refusal`] tells.
@@ -35,7 +35,8 @@ const GROWTH: usize = 2;
 /// The same of a map: nodes of B-trees may be half empty, and a hash table that has just grown is more than half empty.
 const MAP_GROWTH: usize = 3;
 
-/// Entries that a map has room for when it has one: those of a node of a B-tree (`std` has 11), and what is beside them there.
+/// Entries that a map has room for when it has one: those of a node of a B-tree (`std` has 11), and what is beside them
+/// there.
 const FIRST_ENTRIES: usize = 12;
 
 /// Entries of a map that the room for the first ones is enough for: a node that is full is split in halves.
@@ -45,7 +46,8 @@ thread_local! {
     static TOO_DEEP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What ended the last reading with a metered deserializer, where it was a limit: the message of serde's error says less.
+/// What ended the last reading with a metered deserializer, where it was a limit: the message of serde's error says
+/// less.
 pub(crate) fn refusal(max_depth: usize) -> Option<DecodeError> {
     let fault = account::take_fault();
     match TOO_DEEP.take() {
@@ -184,7 +186,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         self.inner.deserialize_identifier(visitor).map_err(Short)
     }
 
-    /// What is ignored is read like anything else: serde_json would step over any number of levels, and note each of them.
+    /// What is ignored is read like anything else: serde_json would step over any number of levels, and note each of
+    /// them.
     fn deserialize_ignored_any<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Self::Error> {
         self.level.is_free = true;
         let visitor = self.counted(visitor, 0);

@@ -1,8 +1,10 @@
 //! The buffer that encoders write into. Its growth is charged to the scope's account before it is allocated.
 //!
-//! * **Full:** the first refused charge is kept, and bytes that have no room are dropped from then on. [`into_bytes`] reports the
-//!   refusal; an encoder asks [`check`] at each list item, so that it stops soon. As [`io::Write`] the buffer reports it at once.
-//! * **Dropped:** an unfinished buffer gives its charge back. A finished one stays charged with the memory that it keeps.
+//! * **Full:** the first refused charge is kept, and bytes that have no room are dropped from then on. [`into_bytes`]
+//!   reports the refusal; an encoder asks [`check`] at each list item, so that it stops soon. As [`io::Write`] the
+//!   buffer reports it at once.
+//! * **Dropped:** an unfinished buffer gives its charge back. A finished one stays charged with the memory that it
+//!   keeps.
 //!
 //! [`into_bytes`]: ChargedBuffer::into_bytes
 //! [`check`]: ChargedBuffer::check
@@ -91,8 +93,8 @@ impl ChargedBuffer {
         Ok(std::mem::take(&mut self.bytes).into())
     }
 
-    /// An allocator may move the bytes, so old and new room are charged as for growing. Where there is nothing left for that, the
-    /// buffer stays as it is.
+    /// An allocator may move the bytes, so old and new room are charged as for growing. Where there is nothing left for
+    /// that, the buffer stays as it is.
     fn shrink(&mut self) {
         let before = self.bytes.capacity();
         if charge(self.bytes.len()).is_err() {
@@ -139,7 +141,8 @@ pub(crate) fn concat<T: AsRef<[u8]>>(pieces: &[T]) -> Result<ChargedBuffer, Char
     buffer.check().map(|()| buffer)
 }
 
-/// Makes room for one more item of a list that may grow to `at_most` items. Old and new room are charged while both are there.
+/// Makes room for one more item of a list that may grow to `at_most` items. Old and new room are charged while both are
+/// there.
 pub(crate) fn make_room<T>(items: &mut Vec<T>, at_most: usize) -> Result<(), ChargeError> {
     let (len, before) = (items.len(), items.capacity());
     if len < before {

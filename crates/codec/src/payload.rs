@@ -1,9 +1,9 @@
 //! What travels between stages: a shared Rust value that is encoded only where it leaves the process.
 //!
 //! A [`Payload`] is an `Arc` of the value beside a static table of functions that know its type. Making one is a single
-//! allocation; handing it on is a reference count. Whether anything is encoded is decided by who takes it: a stage that asks
-//! for the type that is inside gets it as it is, one that asks for another type gets a conversion through [`Value`], and an
-//! edge asks for bytes.
+//! allocation; handing it on is a reference count. Whether anything is encoded is decided by who takes it: a stage that
+//! asks for the type that is inside gets it as it is, one that asks for another type gets a conversion through
+//! [`Value`], and an edge asks for bytes.
 
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -21,8 +21,8 @@ use crate::{Envelope, Format, envelope, json, msgpack};
 
 /// What may travel between stages: any type that serde can write and read, and that threads may share.
 ///
-/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one. A type that serde does not know
-/// goes from stage to stage in a [`Local`](crate::Local).
+/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one. A type that serde does not
+/// know goes from stage to stage in a [`Local`](crate::Local).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an input or output",
     label = "needs `Serialize`, `DeserializeOwned`, `Send`, `Sync` and `'static`",
@@ -121,7 +121,8 @@ impl Payload {
         (self.functions.encode)(&*self.value, format)
     }
 
-    /// The value as an envelope, in pieces that share its tensors, frames and byte strings: what is sent to another process.
+    /// The value as an envelope, in pieces that share its tensors, frames and byte strings: what is sent to another
+    /// process.
     ///
     /// # Errors
     ///
@@ -136,8 +137,8 @@ impl Payload {
         (self.functions.type_name)()
     }
 
-    /// About how many bytes of memory the value holds: exact for dynamic values, tensors, texts and byte strings; for other
-    /// types the size of the type itself, without what it points to.
+    /// About how many bytes of memory the value holds: exact for dynamic values, tensors, texts and byte strings; for
+    /// other types the size of the type itself, without what it points to.
     #[must_use]
     pub fn size_hint(&self) -> usize {
         (self.functions.size_hint)(&*self.value)

@@ -1,9 +1,9 @@
-//! Keeps what a sender wrote out of messages, but for its beginning: serde quotes a text that a type does not take, escaped, and a text
-//! may be megabytes.
+//! Keeps what a sender wrote out of messages, but for its beginning: serde quotes a text that a type does not take,
+//! escaped, and a text may be megabytes.
 //!
-//! [`Short`] is the error that a type sees while it is read: its messages end after a few KiB. serde_json also quotes by itself, before it
-//! asks the type; so where a type wants something else than a text, serde_json is asked for anything, and [`Only`] refuses what is not
-//! wanted.
+//! [`Short`] is the error that a type sees while it is read: its messages end after a few KiB. serde_json also quotes
+//! by itself, before it asks the type; so where a type wants something else than a text, serde_json is asked for
+//! anything, and [`Only`] refuses what is not wanted.
 
 use std::fmt::{self, Write as _};
 
@@ -206,8 +206,8 @@ impl<'de, V: EnumOfMap<'de>> Visitor<'de> for Only<V> {
     }
 }
 
-/// Whether serde_json shows a number as one: with its feature `arbitrary_precision`, which any crate may turn on, only to a type that
-/// asks for a number.
+/// Whether serde_json shows a number as one: with its feature `arbitrary_precision`, which any crate may turn on, only
+/// to a type that asks for a number.
 pub(crate) const NUMBERS_ARE_SHOWN: bool = size_of::<serde_json::Number>() < size_of::<String>();
 
 /// An enum out of the entries of a map.

@@ -1,5 +1,5 @@
-//! What a route takes or gives when it is arrays by name, as a model's signature says: for edges whose protocol speaks of
-//! tensors and not of schemas.
+//! What a route takes or gives when it is arrays by name, as a model's signature says: for edges whose protocol speaks
+//! of tensors and not of schemas.
 
 use crate::tensor::DType;
 
@@ -8,7 +8,8 @@ use crate::tensor::DType;
 pub struct TensorFields {
     /// In the order in which they are shown.
     pub fields: Vec<TensorField>,
-    /// Whether items are independent samples, so that a protocol may take many of them as one array with an axis in front.
+    /// Whether items are independent samples, so that a protocol may take many of them as one array with an axis in
+    /// front.
     pub stackable: bool,
 }
 

@@ -1,11 +1,11 @@
 //! The cells of a column as values: for JSON, and for types that do not know frames.
 //!
-//! Times become ISO 8601 text, decimals their digits, binary cells bytes, dictionary cells the value they stand for, null
-//! cells null; an f32 stays one, so that 0.1 is written as `0.1`.
+//! Times become ISO 8601 text, decimals their digits, binary cells bytes, dictionary cells the value they stand for,
+//! null cells null; an f32 stays one, so that 0.1 is written as `0.1`.
 //!
-//! A cell takes 40 bytes where the column may have a bit for it, and texts that are one in the column (in a dictionary, in a view)
-//! become one for each row. So everything is charged before it is made: [`columns`] and [`column`] for good, [`Slices`] for as
-//! long as a slice of rows lives.
+//! A cell takes 40 bytes where the column may have a bit for it, and texts that are one in the column (in a dictionary,
+//! in a view) become one for each row. So everything is charged before it is made: [`columns`] and [`column`] for good,
+//! [`Slices`] for as long as a slice of rows lives.
 
 use std::iter::repeat_n;
 use std::ops::Deref;
@@ -115,7 +115,8 @@ fn text_bytes(len: usize) -> usize {
     if len == 0 { 0 } else { len.max(24) }
 }
 
-/// Appends the cells of an array, for which there is room. Recurses as deep as its type is nested, which the readers bound.
+/// Appends the cells of an array, for which there is room. Recurses as deep as its type is nested, which the readers
+/// bound.
 fn append(array: &dyn Array, cells: &mut Vec<Value>, charge: &mut Charge<'_>) -> Result<(), EncodeError> {
     macro_rules! numbers {
         ($t:ty, $make:expr) => {

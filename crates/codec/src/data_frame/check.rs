@@ -1,9 +1,9 @@
 //! What is asked of Arrow data before arrow-ipc touches it: which types may travel, and that every length a message
 //! announces is true and affordable.
 //!
-//! arrow-ipc validates the contents of arrays (offsets, UTF-8, indices of dictionaries); what it takes on trust are sizes:
-//! the advertised size of a compressed buffer, the number of rows of columns that take no bytes, buffers that overlap. Rows that
-//! no byte stands behind are counted over all batches of a frame.
+//! arrow-ipc validates the contents of arrays (offsets, UTF-8, indices of dictionaries); what it takes on trust are
+//! sizes: the advertised size of a compressed buffer, the number of rows of columns that take no bytes, buffers that
+//! overlap. Rows that no byte stands behind are counted over all batches of a frame.
 
 use arrow_ipc::{BodyCompressionMethod, CompressionType, RecordBatch};
 use arrow_schema::{DataType, Field, FieldRef, Schema};
@@ -37,12 +37,12 @@ fn unsupported_type(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Memory that one column of one batch takes beside its data: field, array, buffers and their counts. Measured at 350 to 700
-/// bytes; the nested ones are counted by themselves.
+/// Memory that one column of one batch takes beside its data: field, array, buffers and their counts. Measured at 350
+/// to 700 bytes; the nested ones are counted by themselves.
 pub(crate) const COLUMN_BYTES: usize = 1024;
 
-/// Allows one record or dictionary batch of columns `fields`, whose body is `body`. Returns the memory that is taken while the batch
-/// is read, and freed then.
+/// Allows one record or dictionary batch of columns `fields`, whose body is `body`. Returns the memory that is taken
+/// while the batch is read, and freed then.
 pub(super) fn admit(
     batch: &RecordBatch<'_>,
     fields: &[FieldRef],
@@ -57,7 +57,8 @@ pub(super) fn admit(
     let rows = count(batch.length(), "a number of rows")?;
     let nodes = batch.nodes().unwrap_or_default();
     budget.take_memory(nodes.len().saturating_mul(COLUMN_BYTES))?;
-    // A row takes a bit at least. Each column may use all bytes of the batch, which spares honest columns of nulls alone.
+    // A row takes a bit at least. Each column may use all bytes of the batch, which spares honest columns of nulls
+    // alone.
     let backed = unpacked.saturating_mul(8);
     if nodes.is_empty() {
         budget.frames.take_empty_rows(rows.saturating_sub(backed))?;
@@ -127,8 +128,8 @@ fn buffers(
     }
 }
 
-/// Takes columns and buffers in the order in which the format has them, and holds the length of each buffer against the type
-/// that its elements have: arrow-rs asserts that there is no half of one.
+/// Takes columns and buffers in the order in which the format has them, and holds the length of each buffer against the
+/// type that its elements have: arrow-rs asserts that there is no half of one.
 struct Walk<'a> {
     batch: &'a RecordBatch<'a>,
     body: &'a [u8],
@@ -225,8 +226,8 @@ impl Walk<'_> {
 const SIZE_BYTES: usize = 8;
 
 /// What lz4_flex allocates while it unpacks a frame: room for one block before and after, of the size that the frame's
-/// descriptor says, whatever the frame holds; and for a second block and the window, where blocks refer to those before them.
-/// Source: the LZ4 frame format, 1.6.4.
+/// descriptor says, whatever the frame holds; and for a second block and the window, where blocks refer to those before
+/// them. Source: the LZ4 frame format, 1.6.4.
 fn lz4_working_bytes(frame: &[u8]) -> usize {
     const WINDOW: usize = 64 * 1024;
     const INDEPENDENT: u8 = 1 << 5;
@@ -239,8 +240,8 @@ fn lz4_working_bytes(frame: &[u8]) -> usize {
     if linked { 3 * block + 2 * WINDOW } else { 2 * block + WINDOW }
 }
 
-/// The size that a buffer has when it is unpacked, and whether it is packed at all: of a compressed one the first 8 bytes say
-/// so, -1 that it is not compressed after all.
+/// The size that a buffer has when it is unpacked, and whether it is packed at all: of a compressed one the first 8
+/// bytes say so, -1 that it is not compressed after all.
 fn size_of_part(part: &[u8], compressed: bool) -> Result<(usize, bool), DecodeError> {
     if !compressed || part.is_empty() {
         return Ok((part.len(), false));

@@ -106,7 +106,8 @@ fn of_cells(cells: &[Value]) -> Result<ArrayRef, DecodeError> {
     })
 }
 
-/// Charges the array that cells become: values, a bit for each that says whether it is one, and texts in a buffer that doubles.
+/// Charges the array that cells become: values, a bit for each that says whether it is one, and texts in a buffer that
+/// doubles.
 fn charge_cells(kind: Kind, cells: &[Value]) -> Result<(), DecodeError> {
     let values = cells.len().saturating_mul(size_of::<u64>() + 1);
     let texts = match kind {

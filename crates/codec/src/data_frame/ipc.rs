@@ -1,8 +1,8 @@
 //! Arrow IPC, stream and file, in and out.
 //!
-//! Reading is arrow-ipc's, message by message, each admitted by [`check`] first; arrays share the input's
-//! memory where it lies aligned. Writing yields the stream in pieces that share the columns' memory. A file is read by its
-//! footer (polars puts no stream between the magics), whose blocks may not overlap.
+//! Reading is arrow-ipc's, message by message, each admitted by [`check`] first; arrays share the input's memory where
+//! it lies aligned. Writing yields the stream in pieces that share the columns' memory. A file is read by its footer
+//! (polars puts no stream between the magics), whose blocks may not overlap.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -276,7 +276,8 @@ fn in_column(error: DecodeError, field: Option<&Field>) -> DecodeError {
     }
 }
 
-/// Notes the field of each dictionary, in the order of arrow-ipc: a field before the ones inside it. Returns how many fields there are.
+/// Notes the field of each dictionary, in the order of arrow-ipc: a field before the ones inside it. Returns how many
+/// fields there are.
 fn note_dictionaries(field: &FieldRef, fields: &mut HashMap<i64, FieldRef>) -> usize {
     #[expect(deprecated, reason = "the wire has these numbers, and arrow-ipc itself asks so")]
     if let Some(id) = field.dict_id() {

@@ -1,8 +1,8 @@
 //! Tables: named columns of equal length, as Arrow record batches.
 //!
 //! Decides which column types may travel ([`check`]) and that all batches of a frame have one schema. Arrow holds the
-//! columns; this module wraps them so that a frame is shared, compared, joined and cut like a tensor. Joining and cutting
-//! copy nothing: a frame is a list of batches, and a part of one is a slice.
+//! columns; this module wraps them so that a frame is shared, compared, joined and cut like a tensor. Joining and
+//! cutting copy nothing: a frame is a list of batches, and a part of one is a slice.
 
 mod cells;
 mod check;
@@ -101,8 +101,8 @@ impl DataFrame {
         }
     }
 
-    /// Makes a frame of whatever a value says about one: a frame, a series, or a map of equally long columns, each a list, a
-    /// tensor of one axis or a series.
+    /// Makes a frame of whatever a value says about one: a frame, a series, or a map of equally long columns, each a
+    /// list, a tensor of one axis or a series.
     ///
     /// # Errors
     ///
@@ -170,8 +170,8 @@ impl DataFrame {
     ///
     /// # Errors
     ///
-    /// [`DataFrameError::Mismatch`] names the first item whose columns differ; [`DataFrameError::NothingToJoin`] when there are
-    /// none.
+    /// [`DataFrameError::Mismatch`] names the first item whose columns differ; [`DataFrameError::NothingToJoin`] when
+    /// there are none.
     pub fn concat(items: &[&Self]) -> Result<Self, DataFrameError> {
         let first = *items.first().ok_or(DataFrameError::NothingToJoin)?;
         if let Some(index) = items.iter().position(|item| !same_columns(item.schema(), first.schema())) {
@@ -181,7 +181,8 @@ impl DataFrame {
         Ok(Self(Arc::new(Parts { schema: Arc::clone(first.schema()), batches })))
     }
 
-    /// As [`concat`](Self::concat), of those frames that have the columns of most; each of the others is refused by itself.
+    /// As [`concat`](Self::concat), of those frames that have the columns of most; each of the others is refused by
+    /// itself.
     ///
     /// # Errors
     ///
@@ -277,7 +278,8 @@ impl Series {
     ///
     /// # Errors
     ///
-    /// [`DataFrameError::Mismatch`] names the first chunk of another type; [`DataFrameError::NothingToJoin`] when there is none.
+    /// [`DataFrameError::Mismatch`] names the first chunk of another type; [`DataFrameError::NothingToJoin`] when there
+    /// is none.
     pub fn try_new(name: &str, chunks: Vec<ArrayRef>) -> Result<Self, DataFrameError> {
         let first = chunks.first().ok_or(DataFrameError::NothingToJoin)?;
         let schema = Arc::new(Schema::new(vec![Field::new(name, first.data_type().clone(), true)]));

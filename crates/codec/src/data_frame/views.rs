@@ -1,8 +1,8 @@
 //! How many bytes the views of a text column refer to.
 //!
-//! Views may refer to the same bytes, and arrow-ipc checks the text behind each of them: 16 bytes of input may cost a look at
-//! megabytes. So their lengths are summed before. Compressed views are unpacked for it by arrow-ipc, as fixed-size binary cells, and
-//! once more when the column is read.
+//! Views may refer to the same bytes, and arrow-ipc checks the text behind each of them: 16 bytes of input may cost a
+//! look at megabytes. So their lengths are summed before. Compressed views are unpacked for it by arrow-ipc, as
+//! fixed-size binary cells, and once more when the column is read.
 
 use std::collections::HashMap;
 use std::sync::Arc;

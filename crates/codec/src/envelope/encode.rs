@@ -18,7 +18,8 @@ pub(crate) fn encode(value: &Value) -> Result<Envelope, EncodeError> {
     assemble(tree, segments)
 }
 
-/// Writes a Rust type: by rmp-serde alone while nothing in it is large, through a value that shares its parts otherwise.
+/// Writes a Rust type: by rmp-serde alone while nothing in it is large, through a value that shares its parts
+/// otherwise.
 pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeError> {
     let mut tree = ChargedBuffer::new(128);
     tree.extend_with(0, PRELUDE_BYTES);

@@ -1,8 +1,8 @@
 //! One segment in the making, out of chunks of any size.
 //!
-//! Decides when memory is allocated for it: not on the word of the table, but when half of the segment is there. Until then
-//! chunks are kept as they came, so that an announced gigabyte costs what was received. Each byte is copied once, into an
-//! aligned buffer; pieces below [`SMALL_CHUNK`] that come before that are gathered first and copied twice.
+//! Decides when memory is allocated for it: not on the word of the table, but when half of the segment is there. Until
+//! then chunks are kept as they came, so that an announced gigabyte costs what was received. Each byte is copied once,
+//! into an aligned buffer; pieces below [`SMALL_CHUNK`] that come before that are gathered first and copied twice.
 
 use bytes::Bytes;
 

@@ -1,8 +1,8 @@
 //! The envelope: a MessagePack tree whose large leaves lie behind it, raw and aligned.
 //!
 //! What crosses a process or a node. Tensors, arrays of text, data frames and byte strings of 1 KiB and more become
-//! *segments*; in the tree stands a reference. Writing copies no segment: [`Envelope`] is a list of pieces that share the
-//! values' memory. Reading copies none out of one aligned buffer, and each at most once out of chunks
+//! *segments*; in the tree stands a reference. Writing copies no segment: [`Envelope`] is a list of pieces that share
+//! the values' memory. Reading copies none out of one aligned buffer, and each at most once out of chunks
 //! ([`EnvelopeDecoder`]).
 //!
 //! ```text
@@ -13,13 +13,13 @@
 //!        └──────┴────────┴──────┴──────┴────────────┴───────────┴─────────────┴──────────────────┴──────┴─────────┴───
 //! ```
 //!
-//! * Each segment starts at a multiple of 64 bytes from the start of the envelope; zeros fill the gap before it. Nothing
-//!   follows the last one. With n = 0 the envelope ends with the tree.
-//! * The tree is MessagePack as on [`crate::msgpack`], and extension 7 stands for a segment: one byte says of what (0 bytes;
-//!   3, 4, 5, 6 as the extension of that code), three are zero, four are its number (u32 LE); for 3 and 4 the header of the
-//!   tensor follows. The references come in the order of the segments, each once.
-//! * An unknown version or flag is refused as unsupported: a flag is for what a reader must understand. What a reader may
-//!   ignore does not belong into this format.
+//! * Each segment starts at a multiple of 64 bytes from the start of the envelope; zeros fill the gap before it.
+//!   Nothing follows the last one. With n = 0 the envelope ends with the tree.
+//! * The tree is MessagePack as on [`crate::msgpack`], and extension 7 stands for a segment: one byte says of what (0
+//!   bytes; 3, 4, 5, 6 as the extension of that code), three are zero, four are its number (u32 LE); for 3 and 4 the
+//!   header of the tensor follows. The references come in the order of the segments, each once.
+//! * An unknown version or flag is refused as unsupported: a flag is for what a reader must understand. What a reader
+//!   may ignore does not belong into this format.
 //!
 //! ```
 //! use callboard_codec::{DecodeLimits, EnvelopeDecoder, Map, Tensor, Value};

@@ -12,9 +12,9 @@ use crate::value::Value;
 
 /// Takes an envelope in chunks of any size, and reads it when it is all there.
 ///
-/// A chunk that holds a whole segment, aligned, is shared; else the segment's bytes are copied once. Memory is allocated for
-/// what has arrived, not for what was announced. Lengths are checked against the limits as soon as they are there, so
-/// that [`push`](Self::push) refuses a body before it is received.
+/// A chunk that holds a whole segment, aligned, is shared; else the segment's bytes are copied once. Memory is
+/// allocated for what has arrived, not for what was announced. Lengths are checked against the limits as soon as they
+/// are there, so that [`push`](Self::push) refuses a body before it is received.
 #[derive(Debug)]
 pub struct EnvelopeDecoder {
     limits: DecodeLimits,
@@ -47,8 +47,8 @@ impl EnvelopeDecoder {
     ///
     /// # Errors
     ///
-    /// A malformed prelude or table, a limit that the lengths in them exceed, padding that is not zero, or more bytes than the
-    /// envelope has. After an error every other chunk is refused.
+    /// A malformed prelude or table, a limit that the lengths in them exceed, padding that is not zero, or more bytes
+    /// than the envelope has. After an error every other chunk is refused.
     pub fn push(&mut self, chunk: Bytes) -> Result<(), DecodeError> {
         let taken = self.take(chunk);
         if taken.is_err() {

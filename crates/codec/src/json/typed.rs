@@ -1,7 +1,7 @@
 //! JSON straight into and out of a Rust type: the fast path, with no [`Value`](crate::Value) between.
 //!
-//! A good request is parsed once, by serde_json, and never looked at again. Only a bad one is parsed a second time, to find
-//! out which field is at fault.
+//! A good request is parsed once, by serde_json, and never looked at again. Only a bad one is parsed a second time, to
+//! find out which field is at fault.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -79,7 +79,8 @@ fn located(refused: DecodeError, bytes: &[u8], limits: &DecodeLimits) -> DecodeE
 /// serde_json ends at this depth by itself.
 const SERDE_JSON_DEPTH: usize = 128;
 
-/// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most, cannot.
+/// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most,
+/// cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     // An element takes two bytes at least: itself, and the comma or bracket before it.
     limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes
@@ -113,6 +114,17 @@ fn scan(bytes: &[u8], limits: &DecodeLimits) -> Result<(), DecodeError> {
     Ok(())
 }
 
+/// The length of the longest string's source.
+fn longest_string(bytes: &[u8]) -> usize {
+    let (mut longest, mut rest) = (0, bytes);
+    while let Some(quote) = rest.iter().position(|byte| *byte == b'"') {
+        let (end, _) = skip_string(&rest[quote + 1..]);
+        longest = longest.max(end);
+        rest = rest.get(quote + 1 + end..).unwrap_or_default();
+    }
+    longest
+}
+
 /// The length of a string's source up to and with its closing quote, and the least length of its text.
 fn skip_string(bytes: &[u8]) -> (usize, usize) {
     let (mut at, mut len) = (0, 0);
@@ -138,15 +150,19 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &ser
     if !wrong_type && let Err(error) = decode(bytes, &limits) {
         return error;
     }
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let metered = Metered::json(&mut deserializer, limits.depth());
-    let located = serde_path_to_error::deserialize::<_, T>(metered).err();
     let error = match wrong_type {
         true => DecodeError::mismatch(message_of(first)),
         false => DecodeError::malformed(message_of(first)),
     };
     let error = error.at_offset(offset_of(bytes, first));
-    match located {
+    // A key is copied twice for the path, and the parser unescapes it in a buffer that doubles.
+    let mut copies = Temporary::new();
+    if copies.grow(longest_string(bytes).saturating_mul(4)).is_err() {
+        return error;
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let metered = Metered::json(&mut deserializer, limits.depth());
+    match serde_path_to_error::deserialize::<_, T>(metered).err() {
         Some(located) => located.path().iter().rev().fold(error, step_of),
         None => error,
     }

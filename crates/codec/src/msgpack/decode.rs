@@ -1,5 +1,5 @@
-//! Reads MessagePack into a [`Value`], with every length held against the budget and the rest of the input before anything
-//! is reserved for it.
+//! Reads MessagePack into a [`Value`], with every length held against the budget and the rest of the input before
+//! anything is reserved for it.
 
 use std::ops::Range;
 

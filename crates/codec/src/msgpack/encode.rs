@@ -1,7 +1,7 @@
 //! Writes a [`Value`] as MessagePack, each part in its shortest form.
 //!
-//! A tuple's length in bytes is known only when its items are written: its header keeps room for four bytes of length, which
-//! are filled in afterwards, so that nothing is written twice.
+//! A tuple's length in bytes is known only when its items are written: its header keeps room for four bytes of length,
+//! which are filled in afterwards, so that nothing is written twice.
 
 use std::ops::{Deref, DerefMut};
 

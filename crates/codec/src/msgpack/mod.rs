@@ -14,8 +14,8 @@
 //! | `Series` | extension 6: an Arrow IPC stream of one column | feature `arrow` |
 //! | – | extension 7: a segment of an [envelope](crate::envelope), and malformed anywhere else | |
 //!
-//! Any other extension, timestamps included, is refused as unsupported. Byte strings and tensors are not copied out of the
-//! input: they are slices of it, and a tensor that does not lie aligned there is copied once.
+//! Any other extension, timestamps included, is refused as unsupported. Byte strings and tensors are not copied out of
+//! the input: they are slices of it, and a tensor that does not lie aligned there is copied once.
 //!
 //! Native Rust types are read and written by rmp-serde, structs as maps of their field names, each part in the form
 //! that it has in JSON: a map key is text, an integer has 64 bits at most, a `Uuid` is text. Floats may be NaN.

@@ -1,7 +1,9 @@
-//! MessagePack straight into and out of a Rust type, by rmp-serde: the fast path, with no [`Value`](crate::Value) between.
+//! MessagePack straight into and out of a Rust type, by rmp-serde: the fast path, with no [`Value`](crate::Value)
+//! between.
 //!
-//! An input that rmp-serde refuses is read once more as a value. That finds the field at fault, and also accepts a type in the
-//! form that it has in JSON: rmp-serde expects an `IpAddr` or `Uuid` as bytes, while the schema of a route says text.
+//! An input that rmp-serde refuses is read once more as a value. That finds the field at fault, and also accepts a type
+//! in the form that it has in JSON: rmp-serde expects an `IpAddr` or `Uuid` as bytes, while the schema of a route says
+//! text.
 
 use std::io::ErrorKind;
 
@@ -62,7 +64,8 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimi
     }
 }
 
-/// Whether an input of this length could reach a limit that rmp-serde does not have. Small requests, which are most, cannot.
+/// Whether an input of this length could reach a limit that rmp-serde does not have. Small requests, which are most,
+/// cannot.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     len > limits.max_elements.min(limits.max_string_bytes).min(limits.max_segment_bytes)
 }

@@ -1,15 +1,15 @@
 //! NumPy's own formats: `.npy` 1.0 to 3.0 for one array, `.npz` for several under names.
 //!
 //! Source: NEP 1 and `numpy.lib.format`. An array is a [`Tensor`], one of texts (`<U…`, and `|S…` that is UTF-8) a
-//! [`StrTensor`]; `.npz` is a map of them. In C order and this machine's byte order the elements are used where they lie;
-//! Fortran order and big-endian elements are copied once into ours.
+//! [`StrTensor`]; `.npz` is a map of them. In C order and this machine's byte order the elements are used where they
+//! lie; Fortran order and big-endian elements are copied once into ours.
 //!
-//! Written are numbers as they lie, and texts as `<U…`: each padded to the longest of them, four bytes a character. An array of
-//! texts that would take more than 256 MiB and more than 64 times its own bytes is refused: one long text among many short ones
-//! is not what the format is for.
+//! Written are numbers as they lie, and texts as `<U…`: each padded to the longest of them, four bytes a character. An
+//! array of texts that would take more than 256 MiB and more than 64 times its own bytes is refused: one long text
+//! among many short ones is not what the format is for.
 //!
-//! Refused when read: object arrays, which are pickles and so programs; structured and datetime arrays; and `bfloat16`, to which NumPy gives
-//! no name of its own.
+//! Refused when read: object arrays, which are pickles and so programs; structured and datetime arrays; and `bfloat16`,
+//! to which NumPy gives no name of its own.
 
 mod header;
 mod npz;
@@ -115,8 +115,8 @@ struct Axis {
 }
 
 impl Order {
-    /// In Fortran order the first axis varies fastest. Axes of length 1 do not matter; with at most one other both orders are the
-    /// same, and it has no axes.
+    /// In Fortran order the first axis varies fastest. Axes of length 1 do not matter; with at most one other both
+    /// orders are the same, and it has no axes.
     fn of(header: &Header) -> Self {
         let mut axes = SmallVec::new();
         if header.fortran_order {
@@ -136,9 +136,9 @@ impl Order {
         self.0.is_empty()
     }
 
-    /// The places of the first `len` elements. The indices along the axes are counted up like the digits of a number, so that an
-    /// element costs the same however many axes there are: the last digit changes each time, the one before it half as often at
-    /// most, and so on.
+    /// The places of the first `len` elements. The indices along the axes are counted up like the digits of a number,
+    /// so that an element costs the same however many axes there are: the last digit changes each time, the one before
+    /// it half as often at most, and so on.
     fn places(&self, len: usize) -> impl Iterator<Item = usize> {
         let mut digits: SmallVec<[usize; 8]> = smallvec![0; self.0.len()];
         let mut place = 0;

@@ -1,8 +1,9 @@
 //! `.npz`: a zip archive of `.npy` files, each under its name.
 //!
-//! Only what NumPy writes is read: stored or deflated members, a central directory at the end, no encryption, no spanning.
-//! A stored member is used where it lies. A deflated one is unpacked only after the sizes that all of them claim were summed and
-//! found within the limits, into a buffer of just that size; its checksum must agree. Source: PKWARE's APPNOTE 6.3.
+//! Only what NumPy writes is read: stored or deflated members, a central directory at the end, no encryption, no
+//! spanning. A stored member is used where it lies. A deflated one is unpacked only after the sizes that all of them
+//! claim were summed and found within the limits, into a buffer of just that size; its checksum must agree. Source:
+//! PKWARE's APPNOTE 6.3.
 //!
 //! Written are stored members, each aligned like a `.npy` file of its own.
 

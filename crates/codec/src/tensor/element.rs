@@ -7,8 +7,9 @@ use num_complex::Complex;
 use crate::tensor::DType;
 use crate::value::{Scalar, Value};
 
-/// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`, `f64`,
-/// `half`'s `f16` and `bf16`, and `num_complex::Complex` of `f32` and `f64`. Sealed: the list is that of [`DType`].
+/// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`,
+/// `f64`, `half`'s `f16` and `bf16`, and `num_complex::Complex` of `f32` and `f64`. Sealed: the list is that of
+/// [`DType`].
 pub trait Element: sealed::Bits + Copy + Send + Sync + 'static {
     /// The dtype of a tensor of such elements.
     const DTYPE: DType;
@@ -16,8 +17,8 @@ pub trait Element: sealed::Bits + Copy + Send + Sync + 'static {
     /// The element as a typed scalar.
     fn to_scalar(self) -> Scalar;
 
-    /// The element that a number or bool of a [`Value`] stands for, if it has one of this type: integers must be in range,
-    /// floats may be rounded but not become infinite, and nothing but a bool is a bool.
+    /// The element that a number or bool of a [`Value`] stands for, if it has one of this type: integers must be in
+    /// range, floats may be rounded but not become infinite, and nothing but a bool is a bool.
     fn from_value(value: &Value) -> Option<Self>;
 }
 

@@ -1,8 +1,8 @@
 //! Arrays of numbers: a dtype, a shape, and contiguous little-endian bytes in row-major order.
 //!
-//! Decides what a tensor may be: its shape and dtype account for every byte, a bool is 0 or 1, and the bytes are aligned for
-//! the dtype. All of it is settled once, in [`Tensor::try_new`], so that a view never fails for another reason than being
-//! asked for the wrong type, and never copies.
+//! Decides what a tensor may be: its shape and dtype account for every byte, a bool is 0 or 1, and the bytes are
+//! aligned for the dtype. All of it is settled once, in [`Tensor::try_new`], so that a view never fails for another
+//! reason than being asked for the wrong type, and never copies.
 
 mod dtype;
 mod element;
@@ -107,8 +107,8 @@ pub enum TensorError {
         /// The name, shortened.
         name: String,
     },
-    /// One of the tensors to be joined does not match the others (the first of them, or what most of them are). They are not at
-    /// fault.
+    /// One of the tensors to be joined does not match the others (the first of them, or what most of them are). They
+    /// are not at fault.
     #[error("item {index} is {actual_dtype} of shape {actual_shape:?}, others are {dtype} of shape {shape:?}")]
     Mismatch {
         /// Which of them.
@@ -132,8 +132,8 @@ pub enum TensorError {
         /// The shape of the offending one.
         actual_shape: Vec<usize>,
     },
-    /// An array of texts whose buffer is not what it says: an end out of order or inside a character, or bytes that are not
-    /// UTF-8.
+    /// An array of texts whose buffer is not what it says: an end out of order or inside a character, or bytes that are
+    /// not UTF-8.
     #[error("element {index} of an array of texts is not a string")]
     NotText {
         /// The first such element, in row-major order; the number of elements when bytes are left over behind the last.
@@ -158,12 +158,13 @@ pub enum TensorError {
 impl Tensor {
     /// Makes a tensor of raw bytes: little-endian elements in row-major order.
     ///
-    /// The bytes are kept as they are when they lie aligned for `dtype`, and copied once into an aligned buffer otherwise.
+    /// The bytes are kept as they are when they lie aligned for `dtype`, and copied once into an aligned buffer
+    /// otherwise.
     ///
     /// # Errors
     ///
-    /// When shape and dtype do not account for exactly `data`, when there are more axes than [`MAX_RANK`], or when a byte of a
-    /// bool tensor is neither 0 nor 1.
+    /// When shape and dtype do not account for exactly `data`, when there are more axes than [`MAX_RANK`], or when a
+    /// byte of a bool tensor is neither 0 nor 1.
     pub fn try_new(dtype: DType, shape: &[usize], data: Bytes) -> Result<Self, TensorError> {
         let needed = size_of_shape(dtype, shape)?;
         if needed != data.len() {
@@ -238,7 +239,8 @@ pub(crate) fn size_of_shape(dtype: DType, shape: &[usize]) -> Result<usize, Tens
         axes.iter().filter(|axis| **axis > 0).try_fold(unit, |size, axis| size.checked_mul(*axis))
     };
     let too_large = || TensorError::TooLarge { dtype, shape: shape.to_vec() };
-    // An empty axis makes the product 0, but must not hide that the others overflow: a later reshape or stack would trust them.
+    // An empty axis makes the product 0, but must not hide that the others overflow: a later reshape or stack would
+    // trust them.
     let size =
         product(shape, dtype.size_bytes()).filter(|size| isize::try_from(*size).is_ok()).ok_or_else(too_large)?;
     match shape.iter().position(|axis| *axis == 0) {
@@ -248,7 +250,8 @@ pub(crate) fn size_of_shape(dtype: DType, shape: &[usize]) -> Result<usize, Tens
     }
 }
 
-/// Lists inside the outermost one, of an array whose next axis is empty: on each level, as many as the axes before it say.
+/// Lists inside the outermost one, of an array whose next axis is empty: on each level, as many as the axes before it
+/// say.
 fn lists_before(axes: &[usize]) -> usize {
     let level = |(all, level): (usize, usize), axis: &usize| {
         let level = level.saturating_mul(*axis);
@@ -257,8 +260,8 @@ fn lists_before(axes: &[usize]) -> usize {
     axes.iter().fold((0, 1), level).0
 }
 
-/// Lists without elements cost nothing to claim and something to visit or write: `[10¹², 0]` would keep `split` busy for hours, and
-/// `[2²⁰, 1, 1, 1, 0]` is 10 MB of brackets.
+/// Lists without elements cost nothing to claim and something to visit or write: `[10¹², 0]` would keep `split` busy
+/// for hours, and `[2²⁰, 1, 1, 1, 0]` is 10 MB of brackets.
 const MAX_EMPTY_LISTS: usize = 1 << 20;
 
 #[cfg(test)]

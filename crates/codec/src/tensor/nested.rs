@@ -17,12 +17,13 @@ use crate::tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError, si
 use crate::value::{Map, Value};
 
 impl Tensor {
-    /// Makes a tensor of whatever a value says about one: a tensor, a scalar, a number, nested lists of numbers, or a map of
-    /// `dtype`, `shape` and `data` (nested or flat numbers, bytes, or base64 of little-endian bytes).
+    /// Makes a tensor of whatever a value says about one: a tensor, a scalar, a number, nested lists of numbers, or a
+    /// map of `dtype`, `shape` and `data` (nested or flat numbers, bytes, or base64 of little-endian bytes).
     ///
-    /// With a `dtype`, numbers are read as that type and must be in its range, and a tensor of another dtype is refused.
-    /// Without one, bools make a bool tensor, integers an i64 (or u64 when one needs it), anything with a float an f64. A complex
-    /// number in a list is a pair of its parts, as JSON has it; a number by itself is a real one.
+    /// With a `dtype`, numbers are read as that type and must be in its range, and a tensor of another dtype is
+    /// refused. Without one, bools make a bool tensor, integers an i64 (or u64 when one needs it), anything with a
+    /// float an f64. A complex number in a list is a pair of its parts, as JSON has it; a number by itself is a real
+    /// one.
     ///
     /// ```
     /// use callboard_codec::{DType, DecodeLimits, Format, Tensor, Value};

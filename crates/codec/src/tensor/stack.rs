@@ -1,8 +1,8 @@
 //! Joins tensors along the first axis and takes them apart again: what the batcher calls.
 //!
-//! Joining copies each item once, into one aligned buffer. Taking apart copies nothing: each part is a slice that shares the
-//! buffer. Of items that do not all match, `stack` and `concat` name the first that does not; `stack_matching` and
-//! `concat_matching` join the rest without it.
+//! Joining copies each item once, into one aligned buffer. Taking apart copies nothing: each part is a slice that
+//! shares the buffer. Of items that do not all match, `stack` and `concat` name the first that does not;
+//! `stack_matching` and `concat_matching` join the rest without it.
 
 use crate::matching::{Joined, Matching};
 use crate::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
@@ -23,8 +23,8 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`TensorError::Mismatch`] names the first item whose dtype or shape differs; [`TensorError::NothingToJoin`] when there
-    /// are none.
+    /// [`TensorError::Mismatch`] names the first item whose dtype or shape differs; [`TensorError::NothingToJoin`] when
+    /// there are none.
     pub fn stack(items: &[&Self]) -> Result<Self, TensorError> {
         let first = *items.first().ok_or(TensorError::NothingToJoin)?;
         check(items, |item| item.shape() == first.shape())?;
@@ -32,7 +32,8 @@ impl Tensor {
         join(items, &shape)
     }
 
-    /// As [`stack`](Self::stack), of those items that have the dtype and shape of most; each of the others is refused by itself.
+    /// As [`stack`](Self::stack), of those items that have the dtype and shape of most; each of the others is refused
+    /// by itself.
     ///
     /// ```
     /// use callboard_codec::Tensor;
@@ -105,7 +106,8 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`TensorError::WrongParts`] when the lengths do not add up to the axis, [`TensorError::NoFirstAxis`] without axes.
+    /// [`TensorError::WrongParts`] when the lengths do not add up to the axis, [`TensorError::NoFirstAxis`] without
+    /// axes.
     pub fn split_rows(&self, rows: &[usize]) -> Result<Vec<Self>, TensorError> {
         let (actual, row_shape) = self.shape().split_first().ok_or(TensorError::NoFirstAxis)?;
         let requested = rows.iter().fold(0_usize, |sum, rows| sum.saturating_add(*rows));

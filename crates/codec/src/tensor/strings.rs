@@ -1,8 +1,8 @@
 //! Arrays of texts: a shape and, for each element in row-major order, a piece of one UTF-8 buffer.
 //!
-//! A type of its own beside [`Tensor`](crate::Tensor), because its elements have no fixed size and so no ndarray view. The
-//! buffer starts with the ends of the texts, as little-endian `u64`; the texts follow without anything between them. All
-//! of it is checked once, in [`StrTensor::try_new`].
+//! A type of its own beside [`Tensor`](crate::Tensor), because its elements have no fixed size and so no ndarray view.
+//! The buffer starts with the ends of the texts, as little-endian `u64`; the texts follow without anything between
+//! them. All of it is checked once, in [`StrTensor::try_new`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -158,7 +158,8 @@ impl StrTensor {
     ///
     /// # Errors
     ///
-    /// [`TensorError::ShapeMismatch`] names the first item whose shape differs; [`TensorError::NothingToJoin`] when there are none.
+    /// [`TensorError::ShapeMismatch`] names the first item whose shape differs; [`TensorError::NothingToJoin`] when
+    /// there are none.
     pub fn stack(items: &[&Self]) -> Result<Self, TensorError> {
         let first = *items.first().ok_or(TensorError::NothingToJoin)?;
         if let Some((index, item)) = items.iter().enumerate().find(|(_, item)| item.shape() != first.shape()) {

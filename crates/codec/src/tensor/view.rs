@@ -90,9 +90,9 @@ pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
 /// What every dtype is aligned at.
 pub(crate) const ALIGNMENT: usize = 16;
 
-/// Bytes that are gathered one behind the other into a buffer that is aligned for every dtype, so that the arrays in a body
-/// which was received in pieces are used where they lie. Nothing is zeroed first: memory that the allocator has had before
-/// would cost a pass over it.
+/// Bytes that are gathered one behind the other into a buffer that is aligned for every dtype, so that the arrays in a
+/// body which was received in pieces are used where they lie. Nothing is zeroed first: memory that the allocator has
+/// had before would cost a pass over it.
 ///
 /// ```
 /// use callboard_codec::{AlignedBuffer, DType, Tensor};
@@ -120,7 +120,8 @@ impl AlignedBuffer {
         Self::with_capacity_aligned_at(len, 0)
     }
 
-    /// Room for `len` bytes of which the one at `place` lies aligned: where the first array is behind something of any length.
+    /// Room for `len` bytes of which the one at `place` lies aligned: where the first array is behind something of any
+    /// length.
     #[must_use]
     pub fn with_capacity_aligned_at(len: usize, place: usize) -> Self {
         let mut bytes: Vec<u8> = Vec::with_capacity(len + ALIGNMENT - 1);
@@ -129,8 +130,8 @@ impl AlignedBuffer {
         Self { bytes, skip }
     }
 
-    /// Appends a piece. All of them together should have room: a buffer that has to move may lose its alignment, and arrays in
-    /// it are copied once more then.
+    /// Appends a piece. All of them together should have room: a buffer that has to move may lose its alignment, and
+    /// arrays in it are copied once more then.
     pub fn push(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
     }
@@ -166,8 +167,8 @@ impl AsRef<[u8]> for Words {
     }
 }
 
-/// The same bytes at an address that is a multiple of `alignment`, at most [`ALIGNMENT`]; copied only when they are not there
-/// already.
+/// The same bytes at an address that is a multiple of `alignment`, at most [`ALIGNMENT`]; copied only when they are not
+/// there already.
 pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
     match data.as_ptr().addr().is_multiple_of(alignment) {
         true => data,

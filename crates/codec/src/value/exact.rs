@@ -1,7 +1,7 @@
 //! How our own types travel through serde without losing what serde's data model has no word for.
 //!
-//! A tensor, a typed scalar, a tuple and a byte string each have a *plain* form for people (nested lists, a number, a list,
-//! base64) and an *exact* one for programs. Which of the two is written depends on the serializer:
+//! A tensor, a typed scalar, a tuple and a byte string each have a *plain* form for people (nested lists, a number, a
+//! list, base64) and an *exact* one for programs. Which of the two is written depends on the serializer:
 //!
 //! * one for people (JSON) says `is_human_readable` and gets the plain form;
 //! * a binary one (rmp-serde) gets the exact form, as the pair of code and bytes that rmp-serde writes as an extension;

@@ -1,8 +1,8 @@
-//! A side door beside serde, for what serde's data model would copy: tensors, frames and byte strings are handed over as
-//! they are, by reference count.
+//! A side door beside serde, for what serde's data model would copy: tensors, frames and byte strings are handed over
+//! as they are, by reference count.
 //!
-//! Both ends of the door are in this crate and on one thread, one call apart: the bridge opens it around exactly one call
-//! into [`exact`](super::exact) or [`serde`](super::serde), and closes it behind that. No user code runs between.
+//! Both ends of the door are in this crate and on one thread, one call apart: the bridge opens it around exactly one
+//! call into [`exact`](super::exact) or [`serde`](super::serde), and closes it behind that. No user code runs between.
 
 use std::cell::{Cell, RefCell};
 

@@ -1,7 +1,8 @@
 //! Maps with string keys that remember the order in which keys came.
 //!
-//! Most maps on a request have a handful of keys, so up to [`SMALL`] entries lie in one vector and are searched in order;
-//! beyond that an index is built, with a hash that is keyed per process, so that chosen keys cannot make lookups slow.
+//! Most maps on a request have a handful of keys, so up to [`SMALL`] entries lie in one vector and are searched in
+//! order; beyond that an index is built, with a hash that is keyed per process, so that chosen keys cannot make lookups
+//! slow.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! The dynamic value: what a payload is when no Rust type describes it.
 //!
-//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64 bits,
-//! bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so build integers
-//! with `Value::from`.
+//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64
+//! bits, bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so
+//! build integers with `Value::from`.
 
 mod bridge;
 mod convert;
@@ -91,8 +91,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is nested
-    /// deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
+    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is
+    /// nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
     pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
         format::encode(format, self)
     }
@@ -106,8 +106,8 @@ impl Value {
         envelope::encode(self)
     }
 
-    /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`, `tuple`,
-    /// `map`, `scalar`, `tensor`, `str_tensor`, `data_frame`, `series`.
+    /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`,
+    /// `tuple`, `map`, `scalar`, `tensor`, `str_tensor`, `data_frame`, `series`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -9,8 +9,8 @@ use crate::out;
 use crate::tensor::{DType, Tensor, with_element};
 use crate::value::{Value, exact};
 
-/// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders to
-/// whom `float32(1)` and `1.0` are different things.
+/// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders
+/// to whom `float32(1)` and `1.0` are different things.
 ///
 /// ```
 /// use callboard_codec::{DType, Scalar, Value};
@@ -63,8 +63,8 @@ impl Scalar {
         }
     }
 
-    /// The same number without its width: a bool, an integer, a float, or the tuple of a complex number's two floats. Nothing
-    /// is lost but the type.
+    /// The same number without its width: a bool, an integer, a float, or the tuple of a complex number's two floats.
+    /// Nothing is lost but the type.
     #[must_use]
     pub fn plain(self) -> Value {
         match self {

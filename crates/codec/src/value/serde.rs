@@ -1,8 +1,7 @@
 //! [`Value`] as a serde type, so that a user's struct may have a field of it.
 //!
-//! Writing gives the plain form to people and the exact one to programs (see [`exact`]); reading takes
-//! whatever the format has. Depth is counted in both directions: serde itself would follow a value down to the end of the
-//! stack.
+//! Writing gives the plain form to people and the exact one to programs (see [`exact`]); reading takes whatever the
+//! format has. Depth is counted in both directions: serde itself would follow a value down to the end of the stack.
 
 use std::borrow::Cow;
 use std::fmt;

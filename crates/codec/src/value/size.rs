@@ -5,8 +5,8 @@ use crate::data_frame::COLUMN_BYTES;
 use crate::value::{Map, Value};
 
 impl Value {
-    /// The bytes that this value keeps alive, its own size included. Shared buffers count in full for each holder, and the
-    /// slack of allocations is left out, so it is an estimate that errs by a small factor, never by orders.
+    /// The bytes that this value keeps alive, its own size included. Shared buffers count in full for each holder, and
+    /// the slack of allocations is left out, so it is an estimate that errs by a small factor, never by orders.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         size_of::<Self>() + self.heap_bytes()

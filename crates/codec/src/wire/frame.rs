@@ -18,8 +18,8 @@ const MAGIC: [u8; 3] = *b"CBQ";
 /// The newest version of the protocol that this side speaks: what hello and welcome settle.
 pub const VERSION: u8 = 1;
 
-/// How a frame is laid out: the byte behind the magic. It is not the protocol's version: hello and welcome are of layout 1 in every
-/// version, because they are read before one is settled.
+/// How a frame is laid out: the byte behind the magic. It is not the protocol's version: hello and welcome are of
+/// layout 1 in every version, because they are read before one is settled.
 const LAYOUT: u8 = 1;
 
 /// Magic to body bytes.
@@ -194,7 +194,8 @@ impl LooseFrame {
         out[start + ENTRY_AT..start + ENTRY_AT + 2].copy_from_slice(&entry.to_le_bytes());
     }
 
-    /// Says in the header that this is so, without reading it. Nothing changes where there are too many fields for that.
+    /// Says in the header that this is so, without reading it. Nothing changes where there are too many fields for
+    /// that.
     pub fn add_flag(&mut self, field: &str) {
         let header_bytes = self.header_bytes();
         let (fields, name) = (self.bytes.get(PRELUDE_BYTES).copied(), u8::try_from(field.len()).unwrap_or(u8::MAX));

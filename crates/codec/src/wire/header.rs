@@ -1,6 +1,7 @@
 //! What stands in the headers: flat maps, every field with a default, none that contains its own kind.
 //!
-//! A field may be added, with a default that means what its absence meant before. None is renamed, none changes its type.
+//! A field may be added, with a default that means what its absence meant before. None is renamed, none changes its
+//! type.
 
 use std::fmt;
 
@@ -68,7 +69,8 @@ pub struct Offer {
     pub streams: bool,
     /// It may be run again when its outcome is not known.
     pub idempotent: bool,
-    /// How long a call of this route may take whose caller does not say, in milliseconds, where it is not as for all; 0 otherwise.
+    /// How long a call of this route may take whose caller does not say, in milliseconds, where it is not as for all; 0
+    /// otherwise.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout_millis: u64,
 }
@@ -107,7 +109,8 @@ pub struct Call {
     /// By which its caller knows the call; empty for no name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// No call follows it on its stream; what may still come gives calls up. The node ends the stream behind the last answer.
+    /// No call follows it on its stream; what may still come gives calls up. The node ends the stream behind the last
+    /// answer.
     #[serde(skip_serializing_if = "is_default")]
     pub last: bool,
 }
@@ -225,8 +228,8 @@ pub fn cancel(entry: u16) -> Bytes {
     frame::bare(FrameKind::Cancel, entry)
 }
 
-/// More stages than this are no call: a name of one byte would have room for 24 made. What a node takes is less, and said in its
-/// [`Welcome`].
+/// More stages than this are no call: a name of one byte would have room for 24 made. What a node takes is less, and
+/// said in its [`Welcome`].
 pub const MAX_STAGES: usize = 64;
 
 fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {

@@ -1,7 +1,8 @@
 //! Headers of calls and outcomes, read without serde where they are as this side writes them.
 //!
-//! Each call has one of either, and to read them with serde was a tenth of its instructions. Whatever is not expected here, such as a
-//! field of a later version, is left to serde, which reads all there is or says what is wrong. What is read here is what serde would read.
+//! Each call has one of either, and to read them with serde was a tenth of its instructions. Whatever is not expected
+//! here, such as a field of a later version, is left to serde, which reads all there is or says what is wrong. What is
+//! read here is what serde would read.
 
 use super::header::{Call, Done, Load, MAX_STAGES, Times};
 

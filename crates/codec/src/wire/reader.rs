@@ -10,8 +10,8 @@ use super::frame::{FrameHead, MAX_HEADER_BYTES, PRELUDE_BYTES, Prelude};
 /// What a reader of frames refuses to exceed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLimits {
-    /// Largest header in bytes. Threat: a header that fills the memory before anything is admitted. Default: 64 KiB, which is also
-    /// the most that is ever written. Message: `header of N bytes exceeds max_header_bytes = M`.
+    /// Largest header in bytes. Threat: a header that fills the memory before anything is admitted. Default: 64 KiB,
+    /// which is also the most that is ever written. Message: `header of N bytes exceeds max_header_bytes = M`.
     pub max_header_bytes: usize,
     /// Largest body in bytes. Threat: a length that lies. Default: 64 MiB, as at the other edges.
     /// Message: `body of N bytes exceeds max_body_bytes = M`.
@@ -40,14 +40,15 @@ pub enum FramePart {
 
 /// Takes a stream in chunks of any size, and gives its frames piece by piece.
 ///
-/// Chunks are shared, not copied; only a head that came in several of them is put together. What is kept is what was pushed and not
-/// yet taken, so whoever pushes no more than it takes needs no further bound.
+/// Chunks are shared, not copied; only a head that came in several of them is put together. What is kept is what was
+/// pushed and not yet taken, so whoever pushes no more than it takes needs no further bound.
 #[derive(Debug)]
 pub struct FrameReader {
     limits: FrameLimits,
     chunks: VecDeque<Bytes>,
     buffered: usize,
-    /// The beginning of a head that came in several chunks. Copied, because a chunk of one byte may keep a whole datagram.
+    /// The beginning of a head that came in several chunks. Copied, because a chunk of one byte may keep a whole
+    /// datagram.
     gathered: Vec<u8>,
     state: State,
 }

@@ -1,7 +1,8 @@
 //! From any serde type to a [`Value`] and back, without a text or byte form between.
 //!
-//! A type takes the form that it has in JSON (a `Uuid` is text, an enum is externally tagged, a missing `Option` is null),
-//! because a value may have come from JSON or go there; what JSON has no word for (bytes, tuples, tensors) is kept.
+//! A type takes the form that it has in JSON (a `Uuid` is text, an enum is externally tagged, a missing `Option` is
+//! null), because a value may have come from JSON or go there; what JSON has no word for (bytes, tuples, tensors) is
+//! kept.
 
 mod de;
 mod ser;
@@ -45,8 +46,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// A [`Mismatch`](crate::DecodeErrorKind::Mismatch) that names the field: missing, of another type, or refused by the
-    /// type's own `Deserialize`.
+    /// A [`Mismatch`](crate::DecodeErrorKind::Mismatch) that names the field: missing, of another type, or refused by
+    /// the type's own `Deserialize`.
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         let read = T::deserialize(Metered::new(de::ValueDeserializer::new(self), MAX_DEPTH));
         // Also where it was read: an untagged enum goes on with its next variant after a refusal.
