@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::tensor::TensorError;
+use crate::value::tensor::TensorError;
 
 /// The type of the elements of a [`Tensor`](crate::Tensor) and of a [`Scalar`](crate::Scalar).
 ///
@@ -135,7 +135,7 @@ impl FromStr for DType {
 /// Runs `$body` with `$T` standing for the Rust type of a [`DType`] known only at run time.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {{
-        use $crate::tensor::DType;
+        use $crate::value::tensor::DType;
         match $dtype {
             DType::Bool => with_element!(@arm $T, bool, $body),
             DType::I8 => with_element!(@arm $T, i8, $body),

@@ -1,13 +1,11 @@
 //! Arrays of numbers: a dtype, a shape, and contiguous little-endian bytes in row-major order.
 //!
-//! Decides what a tensor may be: its shape and dtype account for every byte, a bool is 0 or 1, and the bytes are
-//! aligned for the dtype. All of it is settled once, in [`Tensor::try_new`], so that a view never fails for another
-//! reason than being asked for the wrong type, and never copies.
+//! A tensor is valid if its shape and dtype account for every byte, each bool is 0 or 1, and the bytes are aligned for
+//! the dtype. [`Tensor::try_new`] checks that once, so that a view never copies and fails only for a wrong type.
 
 mod dtype;
 mod element;
 pub(crate) mod nested;
-mod serde;
 mod stack;
 mod strings;
 pub(crate) mod view;
@@ -28,7 +26,7 @@ pub use view::AlignedBuffer;
 #[cfg(target_endian = "big")]
 compile_error!("tensors are little-endian in memory and on the wire; a big-endian host would need a swap at each view");
 
-/// The most axes that a tensor may have: more than any model uses, few enough to loop over without thought.
+/// The most axes of a tensor. No known model uses more.
 pub const MAX_RANK: usize = 32;
 
 /// An n-dimensional array whose dtype is known at run time. Cloning shares; the bytes are never copied for it.
@@ -46,10 +44,10 @@ pub const MAX_RANK: usize = 32;
 /// # Ok::<(), callboard_codec::TensorError>(())
 /// ```
 #[derive(Clone, PartialEq)]
-pub struct Tensor(Arc<Parts>);
+pub struct Tensor(Arc<TensorParts>);
 
 #[derive(PartialEq)]
-struct Parts {
+struct TensorParts {
     dtype: DType,
     shape: Shape,
     data: Bytes,
@@ -93,22 +91,22 @@ pub enum TensorError {
         /// The first such element, in row-major order.
         index: usize,
     },
-    /// A view or conversion asked for another element type than the tensor has.
+    /// A view or conversion requested another element type than the tensor has.
     #[error("the tensor is of {actual}, not of {requested}")]
     WrongDType {
-        /// What was asked for.
+        /// The requested type.
         requested: DType,
-        /// What it is.
+        /// The type of the tensor.
         actual: DType,
     },
-    /// A name that is no dtype.
+    /// An unknown name of a dtype.
     #[error("unknown dtype {name:?}")]
     UnknownDType {
         /// The name, shortened.
         name: String,
     },
-    /// One of the tensors to be joined does not match the others (the first of them, or what most of them are). They
-    /// are not at fault.
+    /// One of the tensors to be joined does not match the others (the first, or most of them). The others are not at
+    /// fault.
     #[error("item {index} is {actual_dtype} of shape {actual_shape:?}, others are {dtype} of shape {shape:?}")]
     Mismatch {
         /// Which of them.
@@ -122,7 +120,7 @@ pub enum TensorError {
         /// The shape of the offending one.
         actual_shape: Vec<usize>,
     },
-    /// One of the arrays of texts to be joined has another shape than the others. They are not at fault.
+    /// One of the arrays of texts to be joined has another shape than the others. The others are not at fault.
     #[error("item {index} is of shape {actual_shape:?}, others are of shape {shape:?}")]
     ShapeMismatch {
         /// Which of them.
@@ -132,11 +130,10 @@ pub enum TensorError {
         /// The shape of the offending one.
         actual_shape: Vec<usize>,
     },
-    /// An array of texts whose buffer is not what it says: an end out of order or inside a character, or bytes that are
-    /// not UTF-8.
+    /// A wrong buffer of an array of texts: an end out of order or inside a character, or bytes that are not UTF-8.
     #[error("element {index} of an array of texts is not a string")]
     NotText {
-        /// The first such element, in row-major order; the number of elements when bytes are left over behind the last.
+        /// The first such element, in row-major order; the number of elements when bytes follow the last one.
         index: usize,
     },
     /// Nothing to join: the dtype and shape of the result would be unknown.
@@ -145,10 +142,10 @@ pub enum TensorError {
     /// A tensor without axes cannot be taken apart along its first one.
     #[error("a tensor without axes has no first axis")]
     NoFirstAxis,
-    /// The parts asked for do not add up to the first axis.
+    /// The requested parts do not add up to the first axis.
     #[error("parts of {requested} rows together, from a tensor of {actual} rows")]
     WrongParts {
-        /// Sum of the lengths asked for.
+        /// Sum of the requested lengths.
         requested: usize,
         /// Length of the first axis.
         actual: usize,
@@ -217,9 +214,9 @@ impl Tensor {
         Self::try_new(self.dtype(), shape, self.data().clone())
     }
 
-    /// For parts that are known to fit: the caller has settled what `try_new` checks.
+    /// For parts that the caller has checked as `try_new` does.
     fn from_parts(dtype: DType, shape: &[usize], data: Bytes) -> Self {
-        Self(Arc::new(Parts { dtype, shape: Shape::from_slice(shape), data }))
+        Self(Arc::new(TensorParts { dtype, shape: Shape::from_slice(shape), data }))
     }
 }
 
@@ -230,7 +227,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Bytes that `shape` needs, with every multiplication checked: the axes may come from outside.
+/// The bytes that `shape` needs. Every multiplication is checked: the axes may come from outside.
 pub(crate) fn size_of_shape(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
     if shape.len() > MAX_RANK {
         return Err(TensorError::TooManyAxes { rank: shape.len() });
@@ -250,8 +247,7 @@ pub(crate) fn size_of_shape(dtype: DType, shape: &[usize]) -> Result<usize, Tens
     }
 }
 
-/// Lists inside the outermost one, of an array whose next axis is empty: on each level, as many as the axes before it
-/// say.
+/// The number of nested lists in an array whose next axis is empty: on each level the product of the axes before it.
 fn lists_before(axes: &[usize]) -> usize {
     let level = |(all, level): (usize, usize), axis: &usize| {
         let level = level.saturating_mul(*axis);
@@ -260,8 +256,8 @@ fn lists_before(axes: &[usize]) -> usize {
     axes.iter().fold((0, 1), level).0
 }
 
-/// Lists without elements cost nothing to claim and something to visit or write: `[10¹², 0]` would keep `split` busy
-/// for hours, and `[2²⁰, 1, 1, 1, 0]` is 10 MB of brackets.
+/// Empty lists cost no input but take time to visit or write: `[10¹², 0]` would keep `split` busy for hours, and
+/// `[2²⁰, 1, 1, 1, 0]` is 10 MB of brackets.
 const MAX_EMPTY_LISTS: usize = 1 << 20;
 
 #[cfg(test)]

@@ -9,15 +9,16 @@ use ::serde::de::{
 };
 use ::serde::forward_to_deserialize_any;
 
-use crate::account::{Temporary, charge};
+use crate::account::{TemporaryCharge, charge};
 use crate::error::DecodeError;
-use crate::tensor::{StrTensor, Tensor};
-use crate::value::{MapIter, Scalar, Value, exact, handover};
+use crate::serde_impls::{exact, handover};
+use crate::value::tensor::{StrTensor, Tensor};
+use crate::value::{MapIter, Scalar, Value};
 
 #[derive(Clone, Copy)]
 pub(super) struct ValueDeserializer<'v> {
     value: &'v Value,
-    /// Whether what is read asked for the exact form (see [`exact`]).
+    /// Whether the exact form was requested (see [`exact`]).
     exact: bool,
 }
 
@@ -26,14 +27,14 @@ impl<'v> ValueDeserializer<'v> {
         Self { value, exact: false }
     }
 
-    /// Hands the value itself over: who asked for the exact form is [`Value`]'s own `Deserialize`.
+    /// Hands over the value itself: the exact form is requested only by [`Value`]'s own `Deserialize`.
     fn visit_exact<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         charge(self.value.copied_bytes())?;
         handover::give(self.value.clone(), || visitor.visit_newtype_struct(Self::new(self.value)))
     }
 }
 
-/// Nothing is lent: what is made outlives the value, so text and bytes are offered for copying only.
+/// Nothing is borrowed: the result outlives the value, so texts and bytes are copied.
 impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
     type Error = DecodeError;
 
@@ -49,12 +50,12 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
             Value::Float(value) => visitor.visit_f64(*value),
             Value::Str(value) => visitor.visit_str(value),
             Value::Bytes(value) => visitor.visit_bytes(value),
-            Value::List(items) | Value::Tuple(items) => visit_all(Items(items.iter().enumerate()), visitor),
-            Value::Map(map) => visitor.visit_map(Entries { entries: map.iter(), entry: None }),
+            Value::List(items) | Value::Tuple(items) => visit_all(ListAccess(items.iter().enumerate()), visitor),
+            Value::Map(map) => visitor.visit_map(EntryAccess { entries: map.iter(), entry: None }),
             Value::Scalar(scalar) => visit_scalar(*scalar, visitor),
             Value::Tensor(tensor) => visit_tensor(tensor, visitor),
             Value::StrTensor(tensor) => visit_texts(tensor, visitor),
-            // To a type that does not know frames, one is a map of its columns.
+            // For a type that does not know frames, a frame is a map of its columns.
             #[cfg(feature = "arrow")]
             Value::DataFrame(frame) => {
                 let columns = frame.to_columns().map_err(|error| DecodeError::mismatch(error.to_string()))?;
@@ -83,7 +84,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         visitor.visit_newtype_struct(Self { exact: name == exact::EXACT, ..self })
     }
 
-    /// A byte string where a list is asked for is a list of its bytes: a `Vec<u8>` field takes an uploaded file.
+    /// A byte string can be read as a list of its bytes: a `Vec<u8>` field takes an uploaded file.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.value {
             Value::Bytes(bytes) => {
@@ -101,10 +102,10 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         match self.value {
-            Value::Str(variant) => visitor.visit_enum(Variant { variant, data: None }),
+            Value::Str(variant) => visitor.visit_enum(EnumInput { variant, data: None }),
             Value::Map(map) if map.len() == 1 => {
                 let (variant, data) = map.iter().next().expect("has one entry");
-                visitor.visit_enum(Variant { variant, data: Some(data) })
+                visitor.visit_enum(EnumInput { variant, data: Some(data) })
             }
             other => {
                 Err(DecodeError::invalid_type(unexpected(other), &"the name of a variant, or a map of it to its data"))
@@ -133,38 +134,38 @@ fn visit_scalar<'de, V: Visitor<'de>>(scalar: Scalar, visitor: V) -> Result<V::V
             Value::Bool(value) => visitor.visit_bool(value),
             Value::UInt(value) => visitor.visit_u64(value),
             Value::Float(value) => visitor.visit_f64(value),
-            Value::Tuple(parts) => visit_all(Items(parts.iter().enumerate()), visitor),
+            Value::Tuple(parts) => visit_all(ListAccess(parts.iter().enumerate()), visitor),
             other => visitor.visit_i64(other.as_i64().expect("a scalar is a bool, an integer or a float")),
         },
     }
 }
 
-/// What a row of texts takes beside its texts: an array, and a value that holds it.
+/// Overhead of a row of texts: an array, and a value that holds it.
 const ROW_BYTES: usize = 192;
 
-/// A tensor, to a type that does not know tensors, is nested lists; one without axes is its number.
+/// For a type that does not know tensors, a tensor is nested lists; a tensor without axes is its number.
 fn visit_tensor<'de, V: Visitor<'de>>(tensor: &Tensor, visitor: V) -> Result<V::Value, DecodeError> {
     match tensor.rows() {
-        Ok(rows) => visit_all(Rows(rows.enumerate()), visitor),
+        Ok(rows) => visit_all(RowAccess(rows.enumerate()), visitor),
         Err(_) => visit_scalar(tensor.to_scalar().expect("a tensor without axes has one element"), visitor),
     }
 }
 
 fn visit_texts<'de, V: Visitor<'de>>(tensor: &StrTensor, visitor: V) -> Result<V::Value, DecodeError> {
-    // All rows are there at once, and their texts are copies.
-    let mut copies = Temporary::new();
+    // All rows exist at once, and their texts are copies.
+    let mut copies = TemporaryCharge::new();
     let rows = tensor.shape().first().copied().unwrap_or(0);
     copies.grow(tensor.data().len().saturating_mul(2).saturating_add(rows.saturating_mul(ROW_BYTES)))?;
     match tensor.split() {
         Ok(rows) => {
             let rows: Vec<Value> = rows.into_iter().map(Value::StrTensor).collect();
-            visit_all(Items(rows.iter().enumerate()), visitor)
+            visit_all(ListAccess(rows.iter().enumerate()), visitor)
         }
         Err(_) => visitor.visit_str(tensor.get(0).expect("an array without axes has one element")),
     }
 }
 
-/// Visits a sequence and refuses one that the visitor left unfinished: a tuple of two is not made of three items.
+/// Visits a sequence and refuses it if items are left: a tuple of two is not made of three items.
 fn visit_all<'de, A, V>(mut items: A, visitor: V) -> Result<V::Value, DecodeError>
 where
     A: SeqAccess<'de, Error = DecodeError>,
@@ -181,9 +182,9 @@ where
 }
 
 /// The items of a list, each under its index.
-struct Items<'v>(std::iter::Enumerate<std::slice::Iter<'v, Value>>);
+struct ListAccess<'v>(std::iter::Enumerate<std::slice::Iter<'v, Value>>);
 
-impl<'de> SeqAccess<'de> for Items<'_> {
+impl<'de> SeqAccess<'de> for ListAccess<'_> {
     type Error = DecodeError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
@@ -199,9 +200,9 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 }
 
 /// The rows of a tensor, each a tensor of one axis less.
-struct Rows<I>(std::iter::Enumerate<I>);
+struct RowAccess<I>(std::iter::Enumerate<I>);
 
-impl<'de, I: ExactSizeIterator<Item = Tensor>> SeqAccess<'de> for Rows<I> {
+impl<'de, I: ExactSizeIterator<Item = Tensor>> SeqAccess<'de> for RowAccess<I> {
     type Error = DecodeError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
@@ -218,17 +219,17 @@ impl<'de, I: ExactSizeIterator<Item = Tensor>> SeqAccess<'de> for Rows<I> {
 }
 
 /// The entries of a map, each under its key.
-struct Entries<'v> {
+struct EntryAccess<'v> {
     entries: MapIter<'v>,
     entry: Option<(&'v str, &'v Value)>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'_> {
+impl<'de> MapAccess<'de> for EntryAccess<'_> {
     type Error = DecodeError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DecodeError> {
         self.entry = self.entries.next();
-        self.entry.map(|(key, _)| seed.deserialize(Key(key)).map_err(|error| error.in_key(key))).transpose()
+        self.entry.map(|(key, _)| seed.deserialize(KeyDeserializer(key)).map_err(|error| error.in_key(key))).transpose()
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, DecodeError> {
@@ -244,9 +245,9 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 
 /// A map key: text, or the number or bool whose text it is, as in JSON.
 #[derive(Clone, Copy)]
-struct Key<'v>(&'v str);
+struct KeyDeserializer<'v>(&'v str);
 
-impl<'v> Key<'v> {
+impl<'v> KeyDeserializer<'v> {
     fn text(self) -> StrDeserializer<'v, DecodeError> {
         self.0.into_deserializer()
     }
@@ -263,7 +264,7 @@ macro_rules! parsed_keys {
     )*};
 }
 
-impl<'de> Deserializer<'de> for Key<'_> {
+impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
     type Error = DecodeError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
@@ -272,8 +273,10 @@ impl<'de> Deserializer<'de> for Key<'_> {
 
     parsed_keys!(
         deserialize_bool => visit_bool,
-        deserialize_i8 => visit_i64, deserialize_i16 => visit_i64, deserialize_i32 => visit_i64, deserialize_i64 => visit_i64,
-        deserialize_u8 => visit_u64, deserialize_u16 => visit_u64, deserialize_u32 => visit_u64, deserialize_u64 => visit_u64,
+        deserialize_i8 => visit_i64, deserialize_i16 => visit_i64,
+        deserialize_i32 => visit_i64, deserialize_i64 => visit_i64,
+        deserialize_u8 => visit_u64, deserialize_u16 => visit_u64,
+        deserialize_u32 => visit_u64, deserialize_u64 => visit_u64,
         deserialize_i128 => visit_i128, deserialize_u128 => visit_u128,
         deserialize_f32 => visit_f64, deserialize_f64 => visit_f64
     );
@@ -301,22 +304,22 @@ impl<'de> Deserializer<'de> for Key<'_> {
 }
 
 /// An enum: the name of a variant, and its data unless it is a unit variant.
-struct Variant<'v> {
+struct EnumInput<'v> {
     variant: &'v str,
     data: Option<&'v Value>,
 }
 
-impl<'de, 'v> EnumAccess<'de> for Variant<'v> {
+impl<'de, 'v> EnumAccess<'de> for EnumInput<'v> {
     type Error = DecodeError;
     type Variant = VariantData<'v>;
 
     fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, VariantData<'v>), DecodeError> {
-        let variant = seed.deserialize(Key(self.variant))?;
+        let variant = seed.deserialize(KeyDeserializer(self.variant))?;
         Ok((variant, VariantData(self)))
     }
 }
 
-struct VariantData<'v>(Variant<'v>);
+struct VariantData<'v>(EnumInput<'v>);
 
 impl<'v> VariantData<'v> {
     fn data(&self) -> Result<ValueDeserializer<'v>, DecodeError> {

@@ -1,12 +1,13 @@
-//! How our own types travel through serde without losing what serde's data model has no word for.
+//! How our own types pass through serde without loss, although serde's data model does not have them.
 //!
 //! A tensor, a typed scalar, a tuple and a byte string each have a *plain* form for people (nested lists, a number, a
 //! list, base64) and an *exact* one for programs. Which of the two is written depends on the serializer:
 //!
-//! * one for people (JSON) says `is_human_readable` and gets the plain form;
-//! * a binary one (rmp-serde) gets the exact form, as the pair of code and bytes that rmp-serde writes as an extension;
-//! * the bridge to [`Value`](crate::Value) answers like one for people, so that a user's types take the same form as in
-//!   JSON, but knows the name [`EXACT`] and is handed what stands under it as it is (see [`handover`]).
+//! * a format for people (JSON) is `is_human_readable` and gets the plain form;
+//! * a binary format (rmp-serde) gets the exact form, as the pair of code and bytes that rmp-serde writes as an
+//!   extension;
+//! * the serializer to [`Value`](crate::Value) is human-readable, so that a user's types take the same form as in JSON,
+//!   but knows the name [`EXACT`] and gets the value under it unchanged (see [`handover`]).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,10 +15,11 @@ use bytes::Bytes;
 use serde::ser::{Error as _, SerializeTuple};
 use serde::{Serialize, Serializer};
 
-use crate::account::Temporary;
+use crate::account::TemporaryCharge;
 use crate::error::EncodeError;
 use crate::out::ChargedBuffer;
-use crate::value::{Value, handover};
+use crate::serde_impls::handover;
+use crate::value::Value;
 
 /// Wraps everything that has an exact form. Formats that do not know the name pass a newtype through.
 pub(crate) const EXACT: &str = "$callboard::exact";
@@ -25,7 +27,7 @@ pub(crate) const EXACT: &str = "$callboard::exact";
 /// The name under which rmp-serde reads and writes a MessagePack extension.
 pub(crate) const EXTENSION: &str = "_ExtStruct";
 
-/// A type with an extension code, in all its forms. Each is made only when it is asked for.
+/// All forms of a type with an extension code. Each is made only when it is needed.
 pub(crate) struct Forms<'a, P, F, V> {
     /// For people.
     pub(crate) plain: &'a P,
@@ -66,7 +68,7 @@ impl<P: Serialize, F: Fn() -> Result<ChargedBuffer, EncodeError>, V: Fn() -> Val
     }
 }
 
-/// Never seen outside: the envelope starts again with segments.
+/// Never leaves this crate: the envelope starts again with segments.
 const LARGE: &str = "a leaf that belongs into a segment";
 
 /// A code and its bytes: the shape that rmp-serde wants under [`EXTENSION`].
@@ -98,7 +100,7 @@ impl Serialize for BytesForms<'_> {
         }
         match serializer.is_human_readable() {
             true => {
-                let mut text = Temporary::new();
+                let mut text = TemporaryCharge::new();
                 text.grow(base64::encoded_len(self.0.len(), true).unwrap_or(usize::MAX)).map_err(S::Error::custom)?;
                 serializer.serialize_str(&BASE64.encode(self.0))
             }

@@ -4,7 +4,7 @@ use bytemuck::{CheckedBitPattern, NoUninit};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use crate::tensor::DType;
+use crate::value::tensor::DType;
 use crate::value::{Scalar, Value};
 
 /// A Rust type that can be an element of a [`Tensor`](crate::Tensor): `bool`, the integers of 8 to 64 bits, `f32`,
@@ -90,7 +90,12 @@ macro_rules! floats {
     )*};
 }
 
-floats!(f16 => F16 by f16::from_f64, bf16 => BF16 by bf16::from_f64, f32 => F32 by (|wide| wide as f32), f64 => F64 by (|wide| wide));
+floats!(
+    f16 => F16 by f16::from_f64,
+    bf16 => BF16 by bf16::from_f64,
+    f32 => F32 by (|wide| wide as f32),
+    f64 => F64 by (|wide| wide)
+);
 
 macro_rules! complexes {
     ($($part:ty => $dtype:ident),*) => {$(

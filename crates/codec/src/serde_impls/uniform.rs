@@ -1,7 +1,7 @@
-//! One form for a Rust type wherever it goes: the serializer between a type and its format.
+//! One form for a Rust type in every format: a serializer between a type and its format.
 //!
-//! serde leaves choices to each format, and serde_json, rmp-serde and the bridge to [`Value`] choose differently. What
-//! a type becomes must not depend on the way that a call takes, so all of them write what the bridge makes:
+//! serde leaves choices to each format, and serde_json, rmp-serde and the serializer to [`Value`] choose differently.
+//! The form of a type must not depend on the path of a call, so all of them write the form of the value:
 //!
 //! * A type writes its form for people: a `Uuid` is text, also in MessagePack. Our own types keep their exact form
 //!   there.
@@ -10,8 +10,7 @@
 //! * NaN and infinities are refused in JSON, and are themselves elsewhere.
 //! * Nesting beyond [`MAX_DEPTH`] is refused.
 //!
-//! What is refused is refused by its sender, and [`located`] finds the place. Nothing is allocated except for keys that
-//! are not text already.
+//! The sender refuses, and [`located`] finds the place. Nothing is allocated except for keys that are not text.
 
 use std::fmt::Display;
 
@@ -21,55 +20,56 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-use crate::MAX_DEPTH;
 use crate::error::EncodeError;
-use crate::value::{Value, exact};
+use crate::limits::MAX_DEPTH;
+use crate::serde_impls::exact;
+use crate::value::Value;
 
-/// What stands for a key that is not text.
+/// The error for a key without a text form.
 pub(crate) const BAD_KEY: &str = "a map key must be text, a number or a bool";
 
 /// Why JSON has no form for a float.
 const NOT_FINITE: &str = "NaN and infinities have no JSON";
 
 /// Writes one node of a type to `inner`.
-pub(crate) struct Uniform<S, const JSON: bool> {
+pub(crate) struct UniformSerializer<S, const JSON: bool> {
     inner: S,
     depth: usize,
-    /// Whether what follows is one of our own types, in its exact form.
+    /// Whether the next value is one of our own types, in its exact form.
     exact: bool,
 }
 
 /// A part of a type, one level deeper.
-struct Part<'a, T: ?Sized, const JSON: bool> {
+struct UniformPart<'a, T: ?Sized, const JSON: bool> {
     value: &'a T,
     depth: usize,
     exact: bool,
 }
 
-impl<S> Uniform<S, true> {
+impl<S> UniformSerializer<S, true> {
     pub(crate) fn json(inner: S) -> Self {
         Self { inner, depth: 0, exact: false }
     }
 }
 
-impl<S> Uniform<S, false> {
+impl<S> UniformSerializer<S, false> {
     pub(crate) fn msgpack(inner: S) -> Self {
         Self { inner, depth: 0, exact: false }
     }
 }
 
-/// The error of a type that could not be written: met once more on the way through a value, which knows the place.
-/// `first` is what the format said.
+/// The error of a type that could not be written, with its place: the type is written again through a value. `first` is
+/// the error of the format.
 pub(crate) fn located<T: Serialize, W>(
     value: &T,
     first: &impl Display,
     again: impl FnOnce(&Value) -> Result<W, EncodeError>,
 ) -> EncodeError {
-    let again = Value::of_payload(value).and_then(|value| again(&value));
-    again.err().unwrap_or_else(|| EncodeError::new("", first.to_string())).of_type(std::any::type_name::<T>())
+    let again = Value::from_payload(value).and_then(|value| again(&value));
+    again.err().unwrap_or_else(|| EncodeError::new("", first.to_string())).with_type(std::any::type_name::<T>())
 }
 
-impl<S: Serializer, const JSON: bool> Uniform<S, JSON> {
+impl<S: Serializer, const JSON: bool> UniformSerializer<S, JSON> {
     fn deeper(&self) -> Result<usize, S::Error> {
         match self.depth < MAX_DEPTH {
             true => Ok(self.depth + 1),
@@ -77,15 +77,15 @@ impl<S: Serializer, const JSON: bool> Uniform<S, JSON> {
         }
     }
 
-    fn same<'a, T: ?Sized>(&self, value: &'a T) -> Part<'a, T, JSON> {
-        Part { value, depth: self.depth, exact: self.exact }
+    fn same<'a, T: ?Sized>(&self, value: &'a T) -> UniformPart<'a, T, JSON> {
+        UniformPart { value, depth: self.depth, exact: self.exact }
     }
 }
 
-impl<T: Serialize + ?Sized, const JSON: bool> Serialize for Part<'_, T, JSON> {
+impl<T: Serialize + ?Sized, const JSON: bool> Serialize for UniformPart<'_, T, JSON> {
     #[inline]
     fn serialize<S: Serializer>(&self, inner: S) -> Result<S::Ok, S::Error> {
-        self.value.serialize(Uniform::<S, JSON> { inner, depth: self.depth, exact: self.exact })
+        self.value.serialize(UniformSerializer::<S, JSON> { inner, depth: self.depth, exact: self.exact })
     }
 }
 
@@ -98,16 +98,16 @@ macro_rules! as_it_is {
     )*};
 }
 
-impl<S: Serializer, const JSON: bool> Serializer for Uniform<S, JSON> {
+impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> {
     type Ok = S::Ok;
     type Error = S::Error;
-    type SerializeSeq = Parts<S::SerializeSeq, JSON>;
-    type SerializeTuple = Parts<S::SerializeTuple, JSON>;
-    type SerializeTupleStruct = Parts<S::SerializeTupleStruct, JSON>;
-    type SerializeTupleVariant = Parts<S::SerializeTupleVariant, JSON>;
-    type SerializeMap = Parts<S::SerializeMap, JSON>;
-    type SerializeStruct = Parts<S::SerializeStruct, JSON>;
-    type SerializeStructVariant = Parts<S::SerializeStructVariant, JSON>;
+    type SerializeSeq = UniformCompound<S::SerializeSeq, JSON>;
+    type SerializeTuple = UniformCompound<S::SerializeTuple, JSON>;
+    type SerializeTupleStruct = UniformCompound<S::SerializeTupleStruct, JSON>;
+    type SerializeTupleVariant = UniformCompound<S::SerializeTupleVariant, JSON>;
+    type SerializeMap = UniformCompound<S::SerializeMap, JSON>;
+    type SerializeStruct = UniformCompound<S::SerializeStruct, JSON>;
+    type SerializeStructVariant = UniformCompound<S::SerializeStructVariant, JSON>;
 
     fn is_human_readable(&self) -> bool {
         !self.exact
@@ -178,10 +178,10 @@ impl<S: Serializer, const JSON: bool> Serializer for Uniform<S, JSON> {
     fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
         match name {
             exact::EXACT if !JSON => {
-                let value = Part::<T, JSON> { value, depth: self.depth, exact: true };
+                let value = UniformPart::<T, JSON> { value, depth: self.depth, exact: true };
                 self.inner.serialize_newtype_struct(name, &value)
             }
-            // A code and bytes, in the shape that rmp-serde wants.
+            // A code and bytes, in the shape that rmp-serde expects.
             exact::EXTENSION if !JSON => self.inner.serialize_newtype_struct(name, value),
             _ => {
                 let value = self.same(value);
@@ -197,22 +197,22 @@ impl<S: Serializer, const JSON: bool> Serializer for Uniform<S, JSON> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let value = Part::<T, JSON> { value, depth: self.deeper()?, exact: false };
+        let value = UniformPart::<T, JSON> { value, depth: self.deeper()?, exact: false };
         self.inner.serialize_newtype_variant(name, index, variant, &value)
     }
 
     #[inline]
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
-        Ok(Parts { depth: self.deeper()?, inner: self.inner.serialize_seq(len)? })
+        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_seq(len)? })
     }
 
     #[inline]
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
-        Ok(Parts { depth: self.deeper()?, inner: self.inner.serialize_tuple(len)? })
+        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_tuple(len)? })
     }
 
     fn serialize_tuple_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeTupleStruct, S::Error> {
-        Ok(Parts { depth: self.deeper()?, inner: self.inner.serialize_tuple_struct(name, len)? })
+        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_tuple_struct(name, len)? })
     }
 
     fn serialize_tuple_variant(
@@ -222,17 +222,20 @@ impl<S: Serializer, const JSON: bool> Serializer for Uniform<S, JSON> {
         variant: &'static str,
         len: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        Ok(Parts { depth: self.deeper()?, inner: self.inner.serialize_tuple_variant(name, index, variant, len)? })
+        Ok(UniformCompound {
+            depth: self.deeper()?,
+            inner: self.inner.serialize_tuple_variant(name, index, variant, len)?,
+        })
     }
 
     #[inline]
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
-        Ok(Parts { depth: self.deeper()?, inner: self.inner.serialize_map(len)? })
+        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_map(len)? })
     }
 
     #[inline]
     fn serialize_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeStruct, S::Error> {
-        Ok(Parts { depth: self.deeper()?, inner: self.inner.serialize_struct(name, len)? })
+        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_struct(name, len)? })
     }
 
     fn serialize_struct_variant(
@@ -242,7 +245,10 @@ impl<S: Serializer, const JSON: bool> Serializer for Uniform<S, JSON> {
         variant: &'static str,
         len: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
-        Ok(Parts { depth: self.deeper()?, inner: self.inner.serialize_struct_variant(name, index, variant, len)? })
+        Ok(UniformCompound {
+            depth: self.deeper()?,
+            inner: self.inner.serialize_struct_variant(name, index, variant, len)?,
+        })
     }
 
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -250,21 +256,21 @@ impl<S: Serializer, const JSON: bool> Serializer for Uniform<S, JSON> {
     }
 }
 
-/// A list, tuple, map or struct on its way.
-pub(crate) struct Parts<C, const JSON: bool> {
+/// A list, tuple, map or struct that is being written.
+pub(crate) struct UniformCompound<C, const JSON: bool> {
     inner: C,
     depth: usize,
 }
 
-impl<C, const JSON: bool> Parts<C, JSON> {
-    fn part<'a, T: ?Sized>(&self, value: &'a T) -> Part<'a, T, JSON> {
-        Part { value, depth: self.depth, exact: false }
+impl<C, const JSON: bool> UniformCompound<C, JSON> {
+    fn part<'a, T: ?Sized>(&self, value: &'a T) -> UniformPart<'a, T, JSON> {
+        UniformPart { value, depth: self.depth, exact: false }
     }
 }
 
 macro_rules! items {
     ($($compound:ident :: $method:ident),*) => {$(
-        impl<C: $compound, const JSON: bool> $compound for Parts<C, JSON> {
+        impl<C: $compound, const JSON: bool> $compound for UniformCompound<C, JSON> {
             type Ok = C::Ok;
             type Error = C::Error;
 
@@ -291,7 +297,7 @@ items!(
 
 macro_rules! fields {
     ($($compound:ident),*) => {$(
-        impl<C: $compound, const JSON: bool> $compound for Parts<C, JSON> {
+        impl<C: $compound, const JSON: bool> $compound for UniformCompound<C, JSON> {
             type Ok = C::Ok;
             type Error = C::Error;
 
@@ -316,16 +322,16 @@ macro_rules! fields {
 
 fields!(SerializeStruct, SerializeStructVariant);
 
-impl<C: SerializeMap, const JSON: bool> SerializeMap for Parts<C, JSON> {
+impl<C: SerializeMap, const JSON: bool> SerializeMap for UniformCompound<C, JSON> {
     type Ok = C::Ok;
     type Error = C::Error;
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), C::Error> {
         match JSON {
-            // serde_json knows the same keys, and needs no memory for them.
+            // serde_json takes the same keys, without memory for them.
             true => self.inner.serialize_key(key),
-            false => self.inner.serialize_key(&Key(key)),
+            false => self.inner.serialize_key(&TextKey(key)),
         }
     }
 
@@ -342,9 +348,9 @@ impl<C: SerializeMap, const JSON: bool> SerializeMap for Parts<C, JSON> {
 }
 
 /// A map key, which becomes text.
-struct Key<'a, T: ?Sized>(&'a T);
+struct TextKey<'a, T: ?Sized>(&'a T);
 
-impl<T: Serialize + ?Sized> Serialize for Key<'_, T> {
+impl<T: Serialize + ?Sized> Serialize for TextKey<'_, T> {
     #[inline]
     fn serialize<S: Serializer>(&self, inner: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(KeyText(inner))

@@ -1,7 +1,7 @@
 //! [`Value`] as a serde type, so that a user's struct may have a field of it.
 //!
-//! Writing gives the plain form to people and the exact one to programs (see [`exact`]); reading takes whatever the
-//! format has. Depth is counted in both directions: serde itself would follow a value down to the end of the stack.
+//! A value is written in its plain form for people and in its exact form for programs (see [`exact`]), and read in any
+//! form. Depth is counted in both directions: serde itself would follow a value until the stack overflows.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,33 +13,33 @@ use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::error::{DecodeError, EncodeError};
-use crate::limits::Budget;
+use crate::limits::{Budget, DecodeLimits, MAX_DEPTH};
 use crate::msgpack::ext;
-use crate::value::{Map, Value, exact, handover};
-use crate::{DecodeLimits, MAX_DEPTH};
+use crate::serde_impls::{exact, handover};
+use crate::value::{Map, Value};
 
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Level { value: self, depth: 0 }.serialize(serializer)
+        NestedValue { value: self, depth: 0 }.serialize(serializer)
     }
 }
 
 /// A value and how deep it lies.
-struct Level<'a> {
+struct NestedValue<'a> {
     value: &'a Value,
     depth: usize,
 }
 
-impl Level<'_> {
-    fn inner<'a>(&self, value: &'a Value) -> Level<'a> {
-        Level { value, depth: self.depth + 1 }
+impl NestedValue<'_> {
+    fn inner<'a>(&self, value: &'a Value) -> NestedValue<'a> {
+        NestedValue { value, depth: self.depth + 1 }
     }
 }
 
-impl Serialize for Level<'_> {
+impl Serialize for NestedValue<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.depth > MAX_DEPTH {
-            return Err(S::Error::custom(EncodeError::too_deep(self.value.kind())));
+            return Err(S::Error::custom(EncodeError::too_deep(self.value.kind(), MAX_DEPTH)));
         }
         match self.value {
             Value::Null => serializer.serialize_unit(),
@@ -57,7 +57,7 @@ impl Serialize for Level<'_> {
             Value::Tuple(items) => {
                 let payload = || ext::tuple_payload(items, self.depth);
                 let shared = || Value::Tuple(items.clone());
-                let plain = &Tuple(self, items);
+                let plain = &TupleItems(self, items);
                 exact::serialize(serializer, exact::Forms { plain, code: ext::TUPLE, payload, shared, bytes: 0 })
             }
             Value::Map(map) => {
@@ -76,9 +76,9 @@ impl Serialize for Level<'_> {
     }
 }
 
-struct Tuple<'a>(&'a Level<'a>, &'a [Value]);
+struct TupleItems<'a>(&'a NestedValue<'a>, &'a [Value]);
 
-impl Serialize for Tuple<'_> {
+impl Serialize for TupleItems<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut tuple = serializer.serialize_tuple(self.1.len())?;
         self.1.iter().try_for_each(|item| tuple.serialize_element(&self.0.inner(item)))?;
@@ -88,16 +88,16 @@ impl Serialize for Tuple<'_> {
 
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(exact::EXACT, AnyValue { wrapped: true })
+        deserializer.deserialize_newtype_struct(exact::EXACT, ValueVisitor { wrapped: true })
     }
 }
 
-/// Takes what comes. The newtype seen first is our own request for the exact form, the one seen below it an extension.
-struct AnyValue {
+/// Takes any value. The first newtype is our own request for the exact form, a newtype inside it is an extension.
+struct ValueVisitor {
     wrapped: bool,
 }
 
-impl<'de> Visitor<'de> for AnyValue {
+impl<'de> Visitor<'de> for ValueVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,7 +111,7 @@ impl<'de> Visitor<'de> for AnyValue {
         if let Some(value) = handover::take() {
             return Ok(value);
         }
-        let (code, payload) = <(i8, Payload)>::deserialize(deserializer)?;
+        let (code, payload) = <(i8, ExtensionBytes)>::deserialize(deserializer)?;
         // The payload is in memory already, so only depth is left to be limited.
         let limits = DecodeLimits { max_bytes: usize::MAX, max_segment_bytes: usize::MAX, ..DecodeLimits::default() };
         ext::decode(code, &payload.0, &limits).map_err(D::Error::custom)
@@ -190,7 +190,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// Only charges bound what a type with a field of [`Value`] reads: its format keeps the limits.
+/// For a type with a field of [`Value`], the format enforces the limits; only charges bound it here.
 static UNLIMITED: DecodeLimits = DecodeLimits {
     max_bytes: usize::MAX,
     max_depth: MAX_DEPTH,
@@ -206,31 +206,31 @@ fn charge_text(len: usize) -> Result<(), DecodeError> {
 }
 
 /// The bytes of an extension.
-struct Payload(Bytes);
+struct ExtensionBytes(Bytes);
 
-impl<'de> Deserialize<'de> for Payload {
+impl<'de> Deserialize<'de> for ExtensionBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ByteString;
+        struct ExtensionBytesVisitor;
 
-        impl Visitor<'_> for ByteString {
-            type Value = Payload;
+        impl Visitor<'_> for ExtensionBytesVisitor {
+            type Value = ExtensionBytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the bytes of an extension")
             }
 
-            fn visit_bytes<E: de::Error>(self, value: &[u8]) -> Result<Payload, E> {
+            fn visit_bytes<E: de::Error>(self, value: &[u8]) -> Result<ExtensionBytes, E> {
                 charge_text(value.len()).map_err(E::custom)?;
-                Ok(Payload(Bytes::copy_from_slice(value)))
+                Ok(ExtensionBytes(Bytes::copy_from_slice(value)))
             }
 
-            fn visit_byte_buf<E: de::Error>(self, value: Vec<u8>) -> Result<Payload, E> {
+            fn visit_byte_buf<E: de::Error>(self, value: Vec<u8>) -> Result<ExtensionBytes, E> {
                 charge_text(value.capacity()).map_err(E::custom)?;
-                Ok(Payload(value.into()))
+                Ok(ExtensionBytes(value.into()))
             }
         }
 
-        deserializer.deserialize_byte_buf(ByteString)
+        deserializer.deserialize_byte_buf(ExtensionBytesVisitor)
     }
 }
 
@@ -253,7 +253,7 @@ impl JsonSchema for Value {
 impl Serialize for Map {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut entries = serializer.serialize_map(Some(self.len()))?;
-        let inner = |value| Level { value, depth: 1 };
+        let inner = |value| NestedValue { value, depth: 1 };
         self.iter().try_for_each(|(key, value)| entries.serialize_entry(key, &inner(value)))?;
         entries.end()
     }

@@ -1,8 +1,8 @@
 //! Arrow IPC, stream and file, in and out.
 //!
-//! Reading is arrow-ipc's, message by message, each admitted by [`check`] first; arrays share the input's memory where
-//! it lies aligned. Writing yields the stream in pieces that share the columns' memory. A file is read by its footer
-//! (polars puts no stream between the magics), whose blocks may not overlap.
+//! arrow-ipc reads message by message, and [`check`] admits each message first. Arrays share the memory of an aligned
+//! input. The stream is written in pieces that share the memory of the columns. A file is read by its footer (polars
+//! puts no stream between the magic numbers), whose blocks must not overlap.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,17 +19,17 @@ use arrow_schema::{ArrowError, DataType, Field, FieldRef, SchemaRef};
 use bytes::Bytes;
 use flatbuffers::VerifierOptions;
 
-use crate::account::Temporary;
-use crate::data_frame::check;
-use crate::data_frame::{DataFrame, Series};
+use crate::account::TemporaryCharge;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::out::ChargedBuffer;
-use crate::tensor::view;
+use crate::value::data_frame::check;
+use crate::value::data_frame::{DataFrame, Series};
+use crate::value::tensor::view;
 
 /// Reads a frame out of an IPC stream, and nothing after it.
 pub(crate) fn from_stream(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFrame, DecodeError> {
-    guarded(|| Reader::new(bytes, budget)?.frame())
+    guarded(|| IpcReader::new(bytes, budget)?.frame())
 }
 
 /// Reads a series: a stream of one column.
@@ -66,36 +66,36 @@ pub(crate) fn from_file(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFr
         DecodeError::malformed(format!("a broken footer: {}", first_line(&error))).at_offset(footer_at)
     })?;
     guarded(|| {
-        let mut reader = Reader::new(&bytes.slice(..footer_at), budget)?;
+        let mut reader = IpcReader::new(&bytes.slice(..footer_at), budget)?;
         reader.file(&footer).map_err(|error| error.at_offset(footer_at))
     })
 }
 
-/// arrow-rs counts a panic on malformed input as a bug, and promises none of their absence. None is known to get past
-/// [`check`]; one that does ends here and not in the worker.
+/// arrow-rs treats a panic on malformed input as a bug, but does not promise that there is none. No input that passes
+/// [`check`] is known to panic; if one does, the panic ends here and not in the worker.
 fn guarded(read: impl FnOnce() -> Result<DataFrame, DecodeError>) -> Result<DataFrame, DecodeError> {
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(DecodeError::malformed("Arrow data that its reader cannot bear").at_offset(0)))
 }
 
-struct Reader<'a, 'b> {
+struct IpcReader<'a, 'b> {
     bytes: Bytes,
     buffer: Buffer,
     at: usize,
     budget: &'a mut Budget<'b>,
     dictionaries: HashMap<i64, ArrayRef>,
-    /// The first column, on whatever level, that a dictionary belongs to.
+    /// For each dictionary, the first column that uses it, on any level.
     dictionary_fields: HashMap<i64, FieldRef>,
     /// Fields of the schema on all levels, which arrow-ipc looks through for each dictionary.
     fields: usize,
 }
 
-/// What stands before a message that is not of the oldest form.
+/// The prefix of a message, except in the oldest form.
 const CONTINUATION: u32 = u32::MAX;
 
-impl<'a, 'b> Reader<'a, 'b> {
+impl<'a, 'b> IpcReader<'a, 'b> {
     fn new(bytes: &Bytes, budget: &'a mut Budget<'b>) -> Result<Self, DecodeError> {
-        // One copy of an input that lies askew is cheaper than one for each of its buffers.
+        // One copy of an unaligned input is cheaper than a copy of each buffer.
         view::charge_aligned(bytes, ALIGNMENT)?;
         let bytes = view::aligned(bytes.clone(), ALIGNMENT);
         let buffer = Buffer::from(bytes.clone());
@@ -173,7 +173,7 @@ impl<'a, 'b> Reader<'a, 'b> {
                     return Err(DecodeError::malformed("a dictionary of a column that has none").in_key(of.name()));
                 };
                 let values = [Arc::new(Field::new("", (**values).clone(), true))];
-                let mut working = Temporary::new();
+                let mut working = TemporaryCharge::new();
                 check::admit(&data, &values, body, self.budget)
                     .and_then(|bytes| Ok(working.grow(bytes)?))
                     .map_err(|error| error.in_key(of.name()))?;
@@ -182,14 +182,14 @@ impl<'a, 'b> Reader<'a, 'b> {
             }
             (MessageHeader::RecordBatch, Some(schema)) => {
                 let batch = message.header_as_record_batch().ok_or_else(no_header)?;
-                let mut working = Temporary::new();
+                let mut working = TemporaryCharge::new();
                 working.grow(check::admit(&batch, schema.fields(), body, self.budget)?)?;
                 let read = |columns: Option<&[usize]>| {
                     RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &self.dictionaries, &version)
                         .and_then(|decoder| decoder.with_projection(columns).read_record_batch())
                 };
                 let made = read(None);
-                // Arrow does not tell the column. One that fails alone is at fault.
+                // Arrow does not name the column. A column that fails alone is at fault.
                 let culprit = || (0..schema.fields().len().min(MAX_ASKED)).find(|index| read(Some(&[*index])).is_err());
                 batches.push(made.map_err(|error| in_column(refused(error), culprit().map(|at| schema.field(at))))?);
             }
@@ -216,13 +216,13 @@ impl<'a, 'b> Reader<'a, 'b> {
 }
 
 /// A message: its verified metadata, and where its body lies.
-struct Found<'a> {
+struct IpcMessage<'a> {
     header: Message<'a>,
     body: Range<usize>,
 }
 
 /// The message that starts at a byte; nothing at the end of the stream.
-fn next_message(bytes: &[u8], start: usize) -> Result<Option<Found<'_>>, DecodeError> {
+fn next_message(bytes: &[u8], start: usize) -> Result<Option<IpcMessage<'_>>, DecodeError> {
     let malformed = |message: &str, at: usize| DecodeError::malformed(message).at_offset(at);
     let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word));
     if start == bytes.len() {
@@ -246,13 +246,13 @@ fn next_message(bytes: &[u8], start: usize) -> Result<Option<Found<'_>>, DecodeE
     let body_end = usize::try_from(header.bodyLength()).ok().and_then(|len| end.checked_add(len));
     let body_end =
         body_end.filter(|end| *end <= bytes.len()).ok_or_else(|| malformed("a body that is not all there", at))?;
-    Ok(Some(Found { header, body: end..body_end }))
+    Ok(Some(IpcMessage { header, body: end..body_end }))
 }
 
-/// Columns of 8 bytes and more are read in place from here on.
+/// The alignment at which columns of 8 and 16 bytes are read in place.
 const ALIGNMENT: usize = 16;
 
-/// Metadata is a graph in which nodes may be shared; what it unfolds to must stay of the order of what it weighs.
+/// Metadata is a graph with shared nodes. Its unfolded size is bounded by its own length.
 fn bounds(len: usize) -> VerifierOptions {
     VerifierOptions {
         max_depth: 64,
@@ -266,7 +266,7 @@ fn first_line(error: &impl ToString) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Columns that are read once more to find the one at fault.
+/// At most this many columns are read again to find the one at fault.
 const MAX_ASKED: usize = 64;
 
 fn in_column(error: DecodeError, field: Option<&Field>) -> DecodeError {
@@ -307,9 +307,9 @@ fn refused(error: ArrowError) -> DecodeError {
 }
 
 /// An Arrow buffer as bytes: shares its memory.
-struct Owner(Buffer);
+struct ArrowBytes(Buffer);
 
-impl AsRef<[u8]> for Owner {
+impl AsRef<[u8]> for ArrowBytes {
     fn as_ref(&self) -> &[u8] {
         self.0.as_slice()
     }
@@ -324,7 +324,7 @@ pub(super) fn to_stream_parts(frame: &DataFrame) -> Result<Vec<Bytes>, EncodeErr
     }
     buffers.append(&mut encoder.finish().map_err(cannot)?);
     let parts = buffers.into_iter().filter(|buffer| !buffer.is_empty());
-    Ok(parts.map(|buffer| Bytes::from_owner(Owner(buffer))).collect())
+    Ok(parts.map(|buffer| Bytes::from_owner(ArrowBytes(buffer))).collect())
 }
 
 pub(super) fn to_file(frame: &DataFrame) -> Result<Bytes, EncodeError> {

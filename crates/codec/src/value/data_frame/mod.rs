@@ -8,7 +8,6 @@ mod cells;
 mod check;
 mod columns;
 mod ipc;
-mod serde;
 mod views;
 
 use std::fmt;
@@ -18,8 +17,9 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use bytes::Bytes;
 
-use crate::error::EncodeError;
-use crate::matching::{Joined, Matching};
+use crate::error::{DecodeError, EncodeError};
+use crate::matching::{JoinedItems, Matching};
+use crate::value::Value;
 
 pub(crate) use check::COLUMN_BYTES;
 pub(crate) use ipc::{from_file, from_stream, series_from_stream};
@@ -40,9 +40,9 @@ pub(crate) use ipc::{from_file, from_stream, series_from_stream};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct DataFrame(Arc<Parts>);
+pub struct DataFrame(Arc<FrameParts>);
 
-struct Parts {
+struct FrameParts {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
 }
@@ -96,18 +96,18 @@ impl DataFrame {
     pub fn try_new(schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<Self, DataFrameError> {
         let bad = batches.iter().position(|batch| !same_columns(&batch.schema(), &schema));
         match bad {
-            None => Ok(Self(Arc::new(Parts { schema, batches }))),
+            None => Ok(Self(Arc::new(FrameParts { schema, batches }))),
             Some(index) => Err(mismatch(index, &schema, &batches[index].schema())),
         }
     }
 
-    /// Makes a frame of whatever a value says about one: a frame, a series, or a map of equally long columns, each a
-    /// list, a tensor of one axis or a series.
+    /// Makes a frame from a value: a frame, a series, or a map of equally long columns. A column is a list, a tensor of
+    /// one axis or a series.
     ///
     /// # Errors
     ///
     /// A mismatch that names the column at fault.
-    pub fn from_value(value: &crate::Value) -> Result<Self, crate::DecodeError> {
+    pub fn from_value(value: &Value) -> Result<Self, DecodeError> {
         columns::frame(value)
     }
 
@@ -135,7 +135,7 @@ impl DataFrame {
         self.schema().fields().len()
     }
 
-    /// All rows as one batch: the very one when there is just one, copied once otherwise.
+    /// All rows as one batch. A single batch is shared; several are copied once.
     ///
     /// # Errors
     ///
@@ -163,10 +163,10 @@ impl DataFrame {
             }
             (skip, left) = (skip.saturating_sub(batch.num_rows()), left - here);
         }
-        Self(Arc::new(Parts { schema: Arc::clone(self.schema()), batches }))
+        Self(Arc::new(FrameParts { schema: Arc::clone(self.schema()), batches }))
     }
 
-    /// Joins frames of the same columns, one behind the other. Nothing is copied.
+    /// Joins frames with the same columns, in order. Nothing is copied.
     ///
     /// # Errors
     ///
@@ -178,20 +178,20 @@ impl DataFrame {
             return Err(mismatch(index, first.schema(), items[index].schema()));
         }
         let batches = items.iter().flat_map(|item| item.batches().iter().cloned()).collect();
-        Ok(Self(Arc::new(Parts { schema: Arc::clone(first.schema()), batches })))
+        Ok(Self(Arc::new(FrameParts { schema: Arc::clone(first.schema()), batches })))
     }
 
-    /// As [`concat`](Self::concat), of those frames that have the columns of most; each of the others is refused by
+    /// As [`concat`](Self::concat), for the frames whose columns most frames have. Each other frame is refused by
     /// itself.
     ///
     /// # Errors
     ///
     /// [`DataFrameError::NothingToJoin`] when there are no frames.
-    pub fn concat_matching(items: &[&Self]) -> Result<Joined<Self, DataFrameError>, DataFrameError> {
+    pub fn concat_matching(items: &[&Self]) -> Result<JoinedItems<Self, DataFrameError>, DataFrameError> {
         let same = |a: &Self, b: &Self| same_columns(a.schema(), b.schema());
-        let matching = Matching::of(items, same).ok_or(DataFrameError::NothingToJoin)?;
+        let matching = Matching::new(items, same).ok_or(DataFrameError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| mismatch(index, matching.model.schema(), items[index].schema()));
-        Ok(Joined { whole: Self::concat(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::concat(&matching.chosen)?, items: outcomes })
     }
 
     /// Cuts the rows into parts of the given lengths. The inverse of [`concat`](Self::concat).
@@ -235,23 +235,23 @@ impl DataFrame {
     }
 
     /// The cells of a column in slices of its rows, in order. Each is charged as long as it lives.
-    pub(crate) fn slices(&self, column: usize) -> impl Iterator<Item = Result<cells::Slice, EncodeError>> {
+    pub(crate) fn slices(&self, column: usize) -> impl Iterator<Item = Result<cells::CellSlice, EncodeError>> {
         cells::slices(self, column)
     }
 
     /// A map of columns, each a list of its cells, charged for good.
-    pub(crate) fn to_columns(&self) -> Result<crate::Value, EncodeError> {
+    pub(crate) fn to_columns(&self) -> Result<Value, EncodeError> {
         cells::columns(self)
     }
 }
 
 impl From<RecordBatch> for DataFrame {
     fn from(batch: RecordBatch) -> Self {
-        Self(Arc::new(Parts { schema: batch.schema(), batches: vec![batch] }))
+        Self(Arc::new(FrameParts { schema: batch.schema(), batches: vec![batch] }))
     }
 }
 
-/// Equal are frames of equal columns and rows, however the rows are cut into batches.
+/// Frames are equal if their columns and rows are equal. The cut into batches does not matter.
 impl PartialEq for DataFrame {
     fn eq(&self, other: &Self) -> bool {
         if Arc::ptr_eq(&self.0, &other.0) {
@@ -292,7 +292,7 @@ impl Series {
             Ok(RecordBatch::try_new_with_options(Arc::clone(&schema), vec![chunk], &options)?)
         };
         let batches = chunks.into_iter().enumerate().map(batch).collect::<Result<_, _>>()?;
-        Ok(Self(DataFrame(Arc::new(Parts { schema: Arc::clone(&schema), batches }))))
+        Ok(Self(DataFrame(Arc::new(FrameParts { schema: Arc::clone(&schema), batches }))))
     }
 
     /// Takes the only column of a frame.
@@ -305,6 +305,11 @@ impl Series {
             1 => Ok(Self(frame)),
             columns => Err(DataFrameError::NotOneColumn { columns }),
         }
+    }
+
+    /// A series out of a series or a list of cells.
+    pub(crate) fn from_value(value: &Value) -> Result<Self, DecodeError> {
+        columns::series(value)
     }
 
     /// The name of the column.
@@ -348,7 +353,7 @@ impl Series {
     }
 
     /// The cells as a list, charged for good.
-    pub(crate) fn to_list(&self) -> Result<crate::Value, EncodeError> {
+    pub(crate) fn to_list(&self) -> Result<Value, EncodeError> {
         cells::column(&self.0, 0)
     }
 }
@@ -359,12 +364,12 @@ impl fmt::Debug for Series {
     }
 }
 
-/// The frame that a value is, for a format of frames alone.
-pub(crate) fn of(value: &crate::Value) -> Result<DataFrame, EncodeError> {
+/// The frame in a value, for formats that hold only frames.
+pub(crate) fn frame_from(value: &Value) -> Result<DataFrame, EncodeError> {
     DataFrame::from_value(value).map_err(|error| EncodeError::new(value.kind(), error.to_string()))
 }
 
-/// Names and types agree; whether a column may hold nulls, and what else is noted on it, may differ.
+/// Whether names and types agree. Nullability and metadata of a column may differ.
 fn same_columns(a: &Schema, b: &Schema) -> bool {
     let column = |(a, b): (&Arc<Field>, &Arc<Field>)| a.name() == b.name() && a.data_type() == b.data_type();
     // Batches of one stream share their schema, whose names may be long.
@@ -375,7 +380,7 @@ fn mismatch(index: usize, expected: &Schema, actual: &Schema) -> DataFrameError 
     DataFrameError::Mismatch { index, expected: shown(expected), actual: shown(actual) }
 }
 
-/// Columns that are named in a message: enough to see what is wrong, not a page.
+/// At most this many columns are named in a message.
 const MAX_SHOWN: usize = 8;
 
 fn shown(schema: &Schema) -> String {

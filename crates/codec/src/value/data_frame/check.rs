@@ -1,17 +1,17 @@
-//! What is asked of Arrow data before arrow-ipc touches it: which types may travel, and that every length a message
-//! announces is true and affordable.
+//! Checks Arrow data before arrow-ipc reads it: which types may travel, and that each announced length is true and
+//! within the limits.
 //!
-//! arrow-ipc validates the contents of arrays (offsets, UTF-8, indices of dictionaries); what it takes on trust are
-//! sizes: the advertised size of a compressed buffer, the number of rows of columns that take no bytes, buffers that
-//! overlap. Rows that no byte stands behind are counted over all batches of a frame.
+//! arrow-ipc validates the contents of arrays (offsets, UTF-8, indices of dictionaries); it trusts sizes: the
+//! advertised size of a compressed buffer, the number of rows of columns without bytes, and that buffers do not
+//! overlap. Rows without bytes are counted over all batches of a frame.
 
 use arrow_ipc::{BodyCompressionMethod, CompressionType, RecordBatch};
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 
-use crate::data_frame::views;
 use crate::error::DecodeError;
 use crate::limits::Budget;
-use crate::tensor::view;
+use crate::value::data_frame::views;
+use crate::value::tensor::view;
 
 /// The first type among the columns that may not travel, with its column.
 pub(super) fn unsupported(schema: &Schema) -> Option<(&str, &DataType)> {
@@ -37,12 +37,12 @@ fn unsupported_type(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Memory that one column of one batch takes beside its data: field, array, buffers and their counts. Measured at 350
-/// to 700 bytes; the nested ones are counted by themselves.
+/// Memory of one column of one batch without its data: field, array, buffers and their counts. Measured at 350 to 700
+/// bytes; nested columns are counted by themselves.
 pub(crate) const COLUMN_BYTES: usize = 1024;
 
-/// Allows one record or dictionary batch of columns `fields`, whose body is `body`. Returns the memory that is taken
-/// while the batch is read, and freed then.
+/// Allows one record or dictionary batch of columns `fields`, whose body is `body`. Returns the memory that reading the
+/// batch takes and frees.
 pub(super) fn admit(
     batch: &RecordBatch<'_>,
     fields: &[FieldRef],
@@ -50,15 +50,14 @@ pub(super) fn admit(
     budget: &mut Budget<'_>,
 ) -> Result<usize, DecodeError> {
     let compression = compression(batch)?;
-    let Buffers { unpacked, working } = buffers(batch, compression, body, budget)?;
+    let BufferSizes { unpacked, working } = buffers(batch, compression, body, budget)?;
     let count = |count: i64, what: &str| {
         usize::try_from(count).map_err(|_| DecodeError::malformed(format!("{what} of {count}")))
     };
     let rows = count(batch.length(), "a number of rows")?;
     let nodes = batch.nodes().unwrap_or_default();
     budget.take_memory(nodes.len().saturating_mul(COLUMN_BYTES))?;
-    // A row takes a bit at least. Each column may use all bytes of the batch, which spares honest columns of nulls
-    // alone.
+    // A row takes a bit at least. Each column may count all bytes of the batch, so that honest columns of nulls pass.
     let backed = unpacked.saturating_mul(8);
     if nodes.is_empty() {
         budget.frames.take_empty_rows(rows.saturating_sub(backed))?;
@@ -70,13 +69,13 @@ pub(super) fn admit(
             return Err(DecodeError::malformed("a column of more nulls than rows"));
         }
     }
-    let mut walk = Walk { batch, body, compression, working, next_buffer: 0, next_views: 0 };
+    let mut walk = BufferWalk { batch, body, compression, working, next_buffer: 0, next_views: 0 };
     fields.iter().try_for_each(|field| walk.column(field, budget))?;
     Ok(working)
 }
 
 /// What the buffers of a batch hold, and what unpacking them takes.
-struct Buffers {
+struct BufferSizes {
     /// Bytes of all of them.
     unpacked: usize,
     /// Memory that is taken while one of them is unpacked, at most.
@@ -105,7 +104,7 @@ fn buffers(
     compression: Option<CompressionType>,
     body: &[u8],
     budget: &mut Budget<'_>,
-) -> Result<Buffers, DecodeError> {
+) -> Result<BufferSizes, DecodeError> {
     let (mut total, mut unpacked, mut working) = (0_usize, 0_usize, 0_usize);
     for buffer in batch.buffers().unwrap_or_default() {
         let part = part_of(buffer, body)?;
@@ -123,14 +122,14 @@ fn buffers(
         unpacked = unpacked.saturating_add(size);
     }
     match total <= body.len() {
-        true => Ok(Buffers { unpacked, working }),
+        true => Ok(BufferSizes { unpacked, working }),
         false => Err(DecodeError::malformed("buffers that overlap")),
     }
 }
 
-/// Takes columns and buffers in the order in which the format has them, and holds the length of each buffer against the
-/// type that its elements have: arrow-rs asserts that there is no half of one.
-struct Walk<'a> {
+/// Walks columns and buffers in the order of the format, and checks the length of each buffer against its element type:
+/// arrow-rs asserts that there is no partial element.
+struct BufferWalk<'a> {
     batch: &'a RecordBatch<'a>,
     body: &'a [u8],
     compression: Option<CompressionType>,
@@ -139,16 +138,16 @@ struct Walk<'a> {
     next_views: usize,
 }
 
-/// The first buffer of a column says which rows are null, a bit for each.
+/// The first buffer of a column has a bit for each row: whether it is null.
 const VALIDITY: usize = 1;
 
-impl Walk<'_> {
+impl BufferWalk<'_> {
     fn column(&mut self, field: &Field, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
-        self.of_type(field.data_type(), budget).map_err(|error| error.in_key(field.name()))
+        self.check_type(field.data_type(), budget).map_err(|error| error.in_key(field.name()))
     }
 
     /// Recurses as deep as the type is nested, which the verifier of the metadata bounds.
-    fn of_type(&mut self, data_type: &DataType, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
+    fn check_type(&mut self, data_type: &DataType, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
         match data_type {
             DataType::Null => Ok(()),
             DataType::Utf8 | DataType::Binary => self.buffers(&[VALIDITY, 4, 1]),
@@ -172,15 +171,15 @@ impl Walk<'_> {
             }
             DataType::List(item) | DataType::Map(item, _) => {
                 self.buffers(&[VALIDITY, 4])?;
-                self.of_type(item.data_type(), budget)
+                self.check_type(item.data_type(), budget)
             }
             DataType::LargeList(item) => {
                 self.buffers(&[VALIDITY, 8])?;
-                self.of_type(item.data_type(), budget)
+                self.check_type(item.data_type(), budget)
             }
             DataType::FixedSizeList(item, _) => {
                 self.buffers(&[VALIDITY])?;
-                self.of_type(item.data_type(), budget)
+                self.check_type(item.data_type(), budget)
             }
             DataType::Struct(fields) => {
                 self.buffers(&[VALIDITY])?;
@@ -201,7 +200,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Buffers of elements of so many bytes each.
+    /// Checks one buffer for each width of its elements in bytes.
     fn buffers(&mut self, widths: &[usize]) -> Result<(), DecodeError> {
         for width in widths {
             let buffers = self.batch.buffers().unwrap_or_default();
@@ -222,12 +221,12 @@ impl Walk<'_> {
     }
 }
 
-/// The size that stands before a compressed buffer.
+/// The length of the size before a compressed buffer.
 const SIZE_BYTES: usize = 8;
 
-/// What lz4_flex allocates while it unpacks a frame: room for one block before and after, of the size that the frame's
-/// descriptor says, whatever the frame holds; and for a second block and the window, where blocks refer to those before
-/// them. Source: the LZ4 frame format, 1.6.4.
+/// What lz4_flex allocates while it unpacks a frame: one compressed and one unpacked block, of the size in the frame's
+/// descriptor. If blocks refer to earlier blocks, also a second block and the window. Source: the LZ4 frame format,
+/// 1.6.4.
 fn lz4_working_bytes(frame: &[u8]) -> usize {
     const WINDOW: usize = 64 * 1024;
     const INDEPENDENT: u8 = 1 << 5;
@@ -240,8 +239,8 @@ fn lz4_working_bytes(frame: &[u8]) -> usize {
     if linked { 3 * block + 2 * WINDOW } else { 2 * block + WINDOW }
 }
 
-/// The size that a buffer has when it is unpacked, and whether it is packed at all: of a compressed one the first 8
-/// bytes say so, -1 that it is not compressed after all.
+/// The unpacked size of a buffer, and whether it is compressed. The first 8 bytes of a compressed buffer hold the size;
+/// -1 means that it is not compressed.
 fn size_of_part(part: &[u8], compressed: bool) -> Result<(usize, bool), DecodeError> {
     if !compressed || part.is_empty() {
         return Ok((part.len(), false));
@@ -270,7 +269,7 @@ pub(super) fn fields(schema: &Schema) -> usize {
     schema.fields().iter().map(|field| nodes(field.data_type())).sum()
 }
 
-/// Nodes of a type: itself, and all that it is nested of.
+/// Nodes of a type: itself and all nested types.
 pub(super) fn nodes(data_type: &DataType) -> usize {
     1 + match data_type {
         DataType::List(field)
@@ -353,7 +352,7 @@ mod tests {
         for (id, block) in [(4, 64 * 1024), (5, 256 * 1024), (6, 1 << 20), (7, 4 << 20), (0, 8 << 20), (3, 8 << 20)] {
             assert_eq!(frame(independent, id << 4), 2 * block + window, "{id}");
             assert_eq!(frame(0, id << 4), 3 * block + 2 * window, "{id}");
-            // The bits beside it say other things.
+            // The other bits do not matter.
             assert_eq!(frame(independent | 0x40, id << 4 | 0x8f), 2 * block + window, "{id}");
         }
         assert_eq!(lz4_working_bytes(&[]), 3 * (8 << 20) + 2 * window, "what is not said is the most");

@@ -6,15 +6,16 @@ use ::serde::ser::{Error as _, SerializeMap, SerializeSeq};
 use ::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::data_frame::{DataFrame, Series, columns};
 use crate::msgpack::ext;
 use crate::out;
-use crate::value::{Value, exact};
+use crate::serde_impls::exact;
+use crate::value::Value;
+use crate::value::data_frame::{DataFrame, Series};
 
 impl Serialize for DataFrame {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let forms = exact::Forms {
-            plain: &Columns(self),
+            plain: &ColumnMap(self),
             code: ext::DATA_FRAME,
             payload: || Ok(out::concat(&self.to_stream_parts()?)?),
             shared: || Value::DataFrame(self.clone()),
@@ -27,7 +28,7 @@ impl Serialize for DataFrame {
 impl Serialize for Series {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let forms = exact::Forms {
-            plain: &Cells { frame: self.as_frame(), column: 0 },
+            plain: &ColumnCells { frame: self.as_frame(), column: 0 },
             code: ext::SERIES,
             payload: || Ok(out::concat(&self.to_stream_parts()?)?),
             shared: || Value::Series(self.clone()),
@@ -38,26 +39,26 @@ impl Serialize for Series {
 }
 
 /// The columns of a frame as a map, for people.
-struct Columns<'a>(&'a DataFrame);
+struct ColumnMap<'a>(&'a DataFrame);
 
-impl Serialize for Columns<'_> {
+impl Serialize for ColumnMap<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.check_names().map_err(S::Error::custom)?;
         let mut columns = serializer.serialize_map(Some(self.0.num_columns()))?;
         for (column, field) in self.0.schema().fields().iter().enumerate() {
-            columns.serialize_entry(field.name(), &Cells { frame: self.0, column })?;
+            columns.serialize_entry(field.name(), &ColumnCells { frame: self.0, column })?;
         }
         columns.end()
     }
 }
 
 /// The cells of a column as a list, made in slices.
-struct Cells<'a> {
+struct ColumnCells<'a> {
     frame: &'a DataFrame,
     column: usize,
 }
 
-impl Serialize for Cells<'_> {
+impl Serialize for ColumnCells<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut cells = serializer.serialize_seq(Some(self.frame.num_rows()))?;
         for slice in self.frame.slices(self.column) {
@@ -71,14 +72,14 @@ impl Serialize for Cells<'_> {
 impl<'de> Deserialize<'de> for DataFrame {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = <Value as Deserialize>::deserialize(deserializer)?;
-        columns::frame(&value).map_err(de::Error::custom)
+        Self::from_value(&value).map_err(de::Error::custom)
     }
 }
 
 impl<'de> Deserialize<'de> for Series {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = <Value as Deserialize>::deserialize(deserializer)?;
-        columns::series(&value).map_err(de::Error::custom)
+        Self::from_value(&value).map_err(de::Error::custom)
     }
 }
 

@@ -3,9 +3,9 @@
 //! Times become ISO 8601 text, decimals their digits, binary cells bytes, dictionary cells the value they stand for,
 //! null cells null; an f32 stays one, so that 0.1 is written as `0.1`.
 //!
-//! A cell takes 40 bytes where the column may have a bit for it, and texts that are one in the column (in a dictionary,
-//! in a view) become one for each row. So everything is charged before it is made: [`columns`] and [`column`] for good,
-//! [`Slices`] for as long as a slice of rows lives.
+//! A cell takes 40 bytes where the column may have one bit, and a text that is shared in the column (in a dictionary or
+//! a view) is copied for each row. So everything is charged before it is made: [`columns`] and [`column`] for good,
+//! [`slices`] for as long as a slice of rows lives.
 
 use std::iter::repeat_n;
 use std::ops::Deref;
@@ -17,9 +17,9 @@ use arrow_array::{Array, ArrayAccessor, ArrayRef, PrimitiveArray};
 use arrow_schema::{DataType, TimeUnit};
 use bytes::Bytes;
 
-use crate::account::{self, ChargeError, Temporary};
-use crate::data_frame::{DataFrame, check};
+use crate::account::{self, ChargeError, TemporaryCharge};
 use crate::error::EncodeError;
+use crate::value::data_frame::{DataFrame, check};
 use crate::value::{Map, Scalar, Value};
 
 /// Takes bytes before they are allocated.
@@ -38,9 +38,9 @@ pub(super) fn columns(frame: &DataFrame) -> Result<Value, EncodeError> {
     Ok(Value::Map(columns))
 }
 
-/// Refuses two columns of one name: a map has one place for them.
+/// Refuses two columns of one name, which a map cannot hold.
 pub(super) fn check_names(frame: &DataFrame) -> Result<(), EncodeError> {
-    let mut working = Temporary::new();
+    let mut working = TemporaryCharge::new();
     working.grow(frame.num_columns().saturating_mul(NAME_BYTES))?;
     let mut names = std::collections::HashSet::with_capacity(frame.num_columns());
     match frame.schema().fields().iter().find(|field| !names.insert(field.name())) {
@@ -62,13 +62,13 @@ pub(super) fn column(frame: &DataFrame, index: usize) -> Result<Value, EncodeErr
 
 /// The cells of some rows, charged until they are dropped.
 #[derive(Debug)]
-pub(crate) struct Slice {
+pub(crate) struct CellSlice {
     cells: Vec<Value>,
     /// Dropped after the cells.
-    _charged: Temporary,
+    _charged: TemporaryCharge,
 }
 
-impl Deref for Slice {
+impl Deref for CellSlice {
     type Target = [Value];
 
     fn deref(&self) -> &[Value] {
@@ -77,7 +77,7 @@ impl Deref for Slice {
 }
 
 /// The cells of a column in slices of [`SLICE_CELLS`], for a writer that does not need all of them at once.
-pub(super) fn slices(frame: &DataFrame, index: usize) -> impl Iterator<Item = Result<Slice, EncodeError>> {
+pub(super) fn slices(frame: &DataFrame, index: usize) -> impl Iterator<Item = Result<CellSlice, EncodeError>> {
     let nested = check::nodes(frame.schema().field(index).data_type());
     let rows = (SLICE_CELLS / nested).max(LEAST_SLICE_ROWS);
     frame.batches().iter().flat_map(move |batch| {
@@ -91,12 +91,12 @@ pub(super) fn slices(frame: &DataFrame, index: usize) -> impl Iterator<Item = Re
 const SLICE_CELLS: usize = 1024;
 const LEAST_SLICE_ROWS: usize = 16;
 
-fn slice(array: &ArrayRef) -> Result<Slice, EncodeError> {
-    let mut charged = Temporary::new();
+fn slice(array: &ArrayRef) -> Result<CellSlice, EncodeError> {
+    let mut charged = TemporaryCharge::new();
     let charge: &mut Charge<'_> = &mut |bytes| charged.grow(bytes);
     let mut cells = room(array.len(), charge)?;
     append(array.as_ref(), &mut cells, charge)?;
-    Ok(Slice { cells, _charged: charged })
+    Ok(CellSlice { cells, _charged: charged })
 }
 
 fn list(array: &dyn Array, charge: &mut Charge<'_>) -> Result<Value, EncodeError> {
@@ -110,7 +110,7 @@ fn room(cells: usize, charge: &mut Charge<'_>) -> Result<Vec<Value>, ChargeError
     Ok(Vec::with_capacity(cells))
 }
 
-/// What a text or byte string takes: allocators give no smaller block.
+/// Memory of a text or byte string. Allocators give no smaller block than 24 bytes.
 fn text_bytes(len: usize) -> usize {
     if len == 0 { 0 } else { len.max(24) }
 }
@@ -244,7 +244,7 @@ fn dictionary(array: &dyn Array, cells: &mut Vec<Value>, charge: &mut Charge<'_>
         cells.extend(repeat_n(Value::Null, array.len()));
         return Ok(());
     }
-    let mut working = Temporary::new();
+    let mut working = TemporaryCharge::new();
     working.grow(array.len().saturating_mul(size_of::<usize>()))?;
     for (row, key) in array.normalized_keys().into_iter().enumerate() {
         let key = key..key + 1;
@@ -273,7 +273,7 @@ fn digits<T: types::DecimalType>(
     Ok(())
 }
 
-/// What the text of a time or a decimal takes, with the room that it grew into.
+/// Memory of the text of a time or a decimal, with its spare capacity.
 const SHORT_TEXT_BYTES: usize = 96;
 
 fn datetimes<T: ArrowPrimitiveType>(
@@ -324,7 +324,7 @@ fn out_of_range() -> EncodeError {
 fn structs(array: &dyn Array, cells: &mut Vec<Value>, charge: &mut Charge<'_>) -> Result<(), EncodeError> {
     let array = array.as_struct();
     let rows = array.len();
-    let mut working = Temporary::new();
+    let mut working = TemporaryCharge::new();
     working.grow(array.num_columns().saturating_mul(rows * size_of::<Value>() + COLUMN_BYTES))?;
     let mut columns = Vec::with_capacity(array.num_columns());
     for (field, column) in array.fields().iter().zip(array.columns()) {

@@ -1,11 +1,11 @@
-//! Joins tensors along the first axis and takes them apart again: what the batcher calls.
+//! Joins tensors along the first axis and splits them again, for the batcher.
 //!
 //! Joining copies each item once, into one aligned buffer. Taking apart copies nothing: each part is a slice that
-//! shares the buffer. Of items that do not all match, `stack` and `concat` name the first that does not;
-//! `stack_matching` and `concat_matching` join the rest without it.
+//! shares the buffer. If an item does not match, `stack` and `concat` fail and name it; `stack_matching` and
+//! `concat_matching` join the other items.
 
-use crate::matching::{Joined, Matching};
-use crate::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
+use crate::matching::{JoinedItems, Matching};
+use crate::value::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
 
 impl Tensor {
     /// Stacks n tensors of one dtype and shape into one with a new first axis of length n.
@@ -32,8 +32,8 @@ impl Tensor {
         join(items, &shape)
     }
 
-    /// As [`stack`](Self::stack), of those items that have the dtype and shape of most; each of the others is refused
-    /// by itself.
+    /// As [`stack`](Self::stack), for the items whose dtype and shape most items have. Each other item is refused by
+    /// itself.
     ///
     /// ```
     /// use callboard_codec::Tensor;
@@ -52,23 +52,23 @@ impl Tensor {
     /// # Errors
     ///
     /// [`TensorError::NothingToJoin`] when there are no items.
-    pub fn stack_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+    pub fn stack_matching(items: &[&Self]) -> Result<JoinedItems<Self, TensorError>, TensorError> {
         let same = |a: &Self, b: &Self| a.dtype() == b.dtype() && a.shape() == b.shape();
-        let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
+        let matching = Matching::new(items, same).ok_or(TensorError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| mismatch(index, matching.model, items[index]));
-        Ok(Joined { whole: Self::stack(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::stack(&matching.chosen)?, items: outcomes })
     }
 
-    /// As [`concat`](Self::concat), of those items that go with most; each of the others is refused by itself.
+    /// As [`concat`](Self::concat), for the items that match most others. Each other item is refused by itself.
     ///
     /// # Errors
     ///
     /// [`TensorError::NothingToJoin`] when there are no items, [`TensorError::NoFirstAxis`] when most have no axes.
-    pub fn concat_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+    pub fn concat_matching(items: &[&Self]) -> Result<JoinedItems<Self, TensorError>, TensorError> {
         let same = |a: &Self, b: &Self| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..);
-        let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
+        let matching = Matching::new(items, same).ok_or(TensorError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| mismatch(index, matching.model, items[index]));
-        Ok(Joined { whole: Self::concat(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::concat(&matching.chosen)?, items: outcomes })
     }
 
     /// Takes the first axis apart: n tensors without it. The inverse of [`stack`](Self::stack).
@@ -80,7 +80,7 @@ impl Tensor {
         Ok(self.rows()?.collect())
     }
 
-    /// The same, one row after the other: each is an allocation of its own, and larger than few elements.
+    /// The same as an iterator: each row is an allocation, which may be larger than its elements.
     pub(crate) fn rows(&self) -> Result<impl ExactSizeIterator<Item = Self> + '_, TensorError> {
         let (rows, row_shape) = self.shape().split_first().ok_or(TensorError::NoFirstAxis)?;
         let row_bytes = size_of_shape(self.dtype(), row_shape)?;

@@ -1,23 +1,19 @@
 //! Arrays of texts: a shape and, for each element in row-major order, a piece of one UTF-8 buffer.
 //!
-//! A type of its own beside [`Tensor`](crate::Tensor), because its elements have no fixed size and so no ndarray view.
-//! The buffer starts with the ends of the texts, as little-endian `u64`; the texts follow without anything between
-//! them. All of it is checked once, in [`StrTensor::try_new`].
+//! It is not a [`Tensor`](crate::Tensor), because its elements have no fixed size and so no ndarray view. The buffer
+//! starts with the ends of the texts, as little-endian `u64`; the texts follow without anything between them. All of it
+//! is checked once, in [`StrTensor::try_new`].
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use ::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use bytes::Bytes;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::account::{charge, release};
 use crate::error::DecodeError;
-use crate::matching::{Joined, Matching};
-use crate::msgpack::ext;
-use crate::tensor::{DType, Shape, TensorError, nested, size_of_shape};
-use crate::value::{Value, exact};
+use crate::matching::{JoinedItems, Matching};
+use crate::value::Value;
+use crate::value::tensor::{DType, Shape, TensorError, nested, size_of_shape};
 
 /// An n-dimensional array of texts: NumPy's `<U…` and `StringDType`. Cloning shares.
 ///
@@ -29,10 +25,10 @@ use crate::value::{Value, exact};
 /// # Ok::<(), callboard_codec::TensorError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct StrTensor(Arc<Parts>);
+pub struct StrTensor(Arc<StrTensorParts>);
 
 #[derive(PartialEq, Eq)]
-struct Parts {
+struct StrTensorParts {
     shape: Shape,
     len: usize,
     data: Bytes,
@@ -58,12 +54,12 @@ impl StrTensor {
         Self::try_new(shape, ends.into())
     }
 
-    /// Makes an array of its buffer: the ends of the texts as little-endian `u64`, then the texts. Nothing is copied.
+    /// Makes an array from its buffer: the ends of the texts as little-endian `u64`, then the texts. Nothing is copied.
     ///
     /// # Errors
     ///
-    /// When the shape has another number of elements than there are ends, when an end lies before the one before it or
-    /// inside a character, when the last one is not the end of the buffer, or when the texts are not UTF-8.
+    /// When the shape has another number of elements than there are ends, when an end is smaller than the previous end
+    /// or inside a character, when the last end is not the end of the buffer, or when the texts are not UTF-8.
     pub fn try_new(shape: &[usize], data: Bytes) -> Result<Self, TensorError> {
         let table = size_of_shape(DType::U64, shape)?;
         let len = table / END_BYTES;
@@ -80,12 +76,12 @@ impl StrTensor {
             start = end;
         }
         match start == texts.len() {
-            true => Ok(Self(Arc::new(Parts { shape: Shape::from_slice(shape), len, data }))),
+            true => Ok(Self(Arc::new(StrTensorParts { shape: Shape::from_slice(shape), len, data }))),
             false => Err(TensorError::NotText { index: len }),
         }
     }
 
-    /// Makes an array of texts of whatever a value says about one: such an array, a text, or nested lists of texts.
+    /// Makes an array of texts from a value: such an array, a text, or nested lists of texts.
     ///
     /// # Errors
     ///
@@ -95,14 +91,14 @@ impl StrTensor {
             return Ok(tensor.clone());
         }
         let (shape, texts) = nested::texts(value)?;
-        let made = Self::of_slices(&shape, &texts);
+        let made = Self::from_slices(&shape, &texts);
         release(texts.capacity() * size_of::<&str>());
         drop(texts);
         made
     }
 
-    /// As [`from_texts`](Self::from_texts), charged, of a buffer that is allocated once.
-    fn of_slices(shape: &[usize], texts: &[&str]) -> Result<Self, DecodeError> {
+    /// As [`from_texts`](Self::from_texts), with one charged allocation.
+    fn from_slices(shape: &[usize], texts: &[&str]) -> Result<Self, DecodeError> {
         let len = texts.len() * END_BYTES + texts.iter().map(|text| text.len()).sum::<usize>();
         charge(len)?;
         let mut data = Vec::with_capacity(len);
@@ -169,16 +165,16 @@ impl StrTensor {
         Self::from_texts(&shape, items.iter().flat_map(|item| item.iter()))
     }
 
-    /// As [`stack`](Self::stack), of those items that have the shape of most; each of the others is refused by itself.
+    /// As [`stack`](Self::stack), for the items whose shape most items have. Each other item is refused by itself.
     ///
     /// # Errors
     ///
     /// [`TensorError::NothingToJoin`] when there are no items.
-    pub fn stack_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+    pub fn stack_matching(items: &[&Self]) -> Result<JoinedItems<Self, TensorError>, TensorError> {
         let same = |a: &Self, b: &Self| a.shape() == b.shape();
-        let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
+        let matching = Matching::new(items, same).ok_or(TensorError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| shape_mismatch(index, matching.model, items[index]));
-        Ok(Joined { whole: Self::stack(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::stack(&matching.chosen)?, items: outcomes })
     }
 
     /// Takes the first axis apart: n arrays without it. The inverse of [`stack`](Self::stack).
@@ -221,38 +217,5 @@ fn index_of(table: &[u8], at: usize) -> usize {
 impl fmt::Debug for StrTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StrTensor({:?})", self.shape())
-    }
-}
-
-impl Serialize for StrTensor {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let forms = exact::Forms {
-            plain: &nested::Texts(self.shape(), self, 0),
-            code: ext::STR_TENSOR,
-            payload: || ext::str_tensor_payload(self),
-            shared: || Value::StrTensor(self.clone()),
-            bytes: self.data().len(),
-        };
-        exact::serialize(serializer, forms)
-    }
-}
-
-impl<'de> Deserialize<'de> for StrTensor {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = <Value as Deserialize>::deserialize(deserializer)?;
-        Self::from_value(&value).map_err(de::Error::custom)
-    }
-}
-
-impl JsonSchema for StrTensor {
-    fn schema_name() -> Cow<'static, str> {
-        "StrTensor".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "an n-dimensional array of texts: nested lists",
-            "anyOf": [{ "type": "array" }, { "type": "string" }]
-        })
     }
 }

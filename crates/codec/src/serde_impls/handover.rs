@@ -1,8 +1,8 @@
-//! A side door beside serde, for what serde's data model would copy: tensors, frames and byte strings are handed over
-//! as they are, by reference count.
+//! Passes tensors, frames and byte strings by reference count between our own serializers and types. serde's data model
+//! would copy them.
 //!
-//! Both ends of the door are in this crate and on one thread, one call apart: the bridge opens it around exactly one
-//! call into [`exact`](super::exact) or [`serde`](super::serde), and closes it behind that. No user code runs between.
+//! Both ends are in this crate and on one thread. The giving end opens the handover for exactly one call into
+//! [`exact`](super::exact) or [`value`](super::value), and closes it after that call. No user code runs in between.
 
 use std::cell::{Cell, RefCell};
 
@@ -17,13 +17,13 @@ thread_local! {
 #[derive(Clone, Copy, PartialEq)]
 enum Watch {
     Off,
-    /// A leaf of so many bytes or more is not to be written in place.
+    /// A leaf of at least this many bytes must not be written in place.
     Below(usize),
-    /// One was met.
+    /// Such a leaf was met.
     Met,
 }
 
-/// Runs the serializer's side: `write` may hand a value over in place of writing it.
+/// Runs the serializer's side: `write` may hand over a value instead of writing it.
 pub(crate) fn ask<T>(write: impl FnOnce() -> T) -> (T, Option<Value>) {
     ASKED.set(true);
     let written = write();
@@ -31,7 +31,7 @@ pub(crate) fn ask<T>(write: impl FnOnce() -> T) -> (T, Option<Value>) {
     (written, take())
 }
 
-/// Hands over the value if the serializer at hand asked for it.
+/// Hands over the value if the serializer asked for it.
 pub(crate) fn offer(value: impl FnOnce() -> Value) -> bool {
     let asked = ASKED.replace(false);
     if asked {
@@ -49,19 +49,19 @@ pub(crate) fn give<T>(value: Value, read: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Takes what was handed over, if anything was.
+/// Takes the value that was handed over, if any.
 pub(crate) fn take() -> Option<Value> {
     HANDED.with_borrow_mut(Option::take)
 }
 
-/// Runs `write`, in which a leaf of `max` bytes or more fails instead of being written. Says whether one was met.
+/// Runs `write`, in which a leaf of `max` bytes or more fails instead of being written. Returns whether one was met.
 pub(crate) fn watch<T>(max: usize, write: impl FnOnce() -> T) -> (T, bool) {
     let before = WATCH.replace(Watch::Below(max));
     let written = write();
     (written, WATCH.replace(before) == Watch::Met)
 }
 
-/// Whether a leaf of this size must not be written in place.
+/// Whether a leaf of this size must not be written in place. Remembers that one was met.
 pub(crate) fn refuses(bytes: usize) -> bool {
     let refused = match WATCH.get() {
         Watch::Off => false,

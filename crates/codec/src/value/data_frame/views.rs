@@ -1,8 +1,8 @@
-//! How many bytes the views of a text column refer to.
+//! Counts the bytes that the views of a text column refer to.
 //!
-//! Views may refer to the same bytes, and arrow-ipc checks the text behind each of them: 16 bytes of input may cost a
-//! look at megabytes. So their lengths are summed before. Compressed views are unpacked for it by arrow-ipc, as
-//! fixed-size binary cells, and once more when the column is read.
+//! Views may refer to the same bytes, and arrow-ipc checks the text of each view: 16 bytes of input may cost a pass
+//! over megabytes. So their lengths are summed first. For that, arrow-ipc unpacks compressed views as fixed-size binary
+//! cells; they are unpacked again when the column is read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use arrow_ipc::{BodyCompressionBuilder, CompressionType, FieldNode, MetadataVers
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use flatbuffers::FlatBufferBuilder;
 
-use crate::account::Temporary;
+use crate::account::TemporaryCharge;
 use crate::error::DecodeError;
 
 /// A view: length, and either the text itself or where it lies.
@@ -29,14 +29,14 @@ pub(super) fn referred(views: &[u8]) -> usize {
     lengths.filter(|len| *len > MAX_INLINE_BYTES).fold(0, |sum: usize, len| sum.saturating_add(len as usize))
 }
 
-/// The same of a compressed buffer that says it unpacks to `size` bytes. `working` is what unpacking takes beside them.
+/// The same for a compressed buffer that claims to unpack to `size` bytes. Unpacking takes `working` more bytes.
 pub(super) fn referred_in_packed(
     part: &[u8],
     compression: CompressionType,
     size: usize,
     working: usize,
 ) -> Result<usize, DecodeError> {
-    let mut temporary = Temporary::new();
+    let mut temporary = TemporaryCharge::new();
     temporary.grow(part.len().saturating_add(size).saturating_add(working))?;
     let views = unpack(part, compression, size / VIEW_BYTES);
     views.map_err(|error| DecodeError::malformed(error.to_string()))

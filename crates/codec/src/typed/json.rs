@@ -1,7 +1,6 @@
 //! JSON straight into and out of a Rust type: the fast path, with no [`Value`](crate::Value) between.
 //!
-//! A good request is parsed once, by serde_json, and never looked at again. Only a bad one is parsed a second time, to
-//! find out which field is at fault.
+//! A valid request is parsed once, by serde_json. An invalid one is parsed a second time, to find the field at fault.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -9,52 +8,53 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use serde_path_to_error::Segment;
 
-use crate::account::Temporary;
+use crate::account::TemporaryCharge;
 use crate::error::{DecodeError, EncodeError};
 use crate::json::{decode, encode};
 use crate::limits::{Budget, DecodeLimits};
 use crate::metered::{Metered, refusal};
 use crate::out::ChargedBuffer;
-use crate::quoting::Short;
-use crate::uniform::{Uniform, located as unwritable};
+use crate::quoting::ShortError;
+use crate::serde_impls::uniform::{UniformSerializer, located as unwritable};
 
 /// Writes the type by its own `Serialize`.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
     let mut out = ChargedBuffer::new(FIRST_ROOM);
-    let written = value.serialize(Uniform::json(&mut serde_json::Serializer::new(&mut out)));
+    let written = value.serialize(UniformSerializer::json(&mut serde_json::Serializer::new(&mut out)));
     out.check()?;
     written.map_err(|error| unwritable(value, &error, encode))?;
     Ok(out.into_bytes()?)
 }
 
-/// What most answers fit into.
+/// Most answers fit into this.
 const FIRST_ROOM: usize = 128;
 
 /// Reads the type by its own `Deserialize`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
     if may_exceed(bytes.len(), limits) && scan(bytes, limits).is_err() {
-        // Malformed or beyond a limit: the decoder for values says where.
+        // Malformed or beyond a limit: the decoder for values names the place.
         return decode(bytes, limits)?.deserialize();
     }
     // serde_json unescapes texts and collects long numbers in a buffer that doubles.
-    let mut gathered = Temporary::new();
+    let mut gathered = TemporaryCharge::new();
     let longest = if bytes.contains(&b'\\') { bytes.len() } else { longest_number(bytes) };
     gathered.grow(longest.saturating_mul(2))?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let read = T::deserialize(Metered::json(&mut deserializer, limits.depth()));
-    let whole = read.map_err(Short::into_inner).and_then(|value| deserializer.end().map(|()| value));
-    // Also where it was read: an untagged enum goes on with its next variant after a refusal.
+    let whole = read.map_err(ShortError::into_inner).and_then(|value| deserializer.end().map(|()| value));
+    // Checked also after success: an untagged enum tries its next variant after a refusal.
     match (refusal(limits.depth()), whole) {
         (Some(refused), _) => Err(located(refused, bytes, limits)),
         (None, whole) => whole.map_err(|error| explain::<T>(bytes, limits, &error)),
     }
 }
 
-/// Numbers shorter than this are not worth a look.
+/// Shorter numbers are not looked for.
 const LONG_NUMBER: usize = 8 * 1024;
 
-/// The length of the longest number. Looks at every [`LONG_NUMBER`]th byte, so numbers below twice that may be missed.
+/// The length of the longest number. It checks every [`LONG_NUMBER`]th byte, so numbers below twice that length may be
+/// missed.
 fn longest_number(bytes: &[u8]) -> usize {
     let is_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
     let (mut longest, mut at) = (0, LONG_NUMBER);
@@ -68,7 +68,7 @@ fn longest_number(bytes: &[u8]) -> usize {
     longest
 }
 
-/// The same refusal with its place, where the decoder for values meets it too.
+/// The same refusal with its place, if the decoder for values refuses it too.
 fn located(refused: DecodeError, bytes: &[u8], limits: &DecodeLimits) -> DecodeError {
     match refused.limit().is_some_and(|limit| limit.name == "max_depth") {
         true => decode(bytes, limits).err().filter(|error| error.limit() == refused.limit()).unwrap_or(refused),
@@ -76,17 +76,17 @@ fn located(refused: DecodeError, bytes: &[u8], limits: &DecodeLimits) -> DecodeE
     }
 }
 
-/// serde_json ends at this depth by itself.
+/// The depth limit of serde_json.
 const SERDE_JSON_DEPTH: usize = 128;
 
-/// Whether an input of this length could reach a limit that serde_json does not have. Small requests, which are most,
-/// cannot.
+/// Whether an input of this length could reach a limit that serde_json does not have. Most requests are too small for
+/// that.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     // An element takes two bytes at least: itself, and the comma or bracket before it.
     limits.max_depth < SERDE_JSON_DEPTH || len / 2 > limits.max_elements || len > limits.max_string_bytes
 }
 
-/// One pass over the bytes that counts what the limits count. What is malformed is left for serde_json to find.
+/// Holds the bytes against the limits in one pass. serde_json finds malformed input.
 fn scan(bytes: &[u8], limits: &DecodeLimits) -> Result<(), DecodeError> {
     let mut budget = Budget::new(limits);
     let (mut depth, mut at, mut opened) = (0_usize, 0, false);
@@ -131,7 +131,7 @@ fn skip_string(bytes: &[u8]) -> (usize, usize) {
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'"' => return (at + 1, len),
-            // Two bytes make one of text, or six one to three.
+            // Two bytes are one byte of text; six are one to three.
             b'\\' if bytes.get(at + 1) == Some(&b'u') => at += 6,
             b'\\' => at += 2,
             _ => at += 1,
@@ -141,10 +141,10 @@ fn skip_string(bytes: &[u8]) -> (usize, usize) {
     (bytes.len(), len)
 }
 
-/// Finds the field at fault. Runs once for a request that has failed already.
+/// Finds the field at fault. Called for failed requests only.
 fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &serde_json::Error) -> DecodeError {
     let wrong_type = first.classify() == Category::Data;
-    // What is no JSON, or too deep, is better told by the decoder for values, which names the byte.
+    // For input that is not JSON or too deep, the decoder for values gives the better error: it names the byte.
     let depth = limits.max_depth.min(SERDE_JSON_DEPTH - 1);
     let limits = DecodeLimits { max_depth: depth, ..limits.clone() };
     if !wrong_type && let Err(error) = decode(bytes, &limits) {
@@ -156,7 +156,7 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &ser
     };
     let error = error.at_offset(offset_of(bytes, first));
     // A key is copied twice for the path, and the parser unescapes it in a buffer that doubles.
-    let mut copies = Temporary::new();
+    let mut copies = TemporaryCharge::new();
     if copies.grow(longest_string(bytes).saturating_mul(4)).is_err() {
         return error;
     }
@@ -178,7 +178,7 @@ fn step_of(error: DecodeError, step: &Segment) -> DecodeError {
     }
 }
 
-/// serde_json's words without its line and column, which we give as a byte.
+/// serde_json's message without line and column, which become a byte offset.
 fn message_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let end = text.rfind(" at line ").unwrap_or(text.len());

@@ -1,7 +1,7 @@
-//! A frame out of a dynamic value: a map of columns, as JSON has them.
+//! A frame from a dynamic value: a map of columns, as in JSON.
 //!
 //! Decides the type of a column from all its cells: bool, i64 (u64 when one needs it), f64, text, bytes; null cells fit
-//! into each. Anything else needs Arrow's own form.
+//! into each. Other types need Arrow's own form.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use arrow_array::{PrimitiveArray, RecordBatchOptions, types};
 use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
-use crate::account::{Temporary, charge};
-use crate::data_frame::{DataFrame, Series};
+use crate::account::{TemporaryCharge, charge};
 use crate::error::DecodeError;
-use crate::tensor::{DType, Tensor};
+use crate::value::data_frame::{DataFrame, Series};
+use crate::value::tensor::{DType, Tensor};
 use crate::value::{Map, Value};
 
 pub(super) fn frame(value: &Value) -> Result<DataFrame, DecodeError> {
     match value {
         Value::DataFrame(frame) => Ok(frame.clone()),
         Value::Series(series) => Ok(series.as_frame().clone()),
-        Value::Map(columns) => of_columns(columns),
+        Value::Map(columns) => from_columns(columns),
         other => Err(DecodeError::mismatch(format!("{} is not a data frame: send a map of columns", other.kind()))),
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn series(value: &Value) -> Result<Series, DecodeError> {
     }
 }
 
-fn of_columns(columns: &Map) -> Result<DataFrame, DecodeError> {
+fn from_columns(columns: &Map) -> Result<DataFrame, DecodeError> {
     let (mut fields, mut arrays) = (Vec::new(), Vec::<ArrayRef>::new());
     for (name, cells) in columns {
         let array = column(cells).map_err(|error| error.in_key(name))?;
@@ -56,8 +56,8 @@ fn of_columns(columns: &Map) -> Result<DataFrame, DecodeError> {
 
 fn column(cells: &Value) -> Result<ArrayRef, DecodeError> {
     match cells {
-        Value::List(cells) | Value::Tuple(cells) => of_cells(cells),
-        Value::Tensor(tensor) if tensor.shape().len() == 1 => of_tensor(tensor),
+        Value::List(cells) | Value::Tuple(cells) => from_cells(cells),
+        Value::Tensor(tensor) if tensor.shape().len() == 1 => from_tensor(tensor),
         Value::StrTensor(texts) if texts.shape().len() == 1 => {
             charge_array(texts.len().saturating_mul(size_of::<u64>()), texts.data().len())?;
             Ok(Arc::new(StringArray::from_iter_values(texts.iter())))
@@ -70,9 +70,9 @@ fn column(cells: &Value) -> Result<ArrayRef, DecodeError> {
     }
 }
 
-/// What a column holds, from the least to what holds it too.
+/// The element types of a column, each before the types that can also hold its values.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum ColumnKind {
     Null,
     Bool,
     Int,
@@ -82,8 +82,8 @@ enum Kind {
     Bytes,
 }
 
-fn of_cells(cells: &[Value]) -> Result<ArrayRef, DecodeError> {
-    let mut kind = Kind::Null;
+fn from_cells(cells: &[Value]) -> Result<ArrayRef, DecodeError> {
+    let mut kind = ColumnKind::Null;
     for (index, cell) in cells.iter().enumerate() {
         kind = join(kind, kind_of(cell)).ok_or_else(|| {
             DecodeError::mismatch(format!("{} does not fit the cells before", cell.kind())).in_index(index)
@@ -91,27 +91,28 @@ fn of_cells(cells: &[Value]) -> Result<ArrayRef, DecodeError> {
     }
     charge_cells(kind, cells)?;
     Ok(match kind {
-        Kind::Null => Arc::new(NullArray::new(cells.len())),
-        Kind::Bool => Arc::new(cells.iter().map(Value::as_bool).collect::<BooleanArray>()),
-        Kind::Int => Arc::new(cells.iter().map(Value::as_i64).collect::<Int64Array>()),
-        Kind::UInt => {
+        ColumnKind::Null => Arc::new(NullArray::new(cells.len())),
+        ColumnKind::Bool => Arc::new(cells.iter().map(Value::as_bool).collect::<BooleanArray>()),
+        ColumnKind::Int => Arc::new(cells.iter().map(Value::as_i64).collect::<Int64Array>()),
+        ColumnKind::UInt => {
             if let Some(index) = cells.iter().position(|cell| cell.as_i64().is_some_and(i64::is_negative)) {
                 return Err(DecodeError::mismatch("a negative number beside one beyond i64").in_index(index));
             }
             Arc::new(cells.iter().map(Value::as_u64).collect::<UInt64Array>())
         }
-        Kind::Float => Arc::new(cells.iter().map(Value::as_f64).collect::<Float64Array>()),
-        Kind::Text => Arc::new(cells.iter().map(Value::as_str).collect::<StringArray>()),
-        Kind::Bytes => Arc::new(cells.iter().map(Value::as_bytes).collect::<BinaryArray>()),
+        ColumnKind::Float => Arc::new(cells.iter().map(Value::as_f64).collect::<Float64Array>()),
+        ColumnKind::Text => Arc::new(cells.iter().map(Value::as_str).collect::<StringArray>()),
+        ColumnKind::Bytes => Arc::new(cells.iter().map(Value::as_bytes).collect::<BinaryArray>()),
     })
 }
 
-/// Charges the array that cells become: values, a bit for each that says whether it is one, and texts in a buffer that
-/// doubles.
-fn charge_cells(kind: Kind, cells: &[Value]) -> Result<(), DecodeError> {
+/// Charges the array of these cells: the values, a validity bit for each, and texts in a buffer that doubles.
+fn charge_cells(kind: ColumnKind, cells: &[Value]) -> Result<(), DecodeError> {
     let values = cells.len().saturating_mul(size_of::<u64>() + 1);
     let texts = match kind {
-        Kind::Text | Kind::Bytes => cells.iter().map(|cell| cell.as_str().map_or(0, str::len).max(len_of(cell))).sum(),
+        ColumnKind::Text | ColumnKind::Bytes => {
+            cells.iter().map(|cell| cell.as_str().map_or(0, str::len).max(len_of(cell))).sum()
+        }
         _ => 0,
     };
     charge_array(values, texts)
@@ -122,23 +123,23 @@ fn len_of(cell: &Value) -> usize {
 }
 
 fn charge_array(values: usize, texts: usize) -> Result<(), DecodeError> {
-    let mut growing = Temporary::new();
+    let mut growing = TemporaryCharge::new();
     growing.grow(texts)?;
     Ok(charge(ARRAY_BYTES.saturating_add(values).saturating_add(texts.saturating_mul(2)))?)
 }
 
-/// Buffers start with this much, whatever they hold.
+/// The least that a buffer takes.
 const ARRAY_BYTES: usize = 2048;
 
-fn kind_of(cell: &Value) -> Option<Kind> {
+fn kind_of(cell: &Value) -> Option<ColumnKind> {
     match cell {
-        Value::Null => Some(Kind::Null),
-        Value::Bool(_) => Some(Kind::Bool),
-        Value::Int(_) => Some(Kind::Int),
-        Value::UInt(_) => Some(Kind::UInt),
-        Value::Float(_) => Some(Kind::Float),
-        Value::Str(_) => Some(Kind::Text),
-        Value::Bytes(_) => Some(Kind::Bytes),
+        Value::Null => Some(ColumnKind::Null),
+        Value::Bool(_) => Some(ColumnKind::Bool),
+        Value::Int(_) => Some(ColumnKind::Int),
+        Value::UInt(_) => Some(ColumnKind::UInt),
+        Value::Float(_) => Some(ColumnKind::Float),
+        Value::Str(_) => Some(ColumnKind::Text),
+        Value::Bytes(_) => Some(ColumnKind::Bytes),
         Value::Scalar(scalar) => match scalar.plain() {
             Value::Tuple(_) => None,
             plain => kind_of(&plain),
@@ -147,19 +148,22 @@ fn kind_of(cell: &Value) -> Option<Kind> {
     }
 }
 
-fn join(a: Kind, b: Option<Kind>) -> Option<Kind> {
+fn join(a: ColumnKind, b: Option<ColumnKind>) -> Option<ColumnKind> {
     match (a, b?) {
         (a, b) if a == b => Some(a),
-        (a, Kind::Null) => Some(a),
-        (Kind::Null, b) => Some(b),
-        (Kind::Int, Kind::UInt) | (Kind::UInt, Kind::Int) => Some(Kind::UInt),
-        (Kind::Int | Kind::UInt | Kind::Float, Kind::Int | Kind::UInt | Kind::Float) => Some(Kind::Float),
+        (a, ColumnKind::Null) => Some(a),
+        (ColumnKind::Null, b) => Some(b),
+        (ColumnKind::Int, ColumnKind::UInt) | (ColumnKind::UInt, ColumnKind::Int) => Some(ColumnKind::UInt),
+        (
+            ColumnKind::Int | ColumnKind::UInt | ColumnKind::Float,
+            ColumnKind::Int | ColumnKind::UInt | ColumnKind::Float,
+        ) => Some(ColumnKind::Float),
         _ => None,
     }
 }
 
 /// The column shares the tensor's memory.
-fn of_tensor(tensor: &Tensor) -> Result<ArrayRef, DecodeError> {
+fn from_tensor(tensor: &Tensor) -> Result<ArrayRef, DecodeError> {
     macro_rules! primitive {
         ($t:ty) => {{
             let values = ScalarBuffer::new(Buffer::from(tensor.data().clone()), 0, tensor.len());

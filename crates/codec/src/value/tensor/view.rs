@@ -4,11 +4,11 @@ use bytes::Bytes;
 use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
 
 use crate::account::{ChargeError, charge};
-use crate::tensor::{Element, Tensor, TensorError};
+use crate::value::tensor::{Element, Tensor, TensorError};
 
 impl Tensor {
-    /// Takes an array over. Its buffer becomes the tensor's when it is in standard (row-major) order and complete; a
-    /// transposed or sliced array is copied once into that order.
+    /// Takes ownership of an array. A complete array in standard (row-major) order keeps its buffer; a transposed or
+    /// sliced array is copied once into that order.
     #[must_use]
     pub fn from_array<T: Element, D: Dimension>(array: Array<T, D>) -> Self {
         let shape = array.shape().to_vec();
@@ -23,7 +23,7 @@ impl Tensor {
         Self::from_parts(T::DTYPE, &shape, bytes_of(elements))
     }
 
-    /// Copies what an array lends, once, into row-major order: a slice, a transposed array, an array that others hold.
+    /// Copies a view once into row-major order: a slice, a transposed array, a shared array.
     #[must_use]
     pub fn from_view<T: Element, D: Dimension>(view: ArrayView<'_, T, D>) -> Self {
         let shape = view.shape().to_vec();
@@ -75,24 +75,23 @@ impl Tensor {
 }
 
 /// Elements that own the memory a `Bytes` points to: keeps the buffer of a `Vec<T>`, and with it the alignment of `T`.
-struct Owner<T>(Vec<T>);
+struct ElementBytes<T>(Vec<T>);
 
-impl<T: Element> AsRef<[u8]> for Owner<T> {
+impl<T: Element> AsRef<[u8]> for ElementBytes<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }
 }
 
 pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
-    Bytes::from_owner(Owner(elements))
+    Bytes::from_owner(ElementBytes(elements))
 }
 
-/// What every dtype is aligned at.
+/// The alignment that suits every dtype.
 pub(crate) const ALIGNMENT: usize = 16;
 
-/// Bytes that are gathered one behind the other into a buffer that is aligned for every dtype, so that the arrays in a
-/// body which was received in pieces are used where they lie. Nothing is zeroed first: memory that the allocator has
-/// had before would cost a pass over it.
+/// A buffer that gathers pieces and is aligned for every dtype, so that the arrays of a body that came in pieces are
+/// used in place. The buffer is not zeroed first, which would cost a pass over it.
 ///
 /// ```
 /// use callboard_codec::{AlignedBuffer, DType, Tensor};
@@ -120,7 +119,7 @@ impl AlignedBuffer {
         Self::with_capacity_aligned_at(len, 0)
     }
 
-    /// Room for `len` bytes of which the one at `place` lies aligned: where the first array is behind something of any
+    /// Room for `len` bytes. The byte at `place` is aligned: the first array may start there, after a head of any
     /// length.
     #[must_use]
     pub fn with_capacity_aligned_at(len: usize, place: usize) -> Self {
@@ -130,8 +129,8 @@ impl AlignedBuffer {
         Self { bytes, skip }
     }
 
-    /// Appends a piece. All of them together should have room: a buffer that has to move may lose its alignment, and
-    /// arrays in it are copied once more then.
+    /// Appends a piece. The pieces should fit the room: a buffer that grows may lose its alignment, and its arrays are
+    /// then copied once more.
     pub fn push(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
     }
@@ -143,11 +142,11 @@ impl AlignedBuffer {
     }
 }
 
-/// Zeroed bytes that are aligned for every dtype, for a writer that wants to see all of them at once.
+/// Zeroed bytes, aligned for every dtype, for a writer that fills them in any order.
 #[derive(Debug)]
-pub(crate) struct Words(Vec<u128>, usize);
+pub(crate) struct AlignedZeros(Vec<u128>, usize);
 
-impl Words {
+impl AlignedZeros {
     pub(crate) fn zeroed(len: usize) -> Self {
         Self(vec![0_u128; len.div_ceil(size_of::<u128>())], len)
     }
@@ -161,14 +160,13 @@ impl Words {
     }
 }
 
-impl AsRef<[u8]> for Words {
+impl AsRef<[u8]> for AlignedZeros {
     fn as_ref(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.0)[..self.1]
     }
 }
 
-/// The same bytes at an address that is a multiple of `alignment`, at most [`ALIGNMENT`]; copied only when they are not
-/// there already.
+/// The same bytes at a multiple of `alignment`, at most [`ALIGNMENT`]. Aligned bytes are not copied.
 pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
     match data.as_ptr().addr().is_multiple_of(alignment) {
         true => data,
@@ -176,7 +174,7 @@ pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
     }
 }
 
-/// Charges the copy that [`aligned`] is going to make, if it makes one.
+/// Charges the copy that [`aligned`] will make, if any.
 pub(crate) fn charge_aligned(data: &[u8], alignment: usize) -> Result<(), ChargeError> {
     match data.as_ptr().addr().is_multiple_of(alignment) {
         true => Ok(()),
@@ -184,10 +182,10 @@ pub(crate) fn charge_aligned(data: &[u8], alignment: usize) -> Result<(), Charge
     }
 }
 
-/// What a copy takes beside its bytes: room to align them, and the count of its holders.
+/// Overhead of a copy: room for the alignment, and the reference count.
 const COPY_BYTES: usize = 64;
 
-/// Pieces one behind the other, aligned for every dtype.
+/// Joins pieces into one buffer, aligned for every dtype.
 pub(crate) fn gathered(pieces: &[&[u8]]) -> Bytes {
     let mut buffer = AlignedBuffer::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| buffer.push(piece));

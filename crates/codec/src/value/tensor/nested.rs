@@ -1,4 +1,4 @@
-//! Reads a tensor out of a dynamic value: nested lists of numbers, as JSON has them, or `{dtype, shape, data}`.
+//! Reads a tensor from a dynamic value: nested lists of numbers, as in JSON, or `{dtype, shape, data}`.
 //!
 //! Decides the shape from the first element of each level and the dtype from all of them, unless the caller knows it. A
 //! ragged row or a number out of range is a mismatch that names its place.
@@ -7,18 +7,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
-use ::serde::ser::SerializeSeq;
-use ::serde::{Serialize, Serializer};
-
 use crate::account::{ChargeError, charge};
 use crate::error::DecodeError;
 use crate::out;
-use crate::tensor::{DType, Element, MAX_RANK, StrTensor, Tensor, TensorError, size_of_shape, view, with_element};
+use crate::value::tensor::{DType, Element, MAX_RANK, Tensor, TensorError, size_of_shape, view, with_element};
 use crate::value::{Map, Value};
 
 impl Tensor {
-    /// Makes a tensor of whatever a value says about one: a tensor, a scalar, a number, nested lists of numbers, or a
-    /// map of `dtype`, `shape` and `data` (nested or flat numbers, bytes, or base64 of little-endian bytes).
+    /// Makes a tensor from a value: a tensor, a scalar, a number, nested lists of numbers, or a map of `dtype`, `shape`
+    /// and `data` (nested or flat numbers, bytes, or base64 of little-endian bytes).
     ///
     /// With a `dtype`, numbers are read as that type and must be in its range, and a tensor of another dtype is
     /// refused. Without one, bools make a bool tensor, integers an i64 (or u64 when one needs it), anything with a
@@ -64,7 +61,7 @@ fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
     let named = map.get("dtype").map(dtype_of).transpose().map_err(|error| error.in_key("dtype"))?;
     let shape = map.get("shape").map(shape_of).transpose().map_err(|error| error.in_key("shape"))?;
     let tensor = match (data, named, &shape) {
-        (Value::Bytes(bytes), Some(dtype), Some(shape)) => of_bytes(bytes.clone(), dtype, shape),
+        (Value::Bytes(bytes), Some(dtype), Some(shape)) => from_bytes(bytes.clone(), dtype, shape),
         (Value::Str(text), Some(dtype), Some(shape)) => from_base64(text, dtype, shape),
         (Value::Bytes(_) | Value::Str(_), _, _) => {
             Err(DecodeError::mismatch("a tensor of raw data needs dtype and shape"))
@@ -83,10 +80,10 @@ fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
 fn from_base64(text: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, DecodeError> {
     charge(base64::decoded_len_estimate(text.len()))?;
     let bytes = BASE64.decode(text).map_err(|error| DecodeError::mismatch(format!("not base64: {error}")))?;
-    of_bytes(bytes.into(), dtype, shape)
+    from_bytes(bytes.into(), dtype, shape)
 }
 
-fn of_bytes(bytes: Bytes, dtype: DType, shape: &[usize]) -> Result<Tensor, DecodeError> {
+fn from_bytes(bytes: Bytes, dtype: DType, shape: &[usize]) -> Result<Tensor, DecodeError> {
     view::charge_aligned(&bytes, dtype.size_bytes())?;
     Tensor::try_new(dtype, shape, bytes).map_err(|error| refused(&error))
 }
@@ -111,11 +108,11 @@ fn from_nested(value: &Value, dtype: DType) -> Result<Tensor, DecodeError> {
         return from_pairs(&from_nested(value, part)?, dtype);
     }
     let shape = first_shape(value)?;
-    // The elements are in memory already as values, so the product only has to be an honest number, not a small one;
-    // nothing is reserved on its word, because a ragged list may claim more than it has.
+    // The elements are in memory already as values, so the product must only not overflow. Nothing is reserved for it,
+    // because a ragged list may have fewer elements.
     let len = size_of_shape(dtype, &shape).map_err(|error| refused(&error))? / dtype.size_bytes();
     with_element!(dtype, T => {
-        let mut elements = Elements { list: Vec::<T>::new(), at_most: len };
+        let mut elements = ChargedList { list: Vec::<T>::new(), at_most: len };
         fill(value, &shape, &mut elements)?;
         let elements = elements.list;
         Tensor::from_vec(&shape, elements).map_err(|error| refused(&error))
@@ -130,10 +127,10 @@ fn part_of_complex(dtype: DType) -> Option<DType> {
     }
 }
 
-/// Complex numbers out of real ones whose last axis has the two parts of each, as they are written.
+/// Complex numbers from real ones whose last axis has the two parts of each.
 fn from_pairs(parts: &Tensor, dtype: DType) -> Result<Tensor, DecodeError> {
     match parts.shape().split_last() {
-        Some((2, shape)) => of_bytes(parts.data().clone(), dtype, shape),
+        Some((2, shape)) => from_bytes(parts.data().clone(), dtype, shape),
         _ => Err(DecodeError::mismatch(format!("{dtype} in lists is pairs of a real and an imaginary part"))),
     }
 }
@@ -168,13 +165,13 @@ fn first_shape(value: &Value) -> Result<Vec<usize>, DecodeError> {
 }
 
 /// A list that is charged as it grows.
-struct Elements<T> {
+struct ChargedList<T> {
     list: Vec<T>,
-    /// What it grows to, if its source keeps its word.
+    /// The expected final length.
     at_most: usize,
 }
 
-impl<T> Elements<T> {
+impl<T> ChargedList<T> {
     fn push(&mut self, element: T) -> Result<(), ChargeError> {
         out::make_room(&mut self.list, self.at_most)?;
         self.list.push(element);
@@ -183,7 +180,7 @@ impl<T> Elements<T> {
 }
 
 /// Appends the elements of `value`, which must have exactly `shape`. Recurses at most [`MAX_RANK`] levels.
-fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut Elements<T>) -> Result<(), DecodeError> {
+fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut ChargedList<T>) -> Result<(), DecodeError> {
     match (shape.split_first(), value.as_list()) {
         (None, None) => Ok(elements.push(T::from_value(value).ok_or_else(|| not_an_element::<T>(value))?)?),
         (Some((len, inner)), Some(items)) if items.len() == *len => {
@@ -204,12 +201,12 @@ fn fill<T: Element>(value: &Value, shape: &[usize], elements: &mut Elements<T>) 
 pub(crate) fn texts(value: &Value) -> Result<(Vec<usize>, Vec<&str>), DecodeError> {
     let shape = first_shape(value)?;
     let at_most = size_of_shape(DType::U8, &shape).map_err(|error| refused(&error))?;
-    let mut texts = Elements { list: Vec::new(), at_most };
+    let mut texts = ChargedList { list: Vec::new(), at_most };
     fill_texts(value, &shape, &mut texts)?;
     Ok((shape, texts.list))
 }
 
-fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut Elements<&'v str>) -> Result<(), DecodeError> {
+fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut ChargedList<&'v str>) -> Result<(), DecodeError> {
     match (shape.split_first(), value.as_list()) {
         (None, None) => {
             let text =
@@ -221,21 +218,6 @@ fn fill_texts<'v>(value: &'v Value, shape: &[usize], texts: &mut Elements<&'v st
             items.iter().enumerate().try_for_each(step)
         }
         _ => Err(DecodeError::mismatch("a row of another shape than the first")),
-    }
-}
-
-/// Texts as nested lists, from the index of the first; recurses once per axis.
-pub(crate) struct Texts<'a>(pub(crate) &'a [usize], pub(crate) &'a StrTensor, pub(crate) usize);
-
-impl Serialize for Texts<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Some((len, shape)) = self.0.split_first() else {
-            return serializer.serialize_str(self.1.get(self.2).expect("as many texts as the shape says"));
-        };
-        let row: usize = shape.iter().product();
-        let mut rows = serializer.serialize_seq(Some(*len))?;
-        (0..*len).try_for_each(|index| rows.serialize_element(&Texts(shape, self.1, self.2 + index * row)))?;
-        rows.end()
     }
 }
 
@@ -276,7 +258,7 @@ fn infer_leaf(value: &Value) -> Result<DType, DecodeError> {
     }
 }
 
-/// Where two leaves differ, a float takes any number; a u64 beside an i64 stays u64 and refuses what is negative.
+/// The common dtype of two leaves. A u64 and an i64 become u64, which refuses negative numbers; other pairs become f64.
 fn join(a: DType, b: DType) -> DType {
     match (a, b) {
         (a, b) if a == b => a,

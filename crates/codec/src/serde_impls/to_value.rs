@@ -6,18 +6,19 @@ use bytes::Bytes;
 
 use crate::account::charge;
 use crate::error::EncodeError;
+use crate::limits::{DecodeLimits, MAX_DEPTH};
 use crate::msgpack::ext;
-use crate::uniform::{BAD_KEY, KeyText};
-use crate::value::{Map, Value, exact, handover};
-use crate::{DecodeLimits, MAX_DEPTH};
+use crate::serde_impls::uniform::{BAD_KEY, KeyText};
+use crate::serde_impls::{exact, handover};
+use crate::value::{Map, Value};
 
 /// Builds the value of one node; its children get a serializer one level deeper.
 #[derive(Clone, Copy)]
 pub(super) struct ValueSerializer {
     depth: usize,
-    /// Whether what follows stands under our own wrapper and shall take its exact form.
+    /// Whether the next value takes its exact form, because it is inside our own wrapper.
     exact: bool,
-    /// What a tuple becomes.
+    /// The kind of value for a tuple.
     tuple: fn(Vec<Value>) -> Value,
 }
 
@@ -26,15 +27,15 @@ impl ValueSerializer {
         Self { depth: 0, exact: false, tuple: Value::Tuple }
     }
 
-    /// Makes lists of tuples, as every format does.
-    pub(super) fn of_payload() -> Self {
+    /// Makes tuples into lists, as every format does.
+    pub(super) fn from_payload() -> Self {
         Self { tuple: Value::List, ..Self::new() }
     }
 
     fn deeper(self) -> Result<Self, EncodeError> {
         match self.depth < MAX_DEPTH {
             true => Ok(Self { depth: self.depth + 1, exact: false, ..self }),
-            false => Err(EncodeError::too_deep("")),
+            false => Err(EncodeError::too_deep("", MAX_DEPTH)),
         }
     }
 
@@ -43,18 +44,18 @@ impl ValueSerializer {
         len: Option<usize>,
         tag: Option<&'static str>,
         finish: fn(Vec<Value>) -> Value,
-    ) -> Result<Items, EncodeError> {
+    ) -> Result<ListSerializer, EncodeError> {
         let len = len.unwrap_or(0);
         charge(len.saturating_mul(size_of::<Value>()))?;
         let items = Vec::with_capacity(len);
-        Ok(Items { items, inner: self.deeper()?, tag, finish })
+        Ok(ListSerializer { items, inner: self.deeper()?, tag, finish })
     }
 
-    fn map(self, len: Option<usize>, tag: Option<&'static str>) -> Result<Entries, EncodeError> {
+    fn map(self, len: Option<usize>, tag: Option<&'static str>) -> Result<MapSerializer, EncodeError> {
         let len = len.unwrap_or(0);
         charge(len.saturating_mul(size_of::<(String, Value)>()))?;
         let map = Map::with_capacity(len);
-        Ok(Entries { map, key: None, inner: self.deeper()?, tag })
+        Ok(MapSerializer { map, key: None, inner: self.deeper()?, tag })
     }
 }
 
@@ -66,39 +67,33 @@ fn tagged(tag: Option<&'static str>, value: Value) -> Value {
     }
 }
 
+macro_rules! converted {
+    ($($method:ident: $type:ty),* $(,)?) => {$(
+        fn $method(self, value: $type) -> Result<Value, EncodeError> {
+            Ok(value.into())
+        }
+    )*};
+}
+
 impl Serializer for ValueSerializer {
     type Ok = Value;
     type Error = EncodeError;
-    type SerializeSeq = Items;
-    type SerializeTuple = Items;
-    type SerializeTupleStruct = Items;
-    type SerializeTupleVariant = Items;
-    type SerializeMap = Entries;
-    type SerializeStruct = Entries;
-    type SerializeStructVariant = Entries;
+    type SerializeSeq = ListSerializer;
+    type SerializeTuple = ListSerializer;
+    type SerializeTupleStruct = ListSerializer;
+    type SerializeTupleVariant = ListSerializer;
+    type SerializeMap = MapSerializer;
+    type SerializeStruct = MapSerializer;
+    type SerializeStructVariant = MapSerializer;
 
     fn is_human_readable(&self) -> bool {
         !self.exact
     }
 
-    fn serialize_bool(self, value: bool) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_i8(self, value: i8) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_i16(self, value: i16) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_i32(self, value: i32) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_i64(self, value: i64) -> Result<Value, EncodeError> {
-        Ok(value.into())
+    converted! {
+        serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
+        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64, serialize_f32: f32,
+        serialize_f64: f64,
     }
 
     fn serialize_i128(self, value: i128) -> Result<Value, EncodeError> {
@@ -106,33 +101,9 @@ impl Serializer for ValueSerializer {
         narrow.map_err(|_| EncodeError::new("i128", format!("{value} does not fit 64 bits")))
     }
 
-    fn serialize_u8(self, value: u8) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_u16(self, value: u16) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_u32(self, value: u32) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_u64(self, value: u64) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
     fn serialize_u128(self, value: u128) -> Result<Value, EncodeError> {
         let narrow = u64::try_from(value).map(Value::from);
         narrow.map_err(|_| EncodeError::new("u128", format!("{value} does not fit 64 bits")))
-    }
-
-    fn serialize_f32(self, value: f32) -> Result<Value, EncodeError> {
-        Ok(value.into())
-    }
-
-    fn serialize_f64(self, value: f64) -> Result<Value, EncodeError> {
-        Ok(value.into())
     }
 
     fn serialize_char(self, value: char) -> Result<Value, EncodeError> {
@@ -195,15 +166,15 @@ impl Serializer for ValueSerializer {
         Ok(tagged(Some(variant), inner))
     }
 
-    fn serialize_seq(self, len: Option<usize>) -> Result<Items, EncodeError> {
+    fn serialize_seq(self, len: Option<usize>) -> Result<ListSerializer, EncodeError> {
         self.list(len, None, Value::List)
     }
 
-    fn serialize_tuple(self, len: usize) -> Result<Items, EncodeError> {
+    fn serialize_tuple(self, len: usize) -> Result<ListSerializer, EncodeError> {
         self.list(Some(len), None, self.tuple)
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<Items, EncodeError> {
+    fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<ListSerializer, EncodeError> {
         self.list(Some(len), None, self.tuple)
     }
 
@@ -213,15 +184,15 @@ impl Serializer for ValueSerializer {
         _: u32,
         variant: &'static str,
         len: usize,
-    ) -> Result<Items, EncodeError> {
+    ) -> Result<ListSerializer, EncodeError> {
         self.list(Some(len), Some(variant), self.tuple)
     }
 
-    fn serialize_map(self, len: Option<usize>) -> Result<Entries, EncodeError> {
+    fn serialize_map(self, len: Option<usize>) -> Result<MapSerializer, EncodeError> {
         self.map(len, None)
     }
 
-    fn serialize_struct(self, _: &'static str, len: usize) -> Result<Entries, EncodeError> {
+    fn serialize_struct(self, _: &'static str, len: usize) -> Result<MapSerializer, EncodeError> {
         self.map(Some(len), None)
     }
 
@@ -231,7 +202,7 @@ impl Serializer for ValueSerializer {
         _: u32,
         variant: &'static str,
         len: usize,
-    ) -> Result<Entries, EncodeError> {
+    ) -> Result<MapSerializer, EncodeError> {
         self.map(Some(len), Some(variant))
     }
 }
@@ -247,15 +218,15 @@ fn from_extension(pair: Value) -> Result<Value, EncodeError> {
     ext::decode(code, payload, &limits).map_err(|error| EncodeError::new(exact::EXTENSION, error.to_string()))
 }
 
-/// A list, tuple or tuple variant in the making.
-pub(super) struct Items {
+/// A list, tuple or tuple variant that is being built.
+pub(super) struct ListSerializer {
     items: Vec<Value>,
     inner: ValueSerializer,
     tag: Option<&'static str>,
     finish: fn(Vec<Value>) -> Value,
 }
 
-impl Items {
+impl ListSerializer {
     fn push<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
         let item = value.serialize(self.inner).map_err(|error| error.in_index(self.items.len()))?;
         self.items.push(item);
@@ -269,7 +240,7 @@ impl Items {
 
 macro_rules! items {
     ($($compound:ident :: $method:ident),*) => {$(
-        impl ser::$compound for Items {
+        impl ser::$compound for ListSerializer {
             type Ok = Value;
             type Error = EncodeError;
 
@@ -291,15 +262,15 @@ items!(
     SerializeTupleVariant::serialize_field
 );
 
-/// A map, struct or struct variant in the making.
-pub(super) struct Entries {
+/// A map, struct or struct variant that is being built.
+pub(super) struct MapSerializer {
     map: Map,
     key: Option<String>,
     inner: ValueSerializer,
     tag: Option<&'static str>,
 }
 
-impl Entries {
+impl MapSerializer {
     fn put<T: Serialize + ?Sized>(&mut self, key: String, value: &T) -> Result<(), EncodeError> {
         let value = value.serialize(self.inner).map_err(|error| error.in_key(&key))?;
         self.map.insert(key, value);
@@ -311,7 +282,7 @@ impl Entries {
     }
 }
 
-impl ser::SerializeMap for Entries {
+impl ser::SerializeMap for MapSerializer {
     type Ok = Value;
     type Error = EncodeError;
 
@@ -338,11 +309,15 @@ impl ser::SerializeMap for Entries {
 
 macro_rules! fields {
     ($($compound:ident),*) => {$(
-        impl ser::$compound for Entries {
+        impl ser::$compound for MapSerializer {
             type Ok = Value;
             type Error = EncodeError;
 
-            fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), EncodeError> {
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                key: &'static str,
+                value: &T,
+            ) -> Result<(), EncodeError> {
                 self.put(key.to_owned(), value)
             }
 

@@ -1,9 +1,8 @@
 //! MessagePack straight into and out of a Rust type, by rmp-serde: the fast path, with no [`Value`](crate::Value)
 //! between.
 //!
-//! An input that rmp-serde refuses is read once more as a value. That finds the field at fault, and also accepts a type
-//! in the form that it has in JSON: rmp-serde expects an `IpAddr` or `Uuid` as bytes, while the schema of a route says
-//! text.
+//! An input that rmp-serde refuses is read again as a value. That finds the field at fault, and also accepts a type in
+//! its JSON form: rmp-serde expects an `IpAddr` or `Uuid` as bytes, while the schema of a route has text.
 
 use std::io::ErrorKind;
 
@@ -15,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::DecodeLimits;
 use crate::metered::{Metered, refusal};
-use crate::msgpack::decode::{check, decode};
+use crate::msgpack::{check, decode};
 use crate::out::ChargedBuffer;
-use crate::uniform::{Uniform, located};
+use crate::serde_impls::uniform::{UniformSerializer, located};
 
 /// Writes the type by its own `Serialize`, structs as maps.
 pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
@@ -28,20 +27,20 @@ pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Result<Bytes, EncodeError> {
     Ok(out.into_bytes()?)
 }
 
-/// Writes the type in the form that it has in every format.
+/// Writes the type in the form that all formats share.
 pub(crate) fn write<T: Serialize>(out: &mut ChargedBuffer, value: &T) -> Result<(), rmp_serde::encode::Error> {
-    value.serialize(Uniform::msgpack(&mut rmp_serde::Serializer::new(out).with_struct_map()))
+    value.serialize(UniformSerializer::msgpack(&mut rmp_serde::Serializer::new(out).with_struct_map()))
 }
 
-/// Why the type could not be written, and where.
+/// The error of a type that could not be written, with its place.
 pub(crate) fn unwritable<T: Serialize>(value: &T, error: &rmp_serde::encode::Error) -> EncodeError {
     located(value, error, |_| Ok(()))
 }
 
-/// What most answers fit into.
+/// Most answers fit into this.
 const FIRST_ROOM: usize = 128;
 
-/// Writes one of our own types, a header, behind what is there.
+/// Appends a header, one of our own types.
 pub(crate) fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
     let written = rmp_serde::encode::write_named(out, value);
     written.map_err(|error| EncodeError::new(std::any::type_name::<T>(), error.to_string()))
@@ -51,21 +50,21 @@ pub(crate) fn append<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), E
 pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &Bytes, limits: &DecodeLimits) -> Result<T, DecodeError> {
     limits.check_bytes(bytes.len())?;
     if may_exceed(bytes.len(), limits) && check(bytes, limits).is_err() {
-        // Reading it as a value ends where the check did, and says where that is.
+        // Reading it as a value fails at the same place, with its path.
         return decode(bytes, limits)?.deserialize();
     }
     match (whole(bytes, limits), refusal(limits.depth())) {
-        // Also where it was read: an untagged enum goes on with its next variant after a refusal.
+        // Checked also after success: an untagged enum tries its next variant after a refusal.
         (_, Some(refused)) if refused.limit().is_none_or(|limit| limit.name != "max_depth") => Err(refused),
-        // Read as a value, an input that is too deep ends with its place.
+        // Reading it as a value gives the place.
         (_, Some(refused)) => Err(decode(bytes, limits).err().unwrap_or(refused)),
         (Some(value), None) => Ok(value),
         (None, None) => decode(bytes, limits)?.deserialize(),
     }
 }
 
-/// Whether an input of this length could reach a limit that rmp-serde does not have. Small requests, which are most,
-/// cannot.
+/// Whether an input of this length could reach a limit that rmp-serde does not have. Most requests are too small for
+/// that.
 fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
     len > limits.max_elements.min(limits.max_string_bytes).min(limits.max_segment_bytes)
 }
@@ -76,7 +75,7 @@ fn whole<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Option<T> 
     // rmp-serde counts leaves as a level of their own.
     deserializer.set_max_depth(limits.depth() + 1);
     let value = T::deserialize(Metered::new(&mut deserializer, limits.depth())).ok()?;
-    // It does not tell how far it read; asking for one more value shows whether the input is at its end.
+    // It does not report its position; reading one more value shows whether the input is at its end.
     match IgnoredAny::deserialize(&mut deserializer) {
         Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Some(value),
         _ => None,
