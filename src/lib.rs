@@ -112,7 +112,7 @@
 //! Without default features only the core and its codec are compiled.
 
 #[cfg(feature = "cli")]
-pub mod build;
+pub mod assemble;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cli")]
@@ -143,6 +143,12 @@ pub use callboard_codec::Value;
 #[cfg(feature = "http")]
 pub mod http {
     pub use callboard_http::*;
+}
+
+/// The small HTTP client of the commands that call a server.
+#[cfg(feature = "cli")]
+pub mod http_client {
+    pub use callboard_http_client::*;
 }
 
 /// The QUIC edge, and the client that calls a node over a network.

@@ -110,8 +110,8 @@ pub(super) fn unready(health: &Health, route: &Route) -> Option<String> {
     }
     let stages = route.stages();
     let Some(unready) = health.stages.iter().find(|stage| !stage.ready && stages.contains(&stage.name)) else {
-        let elsewhere = route.stages_elsewhere();
-        return health.elsewhere.iter().filter(|stage| elsewhere.contains(&stage.name)).find_map(unreachable);
+        let remote = route.remote_stages();
+        return health.remote_stages.iter().filter(|stage| remote.contains(&stage.name)).find_map(unreachable);
     };
     let state = unready.state.as_str();
     Some(match &unready.reason {
