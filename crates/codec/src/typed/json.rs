@@ -156,7 +156,7 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &ser
     };
     let error = error.at_offset(offset_of(bytes, first));
     // A key is copied twice for the path, and the parser unescapes it in a buffer that doubles.
-    let mut copies = Temporary::new();
+    let mut copies = TemporaryCharge::new();
     if copies.grow(longest_string(bytes).saturating_mul(4)).is_err() {
         return error;
     }
