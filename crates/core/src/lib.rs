@@ -55,7 +55,6 @@ mod gateway;
 mod host;
 mod id;
 mod metrics;
-mod mix;
 mod node;
 mod offload;
 mod pipeline;
@@ -66,6 +65,7 @@ mod restart;
 mod router;
 #[cfg(test)]
 mod simulation;
+mod splitmix64;
 mod stage;
 mod supervisor;
 pub mod testing;

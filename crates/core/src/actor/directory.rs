@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::post::{ActorRef, Post};
+use super::mailbox::{ActorRef, Mailbox};
 use super::spec::{ActorError, ActorGroup};
 use crate::clock::Instant;
 
@@ -163,8 +163,8 @@ pub(crate) struct Directory {
 
 struct Listed {
     status: Arc<ActorStatus>,
-    /// A `Post<M>` for some `M`.
-    post: Arc<dyn Any + Send + Sync>,
+    /// A `Mailbox<M>` for some `M`.
+    mailbox: Arc<dyn Any + Send + Sync>,
 }
 
 impl Directory {
@@ -198,7 +198,7 @@ impl Directory {
                 return Err(status.name().to_owned());
             }
         }
-        listed.extend(actors.into_iter().map(|(status, post)| Listed { status, post }));
+        listed.extend(actors.into_iter().map(|(status, mailbox)| Listed { status, mailbox }));
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl Directory {
     pub(crate) fn find<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         let listed = self.listed.lock();
         let found = listed.iter().find(|listed| listed.status.name() == name)?;
-        Arc::clone(&found.post).downcast::<Post<M>>().ok().map(ActorRef::new)
+        Arc::clone(&found.mailbox).downcast::<Mailbox<M>>().ok().map(ActorRef::new)
     }
 
     pub(crate) fn statuses(&self) -> Vec<Arc<ActorStatus>> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ractor::{ActorProcessingErr, ActorRef as EngineRef};
 
 use super::context::ActorContext;
-use super::post::{ActorRef, Mail};
+use super::mailbox::{ActorRef, Delivery};
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::host::OpaqueHandle;
@@ -165,7 +165,7 @@ impl<A: Actor> Drop for Hook<'_, A> {
 }
 
 impl<A: Actor> ractor::Actor for Life<A> {
-    type Msg = Mail<A::Message>;
+    type Msg = Delivery<A::Message>;
     /// Empty once the actor has ended: the engine hands the rest to the supervisor, which runs no user's destructor.
     type State = Held<A>;
     type Arguments = ();
@@ -184,11 +184,11 @@ impl<A: Actor> ractor::Actor for Life<A> {
     async fn handle(
         &self,
         _: EngineRef<Self::Msg>,
-        mail: Self::Msg,
+        delivery: Self::Msg,
         held: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let mut hook = Hook { held, life_goes_on: false };
-        if let (Some((actor, context)), Some(message)) = (&mut hook.held.0, mail.open()) {
+        if let (Some((actor, context)), Some(message)) = (&mut hook.held.0, delivery.open()) {
             let handled = contain_future(async { actor.handle(message, context).await });
             handled.await.map_err(panicked)?.map_err(|failure| failure.to_string())?;
         }

@@ -15,13 +15,13 @@ mod context;
 mod directory;
 mod group;
 mod life;
-mod post;
+mod mailbox;
 mod spec;
 mod strategy;
 
 pub use context::{ActorContext, ActorTimer};
 pub use life::Actor;
-pub use post::{ActorRef, DEFAULT_MAILBOX, ReplyPort, TellError};
+pub use mailbox::{ActorRef, DEFAULT_MAILBOX, ReplyPort, TellError};
 
 pub use crate::error::AskError;
 pub use spec::{ActorError, ActorGroup, ActorSpec};
@@ -30,4 +30,4 @@ pub use strategy::{RestartPolicy, RestartStrategy};
 pub use directory::ActorState;
 pub(crate) use directory::{ActorStatus, Directory, SpawnActors};
 pub(crate) use group::{GroupActor, GroupArgs, GroupMessage};
-pub(crate) use post::{AskFn, ask_step};
+pub(crate) use mailbox::{AskFn, ask_step};

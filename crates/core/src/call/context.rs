@@ -132,13 +132,13 @@ impl CallContext {
 
 /// A call that another one waits for.
 #[derive(Debug)]
-pub(crate) struct Outer {
+pub(crate) struct OuterCall {
     pub(crate) flight: Arc<Flight>,
     /// Where it waits.
     pub(crate) stage: StageName,
 }
 
-impl Outer {
+impl OuterCall {
     /// The call that waits for it and that no other call waits for.
     pub(crate) fn outermost(&self) -> &Arc<Flight> {
         let mut outermost = &self.flight;

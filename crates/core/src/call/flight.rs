@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use callboard_codec::charged_to;
 
-use super::context::Outer;
+use super::context::OuterCall;
 use super::options::{CallOptions, Priority, traceparent};
 use super::origin::Origin;
 use super::session::SessionKey;
@@ -72,7 +72,7 @@ impl Flight {
     pub(crate) fn with_permit(
         mut self,
         permit: Arc<Permit>,
-        outer: Option<&Arc<Outer>>,
+        outer: Option<&Arc<OuterCall>>,
         options: &CallOptions,
     ) -> Self {
         let within = outer.map(|outer| &outer.flight);
@@ -125,7 +125,7 @@ impl Flight {
 
     /// Whether one of its outer calls is in this stage of this node.
     pub(crate) fn is_inside(&self, stage: &StageName) -> bool {
-        let is_of_node = |outer: &&Arc<Outer>| match (&self.permit, &outer.flight.permit) {
+        let is_of_node = |outer: &&Arc<OuterCall>| match (&self.permit, &outer.flight.permit) {
             (Some(own), Some(other)) => own.is_of_node_of(other),
             _ => false,
         };
@@ -135,7 +135,7 @@ impl Flight {
     }
 
     /// The call that waits for it, where user code made it.
-    pub(crate) fn outer(&self) -> Option<&Arc<Outer>> {
+    pub(crate) fn outer(&self) -> Option<&Arc<OuterCall>> {
         self.origin.as_ref()?.outer.as_ref()
     }
 

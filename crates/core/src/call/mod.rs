@@ -14,6 +14,6 @@ pub use options::{CallOptions, MAX_REQUEST_ID_CHARS, Priority, is_valid_request_
 pub use reply::{PayloadReplies, Reply};
 pub use session::SessionKey;
 
-pub(crate) use context::Outer;
+pub(crate) use context::OuterCall;
 pub(crate) use flight::Flight;
 pub(crate) use origin::Origin;

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, Preprocess};
 use super::{LocalClient, lost};
-use crate::call::{CallOptions, FunctionCall, Outer};
+use crate::call::{CallOptions, FunctionCall, OuterCall};
 use crate::error::{CallError, ErrorKind, Failure};
 
 impl LocalClient {
@@ -186,7 +186,7 @@ impl BlockingClient {
 const LOOK_AT_OUTER_EVERY: Duration = Duration::from_millis(20);
 
 /// Ends when the outer call has ended; never where there is none.
-async fn outlived(outer: Option<Arc<Outer>>) -> CallError {
+async fn outlived(outer: Option<Arc<OuterCall>>) -> CallError {
     let Some(outer) = outer else { return pending().await };
     while !outer.flight.is_abandoned() {
         tokio::time::sleep(LOOK_AT_OUTER_EVERY).await;

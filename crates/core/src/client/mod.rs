@@ -31,7 +31,7 @@ use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use crate::call::{CallContext, CallOptions, Flight, Outer, Reply};
+use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply};
 use crate::clock::{self, Instant};
 use crate::containment::panic_message;
 use crate::deadline::Deadline;
@@ -49,7 +49,7 @@ pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct LocalClient {
     pub(crate) shared: Arc<Shared>,
     /// The call for which its calls are made.
-    outer: Option<Arc<Outer>>,
+    outer: Option<Arc<OuterCall>>,
 }
 
 impl LocalClient {
@@ -74,7 +74,7 @@ impl LocalClient {
     /// call.
     #[must_use]
     pub fn within(&self, context: &CallContext) -> Self {
-        let outer = Outer { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
+        let outer = OuterCall { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
         Self { shared: Arc::clone(&self.shared), outer: Some(Arc::new(outer)) }
     }
 
@@ -242,7 +242,7 @@ impl LocalClient {
             call.settle();
             (reply, PendingOutcome(call))
         };
-        fly(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
+        run_admitted(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
     }
 
     /// Lets a call in; what is given back does the rest.
@@ -265,7 +265,7 @@ impl LocalClient {
         options: CallOptions,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
         let flight = Self::flight_of(&admission, &options);
-        fly(now, AdmittedCall::new(admission, flight), payload, AdmittedCall::succeeded)
+        run_admitted(now, AdmittedCall::new(admission, flight), payload, AdmittedCall::succeeded)
     }
 
     /// Calls that this node has admitted and not answered.
@@ -314,7 +314,7 @@ impl LocalClient {
 
 /// Runs an admitted call to its one outcome. `finish` sees to it that a good one is counted.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
-fn fly<T>(
+fn run_admitted<T>(
     now: Instant,
     mut call: AdmittedCall,
     payload: Payload,

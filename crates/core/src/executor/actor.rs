@@ -1,4 +1,4 @@
-//! The shell of one replica: builds its worker, passes batches to its seat, dies when user code does.
+//! The actor of one replica: builds its worker, passes batches to its executor, ends when user code panics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::Watchdog;
-use super::seat::{Seat, SeatContext};
+use super::kind::{Executor, ExecutorContext};
 use crate::error::Failure;
-use crate::pool::{BatchRun, BatcherMessage, Death, Pool, WorkerMessage, WorkerSlot};
+use crate::pool::{BatchRun, BatcherMessage, Death, Pool, ReplicaHandle, WorkerMessage};
 use crate::stage::{Factory, StageSpec};
 use crate::worker::Replica;
 
 /// What a replica reports to its supervisor.
 pub(crate) enum ReplicaReport {
     /// It is built and warm.
-    Up(Arc<WorkerSlot>),
+    Up(Arc<ReplicaHandle>),
     /// Batches that ran beside one that panicked, and go on without their replica.
     LeftRunning(JoinSet<()>),
 }
@@ -37,13 +37,13 @@ pub(crate) struct WorkerArgs {
 }
 
 pub(crate) struct WorkerState {
-    /// Taken only while the seat moves or closes.
-    seat: Option<Seat>,
-    context: SeatContext,
+    /// `None` only while the executor moves or closes.
+    executor: Option<Executor>,
+    context: ExecutorContext,
     report: ReportPort,
-    /// Batches handed to the seat so far.
+    /// Batches handed to the executor so far.
     runs: u64,
-    /// Wakes the actor when the last of them is overdue.
+    /// Wakes the actor when the last of these batches is overdue.
     alarm: Option<AbortHandle>,
 }
 
@@ -58,12 +58,12 @@ impl Actor for WorkerActor {
         args: WorkerArgs,
     ) -> Result<WorkerState, ActorProcessingErr> {
         let WorkerArgs { spec, pool, replica, watchdog, report } = args;
-        let seats = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
-        let slot = Arc::new(WorkerSlot::new(replica.index(), replica.generation(), seats, myself.clone()));
-        let context = SeatContext { pool, slot, actor: myself };
-        let seat = take_seat(&spec, replica, &watchdog, &context).await;
-        let seat = seat.map_err(|failure| failure.message().to_owned())?;
-        Ok(WorkerState { seat: Some(seat), context, report, runs: 0, alarm: None })
+        let slots = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
+        let handle = Arc::new(ReplicaHandle::new(replica.index(), replica.generation(), slots, myself.clone()));
+        let context = ExecutorContext { pool, handle, actor: myself };
+        let executor = build_executor(&spec, replica, &watchdog, &context).await;
+        let executor = executor.map_err(|failure| failure.message().to_owned())?;
+        Ok(WorkerState { executor: Some(executor), context, report, runs: 0, alarm: None })
     }
 
     async fn post_start(
@@ -71,11 +71,11 @@ impl Actor for WorkerActor {
         _myself: ActorRef<WorkerMessage>,
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
-        let slot = &state.context.slot;
-        if !(state.report)(ReplicaReport::Up(Arc::clone(slot))) {
+        let handle = &state.context.handle;
+        if !(state.report)(ReplicaReport::Up(Arc::clone(handle))) {
             return Err("its supervisor is gone".into());
         }
-        state.context.pool.tell_batcher(BatcherMessage::Join(Arc::clone(slot)));
+        state.context.pool.tell_batcher(BatcherMessage::Join(Arc::clone(handle)));
         Ok(())
     }
 
@@ -91,10 +91,10 @@ impl Actor for WorkerActor {
                 myself.stop(None);
                 Ok(())
             }
-            // The replica dies with its user code; the supervisor reads why.
+            // The replica ends with its user code; the supervisor reads the reason.
             WorkerMessage::Crashed(words) => {
-                if let Some(running) = state.seat.as_mut().and_then(Seat::take_running) {
-                    // Its supervisor outlives this replica, and is there to end them with the stage.
+                if let Some(running) = state.executor.as_mut().and_then(Executor::take_running) {
+                    // The supervisor outlives this replica, and ends them with the stage.
                     (state.report)(ReplicaReport::LeftRunning(running));
                 }
                 Err(words.into())
@@ -108,43 +108,45 @@ impl Actor for WorkerActor {
         _myself: ActorRef<WorkerMessage>,
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
-        state.context.slot.retire();
-        if let Some(seat) = state.seat.take() {
-            close(seat, &state.context).await;
+        state.context.handle.retire();
+        if let Some(executor) = state.executor.take() {
+            close(executor, &state.context).await;
         }
         Ok(())
     }
 }
 
-/// Ends in good order; a thread that hangs is given up here as well, because its alarm is not heard any more.
-async fn close(seat: Seat, context: &SeatContext) {
-    let SeatContext { pool, slot, .. } = context;
-    let Some(timeout) = pool.settings().timeout().filter(|_| seat.is_thread()) else { return seat.close().await };
-    if tokio::time::timeout(timeout, seat.close()).await.is_err()
-        && let Some(hand) = slot.take_hand()
+/// Closes the executor. A thread that hangs is given up here as well, because the actor reads no more alarms.
+async fn close(executor: Executor, context: &ExecutorContext) {
+    let ExecutorContext { pool, handle, .. } = context;
+    let Some(timeout) = pool.settings().timeout().filter(|_| executor.is_thread()) else {
+        return executor.close().await;
+    };
+    if tokio::time::timeout(timeout, executor.close()).await.is_err()
+        && let Some(batch) = handle.take_batch()
     {
         pool.abandon_thread();
-        hand.give_up_waiting(timeout);
+        batch.give_up_waiting(timeout);
     }
 }
 
 /// Builds the worker where its stage wants it to run.
-async fn take_seat(
+async fn build_executor(
     spec: &Arc<StageSpec>,
     replica: Replica,
     watchdog: &Watchdog,
-    context: &SeatContext,
-) -> Result<Seat, Failure> {
+    context: &ExecutorContext,
+) -> Result<Executor, Failure> {
     let pool = &context.pool;
     match spec.factory() {
-        Factory::Async(build) => Seat::on_futures(|| build(&replica), pool).await,
+        Factory::Async(build) => Executor::on_futures(|| build(&replica), pool).await,
         Factory::Sync(build) => {
             let build = Arc::clone(build);
             let build = Box::new(move || build(&replica));
             if spec.settings().runs_as_task() && !pool.is_moved_to_threads() {
-                Seat::on_task(build, pool, watchdog.watch(pool))
+                Executor::on_task(build, pool, watchdog.watch(pool))
             } else {
-                Seat::on_thread(build, context.clone()).await
+                Executor::on_thread(build, context.clone()).await
             }
         }
     }
@@ -155,45 +157,45 @@ impl WorkerState {
         self.leave_the_runtime_if_told()?;
         self.runs += 1;
         run.number = self.runs;
-        let seat = self.seat.as_mut().ok_or("the worker has no seat")?;
+        let executor = self.executor.as_mut().ok_or("the worker has no executor")?;
         if let Some(timeout) = self.context.pool.settings().timeout()
-            && seat.is_thread()
+            && executor.is_thread()
         {
-            // One at a time: the run before is over, or this one would not have come.
+            // A thread runs one batch at a time, so the run before is over.
             if let Some(alarm) = self.alarm.replace(watch(myself, timeout, self.runs)) {
                 alarm.abort();
             }
         }
-        Ok(seat.run(run, &self.context)?)
+        Ok(executor.run(run, &self.context)?)
     }
 
     /// The watchdog found this stage too slow for the runtime.
     fn leave_the_runtime_if_told(&mut self) -> Result<(), ActorProcessingErr> {
         if self.context.pool.is_moved_to_threads()
-            && let Some(seat) = self.seat.take_if(|seat| seat.is_task())
+            && let Some(executor) = self.executor.take_if(|executor| executor.is_task())
         {
-            let moved = seat.move_to_thread(self.context.clone());
-            self.seat = Some(moved.map_err(|failure| failure.message().to_owned())?);
+            let moved = executor.move_to_thread(self.context.clone());
+            self.executor = Some(moved.map_err(|failure| failure.message().to_owned())?);
         }
         Ok(())
     }
 
-    /// Answers for user code that has not come back in time, and ends this replica: its supervisor starts another. The
-    /// thread cannot be stopped; it is left alone, and ends when user code comes back.
+    /// Answers the callers of a run that has not come back in time, and ends this replica; its supervisor starts another.
+    /// The thread cannot be stopped: it is abandoned, and ends when user code comes back.
     fn give_up_if_hung(&self, myself: &ActorRef<WorkerMessage>, number: u64) -> Result<(), ActorProcessingErr> {
-        let SeatContext { pool, slot, .. } = &self.context;
+        let ExecutorContext { pool, handle, .. } = &self.context;
         let Some(timeout) = pool.settings().timeout() else { return Ok(()) };
-        let Some(hand) = slot.take_hand_of(number) else {
-            // Either the run is over, or its thread was not even given a turn yet.
-            if self.runs == number && slot.running() > 0 {
+        let Some(batch) = handle.take_batch_of(number) else {
+            // Either the run is over, or the operating system has not scheduled its thread yet.
+            if self.runs == number && handle.running() > 0 {
                 watch(myself, timeout, number);
             }
             return Ok(());
         };
-        slot.retire();
-        slot.note_death(Death::Hung);
+        handle.retire();
+        handle.note_death(Death::Hung);
         pool.abandon_thread();
-        hand.give_up_waiting(timeout);
+        batch.give_up_waiting(timeout);
         Err(format!("a call did not come back within the stage's timeout of {timeout:?}").into())
     }
 }
@@ -204,14 +206,14 @@ fn watch(myself: &ActorRef<WorkerMessage>, timeout: Duration, number: u64) -> Ab
 
 impl Drop for WorkerState {
     fn drop(&mut self) {
-        // A killed or crashed actor never comes to `post_stop`; its slot must not look free, and whom it leaves behind in a
-        // thread that does not come back is answered here.
-        self.context.slot.retire();
+        // A killed or crashed actor never comes to `post_stop`. Its slot must not look free, and the callers of a batch in a
+        // thread that hangs are answered here.
+        self.context.handle.retire();
         if self.context.pool.is_ending()
-            && let Some(hand) = self.context.slot.take_hand()
+            && let Some(batch) = self.context.handle.take_batch()
         {
             self.context.pool.abandon_thread();
-            hand.give_up();
+            batch.give_up();
         }
     }
 }

@@ -5,7 +5,7 @@
 //! * **Panic:** ends this replica only; the supervisor starts another.
 
 mod actor;
-mod seat;
+mod kind;
 mod watchdog;
 
 pub(crate) use actor::{ReplicaReport, ReportPort, WorkerActor, WorkerArgs};

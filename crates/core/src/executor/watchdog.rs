@@ -1,8 +1,8 @@
 //! Sees quick code that is not quick: task stages that hold a runtime thread.
 //!
-//! A thread of its own, which never runs user code, counts ticks. A task seat notes the tick at which a call began; a call
+//! A thread of its own, which never runs user code, counts ticks. A task notes the tick at which a call began; a call
 //! that is still running after more than [`MAX_TASK_CALL`] gets one warning that names its stage, and the stage's pool is
-//! told to move: each replica goes to a thread of its own after the batch in hand. No clock is read on the request path.
+//! told to move: each replica goes to a thread of its own after the batch that it runs. No clock is read on the request path.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// More ticks than this have passed only if the call took longer than [`MAX_TASK_CALL`].
 const MAX_TICKS: u64 = (MAX_TASK_CALL.as_millis() / TICK.as_millis()) as u64;
 
-/// One task seat, as the watchdog sees it.
+/// One task, as the watchdog sees it.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pool: Weak<Pool>,
@@ -33,7 +33,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// A call begins on this seat.
+    /// A call begins.
     pub(crate) fn begin(&self) {
         self.began.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -53,7 +53,7 @@ impl Watched {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     ticks: Arc<AtomicU64>,
-    seats: Arc<Mutex<Vec<Weak<Watched>>>>,
+    watched: Arc<Mutex<Vec<Weak<Watched>>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -62,10 +62,10 @@ impl Watchdog {
     /// Starts the watching thread.
     pub(crate) fn spawn() -> std::io::Result<Self> {
         let ticks = Arc::new(AtomicU64::new(1));
-        let seats: Arc<Mutex<Vec<Weak<Watched>>>> = Arc::default();
+        let watched: Arc<Mutex<Vec<Weak<Watched>>>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new().name("callboard-watchdog".to_owned()).spawn({
-            let (ticks, seats, stop) = (Arc::clone(&ticks), Arc::clone(&seats), Arc::clone(&stop));
+            let (ticks, watched, stop) = (Arc::clone(&ticks), Arc::clone(&watched), Arc::clone(&stop));
             move || {
                 while !stop.load(Ordering::Relaxed) {
                     thread::park_timeout(TICK);
@@ -74,27 +74,27 @@ impl Watchdog {
                         continue;
                     }
                     let tick = ticks.fetch_add(1, Ordering::Relaxed) + 1;
-                    look_at(&mut seats.lock(), tick);
+                    look_at(&mut watched.lock(), tick);
                 }
             }
         })?;
-        Ok(Self { ticks, seats, stop, thread: Some(thread) })
+        Ok(Self { ticks, watched, stop, thread: Some(thread) })
     }
 
-    /// Watches a new task seat of `pool` for as long as the seat keeps the returned handle.
+    /// Watches a new task of `pool` while it keeps the returned handle.
     pub(crate) fn watch(&self, pool: &Arc<Pool>) -> Arc<Watched> {
         let watched =
             Arc::new(Watched { pool: Arc::downgrade(pool), ticks: Arc::clone(&self.ticks), began: AtomicU64::new(0) });
-        self.seats.lock().push(Arc::downgrade(&watched));
+        self.watched.lock().push(Arc::downgrade(&watched));
         watched
     }
 }
 
-fn look_at(seats: &mut Vec<Weak<Watched>>, tick: u64) {
-    seats.retain(|seat| {
-        let Some(seat) = seat.upgrade() else { return false };
-        if seat.overran(tick)
-            && let Some(pool) = seat.pool.upgrade()
+fn look_at(watched: &mut Vec<Weak<Watched>>, tick: u64) {
+    watched.retain(|watched| {
+        let Some(watched) = watched.upgrade() else { return false };
+        if watched.overran(tick)
+            && let Some(pool) = watched.pool.upgrade()
         {
             pool.move_to_threads(MAX_TASK_CALL);
         }

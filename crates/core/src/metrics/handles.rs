@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{COUNTING, Discarded, Place, Refused, ReplicaState, Seconds, Sizes, micros};
+use super::{COUNTING, DiscardPlace, Discarded, Refused, ReplicaState, Seconds, Sizes, micros};
 use crate::error::ErrorKind;
 use crate::timeline::{ReleaseReason, Timing};
 
@@ -104,16 +104,16 @@ impl StageMetrics {
         self.batch_seconds.observe(micros(timing.batch));
     }
 
-    pub(crate) fn discarded(&self, place: Place, why: Discarded) {
+    pub(crate) fn discarded(&self, place: DiscardPlace, why: Discarded) {
         self.discards(place, why).inc();
     }
 
-    pub(crate) fn discards(&self, place: Place, why: Discarded) -> &Counter {
+    pub(crate) fn discards(&self, place: DiscardPlace, why: Discarded) -> &Counter {
         match (place, why) {
-            (Place::Queue, Discarded::Expired) => &self.queue_expired,
-            (Place::Queue, Discarded::Cancelled) => &self.queue_cancelled,
-            (Place::Worker, Discarded::Expired) => &self.worker_expired,
-            (Place::Worker, Discarded::Cancelled) => &self.worker_cancelled,
+            (DiscardPlace::Queue, Discarded::Expired) => &self.queue_expired,
+            (DiscardPlace::Queue, Discarded::Cancelled) => &self.queue_cancelled,
+            (DiscardPlace::Worker, Discarded::Expired) => &self.worker_expired,
+            (DiscardPlace::Worker, Discarded::Cancelled) => &self.worker_cancelled,
         }
     }
 
@@ -138,7 +138,7 @@ impl StageMetrics {
         self.replica_states[state as usize].set(replicas as i64);
     }
 
-    pub(crate) fn found_culprit(&self) {
+    pub(crate) fn found_poison(&self) {
         self.culprits.inc();
     }
 

@@ -22,7 +22,7 @@ pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
 
 /// Where an entry was when nobody wanted it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum DiscardPlace {
     Queue,
     Worker,
 }

@@ -14,7 +14,7 @@ use crate::gateway::Gateway;
 use crate::id::{CallId, RouteName, StageName};
 use crate::metrics::{ReplicaState, StageMetrics};
 use crate::pipeline::{PeerDescription, remote_stages};
-use crate::pool::{Pool, Restart, StageState, WorkerSlot};
+use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
 use crate::router::{DeployedStage, Route, Table};
 use crate::timeline::ReleaseReason;
 
@@ -318,9 +318,9 @@ impl Shared {
 }
 
 /// Counts replicas by what they do.
-fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<WorkerSlot>], wanted: usize) {
-    let leaving = workers.iter().filter(|slot| slot.is_leaving()).count();
-    let busy = workers.iter().filter(|slot| !slot.is_leaving() && slot.running() > 0).count();
+fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], wanted: usize) {
+    let leaving = workers.iter().filter(|handle| handle.is_leaving()).count();
+    let busy = workers.iter().filter(|handle| !handle.is_leaving() && handle.running() > 0).count();
     let staying = workers.len() - leaving;
     metrics.set_replica_state(ReplicaState::Leaving, leaving);
     metrics.set_replica_state(ReplicaState::Busy, busy);
@@ -432,13 +432,13 @@ fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
 }
 
 fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
-    let describe = |slot: &Arc<WorkerSlot>| ReplicaDescription {
-        index: slot.index(),
-        generation: slot.generation(),
-        age: now.saturating_duration_since(slot.since()),
-        busy: slot.running() > 0,
-        leaving: slot.is_leaving(),
-        batches: slot.batches(),
+    let describe = |handle: &Arc<ReplicaHandle>| ReplicaDescription {
+        index: handle.index(),
+        generation: handle.generation(),
+        age: now.saturating_duration_since(handle.since()),
+        busy: handle.running() > 0,
+        leaving: handle.is_leaving(),
+        batches: handle.batches(),
     };
     let mut replicas: Vec<_> = pool.workers().iter().map(describe).collect();
     replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));

@@ -16,7 +16,7 @@ use crate::clock;
 use crate::executor::Watchdog;
 use crate::gateway::{GatewayActor, GatewayMessage};
 use crate::pool::StageState;
-use crate::restart::{RestartIntensity, RestartWindow, Verdict};
+use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::router::{RouterActor, RouterArgs, RouterMessage};
 
 /// The actor at the root.
@@ -125,7 +125,7 @@ impl RootState {
             return Ok(());
         }
         tracing::error!(why, "a part of the node died: this is a defect");
-        if self.window.record(clock::now()) == Verdict::GiveUp {
+        if self.window.record(clock::now()) == RestartDecision::GiveUp {
             return Err("gateway or router died too often".into());
         }
         if is_gateway {

@@ -11,12 +11,12 @@ const TOLERATED: f64 = 0.2;
 
 /// Entries that ran lately, and those among them that killed their worker whenever they ran alone.
 #[derive(Debug, Default)]
-pub(crate) struct CulpritShare {
+pub(crate) struct PoisonShare {
     entries: f64,
     culprits: f64,
 }
 
-impl CulpritShare {
+impl PoisonShare {
     /// Entries that had their outcome.
     pub(crate) fn ran(&mut self, entries: usize) {
         self.entries += entries as f64;
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_few_culprits_are_tolerated_many_are_not() {
-        let mut share = CulpritShare::default();
+        let mut share = PoisonShare::default();
         share.ran(99);
         share.found();
         assert_eq!(share.excess(), None);
@@ -68,7 +68,7 @@ mod tests {
         /// A steady share is judged by what it is, whatever the order.
         #[test]
         fn a_steady_share_is_judged_rightly(good in 1usize..20) {
-            let mut share = CulpritShare::default();
+            let mut share = PoisonShare::default();
             for _ in 0..100 {
                 share.found();
                 share.ran(good);

@@ -1,7 +1,4 @@
-//! What everybody who deals with one stage on this node shares: its state, its workers, its measurements.
-//!
-//! It decides nothing: `submission.rs` is the way in, with the queue's bound; the batcher's actor forms the batches; the stage's
-//! supervisor moves it through its life.
+//! The state of one stage that callers, batcher, replicas and supervisor share: life cycle, replicas, measurements.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,20 +8,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ractor::{ActorId, ActorRef};
 
-use super::culprits::CulpritShare;
+use super::culprits::PoisonShare;
 use super::lifecycle::{Lifecycle, StageState};
 use super::message::BatcherMessage;
+use super::replica::ReplicaHandle;
 use super::retry_budget::RetryBudget;
-use super::slot::WorkerSlot;
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
-use crate::metrics::{Discarded, NodeMetrics, Place, StageMetrics};
-use crate::queue::{BatchPolicy, Entry, Inbox, Load, Place as QueuePlace, Places, SharedCost};
+use crate::metrics::{DiscardPlace, Discarded, NodeMetrics, StageMetrics};
+use crate::queue::{BatchPolicy, Entry, Inbox, Load, QueuePermit, QueuePermits, SharedCost};
 use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
 use crate::timeline::{ReleaseReason, RunEnd, Timing};
 
-/// How many of a stage's last restarts are remembered.
+/// The last restarts of a stage that are kept for its description.
 const REMEMBERED_RESTARTS: usize = 8;
 
 /// Why a replica was started again.
@@ -44,26 +41,26 @@ pub(crate) struct Pool {
     pub(crate) streams: bool,
     pub(crate) metrics: StageMetrics,
     lifecycle: Mutex<Lifecycle>,
-    /// Whether `submit` may queue: true in Ready, Degraded and, for calls admitted before, Draining.
+    /// Whether `submit` may queue: in Ready, Degraded and, for calls admitted before, Draining.
     pub(crate) open: AtomicBool,
     pub(crate) batcher: OnceLock<ActorRef<BatcherMessage>>,
     pub(crate) inbox: Inbox,
-    pub(crate) workers: Mutex<Vec<Arc<WorkerSlot>>>,
+    pub(crate) workers: Mutex<Vec<Arc<ReplicaHandle>>>,
     /// The last restarts, the newest last.
     restarts: Mutex<VecDeque<Restart>>,
-    /// How many replicas there are to be.
+    /// The number of replicas that is wanted.
     replicas: AtomicUsize,
-    pub(crate) places: Places,
+    pub(crate) permits: QueuePermits,
     pub(crate) sequence: AtomicU64,
     /// Batches that were handed out.
     batches: AtomicU64,
     moved_to_threads: AtomicBool,
     abandoned_threads: AtomicUsize,
     retries: Mutex<RetryBudget>,
-    culprits: Mutex<CulpritShare>,
-    /// Whether there are culprits to remember: what most stages look at instead of the lock.
-    has_culprits: AtomicBool,
-    /// What waits costs, as the batcher last said; only where the stage has a cost function.
+    culprits: Mutex<PoisonShare>,
+    /// Whether poison entries were found lately. Most stages read this instead of taking the lock.
+    has_poison: AtomicBool,
+    /// The cost of the queue, as the batcher last reported it; only where the stage has a cost function.
     pub(crate) queued_cost: AtomicU64,
     pub(crate) cost: SharedCost,
 }
@@ -83,14 +80,14 @@ impl Pool {
             workers: Mutex::default(),
             restarts: Mutex::default(),
             replicas: AtomicUsize::new(spec.settings().replicas().get()),
-            places: Places::new(spec.settings().queue().get()),
+            permits: QueuePermits::new(spec.settings().queue().get()),
             sequence: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             moved_to_threads: AtomicBool::new(false),
             abandoned_threads: AtomicUsize::new(0),
             retries: Mutex::default(),
             culprits: Mutex::default(),
-            has_culprits: AtomicBool::new(false),
+            has_poison: AtomicBool::new(false),
             queued_cost: AtomicU64::new(0),
             cost: SharedCost::default(),
         }
@@ -118,17 +115,17 @@ impl Pool {
 
     /// Entries in the queue and on their way to it.
     pub(crate) fn queued(&self) -> usize {
-        self.places.taken()
+        self.permits.taken()
     }
 
-    /// Whether a batch could leave that nobody could join any more.
+    /// Whether the queue holds a full batch.
     pub(crate) fn has_full_batch(&self) -> bool {
         self.queued() >= self.policy().max_batch_size.get()
     }
 
-    /// The replicas that are up, and those that finish what they have before they leave.
-    pub(crate) fn workers(&self) -> Vec<Arc<WorkerSlot>> {
-        self.workers.lock().iter().filter(|slot| !slot.is_gone() || slot.is_leaving()).cloned().collect()
+    /// The replicas that are up, and those that finish their batches before they leave.
+    pub(crate) fn workers(&self) -> Vec<Arc<ReplicaHandle>> {
+        self.workers.lock().iter().filter(|handle| !handle.is_gone() || handle.is_leaving()).cloned().collect()
     }
 
     pub(crate) fn set_batcher(&self, batcher: ActorRef<BatcherMessage>) {
@@ -137,23 +134,24 @@ impl Pool {
 
     pub(crate) fn tell_batcher(&self, message: BatcherMessage) {
         if let Some(batcher) = self.batcher.get() {
-            // A batcher that is gone has nothing left to be told about.
+            // An error means that the batcher is gone, and its queue with it.
             let _ = batcher.send_message(message);
         }
     }
 
-    /// Notes a replica that came up, in place of the one before it.
-    pub(crate) fn note_worker(&self, slot: Arc<WorkerSlot>) {
+    /// Lists a replica that came up, in place of its previous life.
+    pub(crate) fn note_worker(&self, handle: Arc<ReplicaHandle>) {
         let mut workers = self.workers.lock();
-        let is_over = |other: &WorkerSlot| other.is_gone() || (other.index() == slot.index() && !slot.is_leaving());
+        let is_over =
+            |other: &ReplicaHandle| other.is_gone() || (other.index() == handle.index() && !handle.is_leaving());
         workers.retain(|other| other.is_leaving() || !is_over(other));
-        workers.push(slot);
+        workers.push(handle);
     }
 
-    /// Whether this replica was told to leave; if so, it is forgotten.
+    /// Whether this replica was told to leave; if so, removes it.
     pub(crate) fn has_left(&self, who: ActorId) -> bool {
         let mut workers = self.workers.lock();
-        let left = workers.iter().position(|slot| slot.actor().get_id() == who && slot.is_leaving());
+        let left = workers.iter().position(|handle| handle.actor().get_id() == who && handle.is_leaving());
         left.map(|position| workers.swap_remove(position)).is_some()
     }
 
@@ -171,7 +169,7 @@ impl Pool {
         self.restarts.lock().iter().cloned().collect()
     }
 
-    /// How many replicas there are to be.
+    /// The number of replicas that is wanted.
     pub(crate) fn replicas(&self) -> usize {
         self.replicas.load(Ordering::Relaxed)
     }
@@ -191,7 +189,7 @@ impl Pool {
         (lifecycle.state(), lifecycle.reason().map(str::to_owned))
     }
 
-    /// Moves the stage on in its life. Steps that its life does not have are refused and change nothing.
+    /// Moves the stage to its next state. An invalid step changes nothing.
     pub(crate) fn enter(&self, state: StageState, reason: Option<String>) {
         let (before, reason) = {
             let mut lifecycle = self.lifecycle.lock();
@@ -203,22 +201,22 @@ impl Pool {
             (before, lifecycle.reason().map(str::to_owned))
         };
         if !state.accepts_entries() {
-            self.places.wake_all();
+            self.permits.wake_all();
         }
-        // Without the lock: whoever writes the log may ask for the state.
+        // Without the lock: a log subscriber may ask for the state.
         if before != state {
             tracing::info!(stage = %self.name, from = %before, to = %state, reason, "stage state");
         }
     }
 
-    /// The workers are built and about to warm up. Says something only while the stage starts.
+    /// The workers are built and about to warm up. Has an effect only while the stage starts.
     pub(crate) fn begin_warm_up(&self) {
         if self.stage_state() == StageState::Starting {
             self.enter(StageState::WarmingUp, None);
         }
     }
 
-    /// Whether the stage takes nothing new any more.
+    /// Whether the stage takes no new entries.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.stage_state(), StageState::Draining | StageState::Stopped | StageState::Failed)
     }
@@ -233,16 +231,16 @@ impl Pool {
         if self.streams { Contract::AtMostOnce } else { self.settings.contract() }
     }
 
-    /// An entry killed its worker when it ran alone.
-    pub(crate) fn found_culprit(&self) {
-        self.metrics.found_culprit();
-        self.has_culprits.store(true, Ordering::Relaxed);
+    /// A poison entry was found: it killed its worker when it ran alone.
+    pub(crate) fn found_poison(&self) {
+        self.metrics.found_poison();
+        self.has_poison.store(true, Ordering::Relaxed);
         let mut culprits = self.culprits.lock();
         culprits.found();
         self.judge(&culprits);
     }
 
-    /// How many of these entries, which were lost with whoever ran them, may be run again.
+    /// The number of these entries, lost with their replica, that the retry budget lets run again.
     pub(crate) fn take_retries(&self, entries: usize) -> usize {
         let retries = self.retries.lock().take(entries);
         self.metrics.retried(retries);
@@ -250,30 +248,30 @@ impl Pool {
     }
 
     /// Entries had their outcome.
-    pub(crate) fn record_survivors(&self, entries: usize) {
+    pub(crate) fn record_outcomes(&self, entries: usize) {
         if self.contract().may_run_again() {
             self.retries.lock().completed(entries);
         }
-        if self.has_culprits.load(Ordering::Relaxed) {
+        if self.has_poison.load(Ordering::Relaxed) {
             let mut culprits = self.culprits.lock();
             culprits.ran(entries);
             self.judge(&culprits);
-            self.has_culprits.store(!culprits.is_negligible(), Ordering::Relaxed);
+            self.has_poison.store(!culprits.is_negligible(), Ordering::Relaxed);
         }
     }
 
-    fn judge(&self, culprits: &CulpritShare) {
+    fn judge(&self, culprits: &PoisonShare) {
         let complaint = culprits.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
         self.lifecycle.lock().complain(complaint);
     }
 
-    /// A thread hangs in user code and is left alone.
+    /// A thread hangs in user code and is abandoned.
     pub(crate) fn abandon_thread(&self) {
         self.metrics.hung();
         self.abandoned_threads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One that was left alone has come back, and ends.
+    /// An abandoned thread has come back, and ends.
     pub(crate) fn thread_came_back(&self) {
         self.abandoned_threads.fetch_sub(1, Ordering::Relaxed);
     }
@@ -282,7 +280,7 @@ impl Pool {
         self.abandoned_threads.load(Ordering::Relaxed)
     }
 
-    /// The watchdog's word: this stage holds runtime threads for too long.
+    /// Moves the stage off the runtime: the watchdog saw a call longer than `limit`.
     pub(crate) fn move_to_threads(&self, limit: Duration) {
         if !self.moved_to_threads.swap(true, Ordering::AcqRel) {
             self.metrics.moved_to_threads();
@@ -299,31 +297,31 @@ impl Pool {
         self.moved_to_threads.load(Ordering::Acquire)
     }
 
-    /// A worker has finished: it is free, and the batcher hears of it if anybody waits.
-    pub(crate) fn release_worker(&self, slot: &WorkerSlot) {
-        slot.release();
-        self.tell_of_free_seat();
+    /// A replica has finished a batch: frees its slot, and tells the batcher if entries wait.
+    pub(crate) fn release_worker(&self, handle: &ReplicaHandle) {
+        handle.release();
+        self.tell_of_free_slot();
     }
 
-    /// A worker is free that completed nothing: nobody wanted its batch any more, or the stage's timeout has passed.
-    pub(crate) fn give_back_worker(&self, slot: &WorkerSlot) {
-        slot.give_back();
-        self.tell_of_free_seat();
+    /// Frees the slot of a batch that was not completed: its callers have left, or the stage's timeout has passed.
+    pub(crate) fn give_back_worker(&self, handle: &ReplicaHandle) {
+        handle.give_back();
+        self.tell_of_free_slot();
     }
 
-    fn tell_of_free_seat(&self) {
+    fn tell_of_free_slot(&self) {
         if self.queued() > 0 {
             self.tell_batcher(BatcherMessage::Free);
         }
     }
 
-    /// Answers an entry that nobody wants any more, and counts it.
-    pub(crate) fn discard(&self, entry: Entry, now: Instant, place: Place) {
+    /// Answers an entry whose caller has left or whose deadline has passed, and counts it.
+    pub(crate) fn discard(&self, entry: Entry, now: Instant, place: DiscardPlace) {
         let expired = entry.flight.is_late(now);
         let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
         entry.note_end(&self.name, now, if expired { RunEnd::Expired } else { RunEnd::Cancelled });
         self.metrics.discarded(place, why);
-        // Whoever still listens only waits for its own timer to say the same.
+        // A caller that is still there gets the same answer from its own timer.
         entry.refuse(CallError::deadline_exceeded("before a worker was free").at_stage(&self.name));
     }
 
@@ -336,10 +334,10 @@ impl Pool {
         self.metrics.released(reason, entries);
     }
 
-    /// Learns from a batch for which a worker was taken at `taken_at`: until it is free again, nobody else has it.
+    /// Feeds the cost model with a batch. Its time counts from `taken_at`, when its slot was taken.
     pub(crate) fn record_run(&self, cost: u64, taken_at: Instant, started_at: Instant, finished_at: Instant) {
         self.metrics.computed(finished_at.saturating_duration_since(started_at));
-        // A streaming batch lasts as long as its readers take to read it, which says nothing of the next one.
+        // A streaming batch lasts as long as its readers take, which does not predict the next one.
         if self.streams {
             return;
         }
@@ -355,22 +353,23 @@ impl Pool {
         &self.cost
     }
 
-    /// Notes what the queue holds, for those who are refused.
+    /// Notes the load of the queue, for the retry time of refused callers.
     pub(crate) fn note_queued(&self, load: Load) {
         if self.sizing.has_cost() {
             self.queued_cost.store(load.cost, Ordering::Relaxed);
         }
     }
 
-    /// How many batches may run at once, at least one: a replica that is down now is about to come back.
-    pub(crate) fn seats(&self) -> usize {
-        let seats: usize = self.workers.lock().iter().filter(|slot| !slot.is_gone()).map(|slot| slot.seats()).sum();
-        seats.max(1)
+    /// The number of batches that can run at once. At least one: a replica that is down is about to come back.
+    pub(crate) fn slots(&self) -> usize {
+        let slots: usize =
+            self.workers.lock().iter().filter(|handle| !handle.is_gone()).map(|handle| handle.slots()).sum();
+        slots.max(1)
     }
 
-    /// A place for an entry that was admitted once, although the queue may be full.
-    pub(crate) fn take_place_again(&self) -> QueuePlace {
-        self.places.take_again()
+    /// A permit for an entry that was admitted before, even if the queue is full.
+    pub(crate) fn take_permit_again(&self) -> QueuePermit {
+        self.permits.take_again()
     }
 
     pub(crate) fn unavailable(&self) -> CallError {

@@ -8,22 +8,22 @@
 //! this module, and this module knows none of them.
 
 mod culprits;
-mod hand;
 mod handle;
+mod in_flight;
 mod lifecycle;
 mod message;
 mod parts;
+mod replica;
 mod retry_budget;
 mod run;
-mod slot;
 mod submission;
 
 pub use lifecycle::StageState;
 
 pub(crate) use handle::{Pool, Restart};
 pub(crate) use message::{BatcherMessage, WorkerMessage};
+pub(crate) use replica::{Death, ReplicaHandle};
 pub(crate) use run::{BatchRun, RunError};
-pub(crate) use slot::{Death, WorkerSlot};
 
 #[cfg(test)]
-pub(crate) use {culprits::CulpritShare, lifecycle::Lifecycle, retry_budget::RetryBudget};
+pub(crate) use {culprits::PoisonShare, lifecycle::Lifecycle, retry_budget::RetryBudget};

@@ -2,7 +2,7 @@
 //!
 //! The parts queue like entries of their own, under a flight that branches off the call's, so that they are given up together.
 //! Only a few per replica do so at a time: more urgent entries get their turn between them, and the queue's bound keeps
-//! its meaning. The first of them takes a place as any call does; the others follow it in, because half a call is of no use.
+//! its meaning. The first of them takes a permit as any call does; the others need none, because half a call is useless.
 //! The first that fails, whichever it is, is the call's outcome. Where the stage may not run an entry twice, that outcome says that the
 //! call was started: another part may have run.
 
@@ -17,7 +17,7 @@ use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::Refused;
-use crate::queue::{EntryOutcome, EntryReply, Place};
+use crate::queue::{EntryOutcome, EntryReply, QueuePermit};
 use crate::stage::Splitting;
 use crate::timeline::Timing;
 
@@ -39,10 +39,10 @@ impl Pool {
     ) -> EntryOutcome {
         let splitting = self.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
         let parts = self.split(splitting, payload)?;
-        let (place, now) = self.take_or_await_place(flight, now).await?;
+        let (permit, now) = self.take_or_await_permit(flight, now).await?;
         // Whatever ends one part, another may have begun by then.
         let may_have_begun = parts.len() > 1 && !self.contract().may_run_again();
-        let outcome = self.run_parts(splitting, parts, place, &Arc::new(Flight::branch_of(flight)), now).await;
+        let outcome = self.run_parts(splitting, parts, permit, &Arc::new(Flight::branch_of(flight)), now).await;
         outcome.map_err(|error| error.after_start(may_have_begun))
     }
 
@@ -50,21 +50,21 @@ impl Pool {
         &self,
         splitting: &Splitting,
         parts: Vec<(Payload, u64)>,
-        place: Place,
+        permit: QueuePermit,
         branch: &Arc<Flight>,
         now: Instant,
     ) -> EntryOutcome {
-        let queue = |index: usize, (part, cost): (Payload, u64), place: Place, now: Instant| {
-            let entry = self.enqueue(None, place, part, cost, branch, now)?;
+        let queue = |index: usize, (part, cost): (Payload, u64), permit: QueuePermit, now: Instant| {
+            let entry = self.enqueue(None, permit, part, cost, branch, now)?;
             Ok::<_, CallError>(async move { (index, entry.await) })
         };
         let mut outputs = Vec::from_iter(parts.iter().map(|_| None));
         let mut parts = parts.into_iter().enumerate();
-        let mut place = Some(place);
+        let mut permit = Some(permit);
         let mut running = FuturesUnordered::new();
-        for (index, part) in parts.by_ref().take(AHEAD * self.seats()) {
-            let place = place.take().unwrap_or_else(|| self.take_place_again());
-            running.push(queue(index, part, place, now)?);
+        for (index, part) in parts.by_ref().take(AHEAD * self.slots()) {
+            let permit = permit.take().unwrap_or_else(|| self.take_permit_again());
+            running.push(queue(index, part, permit, now)?);
         }
         let mut first = Timing::default();
         while let Some((index, outcome)) = running.next().await {
@@ -75,7 +75,7 @@ impl Pool {
             }
             outputs[index] = Some(payload);
             if let Some((index, part)) = parts.next() {
-                running.push(queue(index, part, self.take_place_again(), clock::now())?);
+                running.push(queue(index, part, self.take_permit_again(), clock::now())?);
             }
         }
 

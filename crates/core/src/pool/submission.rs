@@ -1,8 +1,8 @@
-//! The way into a stage: refused before anything is queued, or on the way to the one outcome of the entry.
+//! The way into a stage: an entry is refused before it is queued, or gets exactly one outcome.
 //!
 //! * **Full:** `Overloaded`, with the time that the queue needs at the measured rate; a patient flight waits for a place.
-//! * **Late:** `DeadlineExceeded` where the call could not make it even alone, `Overloaded` where what waits before it is too
-//!   much; see [`Prospect`].
+//! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue before
+//!   it is too long; see [`DeadlineCheck`].
 //! * **Cancelled:** dropping what [`Pool::submit`] gave abandons the entry: it leaves the queue, or its worker is told.
 
 use std::pin::Pin;
@@ -24,11 +24,12 @@ use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind, Failure};
 use crate::metrics::Refused;
 use crate::queue::{
-    CONFIRMED_FOR, Entry, EntryKey, EntryOutcome, Kept, Lanes, Load, OutcomePort, Place, Prospect, Verdict,
+    AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
+    OutcomePort, QueuePermit, SessionQueues,
 };
 use crate::worker::OutputSender;
 
-/// What a refused caller is told before anything was measured.
+/// The retry time for refused callers before the first batch was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
 /// HTTP's number for a request that comes back to where it is.
@@ -40,7 +41,7 @@ impl Pool {
     /// # Errors
     ///
     /// `Unavailable` when the stage has given up, `DeadlineExceeded` when there is no time left, `Overloaded` when its
-    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else whatever became of the entry.
+    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else the outcome of the entry.
     ///
     /// # Cancellation
     ///
@@ -68,21 +69,21 @@ impl Pool {
             return Err(CallError::new(ErrorKind::InvalidInput, message).at_stage(&self.name));
         }
         let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
-        // What is seldom is boxed: as a part of the caller's future it would be moved and kept with each call.
+        // Rare cases are boxed: inside the caller's future they would be moved and kept with each call.
         if cost > self.policy().bounds().1 {
             return Ok(Submitted::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
         }
-        let place = match self.places.take() {
-            Some(place) => place,
+        let permit = match self.permits.take() {
+            Some(permit) => permit,
             None if flight.patient => {
                 return Ok(Submitted::Boxed(Box::pin(async move {
-                    let (place, now) = self.await_place(flight).await?;
-                    self.enqueue(None, place, payload, cost, flight, now)?.await
+                    let (permit, now) = self.await_permit(flight).await?;
+                    self.enqueue(None, permit, payload, cost, flight, now)?.await
                 })));
             }
             None => return Err(self.refuse()),
         };
-        Ok(Submitted::Queued(self.enqueue(None, place, payload, cost, flight, now)?))
+        Ok(Submitted::Queued(self.enqueue(None, permit, payload, cost, flight, now)?))
     }
 
     /// Runs one payload through this stage, which streams its outputs. The outcome comes behind the last of them.
@@ -98,8 +99,8 @@ impl Pool {
         now: Instant,
     ) -> EntryOutcome {
         self.check_time(flight, now)?;
-        let (place, now) = self.take_or_await_place(flight, now).await?;
-        self.enqueue(Some(outputs), place, payload, 1, flight, now)?.await
+        let (permit, now) = self.take_or_await_permit(flight, now).await?;
+        self.enqueue(Some(outputs), permit, payload, 1, flight, now)?.await
     }
 
     fn check_time(&self, flight: &Flight, now: Instant) -> Result<(), CallError> {
@@ -114,11 +115,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Queues an entry for which a place was taken; where its stage streams, with the way out for its outputs.
+    /// Queues an entry that has its permit; where the stage streams, with the channel for its outputs.
     pub(crate) fn enqueue<'a>(
         &'a self,
         outputs: Option<OutputSender>,
-        place: Place,
+        permit: QueuePermit,
         payload: Payload,
         cost: u64,
         flight: &'a Arc<Flight>,
@@ -129,12 +130,12 @@ impl Pool {
         let entry = Entry {
             sequence,
             cost,
-            payload: Kept::new(payload),
+            payload: ContainedPayload::new(payload),
             flight: Arc::clone(flight),
             enqueued_at: now,
             reply,
             outputs,
-            place: Some(place),
+            permit: Some(permit),
         };
         let batcher = self.check_open()?;
         entry.note_queued(&self.name, now);
@@ -149,12 +150,12 @@ impl Pool {
         Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })
     }
 
-    /// Asks the stage's cost function.
+    /// Calls the stage's cost function.
     pub(crate) fn measure(&self, payload: Payload) -> Result<(Payload, u64), CallError> {
         self.guarded("cost", || self.sizing.cost(payload))
     }
 
-    /// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
+    /// Runs user code in the caller's future: a panic becomes this call's error.
     pub(crate) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
         match contain(code) {
             Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
@@ -165,50 +166,57 @@ impl Pool {
         }
     }
 
-    /// Why an entry that is about to queue would wait for nothing, if so. `last_cost` is what the batches in hand cost.
-    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &Lanes<T>, last_cost: u64) -> Option<CallError> {
+    /// The refusal of an entry that would miss its deadline in the queue, if so. `last_cost` is the cost of the batches that
+    /// run.
+    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &SessionQueues<T>, last_cost: u64) -> Option<CallError> {
         let line = self.cost.warm_line()?;
         let now = entry.enqueued_at;
         let remaining = entry.flight.deadline.remaining(now);
-        let worst =
-            Prospect { line, remaining, cost: entry.cost, before: queue.load(), running: Some(last_cost), seats: 1 };
-        // Nearly every call has time enough for the worst that its place can mean, and then nobody looks closer.
-        if worst.judge(self.policy()) == Verdict::Queue {
+        let worst = DeadlineCheck {
+            line,
+            remaining,
+            cost: entry.cost,
+            before: queue.load(),
+            running: Some(last_cost),
+            slots: 1,
+        };
+        // Nearly every call has time enough even in the worst case; then nothing more is computed.
+        if worst.judge(self.policy()) == AdmissionDecision::Queue {
             return None;
         }
-        let (seats, free) = {
+        let (slots, free) = {
             let workers = self.workers.lock();
-            let live = workers.iter().filter(|slot| !slot.is_gone());
-            live.fold((0, false), |(seats, free), slot| (seats + slot.seats(), free || slot.free_seats() > 0))
+            let live = workers.iter().filter(|handle| !handle.is_gone());
+            live.fold((0, false), |(slots, free), handle| (slots + handle.slots(), free || handle.free_slots() > 0))
         };
         let (before, only) = queue.before(entry.flight.session, entry.key());
         let running = (!free).then_some(last_cost);
-        let prospect = Prospect { before, running, seats: only.unwrap_or(seats), ..worst };
-        let verdict = prospect.judge(self.policy());
-        if verdict != Verdict::Queue && prospect.is_first() {
+        let check = DeadlineCheck { before, running, slots: only.unwrap_or(slots), ..worst };
+        let decision = check.judge(self.policy());
+        if decision != AdmissionDecision::Queue && check.is_first() {
             let confirmed = now.checked_sub(CONFIRMED_FOR).is_none_or(|then| self.cost.is_confirmed_since(then));
             if !confirmed {
                 return None;
             }
         }
-        // Who waits for room waits for time, too.
-        if entry.flight.patient && matches!(verdict, Verdict::TooMuchWaits { .. }) {
+        // A caller that waits for a permit also waits for the queue.
+        if entry.flight.patient && matches!(decision, AdmissionDecision::QueueTooLong { .. }) {
             return None;
         }
-        self.refuse_late(verdict, remaining)
+        self.refuse_late(decision, remaining)
     }
 
-    fn refuse_late(&self, verdict: Verdict, remaining: Duration) -> Option<CallError> {
-        let error = match verdict {
-            Verdict::Queue => return None,
-            Verdict::TooMuchWaits { behind } => {
+    fn refuse_late(&self, decision: AdmissionDecision, remaining: Duration) -> Option<CallError> {
+        let error = match decision {
+            AdmissionDecision::Queue => return None,
+            AdmissionDecision::QueueTooLong { behind } => {
                 let message = format!(
                     "what waits before this call in stage `{}` would make it miss its deadline by about {behind:.1?}",
                     self.name
                 );
                 CallError::overloaded(message, behind)
             }
-            Verdict::TooLate { needs } => {
+            AdmissionDecision::DeadlineTooShort { needs } => {
                 let message =
                     format!("stage `{}` takes about {needs:.1?}, and the deadline is in {remaining:.1?}", self.name);
                 CallError::new(ErrorKind::DeadlineExceeded, message)
@@ -218,7 +226,7 @@ impl Pool {
         Some(error.at_stage(&self.name))
     }
 
-    /// How long it would take to work off what waits, at the measured rate and with the replicas that are up.
+    /// The time that the queue needs at the measured rate, with the replicas that are up.
     fn drain_time(&self) -> Duration {
         let line = self.cost.line();
         if !line.is_known() {
@@ -226,29 +234,29 @@ impl Pool {
         }
         let queued = self.queued();
         let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
-        line.drain(Load::of(queued, cost), self.policy(), self.seats())
+        line.drain(Load::of(queued, cost), self.policy(), self.slots())
     }
 
-    /// Takes a place: at once or not at all, or for a patient flight when there is one. Tells when that was.
-    pub(crate) async fn take_or_await_place(
+    /// Takes a permit: at once, or for a patient flight as soon as one is free. Returns the time of that.
+    pub(crate) async fn take_or_await_permit(
         &self,
         flight: &Flight,
         now: Instant,
-    ) -> Result<(Place, Instant), CallError> {
-        match self.places.take() {
-            Some(place) => Ok((place, now)),
-            None if flight.patient => self.await_place(flight).await,
+    ) -> Result<(QueuePermit, Instant), CallError> {
+        match self.permits.take() {
+            Some(permit) => Ok((permit, now)),
+            None if flight.patient => self.await_permit(flight).await,
             None => Err(self.refuse()),
         }
     }
 
-    /// Waits for a place, at most until the flight's deadline.
-    async fn await_place(&self, flight: &Flight) -> Result<(Place, Instant), CallError> {
-        let place = self.places.wait(|| self.still_waits(flight)).await?;
-        Ok((place, clock::now()))
+    /// Waits for a permit, at most until the flight's deadline.
+    async fn await_permit(&self, flight: &Flight) -> Result<(QueuePermit, Instant), CallError> {
+        let permit = self.permits.wait(|| self.still_waits(flight)).await?;
+        Ok((permit, clock::now()))
     }
 
-    /// Whether waiting for a place makes sense.
+    /// Whether to go on waiting for a permit.
     fn still_waits(&self, flight: &Flight) -> Result<(), CallError> {
         self.check_open()?;
         if flight.is_wanted(clock::now()) {
@@ -271,10 +279,10 @@ impl Pool {
         }
     }
 
-    /// The reply port was dropped unused: whoever held the entry is gone.
+    /// The reply port was dropped unused: the owner of the entry is gone.
     pub(crate) fn lost(&self) -> CallError {
         let kind = match self.stage_state() {
-            // A batch that was handed over and never begun, or a queue that died with its batcher.
+            // The batch was handed over and never begun, or the queue died with its batcher.
             StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
             _ => ErrorKind::WorkerFailed,
         };
@@ -283,14 +291,14 @@ impl Pool {
     }
 }
 
-/// What became of a submission: as small as it can be, because every waiting call holds one.
+/// The state of a submission. It is small, because every waiting call holds one.
 #[must_use = "an entry is abandoned when this is dropped"]
 pub(crate) enum Submitted<'a> {
-    /// It was not queued. Taken when that is told.
+    /// It was not queued. `None` once the error was returned.
     Refused(Option<CallError>),
     /// It is in the queue or beyond.
     Queued(Enqueued<'a>),
-    /// It waits for a place, or runs in parts.
+    /// It waits for a permit, or runs in parts.
     Boxed(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
 }
 
@@ -312,7 +320,7 @@ pub(crate) struct Enqueued<'a> {
     pool: &'a Pool,
     flight: &'a Flight,
     sequence: u64,
-    /// Taken when the outcome is there.
+    /// `None` once the outcome was returned.
     outcome: Option<oneshot::Receiver<EntryOutcome>>,
 }
 
@@ -323,7 +331,7 @@ impl Future for Enqueued<'_> {
         let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
         let outcome = ready!(Pin::new(outcome).poll(context));
         self.outcome = None;
-        // Whose code has begun is owed an outcome by its hand: this one has not.
+        // The port was dropped unused, so user code has not begun.
         Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
     }
 }
@@ -332,9 +340,9 @@ impl Drop for Enqueued<'_> {
     fn drop(&mut self) {
         if let Some(mut outcome) = self.outcome.take() {
             outcome.close();
-            // An outcome that nobody reads any more is a user's value as well.
+            // An unread outcome is a user's value: its destructor may panic.
             drop_contained(outcome.try_recv());
-            // First the flag, which running workers and the forming of batches read, then the message, which frees the place.
+            // First the flag, which workers and the batcher read, then the message, which frees the permit.
             self.flight.abandon();
             let Flight { priority, deadline, .. } = *self.flight;
             self.pool.tell_batcher(BatcherMessage::Abandon(EntryKey { priority, deadline, sequence: self.sequence }));

@@ -1,65 +1,69 @@
-//! Whether an entry can make its deadline, given what waits before it: a pure decision, taken before it queues.
+//! Whether an entry can make its deadline behind the entries before it: a pure decision, taken before it queues.
 //!
-//! A call that cannot make it is told at once, when its caller can still do something with the answer, and no worker runs it
-//! for nothing. Where nobody knows, nobody is refused: not before the model is warm, and not on the word of a model that
-//! nothing has confirmed lately while a worker stands idle; the entry that is let in then is the measurement.
+//! A call that cannot make it is refused at once, while its caller can still react, and no worker runs it in vain. Without
+//! knowledge no call is refused: not before the cost model is warm, and not by a model without a recent measurement while a
+//! worker is idle. The entry that is admitted then is the measurement.
 
 use std::time::Duration;
 
 use super::cost::{CostLine, Load};
 use super::policy::BatchPolicy;
 
-/// The part of the estimate that a call must have time for even alone: the estimate is a mean, and a stage may be lucky.
+/// The share of the estimate for which a call needs time even alone: the estimate is a mean, and a batch may be faster.
 const BENEFIT_OF_DOUBT: f64 = 0.8;
 
-/// What the wait behind others is taken to be, as a part of the estimate: one that is let in and late keeps a worker busy for
-/// nothing, one that is refused in vain leaves its place to another.
+/// A factor on the estimated wait: an admitted entry that comes late wastes a worker's time, and a refused one leaves its
+/// permit to another.
 const CAUTION: f64 = 1.1;
 
-/// How long a measurement lasts as a reason to refuse a call although a worker is free.
+/// How long a measurement may justify a refusal while a worker is free.
 pub(crate) const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 
 /// What the decision looks at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Prospect {
+pub(crate) struct DeadlineCheck {
     /// How long batches take.
     pub(crate) line: CostLine,
     /// The time left.
     pub(crate) remaining: Duration,
-    /// What the entry costs.
+    /// The cost of the entry.
     pub(crate) cost: u64,
-    /// What leaves the queue before it.
+    /// The load that leaves the queue before it.
     pub(crate) before: Load,
-    /// What the batches that run now cost each, where no worker is free.
+    /// The cost of each running batch, where no worker is free.
     pub(crate) running: Option<u64>,
-    /// How many batches run at once.
-    pub(crate) seats: usize,
+    /// The number of batches that run at once.
+    pub(crate) slots: usize,
 }
 
-/// What becomes of the entry.
+/// What to do with the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum AdmissionDecision {
     /// It may make it.
     Queue,
-    /// It could make it, were it not for what waits before it. It would fit again once this time has passed.
-    TooMuchWaits { behind: Duration },
-    /// It cannot make it even alone, which takes this long.
-    TooLate { needs: Duration },
+    /// It could make it alone, but not behind the queue, which is too long by this time.
+    QueueTooLong { behind: Duration },
+    /// It cannot make it even alone, because that takes this long.
+    DeadlineTooShort { needs: Duration },
 }
 
-impl Prospect {
-    pub(crate) fn judge(&self, policy: &BatchPolicy) -> Verdict {
+impl DeadlineCheck {
+    pub(crate) fn judge(&self, policy: &BatchPolicy) -> AdmissionDecision {
         let remaining = self.remaining.as_nanos() as f64;
         let alone = self.line.at(self.cost as f64);
         if alone * BENEFIT_OF_DOUBT > remaining {
-            return Verdict::TooLate { needs: nanos(alone) };
+            return AdmissionDecision::DeadlineTooShort { needs: nanos(alone) };
         }
         // Behind nothing, the benefit of the doubt was the whole question.
         if self.is_first() {
-            return Verdict::Queue;
+            return AdmissionDecision::Queue;
         }
         let late_by = self.finish(policy) * CAUTION - remaining;
-        if late_by > 0.0 { Verdict::TooMuchWaits { behind: nanos(late_by) } } else { Verdict::Queue }
+        if late_by > 0.0 {
+            AdmissionDecision::QueueTooLong { behind: nanos(late_by) }
+        } else {
+            AdmissionDecision::Queue
+        }
     }
 
     /// Whether it would run at once.
@@ -69,16 +73,16 @@ impl Prospect {
 
     /// When the batch that takes the entry will be over, in nanoseconds from now.
     fn finish(&self, policy: &BatchPolicy) -> f64 {
-        let seats = self.seats.max(1) as f64;
+        let slots = self.slots.max(1) as f64;
         // Of n batches that began at any time, the first is over after one part of n + 1.
-        let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (seats + 1.0));
+        let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (slots + 1.0));
         let batches = self.before.batches(policy);
         let (start, own) = if batches < 1.0 {
             (0.0, (self.before.cost + self.cost) as f64)
         } else {
             // Behind a full batch there is a crowd, and the entry's own batch will be full as well.
             let full = self.before.cost as f64 / batches;
-            (batches.floor() * self.line.at(full) / seats, full.max(self.cost as f64))
+            (batches.floor() * self.line.at(full) / slots, full.max(self.cost as f64))
         };
         first_free + start + self.line.at(own)
     }
@@ -115,28 +119,38 @@ mod tests {
         BatchPolicy { max_batch_size: NonZeroUsize::new(8).unwrap(), ..BatchPolicy::default() }
     }
 
-    fn prospect(remaining: u64, before: usize, running: Option<u64>, replicas: usize) -> Prospect {
+    fn check(remaining: u64, before: usize, running: Option<u64>, replicas: usize) -> DeadlineCheck {
         let remaining = Duration::from_millis(remaining);
-        Prospect { line: line(), remaining, cost: 1, before: Load::of(before, before as u64), running, seats: replicas }
+        DeadlineCheck {
+            line: line(),
+            remaining,
+            cost: 1,
+            before: Load::of(before, before as u64),
+            running,
+            slots: replicas,
+        }
     }
 
     #[test]
     fn a_free_worker_takes_what_is_not_hopeless() {
-        assert_eq!(prospect(10, 0, None, 1).judge(&policy()), Verdict::Queue);
-        let hopeless = prospect(5, 0, None, 1).judge(&policy());
-        assert!(matches!(hopeless, Verdict::TooLate { needs } if needs.as_millis().abs_diff(11) <= 1), "{hopeless:?}");
+        assert_eq!(check(10, 0, None, 1).judge(&policy()), AdmissionDecision::Queue);
+        let hopeless = check(5, 0, None, 1).judge(&policy());
+        assert!(
+            matches!(hopeless, AdmissionDecision::DeadlineTooShort { needs } if needs.as_millis().abs_diff(11) <= 1),
+            "{hopeless:?}"
+        );
     }
 
     #[test]
     fn what_waits_before_it_counts_in_full_batches_over_the_replicas() {
         // 24 before it are three batches of 18 ms each, then its own, beside what still runs: about 81 ms, and with caution 89.
-        assert_eq!(prospect(92, 24, Some(8), 1).judge(&policy()), Verdict::Queue);
-        let verdict = prospect(60, 24, Some(8), 1).judge(&policy());
+        assert_eq!(check(92, 24, Some(8), 1).judge(&policy()), AdmissionDecision::Queue);
+        let decision = check(60, 24, Some(8), 1).judge(&policy());
         assert!(
-            matches!(verdict, Verdict::TooMuchWaits { behind } if behind.as_millis().abs_diff(29) <= 2),
-            "{verdict:?}"
+            matches!(decision, AdmissionDecision::QueueTooLong { behind } if behind.as_millis().abs_diff(29) <= 2),
+            "{decision:?}"
         );
-        assert_eq!(prospect(60, 24, Some(8), 3).judge(&policy()), Verdict::Queue);
+        assert_eq!(check(60, 24, Some(8), 3).judge(&policy()), AdmissionDecision::Queue);
     }
 
     proptest! {
@@ -147,11 +161,11 @@ mod tests {
             more in 0u64..50, fewer in 0usize..50, others in 0usize..4,
         ) {
             let running = busy.then_some(8);
-            if prospect(remaining, before, running, replicas).judge(&policy()) == Verdict::Queue {
-                let better = prospect(remaining + more, before.saturating_sub(fewer), running, replicas + others);
-                prop_assert_eq!(better.judge(&policy()), Verdict::Queue);
-                let free = Prospect { running: None, ..better };
-                prop_assert_eq!(free.judge(&policy()), Verdict::Queue);
+            if check(remaining, before, running, replicas).judge(&policy()) == AdmissionDecision::Queue {
+                let better = check(remaining + more, before.saturating_sub(fewer), running, replicas + others);
+                prop_assert_eq!(better.judge(&policy()), AdmissionDecision::Queue);
+                let free = DeadlineCheck { running: None, ..better };
+                prop_assert_eq!(free.judge(&policy()), AdmissionDecision::Queue);
             }
         }
     }
@@ -172,8 +186,8 @@ mod tests {
                 let deadline = Deadline::after(now, Duration::from_millis(150));
                 let key = EntryKey { priority: Priority::Normal, deadline, sequence };
                 let (before, remaining) = (queue.before(key), deadline.remaining(now));
-                let prospect = Prospect { line, remaining, cost: 1, before, running: Some(8), seats: 1 };
-                if !admits || prospect.judge(&policy) == Verdict::Queue {
+                let check = DeadlineCheck { line, remaining, cost: 1, before, running: Some(8), slots: 1 };
+                if !admits || check.judge(&policy) == AdmissionDecision::Queue {
                     queue.push(key, now, 1, deadline);
                 }
                 sequence += 1;

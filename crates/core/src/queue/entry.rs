@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use callboard_codec::Payload;
 use tokio::sync::oneshot;
 
-use super::places::Place;
+use super::permits::QueuePermit;
 pub(crate) use super::waiting::EntryKey;
 use crate::call::Flight;
 use crate::clock::{self, Instant};
@@ -63,9 +63,9 @@ impl OutcomePort {
 
 /// An input that waits. Whoever drops it, and with whatever it goes, the destructor of a user's value ends nothing else.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(Option<Payload>);
+pub(crate) struct ContainedPayload(Option<Payload>);
 
-impl Kept {
+impl ContainedPayload {
     pub(crate) fn new(payload: Payload) -> Self {
         Self(Some(payload))
     }
@@ -79,7 +79,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for ContainedPayload {
     fn drop(&mut self) {
         if let Some(payload) = self.0.take() {
             drop_contained(payload);
@@ -94,21 +94,21 @@ pub(crate) struct Entry {
     /// What the stage's cost function says of it; 1 where there is none.
     pub(crate) cost: u64,
     /// Taken when a run begins whose inputs are not kept.
-    pub(crate) payload: Kept,
+    pub(crate) payload: ContainedPayload,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: OutcomePort,
     /// Where a streaming stage's outputs go, until a worker has it.
     pub(crate) outputs: Option<OutputSender>,
     /// Its place in the queue, while it waits there.
-    pub(crate) place: Option<Place>,
+    pub(crate) permit: Option<QueuePermit>,
 }
 
 impl Entry {
     /// Answers an entry that will not run.
     pub(crate) fn refuse(self, error: CallError) {
         // The place first: a caller that hears of it may come again at once.
-        drop(self.place);
+        drop(self.permit);
         self.reply.send(Err(error));
     }
 }

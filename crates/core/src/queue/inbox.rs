@@ -1,12 +1,12 @@
-//! Where callers put down their entries: a batcher hears once of all that come before it looks.
+//! The list into which callers put their entries: one message tells the batcher of all entries that came before it looked.
 //!
-//! A message to an actor costs several times what it costs to put an entry into a list. So callers share the list, and only the
-//! first one since the batcher last looked sends a message. The batcher looks at the list before it does what any message says, so
-//! an entry is known by the time that its caller may say anything else about it.
+//! A message to an actor costs several times as much as a push into a list. So callers share the list, and only the first
+//! one after the batcher has emptied it sends a message. The batcher empties the list before it handles any message, so it
+//! knows an entry before any other message about that entry.
 //!
-//! * **Full:** never; every entry holds a place in the bounded queue.
-//! * **Late, cancelled:** not looked at here; the batcher finds the entry in the list before it hears that its caller has gone.
-//! * **Closed:** with its batcher. What is in the list then is dropped, and callers get their entries back.
+//! * **Full:** never; every entry holds a permit of the bounded queue.
+//! * **Late, cancelled:** not checked here; the batcher takes the entry from the list before it reads that the caller left.
+//! * **Closed:** with its batcher. The entries in the list are dropped, and later callers get theirs back.
 
 use parking_lot::Mutex;
 
@@ -26,11 +26,11 @@ struct State {
 }
 
 impl Inbox {
-    /// Puts an entry down. `Ok(true)`: it is the first one since the batcher looked, who is to be told.
+    /// Adds an entry. `Ok(true)`: it is the first one since the batcher looked, so the batcher must be told.
     ///
     /// # Errors
     ///
-    /// The entry, when there is no batcher any more.
+    /// Gives the entry back when the batcher has ended.
     pub(crate) fn put(&self, entry: Entry) -> Result<bool, Entry> {
         let mut state = self.0.lock();
         if state.closed {

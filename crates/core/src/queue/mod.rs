@@ -6,19 +6,19 @@ pub mod bench;
 mod cost;
 mod entry;
 pub(crate) mod inbox;
-mod lanes;
-mod places;
+mod permits;
 mod policy;
+mod sessions;
 mod tree;
 mod waiting;
 
 pub use policy::{BatchPolicy, DEFAULT_AGEING};
 
-pub(crate) use admission::{CONFIRMED_FOR, Prospect, Verdict};
+pub(crate) use admission::{AdmissionDecision, CONFIRMED_FOR, DeadlineCheck};
 pub(crate) use cost::{Load, SharedCost};
-pub(crate) use entry::{Entry, EntryOutcome, EntryReply, Kept, OutcomePort};
+pub(crate) use entry::{ContainedPayload, Entry, EntryOutcome, EntryReply, OutcomePort};
 pub(crate) use inbox::Inbox;
-pub(crate) use lanes::Lanes;
-pub(crate) use places::{Place, Places};
+pub(crate) use permits::{QueuePermit, QueuePermits};
 pub(crate) use policy::{Release, Waiting};
+pub(crate) use sessions::SessionQueues;
 pub(crate) use waiting::EntryKey;

@@ -13,7 +13,7 @@ pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
 
 /// How often in a row the turn is given away for callers of the last batch who are not back yet: waking them from a worker's
 /// thread takes the runtime a few turns. Each costs well under a microsecond.
-const TURNS_FOR_THE_MISSING: u32 = 4;
+const MAX_EMPTY_YIELDS: u32 = 4;
 
 /// How a stage gathers entries, and in which order.
 ///
@@ -60,7 +60,7 @@ pub(crate) struct Waiting {
     /// How many entries the last batch had.
     pub(crate) last_batch: usize,
     /// Turns given away in a row, since the last batch or arrival, that brought nobody.
-    pub(crate) fruitless_turns: u32,
+    pub(crate) empty_yields: u32,
     /// No more entries will come.
     pub(crate) draining: bool,
 }
@@ -72,7 +72,7 @@ pub(crate) enum Release {
     Now(ReleaseReason),
     /// Let the tasks that are ready run once, then look again: the callers of the last batch, just woken, are about to send
     /// their next requests. Costs one turn of the runtime, no timer.
-    Settle,
+    Yield,
     /// Look again at this time.
     At(Instant),
     /// There is nothing to do.
@@ -98,9 +98,9 @@ impl BatchPolicy {
         // One caller alone is never made to wait a turn: its last batch had one entry. What the queue holds already does not
         // matter: callers who wait while others run would keep alternating with them, each half in batches of its own.
         // A turn that brought somebody is followed by another, so it ends with a full batch or when nobody comes.
-        let patience = if waiting.load.entries < waiting.last_batch { TURNS_FOR_THE_MISSING } else { 1 };
-        if waiting.last_batch > 1 && waiting.fruitless_turns < patience {
-            return Release::Settle;
+        let patience = if waiting.load.entries < waiting.last_batch { MAX_EMPTY_YIELDS } else { 1 };
+        if waiting.last_batch > 1 && waiting.empty_yields < patience {
+            return Release::Yield;
         }
         Release::Now(ReleaseReason::Idle)
     }
@@ -143,7 +143,7 @@ mod tests {
             first_deadline: None,
             estimate: Duration::ZERO,
             last_batch: 0,
-            fruitless_turns: 0,
+            empty_yields: 0,
             draining: false,
         }
     }
@@ -164,8 +164,8 @@ mod tests {
         let now = Instant::now();
         let policy = policy(32, Duration::ZERO);
         let after_eight = Waiting { last_batch: 8, ..waiting(1, now) };
-        assert_eq!(policy.decide(now, &after_eight), Release::Settle);
-        let settled = Waiting { fruitless_turns: TURNS_FOR_THE_MISSING, ..after_eight };
+        assert_eq!(policy.decide(now, &after_eight), Release::Yield);
+        let settled = Waiting { empty_yields: MAX_EMPTY_YIELDS, ..after_eight };
         assert_eq!(policy.decide(now, &settled), Release::Now(ReleaseReason::Idle));
     }
 
@@ -174,11 +174,11 @@ mod tests {
         let now = Instant::now();
         let policy = policy(8, Duration::ZERO);
         let all_back = Waiting { last_batch: 4, ..waiting(5, now) };
-        assert_eq!(policy.decide(now, &all_back), Release::Settle, "a turn brought somebody");
-        let nobody_came = Waiting { fruitless_turns: 1, ..all_back };
+        assert_eq!(policy.decide(now, &all_back), Release::Yield, "a turn brought somebody");
+        let nobody_came = Waiting { empty_yields: 1, ..all_back };
         assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
         let some_missing = Waiting { last_batch: 6, ..nobody_came };
-        assert_eq!(policy.decide(now, &some_missing), Release::Settle);
+        assert_eq!(policy.decide(now, &some_missing), Release::Yield);
         let full = Waiting { load: Load::of(8, 8), ..some_missing };
         assert_eq!(policy.decide(now, &full), Release::Now(ReleaseReason::Full));
     }
@@ -216,14 +216,14 @@ mod tests {
         fn never_waits_longer_than_the_delay_or_the_slack(
             max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
             slack in 0u64..100, estimate in 0u64..20, last in 0usize..64,
-            fruitless_turns in 0u32..8, draining: bool,
+            empty_yields in 0u32..8, draining: bool,
         ) {
             let oldest = Instant::now();
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = Waiting {
                 load: Load::of(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
-                estimate: Duration::from_millis(estimate), last_batch: last, fruitless_turns, draining,
+                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, draining,
             };
             let policy = policy(max, Duration::from_millis(delay));
             match policy.decide(now, &waiting) {
@@ -232,9 +232,9 @@ mod tests {
                     prop_assert!(len > 0);
                     prop_assert_eq!(reason == ReleaseReason::Full, len >= max);
                 }
-                Release::Settle => {
+                Release::Yield => {
                     prop_assert!(last > 1 && len < max && delay == 0);
-                    prop_assert!(fruitless_turns < TURNS_FOR_THE_MISSING, "nobody waits turn after turn for nobody");
+                    prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "nobody waits turn after turn for nobody");
                 }
                 Release::At(at) => {
                     prop_assert!(len < max && !draining && at > now);

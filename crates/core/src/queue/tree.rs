@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use super::cost::Load;
 use crate::deadline::Deadline;
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// The order inside a class: deadline, then arrival.
 pub(crate) type Key = (Deadline, u64);
@@ -45,7 +45,7 @@ impl<T> Arena<T> {
 
     /// Makes a node that is in no tree yet.
     pub(crate) fn make(&mut self, key: Key, cost: u64, value: T) -> Id {
-        let heap = (mix(key.1) >> 32) as u32;
+        let heap = (splitmix64(key.1) >> 32) as u32;
         let node = Node { key, heap, left: None, right: None, cost, entries: 1, sum: cost, value };
         let index = self.nodes.insert(node);
         u32::try_from(index + 1).ok().and_then(Id::new).expect("entries hold places in a bounded queue, far below 2³²")

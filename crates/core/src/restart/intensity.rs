@@ -25,7 +25,7 @@ impl Default for RestartIntensity {
 
 /// What to do after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RestartDecision {
     Restart,
     GiveUp,
 }
@@ -43,12 +43,16 @@ impl RestartWindow {
     }
 
     /// Counts a crash. Holds at most one more instant than the intensity allows.
-    pub(crate) fn record(&mut self, now: Instant) -> Verdict {
+    pub(crate) fn record(&mut self, now: Instant) -> RestartDecision {
         while self.crashes.front().is_some_and(|crash| now.saturating_duration_since(*crash) >= self.intensity.within) {
             self.crashes.pop_front();
         }
         self.crashes.push_back(now);
-        if self.crashes.len() > self.intensity.max_restarts as usize { Verdict::GiveUp } else { Verdict::Restart }
+        if self.crashes.len() > self.intensity.max_restarts as usize {
+            RestartDecision::GiveUp
+        } else {
+            RestartDecision::Restart
+        }
     }
 }
 
@@ -62,9 +66,9 @@ mod tests {
         let start = Instant::now();
         let mut window = RestartWindow::new(RestartIntensity::default());
         for crash in 0..5 {
-            assert_eq!(window.record(start + Duration::from_secs(crash)), Verdict::Restart);
+            assert_eq!(window.record(start + Duration::from_secs(crash)), RestartDecision::Restart);
         }
-        assert_eq!(window.record(start + Duration::from_secs(5)), Verdict::GiveUp);
+        assert_eq!(window.record(start + Duration::from_secs(5)), RestartDecision::GiveUp);
     }
 
     proptest! {
@@ -81,7 +85,7 @@ mod tests {
                 now += Duration::from_millis(gap);
                 crashes.push(now);
                 let counted = crashes.iter().filter(|crash| now - **crash < within).count();
-                let expected = if counted > max_restarts as usize { Verdict::GiveUp } else { Verdict::Restart };
+                let expected = if counted > max_restarts as usize { RestartDecision::GiveUp } else { RestartDecision::Restart };
                 prop_assert_eq!(window.record(now), expected);
             }
         }

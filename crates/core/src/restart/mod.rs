@@ -6,4 +6,4 @@ mod intensity;
 pub use backoff::BackoffPolicy;
 pub use intensity::RestartIntensity;
 
-pub(crate) use intensity::{RestartWindow, Verdict};
+pub(crate) use intensity::{RestartDecision, RestartWindow};

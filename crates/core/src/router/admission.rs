@@ -6,7 +6,7 @@ use std::time::Duration;
 use callboard_codec::Account;
 
 use super::route::{HeldRoute, Route};
-use crate::call::{CallOptions, Flight, Outer};
+use crate::call::{CallOptions, Flight, OuterCall};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
@@ -26,7 +26,7 @@ impl Gateway {
         now: Instant,
         route: HeldRoute,
         bytes: u64,
-        outer: Option<&Arc<Outer>>,
+        outer: Option<&Arc<OuterCall>>,
     ) -> Result<Admission, Refusal> {
         route.enter()?;
         let permit = self.take_permit(now, route.index(), bytes, outer.and_then(root_of));
@@ -35,7 +35,12 @@ impl Gateway {
     }
 
     /// Whether a call could be let in now, with the permit of the outer call where it has one. Takes nothing.
-    pub(crate) fn check_room(&self, route: &Route, bytes: u64, outer: Option<&Arc<Outer>>) -> Result<(), CallError> {
+    pub(crate) fn check_room(
+        &self,
+        route: &Route,
+        bytes: u64,
+        outer: Option<&Arc<OuterCall>>,
+    ) -> Result<(), CallError> {
         let room = route.check_room().and_then(|()| self.check_permit(bytes, outer.and_then(root_of)));
         room.map_err(|refusal| self.refuse(refusal))
     }
@@ -68,7 +73,7 @@ pub struct Admission {
     route: HeldRoute,
     admitted_at: Instant,
     /// The call that waits for it, where user code made it.
-    outer: Option<Arc<Outer>>,
+    outer: Option<Arc<OuterCall>>,
 }
 
 impl Admission {
@@ -155,6 +160,6 @@ impl Drop for Admission {
 }
 
 /// The permit of the call that waits for all others.
-fn root_of(outer: &Arc<Outer>) -> Option<&Permit> {
+fn root_of(outer: &Arc<OuterCall>) -> Option<&Permit> {
     outer.outermost().permit.as_deref()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 
-use crate::pool::WorkerSlot;
+use crate::pool::ReplicaHandle;
 
 /// Why a stage does not have the number of replicas that was asked for.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) enum ScaleError {
 #[derive(Debug)]
 pub(crate) enum DeploymentMessage {
     /// A replica is built and warm. From the worker itself.
-    ReplicaUp(Arc<WorkerSlot>),
+    ReplicaUp(Arc<ReplicaHandle>),
     /// A replica could not be built or warmed up. From the task that tried.
     ReplicaNotStarted {
         /// Which replica.

@@ -18,7 +18,7 @@ pub(in crate::simulation) enum Outcome {
 pub(in crate::simulation) enum Place {
     Outside,
     Queue,
-    Suspects,
+    PoisonSuspects,
     Running,
 }
 

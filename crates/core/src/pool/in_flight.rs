@@ -1,7 +1,7 @@
-//! What a batch owes: one outcome to each of its entries, from the moment user code has their inputs.
+//! The batch that a replica runs: it owns the reply ports of its entries while user code has their inputs.
 //!
-//! Whoever holds the hand answers. Usually that is the run itself, right after user code; where user code does not come
-//! back, the replica's actor takes the hand away and answers in its place. That is how every entry has exactly one outcome.
+//! The owner of the batch answers. That is the run itself, right after user code. Where user code does not come back, the
+//! replica's actor takes the batch and answers instead. So every entry has exactly one outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::message::BatcherMessage;
 use crate::clock::{self, Instant};
 use crate::containment::Panicked;
 use crate::error::{CallError, ErrorKind};
-use crate::metrics::Place;
+use crate::metrics::DiscardPlace;
 use crate::queue::{Entry, EntryReply};
 use crate::stage::Contract;
 use crate::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId, Timing};
 use crate::worker::{Item, ItemOutcome, WrongCount};
 
-/// The entries of one batch in hand.
+/// The entries of one batch that runs, and the replies that it owes.
 #[derive(Debug)]
-pub(crate) struct Hand {
+pub(crate) struct InFlightBatch {
     pool: Arc<Pool>,
     run: u64,
     entries: Vec<Entry>,
@@ -33,8 +33,8 @@ pub(crate) struct Hand {
     trace: Option<Box<BatchTrace>>,
 }
 
-impl Hand {
-    /// Leaves out what nobody wants any more, and splits the rest into what user code gets and what its callers are owed.
+impl InFlightBatch {
+    /// Drops entries without a waiting caller, and splits the rest into inputs for user code and replies to send.
     pub(crate) fn take(
         pool: &Arc<Pool>,
         entries: Vec<Entry>,
@@ -45,13 +45,13 @@ impl Hand {
     ) -> (Vec<Item>, Self) {
         let mut owed = entries;
         for entry in owed.extract_if(.., |entry| !entry.flight.is_wanted(now)) {
-            pool.discard(entry, now, Place::Worker);
+            pool.discard(entry, now, DiscardPlace::Worker);
         }
         let keeps_inputs = pool.contract().may_run_again();
         let mut items = Vec::with_capacity(owed.len());
         owed.retain_mut(|entry| {
             let payload = if keeps_inputs { entry.payload.get().cloned() } else { entry.payload.take() };
-            // Always there: only a run takes it, and a run whose inputs were not kept is not run again.
+            // Always there: only a run takes it, and a run without kept inputs is not repeated.
             let Some(payload) = payload else { return false };
             items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
             true
@@ -66,7 +66,7 @@ impl Hand {
         (items, Self { pool: Arc::clone(pool), run, entries: owed, batch, formed_at, facts, lone_crashes: 0, trace })
     }
 
-    /// The same, whose one entry has killed so many workers before.
+    /// The same batch; its only entry has killed this number of workers before.
     pub(crate) fn after_crashes(mut self, lone_crashes: u32) -> Self {
         self.lone_crashes = lone_crashes;
         self
@@ -91,7 +91,7 @@ impl Hand {
         let entries = self.take_entries();
         let pool = &self.pool;
         let panicked_alone = outcomes.iter().filter(|outcome| matches!(outcome, ItemOutcome::Panicked(_))).count();
-        pool.record_survivors(entries.len() - panicked_alone);
+        pool.record_outcomes(entries.len() - panicked_alone);
         for (mut entry, outcome) in entries.into_iter().zip(outcomes) {
             drop(std::mem::take(&mut entry.payload));
             let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
@@ -102,7 +102,7 @@ impl Hand {
                 ItemOutcome::Failed(_) => entry.note_end(pool.name(), now, RunEnd::Failed),
                 ItemOutcome::Panicked(_) => entry.note_end(pool.name(), now, RunEnd::Panicked),
                 ItemOutcome::Late => entry.note_end(pool.name(), now, RunEnd::Late),
-                // Says so itself.
+                // `discard` records it.
                 ItemOutcome::NotRun => {}
             }
             match outcome {
@@ -112,7 +112,7 @@ impl Hand {
                     entry.reply.send(Err(error.in_run(pool.contract().may_run_again())));
                 }
                 ItemOutcome::Panicked(words) => {
-                    pool.found_culprit();
+                    pool.found_poison();
                     tracing::error!(stage = %pool.name(), panic = %words, "an input makes its function panic");
                     entry.refuse(panicked(pool, &words));
                 }
@@ -120,20 +120,20 @@ impl Hand {
                     entry
                         .refuse(CallError::deadline_exceeded("before its last output was there").at_stage(pool.name()));
                 }
-                ItemOutcome::NotRun => pool.discard(entry, now, Place::Worker),
+                ItemOutcome::NotRun => pool.discard(entry, now, DiscardPlace::Worker),
             }
         }
     }
 
-    /// Nobody waits any more; says so in the books.
+    /// All callers have left: only records the outcome.
     pub(crate) fn answer_nobody(mut self, now: Instant) {
         self.tell_observer(now, RunEnd::Cancelled);
         for entry in self.take_entries() {
-            self.pool.discard(entry, now, Place::Worker);
+            self.pool.discard(entry, now, DiscardPlace::Worker);
         }
     }
 
-    /// The worker gave another number of results than it got items: nobody knows whose is whose.
+    /// The worker returned a wrong number of results: they cannot be matched to their items.
     pub(crate) fn refuse_wrong_count(self, wrong: &WrongCount) {
         let pool = Arc::clone(&self.pool);
         tracing::error!(stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results");
@@ -142,11 +142,11 @@ impl Hand {
         });
     }
 
-    /// User code panicked. A stage whose calls may be run again has them run again in two halves, so that the one that
-    /// did it is found and alone fails; an entry that was alone is run again as often as the stage says, because the
-    /// crash may have been the machine's. At most once, all of them fail at once.
+    /// User code panicked. Where the contract allows it, each half of the batch runs again by itself, so that in the end
+    /// only the poison entry fails. An entry that was alone is retried as often as the stage says: the machine may be at
+    /// fault. Under `AtMostOnce` all entries fail at once.
     ///
-    /// Returns whether this was a step of that search.
+    /// Returns whether this was a step of that bisection.
     pub(crate) fn after_panic(mut self, words: &Panicked) -> bool {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.contract() != Contract::AtMostOnce;
@@ -161,14 +161,14 @@ impl Hand {
             return true;
         }
         if may_run_again {
-            pool.found_culprit();
+            pool.found_poison();
             tracing::error!(stage = %pool.name(), panic = %words, isolated = self.facts.is_isolating(), "an input kills its worker");
         }
         self.fail(RunEnd::Panicked, || panicked(&pool, words));
         may_run_again
     }
 
-    /// Nobody knows when user code will come back.
+    /// User code has not come back within the stage's timeout.
     pub(crate) fn give_up_waiting(self, timeout: Duration) {
         let pool = Arc::clone(&self.pool);
         self.fail(RunEnd::Hung, || {
@@ -193,7 +193,7 @@ impl Hand {
         }
     }
 
-    /// Once, and before anybody has an outcome: who looks for the batch then finds it.
+    /// Tells the observer, once, before any caller has its outcome.
     fn tell_observer(&mut self, ended_at: Instant, end: RunEnd) {
         if let Some(trace) = self.trace.take() {
             let BatchTrace { observer, started_at, members, .. } = *trace;
@@ -212,7 +212,7 @@ fn panicked(pool: &Pool, words: &Panicked) -> CallError {
     error.at_stage(pool.name()).with_trace(words.trace())
 }
 
-/// Who hears of a batch with traced members, and of whom.
+/// The observer of a batch with traced members.
 #[derive(Debug)]
 struct BatchTrace {
     observer: Arc<dyn BatchObserver>,
@@ -222,7 +222,7 @@ struct BatchTrace {
 }
 
 impl BatchTrace {
-    /// A trace of its own: it belongs to each of its members as much as to the others.
+    /// A batch has a trace of its own, because it belongs to all of its members alike.
     fn of(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
         let mut traced = entries.iter().filter_map(|entry| entry.flight.recorder()?.traced());
         let (first, observer) = traced.next()?;
@@ -231,9 +231,9 @@ impl BatchTrace {
     }
 }
 
-impl Drop for Hand {
-    /// A run that was lost on the way, with its worker and not by its inputs: what may be run again is, within the stage's
-    /// budget. The others hear of it, and that they had begun.
+impl Drop for InFlightBatch {
+    /// The run was lost with its worker, and not by its inputs. Entries run again as far as contract and retry budget
+    /// allow; the others get an error that says that they had begun.
     fn drop(&mut self) {
         if self.entries.is_empty() {
             return;

@@ -20,7 +20,7 @@ use crate::id::StageName;
 pub const DEFAULT_MAILBOX: usize = 1024;
 
 /// What the engine carries: a message, and the place that it takes in the mailbox until it is opened.
-pub(super) struct Mail<M> {
+pub(super) struct Delivery<M> {
     /// There until it is opened.
     message: Option<M>,
     place: Option<OwnedSemaphorePermit>,
@@ -30,7 +30,7 @@ pub(super) struct Mail<M> {
 /// To a sender that waits: nothing when the actor takes the message, else the message.
 type WayBack<M> = oneshot::Sender<Option<M>>;
 
-impl<M> Mail<M> {
+impl<M> Delivery<M> {
     /// A message that needs no place, or has none yet.
     pub(super) fn new(message: M, way_back: Option<WayBack<M>>) -> Self {
         Self { message: Some(message), place: None, way_back }
@@ -52,7 +52,7 @@ impl<M> Mail<M> {
     }
 }
 
-impl<M> Drop for Mail<M> {
+impl<M> Drop for Delivery<M> {
     /// A life has ended, and this message was not taken.
     fn drop(&mut self) {
         // Free before the sender tries again.
@@ -64,7 +64,7 @@ impl<M> Drop for Mail<M> {
 }
 
 /// Where an actor is to be found, over all its lives.
-pub(crate) struct Post<M> {
+pub(crate) struct Mailbox<M> {
     status: Arc<ActorStatus>,
     places: Arc<Semaphore>,
     target: watch::Sender<Target<M>>,
@@ -74,18 +74,18 @@ pub(crate) struct Post<M> {
 enum Target<M> {
     /// Nobody yet, or nobody for the moment.
     Down,
-    Up(EngineRef<Mail<M>>),
+    Up(EngineRef<Delivery<M>>),
     /// Nobody ever again.
     Over,
 }
 
-impl<M: Send + 'static> Post<M> {
+impl<M: Send + 'static> Mailbox<M> {
     pub(super) fn new(status: Arc<ActorStatus>) -> Self {
         let places = Arc::clone(status.places());
         Self { status, places, target: watch::Sender::new(Target::Down) }
     }
 
-    pub(super) fn set_up(&self, actor: EngineRef<Mail<M>>) {
+    pub(super) fn set_up(&self, actor: EngineRef<Delivery<M>>) {
         self.change(Target::Up(actor));
     }
 
@@ -111,11 +111,11 @@ impl<M: Send + 'static> Post<M> {
 
 /// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not
 /// keep the actor alive.
-pub struct ActorRef<M>(Arc<Post<M>>);
+pub struct ActorRef<M>(Arc<Mailbox<M>>);
 
 impl<M: Send + 'static> ActorRef<M> {
-    pub(super) fn new(post: Arc<Post<M>>) -> Self {
-        Self(post)
+    pub(super) fn new(mailbox: Arc<Mailbox<M>>) -> Self {
+        Self(mailbox)
     }
 
     /// The actor's name.
@@ -153,11 +153,11 @@ impl<M: Send + 'static> ActorRef<M> {
         let Some(place) = place.or_else(|| Arc::clone(&self.0.places).try_acquire_owned().ok()) else {
             return Err(TellError::Full(message));
         };
-        let mut mail = Mail::new(message, way_back);
-        mail.place = Some(place);
-        match actor.send_message(mail) {
-            Err(MessagingErr::SendErr(mail)) => {
-                mail.into_message().map_or(Ok(()), |message| Err(TellError::Down(message)))
+        let mut delivery = Delivery::new(message, way_back);
+        delivery.place = Some(place);
+        match actor.send_message(delivery) {
+            Err(MessagingErr::SendErr(delivery)) => {
+                delivery.into_message().map_or(Ok(()), |message| Err(TellError::Down(message)))
             }
             // The type is the reference's own, and ractor gives back what a closed mailbox did not take.
             Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),

@@ -1,10 +1,10 @@
-//! The queue of a stage as its replicas see it: one lane for everybody, and one for each replica's sessions. Pure.
+//! The queue of a stage as its replicas see it: a common queue, and one for the sessions of each replica. Pure.
 //!
 //! An entry with a session key waits for one replica: the one that rendezvous hashing (Thaler and Ravishankar, 1998) picks
-//! among those that are up. Every other entry waits for any of them. A replica takes from its own lane and the common one in
-//! the order of both together, so a busy replica holds up its own sessions and nobody else.
+//! among those that are up. Every other entry waits for any of them. A replica takes from its own queue and the common one in
+//! the order of both together, so a busy replica delays only its own sessions.
 //!
-//! When a replica is gone, its sessions, and only those, move to others; when one comes up, it draws its share from all.
+//! When a replica ends, its sessions, and only those, move to others; when one comes up, it takes a share from all.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::call::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
 
-/// The lane of sessions that no replica is up for.
+/// The queue of sessions while no replica is up.
 const NOBODY: usize = usize::MAX;
 
-/// Waiting entries, by who may take them. Without sessions it is one queue.
+/// Waiting entries by the replica that may take them. Without sessions it is one queue.
 #[derive(Debug)]
-pub(crate) struct Lanes<T> {
+pub(crate) struct SessionQueues<T> {
     common: BatchQueue<T>,
-    /// Only lanes in which something waits.
+    /// Only queues with entries.
     own: BTreeMap<usize, BatchQueue<(SessionKey, EntryKey, Instant, T)>>,
     /// The replicas that are up.
     replicas: Vec<usize>,
     ageing: std::time::Duration,
-    /// What waits in the lanes of sessions.
+    /// The load of the sessions' queues.
     own_load: Load,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Lanes<T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneHead {
     head: Head,
-    /// In its replica's own lane.
+    /// In the queue of this replica's sessions.
     own: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ impl LaneHead {
     }
 }
 
-impl<T> Lanes<T> {
+impl<T> SessionQueues<T> {
     pub(crate) fn new(ageing: std::time::Duration) -> Self {
         Self {
             common: BatchQueue::new(ageing),
@@ -55,7 +55,7 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// Says which replicas are up. Sessions of those that are not move.
+    /// Sets the replicas that are up. Sessions of the others move.
     pub(crate) fn set_replicas(&mut self, replicas: impl Iterator<Item = usize>) {
         self.replicas.clear();
         self.replicas.extend(replicas);
@@ -224,7 +224,7 @@ mod tests {
         #[test]
         fn agrees_with_a_sorted_list(operations in prop::collection::vec(operation(), 0..200)) {
             let now = Instant::now();
-            let mut lanes = Lanes::new(Duration::from_secs(5));
+            let mut lanes = SessionQueues::new(Duration::from_secs(5));
             let mut replicas: Vec<usize> = Vec::new();
             let mut model: Vec<(EntryKey, Option<SessionKey>)> = Vec::new();
             for (step, operation) in operations.into_iter().enumerate() {

@@ -1,63 +1,62 @@
-//! What a worker and the batcher know about each other without sending a message.
+//! One life of a replica, as batcher, replica and supervisor share it without a message.
 //!
-//! The slot is one replica's life from start to end; a restarted replica gets a new one. Its count of free seats is the only
-//! truth on whether the worker takes a batch: the batcher takes one when it hands over a batch, the worker puts it back.
-//! Messages are only hints to look again. Most workers have one seat; an asynchronous one has as many as batches that it
-//! works on at once.
+//! A restarted replica gets a new handle. The count of free slots alone decides whether the replica takes a batch: the
+//! batcher takes a slot when it hands over a batch, the replica gives it back. Messages are only hints to look again. Most
+//! replicas have one slot; an asynchronous one has a slot for each batch that it may run at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use ractor::ActorRef;
 
-use super::hand::Hand;
+use super::in_flight::InFlightBatch;
 use super::message::WorkerMessage;
 use crate::clock::{self, Instant};
 
-/// In place of the count of free seats: the replica is over.
+/// In place of the count of free slots: the replica has ended.
 const GONE: u32 = u32::MAX;
 
-/// Why a replica ended, where that decides what its supervisor does.
+/// Why a replica ended, as far as its supervisor needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// User code panicked, or something that is not told apart.
+    /// User code panicked, or another cause.
     Crash,
-    /// User code panicked in a batch that is being searched for the entry that does it.
+    /// User code panicked in a batch under bisection.
     Poison,
-    /// A call did not come back in time; its thread was let go.
+    /// A call did not come back in time; its thread was abandoned.
     Hung,
 }
 
-/// One running replica, as the batcher sees it.
+/// One life of a replica.
 #[derive(Debug)]
-pub(crate) struct WorkerSlot {
+pub(crate) struct ReplicaHandle {
     index: usize,
     generation: u64,
     actor: ActorRef<WorkerMessage>,
-    seats: u32,
+    slots: u32,
     free: AtomicU32,
     batches: AtomicU64,
-    /// It gets no more batches: the stage was scaled down.
+    /// The stage was scaled down: the replica gets no more batches.
     leaving: AtomicBool,
     death: AtomicU8,
-    /// The batch that runs on the worker's own thread or in its actor.
-    hand: Mutex<Option<Hand>>,
+    /// The batch that runs on the replica's thread or in its actor.
+    batch: Mutex<Option<InFlightBatch>>,
     since: Instant,
 }
 
-impl WorkerSlot {
-    pub(crate) fn new(index: usize, generation: u64, seats: u32, actor: ActorRef<WorkerMessage>) -> Self {
-        let seats = seats.clamp(1, GONE - 1);
+impl ReplicaHandle {
+    pub(crate) fn new(index: usize, generation: u64, slots: u32, actor: ActorRef<WorkerMessage>) -> Self {
+        let slots = slots.clamp(1, GONE - 1);
         Self {
             index,
             generation,
             actor,
-            seats,
-            free: AtomicU32::new(seats),
+            slots,
+            free: AtomicU32::new(slots),
             batches: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             death: AtomicU8::new(Death::Crash as u8),
-            hand: Mutex::default(),
+            batch: Mutex::default(),
             since: clock::now(),
         }
     }
@@ -74,24 +73,24 @@ impl WorkerSlot {
         &self.actor
     }
 
-    /// Takes a seat if one is free. Only the batcher does this.
+    /// Takes a slot if one is free. Only the batcher calls this.
     pub(crate) fn try_take(&self) -> bool {
         self.change(|free| free.checked_sub(1))
     }
 
-    /// Gives a seat back that was taken and then not needed.
+    /// Gives back a slot whose batch was not completed.
     pub(crate) fn give_back(&self) {
-        self.change(|free| Some((free + 1).min(self.seats)));
+        self.change(|free| Some((free + 1).min(self.slots)));
     }
 
-    /// The worker has finished a batch. Sequentially consistent with the pool's count of queued entries, so that either the
-    /// batcher sees the free seat or the worker sees the waiting entry.
+    /// Gives back the slot of a completed batch. Sequentially consistent with the pool's count of queued entries: either the
+    /// batcher sees the free slot, or the replica sees the waiting entry.
     pub(crate) fn release(&self) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.give_back();
     }
 
-    /// The replica is over: it will never be free again.
+    /// The replica has ended: it will never be free again.
     pub(crate) fn retire(&self) {
         self.free.store(GONE, Ordering::SeqCst);
     }
@@ -114,33 +113,33 @@ impl WorkerSlot {
         self.free.load(Ordering::SeqCst) == GONE
     }
 
-    /// How many batches it works on at most.
-    pub(crate) fn seats(&self) -> usize {
-        self.seats as usize
+    /// The most batches that it runs at once.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots as usize
     }
 
-    /// How many batches it would take now.
-    pub(crate) fn free_seats(&self) -> u32 {
+    /// The number of batches that it would take now.
+    pub(crate) fn free_slots(&self) -> u32 {
         match self.free.load(Ordering::Relaxed) {
             GONE => 0,
             free => free,
         }
     }
 
-    /// How many batches it works on now.
+    /// The number of batches that it runs now.
     pub(crate) fn running(&self) -> u32 {
         match self.free.load(Ordering::Relaxed) {
             GONE => 0,
-            free => self.seats - free,
+            free => self.slots - free,
         }
     }
 
-    /// How many batches this life of the replica completed.
+    /// The number of batches that this life has completed.
     pub(crate) fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
     }
 
-    /// Says why the replica is about to end.
+    /// Notes why the replica is about to end.
     pub(crate) fn note_death(&self, death: Death) {
         self.death.store(death as u8, Ordering::Release);
     }
@@ -153,19 +152,19 @@ impl WorkerSlot {
         }
     }
 
-    /// Puts down what the batch in hand owes its callers, while user code has their inputs.
-    pub(crate) fn put_hand(&self, hand: Hand) {
-        *self.hand.lock() = Some(hand);
+    /// Keeps the batch here while user code has its inputs.
+    pub(crate) fn put_batch(&self, batch: InFlightBatch) {
+        *self.batch.lock() = Some(batch);
     }
 
-    /// Takes it up again. `None`: it was taken away meanwhile, because the call was given up as hung.
-    pub(crate) fn take_hand(&self) -> Option<Hand> {
-        self.hand.lock().take()
+    /// Takes the batch back. `None`: it was taken before, because the call was given up as hung.
+    pub(crate) fn take_batch(&self) -> Option<InFlightBatch> {
+        self.batch.lock().take()
     }
 
-    /// Takes it if it still is the hand of this run.
-    pub(crate) fn take_hand_of(&self, run: u64) -> Option<Hand> {
-        self.hand.lock().take_if(|hand| hand.run() == run)
+    /// Takes the batch if it is still that of this run.
+    pub(crate) fn take_batch_of(&self, run: u64) -> Option<InFlightBatch> {
+        self.batch.lock().take_if(|batch| batch.run() == run)
     }
 
     fn change(&self, change: impl Fn(u32) -> Option<u32>) -> bool {

@@ -1,8 +1,8 @@
 //! Where a worker's code runs: inline on the runtime, on an OS thread of its own, or as futures on the runtime.
 //!
-//! A task or thread seat takes one batch at a time. A thread seat and a future answer the entries themselves; their actor
-//! only hears of a crash. An actor that stops lets go of its thread: the thread finishes the batch in hand, cleans up and
-//! ends. One that gives a hung thread up leaves it to end by itself, and counts it until it does.
+//! A task or thread runs one batch at a time. Threads and futures answer the entries themselves; their actor is told only of
+//! a crash. When the actor stops, its thread finishes the batch that it runs, cleans up and ends. A thread that hangs is
+//! abandoned: it ends by itself, and counts as abandoned until then.
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -16,22 +16,22 @@ use tokio::task::JoinSet;
 use super::watchdog::Watched;
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
 use crate::error::Failure;
-use crate::pool::{BatchRun, Death, Pool, RunError, WorkerMessage, WorkerSlot};
+use crate::pool::{BatchRun, Death, Pool, ReplicaHandle, RunError, WorkerMessage};
 use crate::worker::{DynAsyncWorker, DynWorker, warm_up};
 
 /// Builds the worker, inside the replica and on the thread where it will run.
 pub(crate) type Build = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;
 
-/// What a seat works for.
+/// What an executor works for.
 #[derive(Clone)]
-pub(crate) struct SeatContext {
+pub(crate) struct ExecutorContext {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) slot: Arc<WorkerSlot>,
+    pub(crate) handle: Arc<ReplicaHandle>,
     pub(crate) actor: ActorRef<WorkerMessage>,
 }
 
-/// The place of one replica.
-pub(crate) enum Seat {
+/// Where the code of one replica runs.
+pub(crate) enum Executor {
     /// On the runtime, watched.
     Task { worker: Box<dyn DynWorker>, watched: Arc<Watched> },
     /// On a thread of its own.
@@ -42,26 +42,26 @@ pub(crate) enum Seat {
 
 /// The replica cannot take a batch any more.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SeatError {
+pub(crate) enum ExecutorError {
     #[error(transparent)]
     Run(#[from] RunError),
     #[error("the worker's thread has ended")]
     ThreadEnded,
 }
 
-impl Seat {
+impl Executor {
     /// Builds a worker in place.
     pub(crate) fn on_task(build: Build, pool: &Pool, watched: Arc<Watched>) -> Result<Self, Failure> {
         Ok(Self::Task { worker: build_and_warm_up(build, pool)?, watched })
     }
 
     /// Builds a worker on a new thread and waits until it is warm.
-    pub(crate) async fn on_thread(build: Build, context: SeatContext) -> Result<Self, Failure> {
+    pub(crate) async fn on_thread(build: Build, context: ExecutorContext) -> Result<Self, Failure> {
         let pool = Arc::clone(&context.pool);
-        let (seat, ready) = Self::start_thread(move || build_and_warm_up(build, &pool), context)?;
+        let (executor, ready) = Self::start_thread(move || build_and_warm_up(build, &pool), context)?;
         // The sender is dropped without a word only if the thread was killed from outside.
         ready.await.unwrap_or_else(|_| Err(Failure::new("the worker's thread ended while it was starting")))?;
-        Ok(seat)
+        Ok(executor)
     }
 
     /// Builds an asynchronous worker.
@@ -84,31 +84,31 @@ impl Seat {
         matches!(self, Self::Task { .. })
     }
 
-    /// Runs one batch, or hands it over to whatever will.
-    pub(crate) fn run(&mut self, run: BatchRun, context: &SeatContext) -> Result<(), SeatError> {
+    /// Runs one batch, or hands it over to its thread or future.
+    pub(crate) fn run(&mut self, run: BatchRun, context: &ExecutorContext) -> Result<(), ExecutorError> {
         match self {
             Self::Task { worker, watched } => {
                 watched.begin();
-                let result = run.execute(worker.as_mut(), &context.slot);
+                let result = run.execute(worker.as_mut(), &context.handle);
                 watched.end();
                 Ok(result?)
             }
             // The slot protocol admits one batch at a time, so the buffer of one is never full while the thread lives; were
             // it broken, the batch would go back to the queue.
             Self::Thread { batches, .. } => batches.try_send(run).map_err(|error| match error {
-                TrySendError::Full(_) | TrySendError::Disconnected(_) => SeatError::ThreadEnded,
+                TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
             }),
             Self::Futures { worker, running } => {
                 while running.try_join_next().is_some() {}
-                let (worker, SeatContext { slot, actor, .. }) = (Arc::clone(worker), context.clone());
+                let (worker, ExecutorContext { handle, actor, .. }) = (Arc::clone(worker), context.clone());
                 running.spawn(async move {
                     // Beside user code itself, which a run contains, its future may panic where it is dropped.
-                    let crash = match contain_future(run.execute_async(worker, &slot)).await {
+                    let crash = match contain_future(run.execute_async(worker, &handle)).await {
                         Ok(Ok(())) => return,
                         Ok(Err(error)) => error.to_string(),
                         Err(words) => words.to_string(),
                     };
-                    slot.retire();
+                    handle.retire();
                     let _ = actor.send_message(WorkerMessage::Crashed(crash));
                 });
                 Ok(())
@@ -116,18 +116,18 @@ impl Seat {
         }
     }
 
-    /// Moves a task seat, worker and all, to a thread. Another seat stays what it is.
-    pub(crate) fn move_to_thread(self, context: SeatContext) -> Result<Self, Failure> {
+    /// Moves a worker from a task to a thread. Another executor stays as it is.
+    pub(crate) fn move_to_thread(self, context: ExecutorContext) -> Result<Self, Failure> {
         match self {
             Self::Task { worker, .. } => {
-                let (seat, _ready) = Self::start_thread(move || Ok(worker), context)?;
-                Ok(seat)
+                let (executor, _ready) = Self::start_thread(move || Ok(worker), context)?;
+                Ok(executor)
             }
-            seated @ (Self::Thread { .. } | Self::Futures { .. }) => Ok(seated),
+            other @ (Self::Thread { .. } | Self::Futures { .. }) => Ok(other),
         }
     }
 
-    /// Ends in good order: what is in hand is finished, then the worker cleans up.
+    /// Ends in good order: running batches are finished, then the worker cleans up.
     pub(crate) async fn close(self) {
         match self {
             Self::Task { mut worker, .. } => drop_contained(contain(|| worker.cleanup())),
@@ -142,7 +142,7 @@ impl Seat {
         }
     }
 
-    /// The batches that run beside the one that panicked. They are to be finished.
+    /// The other batches of a replica whose batch panicked. They are to be finished.
     pub(crate) fn take_running(&mut self) -> Option<JoinSet<()>> {
         match self {
             Self::Futures { running, .. } => Some(std::mem::take(running)),
@@ -152,14 +152,14 @@ impl Seat {
 
     fn start_thread(
         make: impl FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send + 'static,
-        context: SeatContext,
+        context: ExecutorContext,
     ) -> Result<(Self, oneshot::Receiver<Result<(), Failure>>), Failure> {
         let (batches, inbox) = sync_channel::<BatchRun>(1);
         let (ready_sender, ready) = oneshot::channel();
         let (ended_sender, ended) = oneshot::channel();
         let runtime = Handle::current();
-        let name = format!("{}-{}", context.pool.name(), context.slot.index());
-        let affinity = context.pool.settings().affinity_of(context.slot.index());
+        let name = format!("{}-{}", context.pool.name(), context.handle.index());
+        let affinity = context.pool.settings().affinity_of(context.handle.index());
         thread::Builder::new().name(name).spawn(move || {
             if let Some(core) = affinity {
                 pin_to(core, &context);
@@ -179,9 +179,9 @@ impl Seat {
 }
 
 /// A worker thread's life: batches until the actor lets go, or until a panic.
-fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchRun>, context: &SeatContext) {
+fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchRun>, context: &ExecutorContext) {
     // Beside user code itself, which a run contains, users' values may panic where they are dropped.
-    let ended = contain(|| serve(worker.as_mut(), inbox, &context.slot));
+    let ended = contain(|| serve(worker.as_mut(), inbox, &context.handle));
     let crash = match ended {
         Ok(Ok(())) => {
             drop_contained(contain(|| worker.cleanup()));
@@ -193,11 +193,11 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchR
             None
         }
         Err(words) => {
-            context.slot.retire();
-            if let Some(hand) = context.slot.take_hand()
-                && hand.after_panic(&words)
+            context.handle.retire();
+            if let Some(batch) = context.handle.take_batch()
+                && batch.after_panic(&words)
             {
-                context.slot.note_death(Death::Poison);
+                context.handle.note_death(Death::Poison);
             }
             Some(words.to_string())
         }
@@ -211,17 +211,17 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchR
 fn serve(
     worker: &mut dyn DynWorker,
     inbox: &std::sync::mpsc::Receiver<BatchRun>,
-    slot: &WorkerSlot,
+    handle: &ReplicaHandle,
 ) -> Result<(), RunError> {
     while let Ok(run) = inbox.recv() {
-        run.execute(worker, slot)?;
+        run.execute(worker, handle)?;
     }
     Ok(())
 }
 
-fn pin_to(core: usize, context: &SeatContext) {
+fn pin_to(core: usize, context: &ExecutorContext) {
     if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-        tracing::warn!(stage = %context.pool.name(), replica = context.slot.index(), core, "could not pin the thread");
+        tracing::warn!(stage = %context.pool.name(), replica = context.handle.index(), core, "could not pin the thread");
     }
 }
 
