@@ -126,7 +126,7 @@ fn stages_here_and_elsewhere_stand_in_one_graph_and_are_shared_by_all_who_run_th
     let head = "POST /missing HTTP/1.1\r\ncontent-type: application/json";
     let missing = gateway.request(head, b"1");
     assert_eq!(missing.status, 503);
-    assert!(missing.body.contains("runs the stage `missing`: the one that is linked does not"), "{missing:?}");
+    assert!(missing.body.contains("runs the stage `missing`: the connected node does not"), "{missing:?}");
     let ready = gateway.request("GET /readyz HTTP/1.1", b"");
     let detail = json(&ready.body)["detail"].clone();
     assert_eq!(detail, "stage `missing` runs elsewhere: no node that runs it can be reached");

@@ -106,7 +106,7 @@ impl Target {
     }
 
     /// Counts what a hostile client was answered, so that the report shows whether the attack met what it was meant for.
-    pub(crate) fn met(&self, outcome: impl Into<String>) {
+    pub(crate) fn counters(&self, outcome: impl Into<String>) {
         *locked(&self.outcomes).entry(outcome.into()).or_default() += 1;
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use callboard_codec::Value;
 use callboard_core::{CallError, CallOptions, ErrorKind};
 use callboard_http::client::{Answer, Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
-use callboard_net::{Client, ConnectError, Identity, QuicUrl, Trouble};
+use callboard_net::{Client, ConnectError, Identity, QuicUrl, CallFailure};
 
 use super::tally::Outcome;
 
@@ -71,7 +71,7 @@ impl Aim {
             Self::Quic { url, identity, route, requests } => {
                 let absent = || Outcome::Broken("connect");
                 let client = connect(url, identity, timeout, Duration::ZERO).await.map_err(|_| absent())?;
-                let streams = client.streams(route).await.map_err(|_| absent())?;
+                let streams = client.is_streaming(route).await.map_err(|_| absent())?;
                 Ok(Wire::Quic { client, requests: Arc::clone(requests), timeout, streams })
             }
         }
@@ -97,11 +97,11 @@ impl Aim {
             }
             Self::Quic { url, identity, route, requests } => {
                 let client = connect(url, identity, timeout, timeout.min(START_UP_WAIT)).await?;
-                let streams = client.streams(route).await?;
+                let streams = client.is_streaming(route).await?;
                 match ask(&client, &requests[0], timeout, streams).await {
                     Ok(_) => Ok(None),
-                    Err(error) => match Trouble::of(&error) {
-                        Trouble::NeverStarted | Trouble::ConnectionLost => Err(error.into()),
+                    Err(error) => match CallFailure::classify(&error) {
+                        CallFailure::NeverStarted | CallFailure::ConnectionLost => Err(error.into()),
                         _ => Ok(Some(error.to_string())),
                     },
                 }
@@ -217,9 +217,9 @@ fn member(problem: &[u8], name: &str) -> Option<String> {
 
 /// A node's refusals have the kinds that problem documents have; what the transport did has the words of HTTP's client.
 fn of_error(error: &CallError, is_late: bool) -> Outcome {
-    match (error.kind(), Trouble::of(error)) {
+    match (error.kind(), CallFailure::classify(error)) {
         (ErrorKind::DeadlineExceeded, _) if is_late => Outcome::TimedOut,
-        (_, Trouble::ConnectionLost) => Outcome::Broken("closed"),
+        (_, CallFailure::ConnectionLost) => Outcome::Broken("closed"),
         (kind, _) => Outcome::Answered { status: None, kind: Some(kind.as_str().to_owned()), bytes: 0 },
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig};
-use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, Static};
+use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -71,7 +71,7 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
     if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
         let offers = &plan.settings.offers.value;
-        if !offers.are_open() {
+        if !offers.allow_all() {
             log.stderr.note(format_args!("  stages of other nodes: {offers}"));
         }
     }
@@ -170,7 +170,7 @@ fn http_address(plan: &Plan) -> SocketAddr {
 
 /// Lets stages run on the other nodes: those that are named, and those that name this one. Their calls are divided as the plan has it.
 fn peers(plan: &Plan) -> Result<impl FnOnce(&QuicEdge) -> Cluster + Send + 'static, CliError> {
-    let view = Static::look_up(plan.settings.join.value.iter().cloned());
+    let view = StaticView::resolve(plan.settings.join.value.iter().cloned());
     let view = view.map_err(|error| CliError::because("could not join", &error))?;
     let divided = plan.stages.iter().filter(|stage| !stage.split.value.is_empty());
     let splits: Vec<_> = divided.map(|stage| (stage.name.value.clone(), stage.split.value.clone())).collect();

@@ -16,7 +16,7 @@ async fn an_idle_connection_takes_100_kb_of_its_node_at_most() {
     let directory = stage_of("promised-idle");
     let worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(Contract::AtMostOnce) });
     let identity = Identity::development_in(&directory.join("development")).unwrap();
-    let endpoint = BareEndpoint::reaching(&identity).unwrap();
+    let endpoint = BareEndpoint::calling(&identity).unwrap();
     let hello =
         Hello { min_version: 1, max_version: VERSION, cluster: identity.cluster().to_owned(), ..Hello::default() };
     let connect = async |count: usize| {

@@ -31,7 +31,7 @@ async fn killed_and_back(name: &str, contract: Contract) -> (Scale, Offer, Sums,
         tokio::time::sleep_until((begun + scale.lasting / 2).into()).await;
         tokio::task::block_in_place(|| first.again());
         let back = begun.elapsed();
-        until(|| gateway.cluster.linked() == 2).await;
+        until(|| gateway.cluster.connected_peers() == 2).await;
         [killed, back]
     };
     let calls =
