@@ -11,7 +11,8 @@ use bytes::Bytes;
 use callboard_codec::{
     Account, DataType, DecodeErrorKind, DecodeLimits, Format, Map, Payload, Value, charged_to, charged_up_to,
 };
-use callboard_core::{Admission, Deadline, ErrorKind, LocalClient, Route};
+use callboard_core::edge::{Admission, Route};
+use callboard_core::{Deadline, ErrorKind, LocalClient};
 
 use crate::coding::{self, Coding};
 use crate::error::ApiError;

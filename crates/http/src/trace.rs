@@ -1,7 +1,7 @@
 //! The W3C's trace context: which larger story a request belongs to, and which part of it is ours.
 
 use axum::http::header::{HeaderName, HeaderValue};
-use callboard_core::SpanId;
+use callboard_core::timeline::SpanId;
 
 use crate::ascii::Ascii;
 

@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::http::HeaderValue;
-use callboard_core::{CallTracer, LocalClient};
+use callboard_core::timeline::CallTracer;
+use callboard_core::LocalClient;
 
 use crate::accept::AcceptMetrics;
 use crate::access::{Doorstep, Gate};

@@ -10,7 +10,8 @@ use axum::http::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Payload, Value};
-use callboard_core::{Admission, CallOptions, ErrorKind, Route, Timing};
+use callboard_core::edge::{Admission, Route};
+use callboard_core::{CallOptions, ErrorKind, Timing};
 use futures_util::future::try_join_all;
 
 use super::array::Array;

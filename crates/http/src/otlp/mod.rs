@@ -274,7 +274,7 @@ impl Sending {
 mod tests {
     use std::time::SystemTime;
 
-    use callboard_core::SpanId;
+    use callboard_core::timeline::SpanId;
 
     use super::*;
 

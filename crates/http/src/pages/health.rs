@@ -8,7 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use callboard_codec::Value;
-use callboard_core::{ElsewhereHealth, ErrorKind, Health, StageHealth};
+use callboard_core::description::{RemoteStageHealth, Health, StageHealth};
+use callboard_core::ErrorKind;
 
 use super::Sources;
 use crate::error::ApiError;
@@ -52,7 +53,7 @@ fn reason(stage: &StageHealth) -> Option<String> {
 }
 
 /// Why a stage that runs on other nodes only keeps the node from being ready, if it does.
-pub(crate) fn unreachable(stage: &ElsewhereHealth) -> Option<String> {
-    let ElsewhereHealth { name, reason, .. } = stage;
+pub(crate) fn unreachable(stage: &RemoteStageHealth) -> Option<String> {
+    let RemoteStageHealth { name, reason, .. } = stage;
     reason.as_ref().map(|reason| format!("stage `{name}` runs elsewhere: {reason}"))
 }

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use callboard_core::{BatchObserver, Instant, Recorder, Route, Run, SpanId, Timeline, Visit};
+use callboard_core::edge::Route;
+use callboard_core::timeline::{BatchObserver, Recorder, StageRun, SpanId, Timeline, StageVisit};
+use callboard_core::Instant;
 
 use super::{Anchor, Attribute, Span, Tracer, error_of, of_batch, of_stage};
 use crate::request_id::RequestId;
@@ -40,7 +42,7 @@ impl RequestSpan {
         Arc::new(Self {
             tracer: Arc::clone(tracer),
             context,
-            recorder: Recorder::of_span(begun, context.id(), observer),
+            recorder: Recorder::for_span(begun, context.id(), observer),
             method: known(method),
             path: path.into(),
             id: id.clone(),
@@ -100,12 +102,12 @@ impl RequestSpan {
             for (number, run) in visit.runs.iter().enumerate() {
                 spans.extend(of_run(visit, number, run, &part));
             }
-            if visit.is_elsewhere {
+            if visit.is_remote {
                 let left = visit.left.unwrap_or(timeline.total);
                 let span =
                     part(format!("elsewhere {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
                 let mut attributes = of_stage(visit.stage.as_str());
-                attributes.extend(visit.there.as_ref().map(|there| ("callboard.node", there.node.clone().into())));
+                attributes.extend(visit.remote.as_ref().map(|there| ("callboard.node", there.node.clone().into())));
                 spans.push(Span { attributes, ..span });
             }
         }
@@ -146,7 +148,7 @@ fn known(method: &Method) -> Option<Method> {
 /// nginx's word for "the client left before the answer".
 const CLIENT_LEFT: u16 = 499;
 
-fn of_run(visit: &Visit, number: usize, run: &Run, part: &impl Fn(String, Duration, Duration) -> Span) -> Vec<Span> {
+fn of_run(visit: &StageVisit, number: usize, run: &StageRun, part: &impl Fn(String, Duration, Duration) -> Span) -> Vec<Span> {
     let stage = visit.stage.as_str();
     let queue = part(format!("queue {stage}"), run.queued, run.queue);
     let mut attributes = of_stage(stage);

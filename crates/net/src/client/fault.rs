@@ -3,7 +3,8 @@
 use std::fmt;
 
 use callboard_codec::wire::{FrameHead, FrameKind, ResetCode};
-use callboard_core::{CallError, ErrorKind, ErrorParts};
+use callboard_core::edge::ErrorParts;
+use callboard_core::{CallError, ErrorKind};
 use quinn::{ConnectionError, ReadError};
 
 use super::error::CONNECTION_LOST;

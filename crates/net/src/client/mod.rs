@@ -20,10 +20,8 @@ use std::time::Duration;
 
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
-use callboard_core::{
-    AsIs, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorParts, FunctionCall,
-    Instant, PayloadReplies, Prepare, Replies, Timing,
-};
+use callboard_core::edge::{ErrorParts, PayloadReplies};
+use callboard_core::{NoPreprocess, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Prepare, Replies, Timing};
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
@@ -398,7 +396,7 @@ impl Caller for Client {
     where
         S: Stream,
         Out: Data + Clone,
-        AsIs: Prepare<S::Item>,
+        NoPreprocess: Prepare<S::Item>,
     {
         let timeout = self.inner.pool.current().map_or(DEFAULT_TIMEOUT, |node| node.default_timeout(route));
         let (client, route) = (self.clone(), route.to_owned());

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use callboard_codec::wire::Call;
 use callboard_codec::{Envelope, Payload};
-use callboard_core::{
-    CallError, ErrorKind, Instant, PayloadReplies, Reply, SessionKey, StageCall, StageOutputs, StageReply,
-};
+use callboard_core::edge::PayloadReplies;
+use callboard_core::remote::{StageCall, StageOutputs, StageReply};
+use callboard_core::{CallError, ErrorKind, Instant, Reply, SessionKey};
 
 use super::Inner;
 use super::load_balance::{PeerLoad, better_of_two, ejected, session_peer};
@@ -124,7 +124,7 @@ impl Inner {
         // 0 means that all of them ran.
         let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
         let reply = Reply::new(Payload::new(value), wire::timing(done.times));
-        Ok(StageReply::new(reply, ran).of_node(node))
+        Ok(StageReply::new(reply, ran).with_node(node))
     }
 
     pub(super) async fn stream(&self, call: StageCall) -> Result<StageOutputs, CallError> {
@@ -138,10 +138,10 @@ impl Inner {
         let envelope = call.payload.to_envelope().map_err(|error| {
             let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
             // A stage that also runs here does not need the peers.
-            if call.runs_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
+            if call.can_run_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
         })?;
         // A call counts once for the retry budget.
-        if !call.asks_again {
+        if !call.is_retry {
             self.retries.lock().called(Instant::now());
         }
         if call.revision.is_none() {
@@ -153,7 +153,7 @@ impl Inner {
             let Some(choice) = self.choose_peer(&call, F::IS_STREAMING, &tried) else {
                 // A lost call that may run again waits for a node, until its owner notices the deadline. A refused call, or
                 // one that this node can run itself, fails at once.
-                if call.runs_here || !last.as_ref().is_some_and(CallFault::is_lost) {
+                if call.can_run_here || !last.as_ref().is_some_and(CallFault::is_lost) {
                     break;
                 }
                 tokio::time::sleep(NODE_POLL).await;
@@ -235,7 +235,7 @@ impl Inner {
         candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
         // The last alternative is worth waiting for, within the deadline.
         let room = match candidates.len() {
-            1 if !call.runs_here => RoomPolicy::Wait,
+            1 if !call.can_run_here => RoomPolicy::Wait,
             _ => RoomPolicy::FailFast,
         };
         if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {

@@ -4,7 +4,8 @@
 //! its key (rendezvous hashing), unless that peer has much more work than the others. Peers with an open breaker are ejected,
 //! but never so many that the rest would be overloaded.
 
-use callboard_core::{Instant, StageLoad};
+use callboard_core::remote::StageLoad;
+use callboard_core::Instant;
 
 /// A call leaves only for a peer with less than half of the local queue: forwarding costs a round trip and encoding, and the
 /// statistics of a peer are a little old.
