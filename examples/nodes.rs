@@ -57,7 +57,7 @@ async fn main() -> Result<(), Problem> {
     // The gateway is ready when its stages can run; balancers ask this at /readyz.
     tokio::time::timeout(Duration::from_secs(20), is_ready(&server)).await?;
 
-    // Calls that the worker has in hand when it dies are run again by the other one: the stage is pure.
+    // The stage is pure, so calls in flight on the killed worker run again on the other one.
     let client = server.client();
     let call = async |number: i64| client.call::<_, i64>("/next-square", number).await;
     let mut first = Some(first);
@@ -72,7 +72,7 @@ async fn main() -> Result<(), Problem> {
         }
     }
     println!("200 calls are answered, and one of the workers is dead");
-    let stage = &server.node().health().elsewhere[0];
+    let stage = &server.node().health().remote_stages[0];
     assert!(stage.ready, "{stage:?}");
     assert_eq!(server.shutdown(Duration::from_secs(5)).await, Drained::Completely);
     Ok(())

@@ -1,15 +1,15 @@
-//! The rules that hold the crates apart, read from the manifests and sources themselves.
+//! The rules between the crates, read from the manifests and sources.
 //!
-//! A failure here means that an arrow was added which `ARCHITECTURE.md` says does not exist. That is the rare kind of change:
-//! either it is a slip, or the page, this test and the reason change together.
+//! A failure means that a dependency was added that `ARCHITECTURE.md` excludes. Either it is a mistake, or the page,
+//! this test and the reason change together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// A crate, what it may use of ours, and what it must not know of others.
+/// A crate, the crates of ours that it may use, and the crates of others that it must not know.
 struct Rule {
     name: &'static str,
     may_use: &'static [&'static str],
@@ -17,7 +17,7 @@ struct Rule {
 }
 
 /// From the bottom up; the last is the root package.
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 10] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -30,12 +30,18 @@ const RULES: [Rule; 8] = [
     },
     Rule { name: "identity", may_use: &["codec"], must_not_know: &["axum", "hyper", "quinn", "ractor"] },
     Rule { name: "net", may_use: &["codec", "core", "identity"], must_not_know: &["axum", "hyper", "ractor"] },
-    Rule { name: "http", may_use: &["codec", "core"], must_not_know: &["quinn", "chitchat", "ractor"] },
+    Rule { name: "http-client", may_use: &[], must_not_know: &["axum", "quinn", "ractor"] },
+    Rule { name: "http", may_use: &["codec", "core", "http-client"], must_not_know: &["quinn", "ractor"] },
     Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule {
+        name: "bench",
+        may_use: &["codec", "core", "http-client", "net"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor"],
+    },
+    Rule {
         name: "",
-        may_use: &["codec", "core", "net", "http", "onnx", "stages"],
+        may_use: &["bench", "codec", "core", "http", "http-client", "net", "onnx", "stages"],
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
 ];
@@ -49,7 +55,7 @@ fn every_rule_has_its_crate() {
     assert_eq!(named, names.collect(), "the rules on the left, crates/ on the right");
 }
 
-/// No crate may use one above it, and none may know what another keeps to itself.
+/// No crate may use a crate above it, or a library that another crate hides.
 #[test]
 fn arrows_point_only_downward() {
     let mut wrong = Vec::new();
@@ -82,13 +88,13 @@ fn violations(rule: &Rule, manifest: &Table) -> Vec<String> {
     wrong
 }
 
-/// What a crate is built from; what its tests use is their affair.
+/// The dependencies of a crate, without those of its tests.
 fn dependencies(manifest: &Table) -> BTreeSet<String> {
     let tables = ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key)?.as_table());
     tables.flat_map(|table| table.keys().cloned()).collect()
 }
 
-/// Core has time and tasks of tokio, and nothing with which it could open a socket.
+/// Core has time and tasks of tokio, and nothing that could open a socket.
 #[test]
 fn core_knows_no_sockets() {
     let manifest = manifest(&root().join("crates/core"));
@@ -104,7 +110,7 @@ fn core_knows_no_sockets() {
     }
 }
 
-/// ractor runs the actors, and users cannot see that: another version of it changes nothing for them.
+/// ractor runs the actors, and users do not see it: another version changes nothing for them.
 #[test]
 fn no_public_item_of_core_names_ractor() {
     let wrong: Vec<String> = sources(&root().join("crates/core/src"))
@@ -117,7 +123,7 @@ fn no_public_item_of_core_names_ractor() {
     assert!(wrong.is_empty(), "users see ractor:\n{}", wrong.join("\n"));
 }
 
-/// The lines where public items begin that name a crate, or what their file imports of it.
+/// The first lines of public items that name a crate, or an import of it.
 fn public_items_with(name: &str, lines: &[(usize, String)]) -> Vec<usize> {
     let code: String = lines.iter().map(|(_, code)| format!("{code}\n")).collect();
     let imports = code.split("use ").filter_map(|import| import.split(';').next()?.strip_prefix(name));
@@ -132,7 +138,7 @@ fn words(code: &str) -> impl DoubleEndedIterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// What users see of the public item that begins here: all of an enum, a trait or a `use`, else what is before the
+/// The visible part of the public item that begins here: all of an enum, a trait or a `use`, else the part before the
 /// body. The public fields of a struct are items of their own.
 fn public_part(lines: &[(usize, String)]) -> String {
     let first = &lines[0].1;
@@ -181,7 +187,7 @@ impl Fields {
     assert_eq!(public_items_with("ractor", &without_test_items(text)), [3, 4, 8, 10, 13, 17]);
 }
 
-/// Decisions take `now`; one file asks for it.
+/// Decisions take `now`; one file reads the clock.
 #[test]
 fn core_reads_the_clock_in_one_place() {
     let mut wrong = Vec::new();
@@ -198,7 +204,118 @@ fn core_reads_the_clock_in_one_place() {
     assert!(wrong.is_empty(), "the clock is read outside clock.rs:\n{}", wrong.join("\n"));
 }
 
-/// Files that may be `unsafe`, and why. None of them is linked into what users run.
+/// Crates whose top-level modules still have a cycle. A crate that has none leaves this list.
+const CRATES_WITH_CYCLES: [&str; 3] = ["bench", "http", "net"];
+
+/// The top-level modules of a crate, each with those that its code names.
+type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
+
+/// Inside a crate the arrows point one way as well: a top-level module is read after those that it uses.
+#[test]
+fn the_modules_of_a_crate_have_no_cycle() {
+    let mut wrong = Vec::new();
+    for directory in crates().into_iter().chain([root()]) {
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let knot = knot(&module_graph(&directory.join("src")));
+        if !knot.is_empty() && !CRATES_WITH_CYCLES.contains(&name.as_str()) {
+            wrong.push(format!("{}: {knot:#?}", directory.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "modules that use each other in a circle:\n{}", wrong.join("\n"));
+}
+
+fn module_graph(sources_of_crate: &Path) -> ModuleGraph {
+    let lib = code_of(&sources_of_crate.join("lib.rs"));
+    let lib: String = lib.into_iter().map(|(_, code)| code + "\n").collect();
+    let declared = lib.split("mod ").skip(1).filter_map(|rest| rest.split_once(';'));
+    let modules: BTreeSet<&str> = declared.map(|(name, _)| name).filter(|name| words(name).eq([*name])).collect();
+    // A name that is re-exported at the crate's root stands for its module.
+    let exports = lib.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next()?.split_once("::"));
+    let exported: BTreeMap<&str, &str> =
+        exports.flat_map(|(module, names)| words(names).map(move |name| (name, module))).collect();
+    let mut graph: ModuleGraph = modules.iter().map(|module| ((*module).to_owned(), BTreeSet::new())).collect();
+    for file in sources(sources_of_crate) {
+        let inside = file.strip_prefix(sources_of_crate).expect("a file of the crate");
+        if inside.iter().any(|part| part == "tests" || part == "tests.rs") {
+            continue;
+        }
+        let top = inside.iter().next().and_then(|part| part.to_str()).unwrap_or_default().trim_end_matches(".rs");
+        let Some(used) = graph.get_mut(top) else { continue };
+        let code: String = code_of(&file).into_iter().map(|(_, code)| code + "\n").collect();
+        let names = names_after_crate(&code);
+        let named = names.iter().map(|name| *exported.get(name).unwrap_or(name));
+        used.extend(named.filter(|name| modules.contains(name) && *name != top).map(str::to_owned));
+    }
+    graph
+}
+
+/// The first names of all paths that begin with `crate::`, also where they are grouped in braces.
+fn names_after_crate(code: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for path in code.split("crate::").skip(1) {
+        let Some(group) = path.strip_prefix('{') else {
+            names.extend(words(path).next());
+            continue;
+        };
+        let mut depth = 0_usize;
+        let end = group.find(|c: char| {
+            let ends = c == '}' && depth == 0;
+            depth = depth + usize::from(c == '{') - usize::from(c == '}' && !ends);
+            ends
+        });
+        let (mut depth, mut begins) = (0_usize, 0);
+        let group = &group[..end.unwrap_or(group.len())];
+        for (index, c) in group.char_indices().chain([(group.len(), ',')]) {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    names.extend(words(&group[begins..index]).next());
+                    begins = index;
+                }
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+/// What is left when modules that use none of the others are taken away, again and again: the cycles and what is above
+/// and below them at once.
+fn knot(graph: &ModuleGraph) -> ModuleGraph {
+    let mut left = graph.clone();
+    loop {
+        let used: BTreeSet<String> = left.values().flatten().cloned().collect();
+        let before = left.len();
+        left.retain(|module, uses| !uses.is_empty() && used.contains(module));
+        let names: BTreeSet<String> = left.keys().cloned().collect();
+        left.values_mut().for_each(|uses| uses.retain(|name| names.contains(name)));
+        if left.len() == before {
+            return left;
+        }
+    }
+}
+
+#[test]
+fn a_cycle_between_modules_is_found() {
+    let code = "use crate::{queue::{Entry, Lanes}, call};\nlet now = crate::clock::now();\nuse crate::App;";
+    assert_eq!(names_after_crate(code), ["queue", "call", "clock", "App"]);
+
+    let graph = |edges: &[(&str, &str)]| {
+        let mut graph = ModuleGraph::new();
+        for (from, to) in edges {
+            graph.entry((*from).to_owned()).or_default().insert((*to).to_owned());
+            graph.entry((*to).to_owned()).or_default();
+        }
+        graph
+    };
+    let tree = [("node", "client"), ("client", "router"), ("node", "router"), ("router", "pool")];
+    assert!(knot(&graph(&tree)).is_empty());
+    let circle = knot(&graph(&[&tree[..], &[("pool", "client")]].concat()));
+    assert_eq!(circle.keys().collect::<Vec<_>>(), ["client", "pool", "router"]);
+}
+
+/// Files that may be `unsafe`, and why. None of them is linked into a program.
 const UNSAFE: [(&str, &str); 2] = [
     ("crates/codec/tests/common/heap.rs", "an allocator that counts has to be one"),
     ("crates/net/tests/heap/counting.rs", "the same, which tells large blocks from small ones"),
@@ -254,6 +371,37 @@ fn every_dependency_of_the_workspace_has_its_line_in_the_docs() {
     let rows = docs.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let explained: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
     assert_eq!(declared, explained, "Cargo.toml on the left, docs/dependencies.md on the right");
+}
+
+/// What `deny.toml` allows, checked without cargo-deny, which takes minutes to compile.
+#[test]
+fn every_dependency_has_an_allowed_licence_and_is_not_banned() {
+    let rules: Table = read(&root().join("deny.toml")).parse().expect("deny.toml is TOML");
+    let texts = |list: &Value, key: Option<&str>| -> BTreeSet<String> {
+        let items = list.as_array().expect("a list").iter();
+        items.filter_map(|item| Some(key.map_or(item, |key| &item[key]).as_str()?.to_owned())).collect()
+    };
+    let (allowed, banned) = (texts(&rules["licenses"]["allow"], None), texts(&rules["bans"]["deny"], Some("crate")));
+    let tree = cargo_tree(&["--workspace", "--edges", "normal,build", "--format", "{p}|{l}"]);
+    let mut wrong = BTreeSet::new();
+    for (package, licence) in tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|')) {
+        let (name, _) = package.split_once(' ').unwrap_or((package, ""));
+        // Every part must hold; a part may be a choice.
+        let is_allowed = |choice: &str| allowed.contains(choice.trim_matches(['(', ')', ' ']));
+        let mut parts = licence.split(" AND ").map(|part| part.split(" OR ").flat_map(|choice| choice.split('/')));
+        if !parts.all(|mut choices| choices.any(is_allowed)) || banned.contains(name) {
+            wrong.insert(format!("{package}: {licence}"));
+        }
+    }
+    assert!(tree.lines().count() > 100 && wrong.is_empty(), "{wrong:#?}");
+}
+
+fn cargo_tree(arguments: &[&str]) -> String {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.args(["tree", "--offline", "--prefix", "none"]).args(arguments).current_dir(root());
+    let output = cargo.output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("names are text")
 }
 
 /// The tables under `## Code map` name each folder of each crate, and nothing that is not there.
@@ -315,7 +463,7 @@ fn all_sources() -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| sources(directory)).collect()
 }
 
-/// Every `.rs` file below a directory, without what a build left there.
+/// Every `.rs` file below a directory, without build outputs.
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut found = Vec::new();
@@ -329,7 +477,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a file, numbered, without comments, texts and what only tests see.
+/// The numbered lines of a file, without comments, string literals and test items.
 fn code_of(path: &Path) -> Vec<(usize, String)> {
     without_test_items(&read(path))
 }
@@ -400,16 +548,11 @@ fifth();
     assert_eq!(code.iter().find(|(_, line)| line.contains("fourth")).map(|(number, _)| *number), Some(23));
 }
 
-/// They are an eighth of the work of a first build, and a build without the feature should pay for none of them.
+/// These crates are an eighth of the work of a first build.
 #[test]
 fn a_build_without_arrow_has_none_of_its_crates() {
     let crates = |features: &str| {
-        let words =
-            ["tree", "--offline", "--edges", "normal", "--prefix", "none", "--no-default-features", "--features"];
-        let output = std::process::Command::new(env!("CARGO")).args(words).arg(features).current_dir(root()).output();
-        let output = output.expect("cargo runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let tree = String::from_utf8(output.stdout).expect("names are text");
+        let tree = cargo_tree(&["--edges", "normal", "--no-default-features", "--features", features]);
         tree.lines().filter(|line| line.starts_with("arrow-") || line.starts_with("flatbuffers ")).count()
     };
     assert_eq!(crates("cli,onnx"), 0);

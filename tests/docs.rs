@@ -19,11 +19,11 @@ fn operations_lists_every_setting_with_its_names_and_default() {
     assert_eq!(documented, expected);
 }
 
-/// The keys of a kind are those that the configuration knows beside the common ones.
+/// The keys of a kind, beside the common ones.
 #[test]
 fn operations_lists_the_keys_of_every_kind() {
     let page = read("docs/operations.md");
-    for kind in ["onnx", "image", "labels", "elsewhere"] {
+    for kind in ["onnx", "image", "labels", "remote"] {
         let (_, after) = page.split_once(&format!("`{kind}` (")).unwrap_or_else(|| panic!("`{kind}` is not described"));
         let (listed, _) = after.split_once(')').expect("a closing parenthesis");
         let listed: Vec<&str> = listed.split(',').map(|key| key.trim().trim_matches('`')).collect();
@@ -57,7 +57,7 @@ fn knobs(of: &str) -> Vec<(String, String)> {
     .collect()
 }
 
-/// What nobody sets is what the page says, and the page lists what `--explain` does.
+/// The defaults on the page are those of `--explain`.
 #[test]
 fn operations_lists_the_knobs_of_stages_and_routes_with_their_defaults() {
     let text =
@@ -95,7 +95,7 @@ fn errors_lists_every_kind_with_its_status_and_whether_to_try_again() {
     }
 }
 
-/// Each cell names modules and, behind each, tests that are in them.
+/// Each cell names modules, each with its tests.
 #[test]
 fn testing_names_tests_of_trouble_that_exist() {
     tests_exist("| trouble |", 16, "crates/http/tests/it");
@@ -174,7 +174,7 @@ fn operations_states_what_a_connection_may_hold() {
 fn security_names_settings_that_exist() {
     let sources = [
         ("HttpConfig", read("crates/http/src/config.rs")),
-        ("NetConfig", read("crates/net/src/edge/mod.rs")),
+        ("NetConfig", read("crates/net/src/server/mod.rs")),
         ("Tuning", read("crates/net/src/endpoint/tuning.rs")),
     ];
     for page in ["SECURITY.md", "docs/operations.md"] {
@@ -263,6 +263,36 @@ fn every_example_is_in_the_readme_and_among_those_that_are_run() {
     for name in names {
         assert!(readme.contains(&format!("| [`{name}.rs`](examples/{name}.rs) |")), "{name} is not in the README");
         assert!(justfile.contains(&format!("cargo run --example {name}\n")), "{name} is not in the justfile");
+    }
+}
+
+/// A word without a type would be a word of the documents only.
+#[test]
+fn the_glossary_names_public_types_that_exist() {
+    let mut sources = String::new();
+    gather(&root().join("crates"), &mut sources);
+    let rows = rows("ARCHITECTURE.md", "| word |");
+    assert!(rows.len() > 20, "{} words", rows.len());
+    for row in rows {
+        for name in row[2].split(['`', ',', ' ']).filter(|name| !name.is_empty()) {
+            let is_declared = ["struct", "enum", "trait"].into_iter().any(|kind| {
+                let declaration = format!("pub {kind} {name}");
+                let mut after = sources.match_indices(&declaration).map(|(at, _)| &sources[at + declaration.len()..]);
+                after.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+            });
+            assert!(is_declared, "{}: there is no public type `{name}`", row[0]);
+        }
+    }
+}
+
+/// The text of all Rust files below a directory, without what a build left there.
+fn gather(directory: &Path, into: &mut String) {
+    for path in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            gather(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push_str(&fs::read_to_string(&path).expect("a source"));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The configuration file as a tree whose every key and value knows its line.
 //!
-//! This is the only file that knows the TOML parser. The others ask a [`Section`] for keys and get an error with place,
-//! key and expectation when it is not what they expected.
+//! Only this file knows the TOML parser. The other files ask a [`Section`] for keys, and get an error with place, key
+//! and expectation.
 
 use std::ops::Range;
 use std::path::Path;
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_names_line_key_expectation_and_what_was_found() {
+    fn a_bad_value_names_line_key_expectation_and_found_value() {
         let document = parse("[[stage]]\nname = \"a\"\nreplicas = 0\n").unwrap();
         let stage = document.root().sections("stage").unwrap().remove(0).called("stage `a`".to_owned());
         let error = stage.read("replicas", &Count(1..=8)).unwrap_err();

@@ -63,7 +63,7 @@ fn a_load_over_https_is_counted_as_any_other() {
 }
 
 #[test]
-fn the_status_of_a_node_is_told_over_https() {
+fn the_status_of_a_node_is_served_over_https() {
     let keys = directory().join("keys");
     fs::write(&keys, format!("operator {KEY}\n")).unwrap();
     let pair = certificate("127.0.0.1");
@@ -76,7 +76,7 @@ fn the_status_of_a_node_is_told_over_https() {
     assert!(String::from_utf8_lossy(&output.stdout).contains(", ready, up "), "{output:?}");
 }
 
-/// The variables are those by which OpenSSL is told where the system's authorities are.
+/// OpenSSL has the same variables for the authorities of the system.
 #[test]
 fn without_a_file_the_authorities_of_the_system_are_believed() {
     let pair = certificate("127.0.0.1");
@@ -90,10 +90,10 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let strangers = certificate("127.0.0.1");
     let (line, code) = failure(call("SSL_CERT_FILE", &strangers.0));
-    assert!(code == 1 && line.contains("no TLS with 127.0.0.1:"), "{line}");
+    assert!(code == 1 && line.contains("TLS handshake with 127.0.0.1:"), "{line}");
     let (line, code) = failure(call("SSL_CERT_DIR", &directory()));
     assert_eq!(code, 2);
-    assert!(line.contains(&format!("{url}: this system believes no authority: ")), "{line}");
+    assert!(line.contains(&format!("{url}: this system has no trusted authority: ")), "{line}");
     assert!(line.ends_with("; --ca-file PEM names some"), "{line}");
 
     // A collector of spans is believed as other servers are: this one does not know the path, and says so in its log.
@@ -106,7 +106,7 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
 }
 
 #[test]
-fn whoever_is_not_believed_is_not_spoken_to() {
+fn an_untrusted_server_gets_no_request() {
     let pair = certificate("127.0.0.1");
     let (_server, url) = serve(&pair, &[]);
     // Another authority, and the right one for another name.
@@ -117,13 +117,13 @@ fn whoever_is_not_believed_is_not_spoken_to() {
         command.arg("--ca-file").arg(trusted);
         let (line, code) = failure(command);
         assert_eq!(code, 1);
-        assert!(line.contains("no TLS with 127.0.0.1:") && line.contains("certificate"), "{line}");
+        assert!(line.contains("TLS handshake with 127.0.0.1:") && line.contains("certificate"), "{line}");
     }
 }
 
 /// Either protocol, and either of the two mistakes.
 #[test]
-fn a_wrong_scheme_is_told_with_the_right_one() {
+fn an_error_of_a_wrong_scheme_names_the_right_one() {
     let pair = certificate("127.0.0.1");
     let (secure, _) = serve(&pair, &[]);
     let plain = Server::digits(&[]);
@@ -145,7 +145,7 @@ fn a_wrong_scheme_is_told_with_the_right_one() {
 fn a_file_without_authorities_is_the_command_lines_mistake() {
     let call = ["call", "https://127.0.0.1:1", "/livez", "--ca-file"];
     let (line, code) = failure(callboard(call.iter().chain(&["README.md"])));
-    assert_eq!((code, line.contains("there is no certificate of an authority in it")), (2, true), "{line}");
+    assert_eq!((code, line.contains("it has no certificate of an authority")), (2, true), "{line}");
     let (line, code) = failure(callboard(call.iter().chain(&["nowhere.pem"])));
     assert_eq!((code, line.contains("nowhere.pem: ")), (2, true), "{line}");
     let (line, code) = failure(callboard(["call", "http://127.0.0.1:1", "/livez", "--ca-file", "README.md"]));

@@ -1,5 +1,5 @@
-//! The binary as its user meets it: what it prints, what it answers, how it ends. Every test runs the real thing, on a port
-//! that the system chooses and in a directory of its own.
+//! The binary from outside: its output, its answers, its end. Every test runs the real binary, on a port of the
+//! system's choice and in its own directory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -10,7 +10,6 @@ mod call;
 mod check;
 mod cluster;
 mod digits;
-mod elsewhere;
 mod examples;
 mod graph;
 mod https;
@@ -19,6 +18,7 @@ mod mistakes;
 mod models;
 mod openapi;
 mod quic;
+mod remote;
 mod repository;
 mod rolling;
 mod safety;

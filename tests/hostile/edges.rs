@@ -50,7 +50,7 @@ fn both_listeners_want_one_host_that_is_theirs() {
 
 /// What a page of another origin may do with the node's pages: nothing.
 #[test]
-fn pages_may_not_be_framed_and_are_what_they_say() {
+fn pages_forbid_framing_and_sniffing() {
     if !is_wanted() {
         return;
     }
@@ -95,7 +95,7 @@ fn run(words: &[&str]) -> Output {
     Command::new(&BINARIES.callboard).args(words).output().unwrap()
 }
 
-/// The characters with which a terminal is told what to do: all controls but the end of a line.
+/// The characters that control a terminal: all controls but the line end.
 fn controls(bytes: &[u8]) -> Vec<char> {
     String::from_utf8_lossy(bytes).chars().filter(|letter| letter.is_control() && *letter != '\n').collect()
 }
@@ -109,7 +109,7 @@ fn the_status_of_a_hostile_server_does_nothing_to_the_terminal() {
         return;
     }
     let _alone = alone();
-    let status = r#"{"version": "T", "uptime_seconds": 1, "health": {"ready": true, "elsewhere": [{"name": "T", "ready": false, "reason": "T"}]},
+    let status = r#"{"version": "T", "uptime_seconds": 1, "health": {"ready": true, "remote_stages": [{"name": "T", "ready": false, "reason": "T"}]},
         "node": {"in_flight": 0, "admitted": 0, "refused": 0, "routes": [{"name": "/T", "revision": 1, "pipeline": "T"}],
         "stages": [{"name": "T", "state": "T", "replicas": [], "queued": 0, "queue_limit": 1, "batches": 0, "restarts": 0, "reason": "T"}],
         "peers": [{"address": "T", "node": "T", "linked_for": null, "stages": ["T"]}]}}"#;

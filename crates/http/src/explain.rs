@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use axum::http::header::{HeaderName, HeaderValue};
-use callboard_core::timeline::{BatchFacts, NodeFacts, Recorder, StageRun, Timeline, StageVisit};
+use callboard_core::timeline::{BatchFacts, NodeFacts, Recorder, StageRun, StageVisit, Timeline};
 use callboard_core::{Instant, Timing};
 use serde::Serialize;
 
@@ -82,7 +82,7 @@ struct StageJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     left_ms: Option<f64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    elsewhere: bool,
+    remote: bool,
     /// What the other node says.
     #[serde(skip_serializing_if = "Option::is_none")]
     there: Option<ThereJson<'a>>,
@@ -137,7 +137,7 @@ impl<'a> StageJson<'a> {
             stage: visit.stage.as_str(),
             arrived_ms: ms(visit.arrived),
             left_ms: visit.left.map(ms),
-            elsewhere: visit.is_remote,
+            remote: visit.is_remote,
             there: visit.remote.as_ref().map(ThereJson::of),
             attempts: visit.runs.iter().filter(|run| run.compute.is_some()).count(),
             runs: visit.runs.iter().map(RunJson::of).collect(),

@@ -111,12 +111,11 @@ mod access_log;
 mod admin;
 mod ascii;
 mod catch_panic;
-#[cfg(feature = "client")]
-pub mod client;
 mod closing;
 mod coding;
 mod config;
 mod convert;
+mod curl;
 mod edge;
 mod error;
 mod explain;
@@ -137,7 +136,6 @@ mod request_id;
 mod respond;
 mod server;
 mod server_timing;
-mod snippet;
 mod spans;
 mod tls;
 mod trace;
@@ -151,18 +149,18 @@ pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, Rate
 pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};
 pub use config::{HttpConfig, HttpConfigError};
+pub use curl::{curl, shell_word};
 pub use edge::HttpEdge;
 pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use oip::fuzz::decode_inference_request;
-pub use openapi::{ApiInfo, openapi};
+pub use openapi::{ApiInfo, example_of, openapi};
 #[cfg(feature = "otlp")]
 pub use otlp::{OtlpConfig, SpanExporter};
 pub use pages::is_reserved;
 pub use repository::{Changing, Repository, RepositoryError};
 pub use server::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
-pub use snippet::{Language, curl, snippet};
 pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};
 pub use tls::{TlsConfig, TlsError};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use axum::http::Request;
 use axum::http::header::{HeaderMap, HeaderValue};
 use axum::response::Response;
+use callboard_core::Instant;
 use callboard_core::edge::Route;
 use callboard_core::timeline::Recorder;
-use callboard_core::Instant;
 
 use crate::ascii::Ascii;
 use crate::config::HttpConfig;

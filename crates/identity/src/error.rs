@@ -32,8 +32,8 @@ pub enum IdentityError {
         #[source]
         source: io::Error,
     },
-    /// A file has wrong content. Remedy: restore it, or remove its directory: a development identity is made again, and a
-    /// member joins again.
+    /// A file has wrong content. Remedy: restore it, or remove its directory: a development identity is made again, and
+    /// a member joins again.
     #[error(
         "{} is damaged: {reason}; restore it, or remove its directory: a development identity is made again, a cluster is \
          joined again",
@@ -70,8 +70,8 @@ pub enum IdentityError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Another user could have read or written the key. Remedy: take away the right if no one has used it; else make a new
-    /// identity: another development identity, joining again, or, for an authority, another cluster.
+    /// Another user could have read or written the key. Remedy: take away the right if no one has used it; else make a
+    /// new identity: another development identity, joining again, or, for an authority, another cluster.
     #[error(
         "{} is not this user's alone: {reason}; take that right away (`chmod go=`) if nobody can have used it, else do not \
          trust it any more: remove a development identity's directory, join again as a member, make the cluster of an \

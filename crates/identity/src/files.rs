@@ -1,7 +1,7 @@
 //! Files with private keys: readable by one user only, or refused; written whole or not at all.
 //!
-//! The mode is set when a file is created and checked each time it is read: a backup may have been restored with another
-//! mode. A symbolic link is refused, because it may point to another file a moment later.
+//! The mode is set when a file is created and checked each time it is read: a backup may have been restored with
+//! another mode. A symbolic link is refused, because it may point to another file a moment later.
 
 use std::fs;
 use std::io;

@@ -1,8 +1,8 @@
 //! The identity of a process in a cluster: a certificate of the cluster's authority, and its private key.
 //!
 //! Both ends of a connection present a certificate, and each end verifies the other's against the authority of its own
-//! cluster. A peer without a certificate of that authority is refused during the handshake. Certificates are short-lived
-//! and renewed while they are valid; the role in a certificate is checked per connection and per call.
+//! cluster. A peer without a certificate of that authority is refused during the handshake. Certificates are
+//! short-lived and renewed while they are valid; the role in a certificate is checked per connection and per call.
 //!
 //! ```text
 //!  authority/    issues certificates: tokens, members, removals      token.rs        a join token and its proof

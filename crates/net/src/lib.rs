@@ -1,8 +1,8 @@
 //! The QUIC edge of Callboard, its network client, and remote stages.
 //!
 //! A node serves its routes on a UDP port ([`QuicEdge`]). A [`Client`] calls them with the same methods, errors and
-//! cancellation as in process: both implement [`Caller`](callboard_core::Caller). Both ends present certificates of the same
-//! authority ([`Identity`]); the one for a single user on one machine is made on first use.
+//! cancellation as in process: both implement [`Caller`](callboard_core::Caller). Both ends present certificates of the
+//! same authority ([`Identity`]); the one for a single user on one machine is made on first use.
 //!
 //! ```text
 //!  Client ── hello, welcome ──►  QuicEdge       certificates, cluster, version: refused before anything is read
@@ -32,8 +32,8 @@
 //! # }
 //! ```
 //!
-//! [`callboard_codec::wire`] has the frames, and `docs/wire.md` their layout. QUIC runs on a thread of its own, so a node still
-//! answers when workers use all cores.
+//! [`callboard_codec::wire`] has the frames, and `docs/wire.md` their layout. QUIC runs on a thread of its own, so a
+//! node still answers when workers use all cores.
 
 mod client;
 mod cluster;

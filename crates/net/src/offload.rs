@@ -1,7 +1,7 @@
 //! Decoding and encoding of users' values: large ones off the runtime's threads. A panic is the error of its call.
 //!
-//! A value of megabytes takes milliseconds, during which its thread would serve no other call. Below [`LARGE_BYTES`], handing
-//! the work over would take longer than doing it. For callers of a node, [the node's own
+//! A value of megabytes takes milliseconds, during which its thread would serve no other call. Below [`LARGE_BYTES`],
+//! handing the work over would take longer than doing it. For callers of a node, [the node's own
 //! threads](callboard_core::LocalClient::offload) do the work and own the call until they return. For clients, and for
 //! answers of peers, blocking threads do it: one for each core, and further work waits.
 

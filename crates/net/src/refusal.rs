@@ -1,7 +1,7 @@
 //! Reasons for refusing a connection, their words, and advice for the refused side.
 //!
-//! A reason is one word in the metrics, in the log, and in the close frame that the refused side receives. Advice is added
-//! for people on both sides. TLS refuses with an alert, which becomes a reason on either side.
+//! A reason is one word in the metrics, in the log, and in the close frame that the refused side receives. Advice is
+//! added for people on both sides. TLS refuses with an alert, which becomes a reason on either side.
 
 use callboard_codec::wire::{ResetCode, WireError};
 use callboard_identity::JoinDenied;
@@ -220,8 +220,8 @@ pub(crate) fn explained(word: &str) -> String {
     }
 }
 
-/// The TLS alert that ended a handshake, raised by either side (RFC 9001, 4.8), and the text with it. In TLS 1.3 the alert
-/// of a server that rejects the client's certificate arrives after the client has completed its handshake.
+/// The TLS alert that ended a handshake, raised by either side (RFC 9001, 4.8), and the text with it. In TLS 1.3 the
+/// alert of a server that rejects the client's certificate arrives after the client has completed its handshake.
 fn tls_alert(error: &ConnectionError) -> Option<(u64, String)> {
     let (number, text) = match error {
         ConnectionError::TransportError(error) => (u64::from(error.code), error.reason.clone()),

@@ -1,4 +1,5 @@
-//! The view of the cluster: the addresses of the other nodes. A node in the view is a candidate for calls, nothing more.
+//! The view of the cluster: the addresses of the other nodes. A node in the view is a candidate for calls, nothing
+//! more.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -39,9 +40,9 @@ pub trait ClusterView: fmt::Debug + Send + Sync + 'static {
     /// The current view, and its changes.
     fn watch(&self) -> watch::Receiver<Arc<View>>;
 
-    /// A peer with a certificate of the cluster has connected from this address. `member` is the name in the certificate, empty
-    /// under the development identity. `false`: there is no room for it, so it is answered but not called. By default, a view
-    /// ignores introductions.
+    /// A peer with a certificate of the cluster has connected from this address. `member` is the name in the
+    /// certificate, empty under the development identity. `false`: there is no room for it, so it is answered but not
+    /// called. By default, a view ignores introductions.
     fn introduce(&self, _member: &str, _peer: SocketAddr) -> bool {
         true
     }
@@ -68,12 +69,13 @@ pub struct TooManyPeers {
     pub given: usize,
 }
 
-/// The nodes named at the start, and the nodes that connected since, with one address for each member. Named nodes stay in the
-/// view, and are tried again when they are away. Other nodes are removed when they were not connected for a minute, so that
-/// nodes that return at other ports do not fill the view. There are at most 64; further nodes are answered but not called.
+/// The nodes named at the start, and the nodes that connected since, with one address for each member. Named nodes stay
+/// in the view, and are tried again when they are away. Other nodes are removed when they were not connected for a
+/// minute, so that nodes that return at other ports do not fill the view. There are at most 64; further nodes are
+/// answered but not called.
 ///
-/// A [name](Self::resolve) may have several nodes. It is resolved again while it has no address, and when one of its nodes is
-/// away: the name then has the addresses that were found, and those of its nodes that can still be reached.
+/// A [name](Self::resolve) may have several nodes. It is resolved again while it has no address, and when one of its
+/// nodes is away: the name then has the addresses that were found, and those of its nodes that can still be reached.
 #[derive(Clone, Debug)]
 pub struct StaticView {
     state: Arc<StaticState>,
@@ -134,8 +136,8 @@ impl KnownPeers {
         }
     }
 
-    /// Updates the addresses of a name. A resolver may return a part of them, so reachable nodes stay. `false`: there are too
-    /// many nodes.
+    /// Updates the addresses of a name. A resolver may return a part of them, so reachable nodes stay. `false`: there
+    /// are too many nodes.
     fn resolved(&mut self, name: usize, found: Vec<SocketAddr>) -> bool {
         let Self { names, away, .. } = self;
         let addresses = &mut names[name].1;
@@ -186,8 +188,8 @@ impl StaticView {
         Ok(Self { state: Arc::new(state) })
     }
 
-    /// A view of these nodes, some of which are names. Names are resolved from now on, until the last handle of the view is
-    /// dropped. A name without an address is a warning in the log, not an error: it may get one.
+    /// A view of these nodes, some of which are names. Names are resolved from now on, until the last handle of the
+    /// view is dropped. A name without an address is a warning in the log, not an error: it may get one.
     ///
     /// # Errors
     ///

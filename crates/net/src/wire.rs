@@ -46,7 +46,8 @@ pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) 
     call.request_id = options.request_id().unwrap_or_default().to_owned();
 }
 
-/// The caller's span, if its trace is recorded. An unreadable `traceparent` is ignored: broken tracing must not break calls.
+/// The caller's span, if its trace is recorded. An unreadable `traceparent` is ignored: broken tracing must not break
+/// calls.
 pub(crate) fn trace_parent(call: &Call) -> Option<SpanId> {
     let is_hex = |text: &&str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let mut parts = call.traceparent.split('-');

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ractor::ActorRef;
+use ractor::ActorRef as EngineRef;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
 use super::life::Actor;
-use super::post::{Mail, Ref};
-use crate::client::LocalClient;
+use super::mailbox::{ActorRef, Delivery};
 use crate::clock;
 use crate::containment::contain;
-use crate::node::NodeHandle;
+use crate::host::OpaqueHandle;
 
 /// The shortest period of a repeated message.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
@@ -26,7 +25,8 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use callboard_core::{Actor, ActorContext, ActorSpec, Answer, App, Failure};
+/// use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort};
+/// use callboard_core::{App, Failure};
 ///
 /// /// Empties itself every minute.
 /// #[derive(Default)]
@@ -35,7 +35,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// enum Order {
 ///     Keep(String),
 ///     Empty,
-///     Size(Answer<usize>),
+///     Size(ReplyPort<usize>),
 /// }
 ///
 /// impl Actor for Cache {
@@ -67,10 +67,10 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// # }
 /// ```
 pub struct ActorContext<A: Actor> {
-    node: NodeHandle,
-    reference: Ref<A::Message>,
+    pub(crate) node: OpaqueHandle,
+    reference: ActorRef<A::Message>,
     /// This life only: a timer must not reach the next one.
-    myself: ActorRef<Mail<A::Message>>,
+    myself: EngineRef<Delivery<A::Message>>,
     life: u64,
     /// Dropped with the life, which ends them.
     timers: Mutex<JoinSet<()>>,
@@ -78,9 +78,9 @@ pub struct ActorContext<A: Actor> {
 
 impl<A: Actor> ActorContext<A> {
     pub(super) fn new(
-        node: NodeHandle,
-        reference: Ref<A::Message>,
-        myself: ActorRef<Mail<A::Message>>,
+        node: OpaqueHandle,
+        reference: ActorRef<A::Message>,
+        myself: EngineRef<Delivery<A::Message>>,
         life: u64,
     ) -> Self {
         Self { node, reference, myself, life, timers: Mutex::default() }
@@ -98,22 +98,10 @@ impl<A: Actor> ActorContext<A> {
         self.reference.name()
     }
 
-    /// A client of the node's routes. At the first start they are not open yet.
-    #[must_use]
-    pub fn client(&self) -> LocalClient {
-        self.node.client()
-    }
-
-    /// The node.
-    #[must_use]
-    pub fn node(&self) -> &NodeHandle {
-        &self.node
-    }
-
     /// The actor's own reference, to be given to others: it is good in all lives. The actor must not wait for an answer
     /// of itself.
     #[must_use]
-    pub fn reference(&self) -> &Ref<A::Message> {
+    pub fn reference(&self) -> &ActorRef<A::Message> {
         &self.reference
     }
 
@@ -121,22 +109,22 @@ impl<A: Actor> ActorContext<A> {
     /// messages is up to the actor. If this life ends first, the message is lost.
     pub fn tell_self(&self, message: A::Message) {
         // A life that is ending takes no messages.
-        let _ = self.myself.cast(Mail::new(message, None));
+        let _ = self.myself.cast(Delivery::new(message, None));
     }
 
-    /// Sends the actor itself `message` after `delay`, unless the [`Timer`] is cancelled or this life ends first.
-    pub fn tell_after(&self, delay: Duration, message: A::Message) -> Timer {
+    /// Sends the actor itself `message` after `delay`, unless the [`ActorTimer`] is cancelled or this life ends first.
+    pub fn tell_after(&self, delay: Duration, message: A::Message) -> ActorTimer {
         let myself = self.myself.clone();
         self.timer(async move {
             tokio::time::sleep(delay).await;
-            let _ = myself.cast(Mail::new(message, None));
+            let _ = myself.cast(Delivery::new(message, None));
         })
     }
 
     /// Sends the actor itself a message every `period` (at least 1 ms), first after one period. At most one of them
     /// waits in the mailbox; periods that the actor missed are skipped. If `message` panics, the timer ends, and the log
     /// says so.
-    pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> Timer {
+    pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> ActorTimer {
         let (myself, name) = (self.myself.clone(), self.name().to_owned());
         let period = period.max(SHORTEST_PERIOD);
         let first = clock::now().checked_add(period);
@@ -150,7 +138,7 @@ impl<A: Actor> ActorContext<A> {
             while let Ok(place) = Arc::clone(&only_one).acquire_owned().await {
                 ticks.tick().await;
                 let sent = match contain(&mut message) {
-                    Ok(message) => myself.cast(Mail::with_place(message, place)),
+                    Ok(message) => myself.cast(Delivery::with_place(message, place)),
                     Err(panic) => return tracing::error!(actor = name, %panic, "a timer's message panicked"),
                 };
                 if sent.is_err() {
@@ -160,14 +148,14 @@ impl<A: Actor> ActorContext<A> {
         })
     }
 
-    fn timer(&self, ticks: impl Future<Output = ()> + Send + 'static) -> Timer {
+    fn timer(&self, ticks: impl Future<Output = ()> + Send + 'static) -> ActorTimer {
         let mut timers = self.timers.lock();
         while timers.try_join_next().is_some() {}
-        Timer(timers.spawn(ticks))
+        ActorTimer(timers.spawn(ticks))
     }
 
     /// Ends this life in good order after the message in hand. Messages that wait are not handled. The actor does not
-    /// start again, unless it is declared to do so [always](crate::RestartWhen::Always).
+    /// start again, unless it is declared to do so [always](crate::actor::RestartPolicy::Always).
     pub fn stop(&self) {
         self.myself.stop(None);
     }
@@ -181,9 +169,9 @@ impl<A: Actor> fmt::Debug for ActorContext<A> {
 
 /// A scheduled message of an actor to itself. Dropping this handle does not cancel it.
 #[derive(Debug)]
-pub struct Timer(AbortHandle);
+pub struct ActorTimer(AbortHandle);
 
-impl Timer {
+impl ActorTimer {
     /// Sends nothing any more. A message that waits in the mailbox already is handled, as is one that is sent at the same
     /// moment.
     pub fn cancel(&self) {

@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 use super::context::ActorContext;
 use super::directory::ActorStatus;
 use super::life::{Actor, Build, Life};
-use super::post::{DEFAULT_MAILBOX, Post, Ref};
-use super::strategy::{RestartWhen, Strategy};
-use crate::node::NodeHandle;
-use crate::supervisor::{BackoffPolicy, Intensity};
+use super::mailbox::{ActorRef, DEFAULT_MAILBOX, Mailbox};
+use super::strategy::{RestartPolicy, RestartStrategy};
+use crate::host::OpaqueHandle;
+use crate::restart::{BackoffPolicy, RestartIntensity};
 
 /// One life of an actor on its way: the running actor, or why it did not start.
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
@@ -22,17 +22,17 @@ pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>
 /// One actor to be: its name, how to build it for each life, and the bound of its mailbox.
 #[must_use = "an actor starts once it is given to an app or a node"]
 pub struct ActorSpec<M> {
-    post: Arc<Post<M>>,
+    mailbox: Arc<Mailbox<M>>,
     child: Child,
 }
 
 /// An actor without its type.
 pub(super) struct Child {
     pub(super) status: Arc<ActorStatus>,
-    pub(super) restart: RestartWhen,
-    pub(super) post: Arc<dyn Any + Send + Sync>,
+    pub(super) restart: RestartPolicy,
+    pub(super) mailbox: Arc<dyn Any + Send + Sync>,
     /// Starts the life of this number.
-    pub(super) start: Box<dyn Fn(NodeHandle, u64, ActorCell) -> Starting + Send + Sync>,
+    pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> Starting + Send + Sync>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
@@ -55,40 +55,40 @@ impl<M: Send + 'static> ActorSpec<M> {
         F: Fn(&ActorContext<A>) -> A + Send + Sync + 'static,
     {
         let status = Arc::new(ActorStatus::new(name, messages.clamp(1, Semaphore::MAX_PERMITS.min(1 << 32))));
-        let post = Arc::new(Post::new(Arc::clone(&status)));
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(&status)));
         let build: Build<A> = Arc::new(build);
-        let (up, down, over) = (Arc::clone(&post), Arc::clone(&post), Arc::clone(&post));
-        let start = move |node: NodeHandle, number: u64, group: ActorCell| -> Starting {
-            let post = Arc::clone(&up);
-            let life = Life { build: Arc::clone(&build), node, reference: Ref::new(Arc::clone(&post)), number };
+        let (up, down, over) = (Arc::clone(&mailbox), Arc::clone(&mailbox), Arc::clone(&mailbox));
+        let start = move |node: OpaqueHandle, number: u64, group: ActorCell| -> Starting {
+            let mailbox = Arc::clone(&up);
+            let life = Life { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&mailbox)), number };
             Box::pin(async move {
                 let (actor, _) = ractor::Actor::spawn_linked(None, life, (), group).await.map_err(start_error)?;
                 let cell = actor.get_cell();
-                post.set_up(actor);
+                mailbox.set_up(actor);
                 Ok(cell)
             })
         };
         let child = Child {
             status,
-            restart: RestartWhen::default(),
-            post: Arc::clone(&post) as Arc<dyn Any + Send + Sync>,
+            restart: RestartPolicy::default(),
+            mailbox: Arc::clone(&mailbox) as Arc<dyn Any + Send + Sync>,
             start: Box::new(start),
             set_down: Box::new(move || down.set_down()),
             set_over: Box::new(move || over.set_over()),
         };
-        Self { post, child }
+        Self { mailbox, child }
     }
 
-    /// Which ends of it are followed by another start. Default: [crashes](RestartWhen::Crashed).
-    pub fn restart(mut self, when: RestartWhen) -> Self {
+    /// Which ends of it are followed by another start. Default: [crashes](RestartPolicy::Crashed).
+    pub fn restart(mut self, when: RestartPolicy) -> Self {
         self.child.restart = when;
         self
     }
 
     /// A reference to it, good from now on: stages and other actors can be built with it before it runs.
     #[must_use]
-    pub fn reference(&self) -> Ref<M> {
-        Ref::new(Arc::clone(&self.post))
+    pub fn reference(&self) -> ActorRef<M> {
+        ActorRef::new(Arc::clone(&self.mailbox))
     }
 }
 
@@ -110,19 +110,19 @@ impl<M> fmt::Debug for ActorSpec<M> {
 #[must_use = "a group starts once it is given to an app or a node"]
 pub struct ActorGroup {
     pub(super) name: Arc<str>,
-    pub(super) strategy: Strategy,
-    pub(super) intensity: Intensity,
+    pub(super) strategy: RestartStrategy,
+    pub(super) intensity: RestartIntensity,
     pub(super) backoff: BackoffPolicy,
     pub(super) children: Vec<Child>,
 }
 
 impl ActorGroup {
     /// An empty group.
-    pub fn new(name: &str, strategy: Strategy) -> Self {
+    pub fn new(name: &str, strategy: RestartStrategy) -> Self {
         Self {
             name: name.into(),
             strategy,
-            intensity: Intensity::default(),
+            intensity: RestartIntensity::default(),
             backoff: BackoffPolicy::default(),
             children: Vec::new(),
         }
@@ -136,7 +136,7 @@ impl ActorGroup {
     }
 
     /// How many crashes in which time make the group give up. Here every crash counts. Default 5 in 10 s.
-    pub fn intensity(mut self, intensity: Intensity) -> Self {
+    pub fn intensity(mut self, intensity: RestartIntensity) -> Self {
         self.intensity = intensity;
         self
     }
@@ -151,7 +151,7 @@ impl ActorGroup {
 impl<M: Send + 'static> From<ActorSpec<M>> for ActorGroup {
     /// A group of one, with its name.
     fn from(spec: ActorSpec<M>) -> Self {
-        Self::new(spec.child.status.name(), Strategy::OneForOne).actor(spec)
+        Self::new(spec.child.status.name(), RestartStrategy::OneForOne).actor(spec)
     }
 }
 

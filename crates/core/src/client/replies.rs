@@ -16,13 +16,13 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::{AdmittedCall, LocalClient, read_output};
-use crate::batcher::{EntryOutcome, Pool};
-use crate::call::{CallOptions, Flight};
+use crate::call::{CallOptions, Flight, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::Admission;
-use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, stream_elsewhere};
-use crate::router::{HeldRoute, Route};
+use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, stream_remote};
+use crate::pool::Pool;
+use crate::queue::EntryOutcome;
+use crate::router::{Admission, HeldRoute, Route};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -117,31 +117,6 @@ impl<Out> fmt::Debug for Replies<Out> {
     }
 }
 
-/// The outputs of one call, as they are.
-#[must_use = "a call runs as its replies are read"]
-pub struct PayloadReplies(Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>);
-
-impl PayloadReplies {
-    /// The outputs that another door brings. After the last one and after an error nothing more is asked of them.
-    pub fn new(outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static) -> Self {
-        Self(outputs.fuse().boxed())
-    }
-}
-
-impl Stream for PayloadReplies {
-    type Item = Result<Payload, CallError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.as_mut().poll_next(context)
-    }
-}
-
-impl fmt::Debug for PayloadReplies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PayloadReplies").finish_non_exhaustive()
-    }
-}
-
 /// The call until it has its outcome, with its permits.
 type Open = Arc<Mutex<Option<OpenCall>>>;
 
@@ -216,7 +191,7 @@ enum Phase {
         spare: Option<(Payload, Option<u64>)>,
     },
     /// The streaming stage is at work on another node, and so are those behind it, up to this step.
-    Elsewhere { outputs: PayloadReplies, passed: usize },
+    Remote { outputs: PayloadReplies, passed: usize },
     /// The last output was given.
     Ending,
     /// The outcome was given.
@@ -298,14 +273,14 @@ impl Talk {
                     Err(refusal) => match spare.take().filter(|_| refusal.is_refusal()) {
                         None => return Err(refusal),
                         Some((payload, revision)) => {
-                            match stream_elsewhere(&steps[streams_at..], payload, flight, revision).await {
+                            match stream_remote(&steps[streams_at..], payload, flight, revision).await {
                                 Err(error) if error.is_refusal() => return Err(refusal),
                                 begun => *phase = elsewhere(begun?),
                             }
                         }
                     },
                 },
-                Phase::Elsewhere { outputs, passed } => match outputs.next().await {
+                Phase::Remote { outputs, passed } => match outputs.next().await {
                     Some(output) => break (Some(output?), *passed),
                     None => break (None, *passed),
                 },
@@ -332,8 +307,8 @@ impl Talk {
             _ => None,
         };
         let spare = match place_stream(&steps[0], flight) {
-            StreamPlace::Elsewhere(revision) => {
-                let begun = stream_elsewhere(steps, payload.clone(), flight, revision).await;
+            StreamPlace::Remote(revision) => {
+                let begun = stream_remote(steps, payload.clone(), flight, revision).await;
                 match begun {
                     Err(error) if error.is_refusal() && pool.is_some() => None,
                     begun => return begun.map(elsewhere),
@@ -352,7 +327,7 @@ impl Talk {
 }
 
 fn elsewhere(begun: StageOutputs) -> Phase {
-    Phase::Elsewhere { outputs: begun.outputs, passed: begun.stages }
+    Phase::Remote { outputs: begun.outputs, passed: begun.stages }
 }
 
 /// The next output of a stage on this node, or `None` after the last.

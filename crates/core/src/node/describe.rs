@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Shared;
 use crate::actor::{ActorState, ActorStatus};
-use crate::batcher::{Pool, ReleaseReason, Restart};
+use crate::client::{LocalClient, Shared};
 use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
-use crate::id::{FlightId, RouteName, StageName};
+use crate::id::{CallId, RouteName, StageName};
 use crate::metrics::{ReplicaState, StageMetrics};
-use crate::pipeline::PeerDescription;
+use crate::pipeline::{PeerDescription, remote_stages};
+use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
 use crate::router::{DeployedStage, Route, Table};
-use crate::supervisor::StageState;
-use crate::worker::WorkerSlot;
+use crate::timeline::ReleaseReason;
 
 /// How many calls in flight a description lists.
 const LISTED_CALLS: usize = 16;
@@ -36,7 +35,7 @@ pub struct Health {
     /// Each stage.
     pub stages: Vec<StageHealth>,
     /// Each stage that runs on other nodes only.
-    pub elsewhere: Vec<ElsewhereHealth>,
+    pub remote_stages: Vec<RemoteStageHealth>,
     /// The actors whose group has given up.
     pub failed_actors: Vec<String>,
 }
@@ -58,7 +57,7 @@ pub struct StageHealth {
 /// How it is about a stage that runs on other nodes only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct ElsewhereHealth {
+pub struct RemoteStageHealth {
     /// Which stage.
     pub name: StageName,
     /// Why it takes no calls, where it takes none.
@@ -101,7 +100,7 @@ pub struct Description {
 #[non_exhaustive]
 pub struct CallDescription {
     /// Its number on this node.
-    pub id: FlightId,
+    pub id: CallId,
     /// Its route.
     pub route: RouteName,
     /// How long it has been in.
@@ -226,6 +225,26 @@ pub struct ReplicaDescription {
     pub batches: u64,
 }
 
+impl LocalClient {
+    /// Whether the node is alive and ready, and the state of each stage.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    /// The running tree: stages, replicas, queues, calls in flight.
+    #[must_use]
+    pub fn describe(&self) -> Description {
+        self.shared.describe()
+    }
+
+    /// The metrics as Prometheus text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.shared.encode_metrics()
+    }
+}
+
 impl Shared {
     pub(crate) fn health(&self) -> Health {
         let table = self.router.table();
@@ -235,25 +254,25 @@ impl Shared {
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
         let failed = |actor: &Arc<ActorStatus>| (actor.life().0 == ActorState::Failed).then(|| actor.name().to_owned());
         let failed_actors: Vec<String> = self.directory.statuses().iter().filter_map(failed).collect();
-        let elsewhere = self.elsewhere_health(&table);
-        let all_run = stages.iter().all(|stage| stage.ready) && elsewhere.iter().all(|stage| stage.ready);
+        let remote_stages = self.remote_stage_health(&table);
+        let all_run = stages.iter().all(|stage| stage.ready) && remote_stages.iter().all(|stage| stage.ready);
         let ready = live && !draining && failed_actors.is_empty() && all_run;
-        Health { live, ready, draining, stages, elsewhere, failed_actors }
+        Health { live, ready, draining, stages, remote_stages, failed_actors }
     }
 
     /// Of the routes that take calls, each stage once.
-    fn elsewhere_health(&self, table: &Table) -> Vec<ElsewhereHealth> {
-        let beyond = self.gateway.beyond();
-        let mut told: Vec<ElsewhereHealth> = Vec::new();
-        for name in table.routes().iter().flat_map(|route| route.graph().elsewhere()) {
+    fn remote_stage_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
+        let cluster = remote_stages(&self.gateway);
+        let mut told: Vec<RemoteStageHealth> = Vec::new();
+        for name in table.routes().iter().flat_map(|route| route.graph().remote_stages()) {
             if !told.iter().any(|stage| stage.name == *name) {
-                let reason = match beyond {
+                let reason = match cluster {
                     None => Some("this node has not joined others"),
-                    Some(beyond) if beyond.0.offers(name.as_str()) => None,
+                    Some(cluster) if cluster.offers(name.as_str()) => None,
                     Some(_) => Some("no node that runs it can be reached"),
                 };
                 let (ready, reason) = (reason.is_none(), reason.map(str::to_owned));
-                told.push(ElsewhereHealth { name: name.clone(), reason, ready });
+                told.push(RemoteStageHealth { name: name.clone(), reason, ready });
             }
         }
         told
@@ -274,7 +293,7 @@ impl Shared {
             routes: describe_routes(&table),
             stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
             actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
-            peers: self.gateway.peers(),
+            peers: remote_stages(&self.gateway).map(|cluster| cluster.peers()).unwrap_or_default(),
         }
     }
 
@@ -299,9 +318,9 @@ impl Shared {
 }
 
 /// Counts replicas by what they do.
-fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<WorkerSlot>], wanted: usize) {
-    let leaving = workers.iter().filter(|slot| slot.is_leaving()).count();
-    let busy = workers.iter().filter(|slot| !slot.is_leaving() && slot.running() > 0).count();
+fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], wanted: usize) {
+    let leaving = workers.iter().filter(|handle| handle.is_leaving()).count();
+    let busy = workers.iter().filter(|handle| !handle.is_leaving() && handle.running() > 0).count();
     let staying = workers.len() - leaving;
     metrics.set_replica_state(ReplicaState::Leaving, leaving);
     metrics.set_replica_state(ReplicaState::Busy, busy);
@@ -371,7 +390,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
 
 /// The oldest calls. The lock on the ledger is held for one look at each line.
 fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescription> {
-    let mut oldest: BinaryHeap<(Instant, FlightId, u32)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
+    let mut oldest: BinaryHeap<(Instant, CallId, u32)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
     gateway.with_lines(|lines| {
         for line in lines {
             if oldest.len() < LISTED_CALLS || oldest.peek().is_some_and(|youngest| line.since < youngest.0) {
@@ -413,13 +432,13 @@ fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
 }
 
 fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
-    let describe = |slot: &Arc<WorkerSlot>| ReplicaDescription {
-        index: slot.index(),
-        generation: slot.generation(),
-        age: now.saturating_duration_since(slot.since()),
-        busy: slot.running() > 0,
-        leaving: slot.is_leaving(),
-        batches: slot.batches(),
+    let describe = |handle: &Arc<ReplicaHandle>| ReplicaDescription {
+        index: handle.index(),
+        generation: handle.generation(),
+        age: now.saturating_duration_since(handle.since()),
+        busy: handle.running() > 0,
+        leaving: handle.is_leaving(),
+        batches: handle.batches(),
     };
     let mut replicas: Vec<_> = pool.workers().iter().map(describe).collect();
     replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Description, Health, Shared};
-use crate::actor::{ActorError, ActorGroup, ActorSpec, Ref};
-use crate::app::RouteSpec;
-use crate::client::LocalClient;
-use crate::pipeline::{Beyond, Elsewhere};
-use crate::router::{Change, ChangeError, Changed};
+use super::{Description, Health};
+use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec};
+use crate::client::{LocalClient, Shared};
+use crate::pipeline::{ClusterHandle, RemoteStages};
+use crate::router::{AppliedChange, ChangeError, RouteChange, RouteSpec};
 
 /// A handle on a running node. Cloning it is cheap; it does not keep the node alive.
 ///
@@ -47,7 +46,7 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ActorError`]. It does not run then.
-    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<Ref<M>, ActorError> {
+    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<ActorRef<M>, ActorError> {
         let reference = actor.reference();
         self.spawn_actors(actor.into()).await?;
         Ok(reference)
@@ -71,7 +70,7 @@ impl NodeHandle {
 
     /// The actor of this name, if it runs on this node and takes messages of this type.
     #[must_use]
-    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         self.shared.directory.find(name)
     }
 
@@ -80,11 +79,9 @@ impl NodeHandle {
     /// # Errors
     ///
     /// When the node has joined before.
-    pub fn join(&self, elsewhere: impl Elsewhere) -> Result<(), AlreadyJoined> {
-        match self.shared.gateway.join(Beyond(Box::new(elsewhere))) {
-            true => Ok(()),
-            false => Err(AlreadyJoined),
-        }
+    pub fn join(&self, cluster: impl RemoteStages) -> Result<(), AlreadyJoined> {
+        let joined = self.shared.gateway.join(Arc::new(ClusterHandle::new(cluster)));
+        if joined { Ok(()) } else { Err(AlreadyJoined) }
     }
 
     /// A handle for callers.
@@ -112,7 +109,7 @@ impl NodeHandle {
     }
 
     /// Carries out a change and returns when callers see it. No call fails for it: those that run finish where they are,
-    /// later ones find the new table. See [`Change`].
+    /// later ones find the new table. See [`RouteChange`].
     ///
     /// # Errors
     ///
@@ -122,7 +119,7 @@ impl NodeHandle {
     ///
     /// Dropping the future before the change took effect undoes it: what was started for it ends. A warm-up that takes too
     /// long is given up with a timeout around this future.
-    pub async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+    pub async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         if self.shared.gateway.is_draining() {
             return Err(ChangeError::Ending);
         }
@@ -134,8 +131,8 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn add_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
-        self.change(Change::new().add_route(route)).await
+    pub async fn add_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
+        self.change(RouteChange::new().add_route(route)).await
     }
 
     /// Puts another pipeline behind a route. Its new stages warm up, then take over at once; the old ones end when their
@@ -144,8 +141,8 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn replace_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
-        self.change(Change::new().replace_route(route)).await
+    pub async fn replace_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
+        self.change(RouteChange::new().replace_route(route)).await
     }
 
     /// Closes a route. Calls that are in it finish, new ones get `NotFound`; stages that no other route uses end when the
@@ -154,8 +151,8 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn remove_route(&self, route: &str) -> Result<Changed, ChangeError> {
-        self.change(Change::new().remove_route(route)).await
+    pub async fn remove_route(&self, route: &str) -> Result<AppliedChange, ChangeError> {
+        self.change(RouteChange::new().remove_route(route)).await
     }
 
     /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), and returns when the new
@@ -182,3 +179,17 @@ impl NodeHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has joined other nodes before")]
 pub struct AlreadyJoined;
+
+impl<A: Actor> ActorContext<A> {
+    /// A client of the node's routes. At the first start they are not open yet.
+    #[must_use]
+    pub fn client(&self) -> LocalClient {
+        self.node().client()
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> &NodeHandle {
+        self.node.downcast_ref().expect("a node gives its actors its own handle")
+    }
+}

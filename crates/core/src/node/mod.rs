@@ -4,48 +4,35 @@ mod blocking;
 mod describe;
 mod handle;
 mod root;
+mod start_error;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ractor::{Actor, ActorRef};
+use ractor::{Actor, ActorRef as EngineRef};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::actor::{ActorError, ActorGroup, ActorSpec, Directory, Ref};
-use crate::app::{RouteSpec, StartError};
-use crate::batcher::BatcherMessage;
-use crate::client::LocalClient;
+use crate::actor::{ActorError, ActorGroup, ActorRef, ActorSpec, Directory};
+use crate::client::{LocalClient, Shared};
 use crate::containment::note_places;
+use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
+use crate::host::HostNode;
 use crate::metrics::{NodeMetrics, SharedMetrics};
-use crate::router::{Change, ChangeError, Changed, Router, RouterMessage, STOP_WITHIN};
-use crate::worker::Watchdog;
+use crate::pool::BatcherMessage;
+use crate::router::{AppliedChange, ChangeError, RouteChange, RouteSpec, Router, RouterMessage, STOP_WITHIN};
 
 pub use blocking::BlockingNode;
 pub use describe::{
-    ActorDescription, CallDescription, Description, ElsewhereHealth, Health, ReplicaDescription, RestartDescription,
+    ActorDescription, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RestartDescription,
     RouteDescription, StageDescription, StageHealth, StagePart,
 };
 pub use handle::{AlreadyJoined, NodeHandle};
 pub(crate) use root::RootMessage;
 use root::{RootActor, RootArgs};
-
-/// What every handle of the node shares.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) gateway: Arc<Gateway>,
-    pub(crate) router: Arc<Router>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) metrics: SharedMetrics,
-    /// Where the node runs, for what callers start on it from outside.
-    pub(crate) runtime: Handle,
-    /// The root lives, and with it the tree.
-    pub(crate) alive: AtomicBool,
-    /// Still serving, but no longer offered: the node is about to drain.
-    pub(crate) withdrawn: AtomicBool,
-}
+pub use start_error::StartError;
 
 /// A running node. Dropping it ends everything at once; [`shutdown`](Self::shutdown) ends it in good order.
 ///
@@ -54,7 +41,7 @@ pub(crate) struct Shared {
 #[must_use = "a node ends when it is dropped"]
 pub struct Node {
     handle: NodeHandle,
-    root: ActorRef<RootMessage>,
+    root: EngineRef<RootMessage>,
 }
 
 /// How a drain ended.
@@ -86,7 +73,8 @@ impl Node {
             alive: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
         });
-        shared.gateway.set_node(Arc::downgrade(&shared));
+        let host: Weak<dyn HostNode> = Arc::downgrade(&shared) as Weak<dyn HostNode>;
+        shared.gateway.set_node(host);
         note_places();
         let watchdog = Arc::new(Watchdog::spawn().map_err(StartError::Thread)?);
         let args = RootArgs { shared: Arc::clone(&shared), watchdog };
@@ -98,7 +86,7 @@ impl Node {
         for group in actors {
             node.spawn_actors(group).await?;
         }
-        node.change(routes.into_iter().fold(Change::new(), Change::add_route)).await?;
+        node.change(routes.into_iter().fold(RouteChange::new(), RouteChange::add_route)).await?;
         Ok(node)
     }
 
@@ -142,7 +130,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ActorError`]. It does not run then.
-    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<Ref<M>, ActorError> {
+    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<ActorRef<M>, ActorError> {
         self.handle.spawn_actor(actor).await
     }
 
@@ -157,7 +145,7 @@ impl Node {
 
     /// The actor of this name; see [`NodeHandle::actor`].
     #[must_use]
-    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         self.handle.actor(name)
     }
 
@@ -166,7 +154,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+    pub async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         self.handle.change(change).await
     }
 
@@ -175,7 +163,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn add_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+    pub async fn add_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
         self.handle.add_route(route).await
     }
 
@@ -184,7 +172,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn replace_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+    pub async fn replace_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
         self.handle.replace_route(route).await
     }
 
@@ -193,7 +181,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn remove_route(&self, route: &str) -> Result<Changed, ChangeError> {
+    pub async fn remove_route(&self, route: &str) -> Result<AppliedChange, ChangeError> {
         self.handle.remove_route(route).await
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{BatchFacts, BatchObserver, NodeFacts, Run, RunEnd, SpanId, Timeline, Visit};
+use super::{BatchFacts, BatchObserver, NodeFacts, RunEnd, SpanId, StageRun, StageVisit, Timeline};
 use crate::clock::{self, Instant};
 use crate::id::StageName;
 
@@ -20,7 +20,8 @@ const MAX_VISITS: usize = 64;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use callboard_core::{App, CallOptions, Instant, Recorder, Stage};
+/// use callboard_core::timeline::Recorder;
+/// use callboard_core::{App, CallOptions, Instant, Stage};
 ///
 /// let double = Stage::each("double", |n: &u64| Ok(2 * n));
 /// let node = App::new().route("/double", double).start().await?;
@@ -44,11 +45,11 @@ struct Inner {
     /// The call's place in a trace, and who hears of its batches.
     traced: Option<(SpanId, Arc<dyn BatchObserver>)>,
     /// Who is given the record when nobody writes it any more.
-    heir: Option<Heir>,
+    on_complete: Option<OnComplete>,
     notes: Mutex<Notes>,
 }
 
-type Heir = Box<dyn FnOnce(Timeline) + Send + Sync>;
+type OnComplete = Box<dyn FnOnce(Timeline) + Send + Sync>;
 
 #[derive(Default)]
 struct Notes {
@@ -84,26 +85,26 @@ impl Recorder {
     /// Begins a record.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self(Arc::new(Inner { began: now, traced: None, heir: None, notes: Mutex::default() }))
+        Self(Arc::new(Inner { began: now, traced: None, on_complete: None, notes: Mutex::default() }))
     }
 
     /// Begins the record of a call that is part of a trace; `observer` hears of the batches that it is in.
     #[must_use]
-    pub fn of_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
-        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), heir: None, notes: Mutex::default() }))
+    pub fn for_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
+        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), on_complete: None, notes: Mutex::default() }))
     }
 
-    /// As [`of_span`](Self::of_span), for a call whose end nobody else sees: `heir` is given the record when the last of those who
+    /// As [`for_span`](Self::for_span), for a call whose end nobody else sees: `on_complete` is given the record when the last of those who
     /// work on the call lets go of it. It is called there, so it must not block.
     #[must_use]
-    pub fn for_heir(
+    pub fn with_on_complete(
         now: Instant,
         span: SpanId,
         observer: Arc<dyn BatchObserver>,
-        heir: impl FnOnce(Timeline) + Send + Sync + 'static,
+        on_complete: impl FnOnce(Timeline) + Send + Sync + 'static,
     ) -> Self {
-        let (traced, heir) = (Some((span, observer)), Some(Box::new(heir) as Heir));
-        Self(Arc::new(Inner { began: now, traced, heir, notes: Mutex::default() }))
+        let (traced, on_complete) = (Some((span, observer)), Some(Box::new(on_complete) as OnComplete));
+        Self(Arc::new(Inner { began: now, traced, on_complete, notes: Mutex::default() }))
     }
 
     /// When the record began.
@@ -213,7 +214,7 @@ impl Inner {
         let run = |run: &RunNote| {
             let (ended, taken) = (run.ended.map_or(now, |(at, _)| at), run.taken.map(|(at, _)| at));
             let batch_wait = taken.map(|at| run.started.unwrap_or(ended).saturating_duration_since(at));
-            Run {
+            StageRun {
                 queued: since(run.queued),
                 queue: taken.unwrap_or(ended).saturating_duration_since(run.queued),
                 batch_wait,
@@ -222,12 +223,12 @@ impl Inner {
                 end: run.ended.map(|(_, end)| end),
             }
         };
-        let visit = |visit: &VisitNote| Visit {
+        let visit = |visit: &VisitNote| StageVisit {
             stage: visit.stage.clone(),
             arrived: since(visit.arrived),
             left: visit.left.map(since),
-            is_elsewhere: visit.sequence.is_none(),
-            there: visit.there.clone(),
+            is_remote: visit.sequence.is_none(),
+            remote: visit.there.clone(),
             runs: visit.runs.iter().map(run).collect(),
         };
         Timeline { total: since(now), visits: notes.visits.iter().map(visit).collect(), omitted: notes.omitted }
@@ -236,8 +237,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(heir) = self.heir.take() {
-            heir(self.timeline(clock::now()));
+        if let Some(on_complete) = self.on_complete.take() {
+            on_complete(self.timeline(clock::now()));
         }
     }
 }
@@ -261,7 +262,7 @@ mod tests {
         let visits =
             [recorder.sent(&stage, start), recorder.sent(&stage, start)].map(|visit| visit.expect("there is room"));
         recorder.came_back(visits[0], start + Duration::from_millis(5), None);
-        let left = |visit: &Visit| visit.left;
+        let left = |visit: &StageVisit| visit.left;
         let known = recorder.timeline(start + Duration::from_millis(7)).visits;
         assert_eq!(known.iter().map(left).collect::<Vec<_>>(), [Some(Duration::from_millis(5)), None]);
         recorder.came_back(visits[1], start + Duration::from_millis(9), None);

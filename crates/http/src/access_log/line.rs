@@ -9,8 +9,8 @@ use axum::body::HttpBody;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Method, Request};
 use axum::response::Response;
-use callboard_core::edge::Route;
 use callboard_core::Instant;
+use callboard_core::edge::Route;
 
 use super::{AccessLog, AccessRecord};
 use crate::accept::Origin;

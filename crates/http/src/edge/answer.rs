@@ -15,8 +15,8 @@ use axum::http::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue, X_
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::edge::Route;
 use callboard_core::Instant;
+use callboard_core::edge::Route;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 

@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::http::HeaderValue;
-use callboard_core::timeline::CallTracer;
 use callboard_core::LocalClient;
+use callboard_core::timeline::CallTracer;
 
 use crate::accept::AcceptMetrics;
 use crate::access::{Doorstep, Gate};

@@ -17,7 +17,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::{Account, DecodeLimits, Format, Payload};
-use callboard_core::edge::{HeldBytes, CAPACITY_POLL_INTERVAL, PreparedInput, Route};
+use callboard_core::edge::{CAPACITY_POLL_INTERVAL, HeldBytes, PreparedInput, Route};
 use callboard_core::{Deadline, FunctionCall, Instant, LocalClient, MAX_TIMEOUT};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;

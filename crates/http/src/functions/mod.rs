@@ -14,8 +14,8 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use bytes::Bytes;
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
-use callboard_core::edge::Route;
 use callboard_core::FunctionCall;
+use callboard_core::edge::Route;
 
 use crate::convert::{self, EXPLAINED_BYTES};
 use crate::error::ApiError;
@@ -47,7 +47,7 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
 /// What the body of a call is.
 pub(crate) fn arguments() -> &'static DataType {
     static ARGUMENTS: OnceLock<DataType> = OnceLock::new();
-    ARGUMENTS.get_or_init(DataType::of::<FunctionCall>)
+    ARGUMENTS.get_or_init(DataType::for_type::<FunctionCall>)
 }
 
 /// The payload that arguments in these bytes are to `route`.

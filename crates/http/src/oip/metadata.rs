@@ -1,8 +1,8 @@
 //! What is told of the server and of its models: extensions, signatures, configuration, readiness.
 
+use callboard_core::LocalClient;
 use callboard_core::description::Health;
 use callboard_core::edge::Route;
-use callboard_core::LocalClient;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -110,8 +110,8 @@ pub(super) fn unready(health: &Health, route: &Route) -> Option<String> {
     }
     let stages = route.stages();
     let Some(unready) = health.stages.iter().find(|stage| !stage.ready && stages.contains(&stage.name)) else {
-        let elsewhere = route.stages_elsewhere();
-        return health.elsewhere.iter().filter(|stage| elsewhere.contains(&stage.name)).find_map(unreachable);
+        let remote = route.remote_stages();
+        return health.remote_stages.iter().filter(|stage| remote.contains(&stage.name)).find_map(unreachable);
     };
     let state = unready.state.as_str();
     Some(match &unready.reason {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use self::operation::OperationIds;
 use self::schema::Components;
 
-pub(crate) use self::operation::example_of;
+pub use self::operation::example_of;
 
 /// What the document says about the service as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,7 +195,7 @@ fn timeline_schema() -> Value {
             "stage": { "type": "string" },
             "arrived_ms": { "type": "number", "description": "Since the request's head." },
             "left_ms": { "type": "number" },
-            "elsewhere": { "type": "boolean", "description": "It ran on another node." },
+            "remote": { "type": "boolean", "description": "It ran on another node." },
             "there": there,
             "attempts": { "type": "integer" },
             "runs": { "type": "array", "items": run },

@@ -24,8 +24,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use self::message::ExportRequest;
-use crate::client::{Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
 use crate::spans::{SampleRatio, Span, SpanSink};
+use callboard_http_client::{Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
 
 /// Spans that wait to be sent: those of some two thousand requests, and about ten megabytes. Spans are counted and not requests,
 /// because a stream through many stages has more than a hundred.

@@ -8,8 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use callboard_codec::Value;
-use callboard_core::description::{RemoteStageHealth, Health, StageHealth};
 use callboard_core::ErrorKind;
+use callboard_core::description::{Health, RemoteStageHealth, StageHealth};
 
 use super::Sources;
 use crate::error::ApiError;
@@ -31,8 +31,8 @@ pub(super) async fn ready(State(sources): State<Sources>) -> Response {
     let reasons = match health.draining {
         true => "the node is draining".to_owned(),
         false => {
-            let elsewhere = health.elsewhere.iter().filter_map(unreachable);
-            health.stages.iter().filter_map(reason).chain(elsewhere).collect::<Vec<_>>().join("; ")
+            let remote = health.remote_stages.iter().filter_map(unreachable);
+            health.stages.iter().filter_map(reason).chain(remote).collect::<Vec<_>>().join("; ")
         }
     };
     unavailable(&health, reasons).into_response()
@@ -55,5 +55,5 @@ fn reason(stage: &StageHealth) -> Option<String> {
 /// Why a stage that runs on other nodes only keeps the node from being ready, if it does.
 pub(crate) fn unreachable(stage: &RemoteStageHealth) -> Option<String> {
     let RemoteStageHealth { name, reason, .. } = stage;
-    reason.as_ref().map(|reason| format!("stage `{name}` runs elsewhere: {reason}"))
+    reason.as_ref().map(|reason| format!("stage `{name}` is remote: {reason}"))
 }

@@ -15,9 +15,9 @@ use serde::Serialize;
 use super::mounted::prefix;
 use super::{Sources, for_browsers};
 use crate::accept::Origin;
+use crate::curl::curl;
 use crate::request::head::joined;
 use crate::request::media::accepted;
-use crate::snippet::curl;
 
 #[derive(Serialize)]
 struct Index<'a> {

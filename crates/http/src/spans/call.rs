@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use callboard_core::timeline::{BatchObserver, CallTracer, Recorder, SpanId};
 use callboard_core::Instant;
+use callboard_core::timeline::{BatchObserver, CallTracer, Recorder, SpanId};
 
 use super::{RequestSpan, Tracer, error_of};
 

@@ -20,8 +20,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use callboard_core::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId};
 use callboard_core::Instant;
+use callboard_core::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId};
 use thiserror::Error;
 
 use crate::trace::TraceContext;

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use callboard_core::edge::Route;
-use callboard_core::timeline::{BatchObserver, Recorder, StageRun, SpanId, Timeline, StageVisit};
 use callboard_core::Instant;
+use callboard_core::edge::Route;
+use callboard_core::timeline::{BatchObserver, Recorder, SpanId, StageRun, StageVisit, Timeline};
 
 use super::{Anchor, Attribute, Span, Tracer, error_of, of_batch, of_stage};
 use crate::request_id::RequestId;
@@ -104,8 +104,7 @@ impl RequestSpan {
             }
             if visit.is_remote {
                 let left = visit.left.unwrap_or(timeline.total);
-                let span =
-                    part(format!("elsewhere {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
+                let span = part(format!("remote {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
                 let mut attributes = of_stage(visit.stage.as_str());
                 attributes.extend(visit.remote.as_ref().map(|there| ("callboard.node", there.node.clone().into())));
                 spans.push(Span { attributes, ..span });
@@ -148,7 +147,12 @@ fn known(method: &Method) -> Option<Method> {
 /// nginx's word for "the client left before the answer".
 const CLIENT_LEFT: u16 = 499;
 
-fn of_run(visit: &StageVisit, number: usize, run: &StageRun, part: &impl Fn(String, Duration, Duration) -> Span) -> Vec<Span> {
+fn of_run(
+    visit: &StageVisit,
+    number: usize,
+    run: &StageRun,
+    part: &impl Fn(String, Duration, Duration) -> Span,
+) -> Vec<Span> {
     let stage = visit.stage.as_str();
     let queue = part(format!("queue {stage}"), run.queued, run.queue);
     let mut attributes = of_stage(stage);

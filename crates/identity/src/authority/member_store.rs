@@ -1,9 +1,9 @@
 //! The records of an authority: tokens, their uses, and members. Each is a file of one line in its directory.
 //!
-//! A use of a token and a name are claimed by linking a complete file to a path that must not exist. The system lets one of
-//! several processes succeed, so no lock is held, and no crash uses a token once too often. A use belongs to one key under
-//! one name, and stays spent when the member is removed. Expired tokens are removed when the next one is made. A record that
-//! cannot be read affects only itself.
+//! A use of a token and a name are claimed by linking a complete file to a path that must not exist. The system lets
+//! one of several processes succeed, so no lock is held, and no crash uses a token once too often. A use belongs to one
+//! key under one name, and stays spent when the member is removed. Expired tokens are removed when the next one is
+//! made. A record that cannot be read affects only itself.
 
 use std::fs;
 use std::io;
@@ -110,7 +110,8 @@ impl MemberStore {
         }
     }
 
-    /// Claims a use of a token for this key and name; the same holder gets the same use again. `false`: all uses are taken.
+    /// Claims a use of a token for this key and name; the same holder gets the same use again. `false`: all uses are
+    /// taken.
     pub(super) fn claim_use(
         &self,
         id: &str,
@@ -162,8 +163,8 @@ impl MemberStore {
         }
     }
 
-    /// Removes a member, also if its record is damaged. Its uses are taken from it first and stay spent, so that it never has a
-    /// use without a name. `false`: there is no such member.
+    /// Removes a member, also if its record is damaged. Its uses are taken from it first and stay spent, so that it
+    /// never has a use without a name. `false`: there is no such member.
     pub(super) fn remove_member(&self, name: &str, now: SystemTime) -> Result<bool, IdentityError> {
         let path = self.members.join(name);
         if !path.exists() {
@@ -228,8 +229,8 @@ impl MemberStore {
         Ok((members, damaged))
     }
 
-    /// Removes expired tokens. Best effort: an expired token is refused anyway. A token is removed before its uses: otherwise a
-    /// process that has just read it could claim a use that was taken before.
+    /// Removes expired tokens. Best effort: an expired token is refused anyway. A token is removed before its uses:
+    /// otherwise a process that has just read it could claim a use that was taken before.
     fn sweep(&self, now: SystemTime) {
         let names = names(&self.tokens).unwrap_or_default();
         let is_expired = |id: &str| matches!(self.token(id), Ok(Some(token)) if is_expired(&token, now));

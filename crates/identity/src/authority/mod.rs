@@ -1,8 +1,8 @@
 //! The authority of a cluster, in a directory of its own: it decides who may join, under which name, and for how long.
 //!
-//! A holder of its key can act as any member. One node holds the directory and issues certificates over its QUIC port; the
-//! commands `token`, `revoke`, `members` and `remove` work on the same files at the same time. Only the key is kept in
-//! memory, so what they write takes effect at once.
+//! A holder of its key can act as any member. One node holds the directory and issues certificates over its QUIC port;
+//! the commands `token`, `revoke`, `members` and `remove` work on the same files at the same time. Only the key is kept
+//! in memory, so what they write takes effect at once.
 
 mod denied;
 mod member_store;
@@ -58,8 +58,8 @@ pub struct TokenSpec {
     pub uses: u32,
     /// How long it may be used. Default an hour, at most 90 days.
     pub expires_in: Duration,
-    /// The life of the certificates issued for it, and of their renewals. Default a day, at most 90 days. A removed member
-    /// can use its certificate that long at nodes that do not hear of the removal.
+    /// The life of the certificates issued for it, and of their renewals. Default a day, at most 90 days. A removed
+    /// member can use its certificate that long at nodes that do not hear of the removal.
     pub certificate_life: Duration,
 }
 
@@ -229,9 +229,9 @@ impl Authority {
         Ok(MemberList { members, damaged })
     }
 
-    /// Removes a member: it gets no further certificate, and its certificate is refused by the node with this directory within
-    /// a second, by other nodes when they next ask for the list. Its use of a token stays spent. `false`: there is no such
-    /// member. A member whose record cannot be read is refused only when its certificate expires.
+    /// Removes a member: it gets no further certificate, and its certificate is refused by the node with this directory
+    /// within a second, by other nodes when they next ask for the list. Its use of a token stays spent. `false`: there
+    /// is no such member. A member whose record cannot be read is refused only when its certificate expires.
     ///
     /// # Errors
     ///
@@ -329,7 +329,8 @@ impl Authority {
         Ok(token)
     }
 
-    /// Claims the name, and a use of the token for it. The same key gets the same name and use again. Returns the member's id.
+    /// Claims the name, and a use of the token for it. The same key gets the same name and use again. Returns the
+    /// member's id.
     fn claim(
         &self,
         joining: &JoinRequest<'_>,

@@ -107,8 +107,8 @@ pub fn read_chain(text: &[u8]) -> Result<[CertificateDer<'static>; 2], IdentityE
     chain.try_into().map_err(|_| IdentityError::Unusable("expected a certificate and its authority's".into()))
 }
 
-/// Checks that a member can be saved in this directory, before a token is used; creates the directory if it is missing. A
-/// valid identity in it is not replaced.
+/// Checks that a member can be saved in this directory, before a token is used; creates the directory if it is missing.
+/// A valid identity in it is not replaced.
 ///
 /// # Errors
 ///

@@ -36,8 +36,8 @@ use crate::tls::{ALPN, JOIN_ALPN, provider};
 /// How often a wait for a renewal looks again.
 const RENEWAL_POLL: Duration = Duration::from_millis(5);
 
-/// A certificate with its key, and the authority that peers' certificates are verified against. Clones share it, and its
-/// renewals.
+/// A certificate with its key, and the authority that peers' certificates are verified against. Clones share it, and
+/// its renewals.
 #[derive(Clone)]
 pub struct Identity(Arc<Inner>);
 

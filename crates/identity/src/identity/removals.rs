@@ -1,9 +1,9 @@
 //! The removed members that a node knows, and how it learns of them.
 //!
 //! A removed member gets no further certificate. A node that has it in its list refuses the certificate it has: new
-//! connections at the hello, open ones as soon as the list is read. The node with the authority reads its directory every
-//! second; other nodes ask it at their start and then repeatedly, on a connection as for a renewal, so that only the
-//! authority can have a member refused. A node that gets no answer keeps the list it has.
+//! connections at the hello, open ones as soon as the list is read. The node with the authority reads its directory
+//! every second; other nodes ask it at their start and then repeatedly, on a connection as for a renewal, so that only
+//! the authority can have a member refused. A node that gets no answer keeps the list it has.
 
 use std::sync::Arc;
 use std::time::Duration;

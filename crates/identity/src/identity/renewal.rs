@@ -1,14 +1,15 @@
 //! When a certificate is renewed, and what happens when a renewal fails.
 //!
-//! A renewal is due at up to two thirds of the certificate's life, earlier by chance so that members that joined together do
-//! not ask together. A failed renewal is counted, logged, and tried again with growing pauses, also after the certificate
-//! has expired. New handshakes present the new certificate; open connections go on under the old one until it expires.
+//! A renewal is due at up to two thirds of the certificate's life, earlier by chance so that members that joined
+//! together do not ask together. A failed renewal is counted, logged, and tried again with growing pauses, also after
+//! the certificate has expired. New handshakes present the new certificate; open connections go on under the old one
+//! until it expires.
 //!
-//! The time of a renewal is computed with this machine's clock from the authority's times. If this clock is ahead, each new
-//! certificate is overdue when it arrives; so there is a pause after a success as well, and a warning.
+//! The time of a renewal is computed with this machine's clock from the authority's times. If this clock is ahead, each
+//! new certificate is overdue when it arrives; so there is a pause after a success as well, and a warning.
 //!
-//! The tasks here may run on a transport's thread, so files are read and written on blocking threads. A stuck disk delays
-//! only the renewal.
+//! The tasks here may run on a transport's thread, so files are read and written on blocking threads. A stuck disk
+//! delays only the renewal.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -64,8 +65,8 @@ fn pause_after_failure(validity: &Validity, failures: u32) -> Duration {
     (first * 2_u32.saturating_pow(failures.min(16))).min(longest)
 }
 
-/// The pause after a success: short compared to the certificate's life, and long enough that a clock that is ahead does not
-/// cause a flood of requests.
+/// The pause after a success: short compared to the certificate's life, and long enough that a clock that is ahead does
+/// not cause a flood of requests.
 fn pause_after_success(validity: &Validity) -> Duration {
     (validity.life() / 20).min(LONGEST_PAUSE)
 }

@@ -1,9 +1,9 @@
 //! The settings of a client: identity, timeouts, limits of replies; and the wait for the first node.
 //!
-//! * **Late:** the client waits for a node that is not up yet, up to the start-up wait. It resolves the names again before each
-//!   try, so a host that has moved is found. A host whose name is gone, and a node that refuses, end the wait at once. A port
-//!   without a process may belong to a node that is starting, so the wait goes on. Later, names are resolved again whenever no
-//!   address answers.
+//! * **Late:** the client waits for a node that is not up yet, up to the start-up wait. It resolves the names again
+//!   before each try, so a host that has moved is found. A host whose name is gone, and a node that refuses, end the
+//!   wait at once. A port without a process may belong to a node that is starting, so the wait goes on. Later, names
+//!   are resolved again whenever no address answers.
 //! * **Cancelled:** dropping the future ends everything that it started.
 
 use std::net::SocketAddr;
@@ -68,8 +68,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long to wait for a node that is not up yet. Default 10 s; zero tries each address once. A host name without an
-    /// address and a node that refuses end the wait.
+    /// How long to wait for a node that is not up yet. Default 10 s; zero tries each address once. A host name without
+    /// an address and a node that refuses end the wait.
     pub fn start_up_wait(mut self, wait: Duration) -> Self {
         self.start_up_wait = wait;
         self
@@ -142,7 +142,8 @@ impl ClientBuilder {
         Ok(Client { inner: Arc::new(Inner { pool, retries: Mutex::default(), attempts, credit, frames, decode }) })
     }
 
-    /// Tries until a node answers, a try fails for good, or the wait is over. Without a wait, each address is tried once.
+    /// Tries until a node answers, a try fails for good, or the wait is over. Without a wait, each address is tried
+    /// once.
     async fn connected_pool(
         &self,
         transport: Arc<Transport>,

@@ -1,4 +1,5 @@
-//! One call on a stream of its own, driven by its caller's future: dropping it resets the stream, and so cancels the call.
+//! One call on a stream of its own, driven by its caller's future: dropping it resets the stream, and so cancels the
+//! call.
 
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ pub(crate) struct CallResponse {
     pub(crate) body: EnvelopeDecoder,
 }
 
-/// Decodes an output; a large one on another thread. An error or a panic affects only this call, which has run. On a node,
-/// `account` pays for the body and for the decoded output.
+/// Decodes an output; a large one on another thread. An error or a panic affects only this call, which has run. On a
+/// node, `account` pays for the body and for the decoded output.
 pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
     body: EnvelopeDecoder,
     account: Option<Arc<dyn Account>>,

@@ -276,8 +276,8 @@ async fn exchange_hello(
     Ok(((outgoing, incoming), welcome, body))
 }
 
-/// When a connection is to be replaced, and when it ends. A connection made after that time is kept until its end: there is
-/// no better certificate yet.
+/// When a connection is to be replaced, and when it ends. A connection made after that time is kept until its end:
+/// there is no better certificate yet.
 fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (SystemTime, SystemTime) {
     let sooner = theirs.filter(|theirs| theirs.not_after < own.not_after).unwrap_or(own);
     let ends = sooner.not_after;
@@ -285,8 +285,8 @@ fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (Sy
     (if retires > now { retires } else { ends }, ends)
 }
 
-/// Receives the node's notices, and closes the connection when its port is closed, its member is removed, or a certificate
-/// expires.
+/// Receives the node's notices, and closes the connection when its port is closed, its member is removed, or a
+/// certificate expires.
 async fn watch(node: Weak<NodeConnection>, connection: Connection, identity: Identity, member: Option<Member>) {
     let Some((ends, clock)) = node.upgrade().map(|node| (node.ends, node.clock)) else { return };
     tokio::select! {
@@ -300,8 +300,8 @@ async fn watch(node: Weak<NodeConnection>, connection: Connection, identity: Ide
     }
 }
 
-/// Receives each notice in a task of its own, so that an incomplete one delays no other. The limit of one-way streams bounds
-/// their number.
+/// Receives each notice in a task of its own, so that an incomplete one delays no other. The limit of one-way streams
+/// bounds their number.
 async fn receive_notices(node: Weak<NodeConnection>, connection: &Connection) {
     while let Ok(stream) = connection.accept_uni().await {
         tokio::spawn(receive_notice(node.clone(), stream));

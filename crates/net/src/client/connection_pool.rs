@@ -1,10 +1,10 @@
 //! The connections of a client to its nodes: it uses one, and changes to another when a node is lost or refuses calls.
 //!
-//! Connecting continues when the call that started it leaves; later calls wait for the same outcome. If an address does not
-//! answer, the next one is tried as well after a while, so a call need not have time for a handshake with a dead node. No call
-//! waits for an address while another connection is usable: a node that refuses calls stays in use until a connection to the
-//! next one is made in the background. Connections to nodes that refused are kept, so returning to them is free. When all
-//! addresses have failed, the names are resolved again, once, because nodes may move.
+//! Connecting continues when the call that started it leaves; later calls wait for the same outcome. If an address does
+//! not answer, the next one is tried as well after a while, so a call need not have time for a handshake with a dead
+//! node. No call waits for an address while another connection is usable: a node that refuses calls stays in use until
+//! a connection to the next one is made in the background. Connections to nodes that refused are kept, so returning to
+//! them is free. When all addresses have failed, the names are resolved again, once, because nodes may move.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -142,8 +142,8 @@ impl ConnectionPool {
             .fold((0, 0), |(waiting, streams), (w, s)| (waiting + w, streams + s))
     }
 
-    /// Prefers another address, if this connection is still the preferred one: at once if another connection is usable, else as
-    /// soon as one is made. One task tries the other addresses, for all refused calls.
+    /// Prefers another address, if this connection is still the preferred one: at once if another connection is usable,
+    /// else as soon as one is made. One task tries the other addresses, for all refused calls.
     pub(crate) fn turn_away_from(&self, refusing: &Arc<NodeConnection>) {
         let nodes = self.state.nodes.load_full();
         let at = nodes.preferred.load(Ordering::Relaxed);
@@ -258,7 +258,8 @@ impl NodeList {
         self.connect_first(connector, std::iter::once(first).chain(self.others(first))).await
     }
 
-    /// Tries these nodes until one connects, which is preferred from then on. Each has a head start before the next is tried.
+    /// Tries these nodes until one connects, which is preferred from then on. Each has a head start before the next is
+    /// tried.
     async fn connect_first(&self, connector: &Connector, mut untried: impl Iterator<Item = usize>) -> ConnectOutcome {
         let mut trying = FuturesUnordered::new();
         let mut last = ConnectFailure::Closed;

@@ -11,7 +11,8 @@ use crate::endpoint::BindError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address is not valid, or its name has no address. The client does not wait: names do not appear within seconds.
+    /// The address is not valid, or its name has no address. The client does not wait: names do not appear within
+    /// seconds.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// There is no identity, or none for that address.

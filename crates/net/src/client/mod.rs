@@ -1,8 +1,9 @@
 //! Calls to nodes over QUIC: the same calls as in process, with the same errors.
 //!
 //! A client has one connection to one of its nodes, and makes a new one when it is lost. A call that was not started is
-//! retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, if the node says
-//! that its route may run again. No other call that may have run is retried. Dropping a call cancels it where it runs.
+//! retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, if the node
+//! says that its route may run again. No other call that may have run is retried. Dropping a call cancels it where it
+//! runs.
 
 mod builder;
 mod call;
@@ -21,7 +22,10 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::edge::{ErrorParts, PayloadReplies};
-use callboard_core::{NoPreprocess, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Prepare, Replies, Timing};
+use callboard_core::{
+    CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant,
+    NoPreprocess, Prepare, Replies, Timing,
+};
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
@@ -37,8 +41,8 @@ pub use self::replies::ResponseStream;
 pub(crate) use self::retry_budget::RetryBudget;
 use crate::wire;
 
-/// The default number of outstanding calls of an ordered stream: enough to hide the network, few enough for the smallest
-/// usual queue.
+/// The default number of outstanding calls of an ordered stream: enough to hide the network, few enough for the
+/// smallest usual queue.
 const LOOK_AHEAD: usize = 64;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -121,8 +125,8 @@ impl Prepared {
 }
 
 impl Client {
-    /// Connects to the node at `quic://host:port`, or to the first of `quic://a:1,b:2` that answers, with the development
-    /// identity.
+    /// Connects to the node at `quic://host:port`, or to the first of `quic://a:1,b:2` that answers, with the
+    /// development identity.
     ///
     /// # Errors
     ///
@@ -194,8 +198,8 @@ impl Client {
         Ok((welcome.node.clone(), welcome.build.clone()))
     }
 
-    /// Closes the connection for all clones of this client, and waits up to a quarter of a second until the node has heard
-    /// of it. Dropping the last clone closes without waiting, which may be too late at the end of a process.
+    /// Closes the connection for all clones of this client, and waits up to a quarter of a second until the node has
+    /// heard of it. Dropping the last clone closes without waiting, which may be too late at the end of a process.
     pub async fn close(self) {
         self.inner.pool.close().await;
     }
@@ -236,8 +240,8 @@ impl Client {
         }
     }
 
-    /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node. A node that
-    /// asks for a long wait is not retried: the caller decides.
+    /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node. A
+    /// node that asks for a long wait is not retried: the caller decides.
     fn take_retry(&self, error: &CallError) -> bool {
         let longest = match error.kind() {
             // The pool looks for another node meanwhile, and the caller may have an alternative.

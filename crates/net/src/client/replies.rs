@@ -1,7 +1,7 @@
 //! The outputs of a streaming call, at the pace of their reader.
 //!
-//! The client grants the node credit for a number of outputs, and more when half of them are read. While the reader pauses,
-//! the worker waits, without traffic.
+//! The client grants the node credit for a number of outputs, and more when half of them are read. While the reader
+//! pauses, the worker waits, without traffic.
 
 use std::fmt;
 use std::pin::Pin;

@@ -1,7 +1,8 @@
 //! The budget of retries, over all nodes together: a pure decision.
 //!
-//! It allows a fifth of the calls of the last ten seconds, and ten a second in addition, so that a few calls can be retried
-//! too. When nodes are healthy, there is always enough; when most are not, retries end before they overload the nodes.
+//! It allows a fifth of the calls of the last ten seconds, and ten a second in addition, so that a few calls can be
+//! retried too. When nodes are healthy, there is always enough; when most are not, retries end before they overload the
+//! nodes.
 
 use std::time::Duration;
 
@@ -70,8 +71,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However calls and losses come: in any ten seconds there are at most a fifth as many retries as calls, and ten a second,
-        /// over these and the ten seconds before.
+        /// However calls and losses come: in any ten seconds there are at most a fifth as many retries as calls, and
+        /// ten a second, over these and the ten seconds before.
         #[test]
         fn retries_are_bounded_by_calls(steps in prop::collection::vec((0_u64..700, 0_usize..60, 0_usize..60), 1..200)) {
             let (mut retries, mut now) = (RetryBudget::default(), Instant::now());

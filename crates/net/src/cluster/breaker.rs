@@ -1,8 +1,8 @@
 //! A circuit breaker for each peer and stage: a pure decision.
 //!
-//! Five losses in a row open it. While it is open, the peer gets no calls; after a second it gets one call at a time, a probe,
-//! until one succeeds. Each lost probe doubles the time, up to ten seconds. Calls that began before it opened, and calls that
-//! go to an open peer for lack of another, do not extend it: one incident opens it once.
+//! Five losses in a row open it. While it is open, the peer gets no calls; after a second it gets one call at a time, a
+//! probe, until one succeeds. Each lost probe doubles the time, up to ten seconds. Calls that began before it opened,
+//! and calls that go to an open peer for lack of another, do not extend it: one incident opens it once.
 
 use std::time::Duration;
 

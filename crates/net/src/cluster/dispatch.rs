@@ -18,7 +18,8 @@ use crate::client::{CallExchange, CallFault, CallResponse, RoomPolicy, not_start
 use crate::metrics::PeerOutcome;
 use crate::wire;
 
-/// The retry-after of calls without a node. Lost connections are retried within a tenth of it at first, and then twice a second.
+/// The retry-after of calls without a node. Lost connections are retried within a tenth of it at first, and then twice
+/// a second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a lost call that may run again looks for a node.
@@ -151,8 +152,8 @@ impl Inner {
         let mut last: Option<CallFault> = None;
         loop {
             let Some(choice) = self.choose_peer(&call, F::IS_STREAMING, &tried) else {
-                // A lost call that may run again waits for a node, until its owner notices the deadline. A refused call, or
-                // one that this node can run itself, fails at once.
+                // A lost call that may run again waits for a node, until its owner notices the deadline. A refused
+                // call, or one that this node can run itself, fails at once.
                 if call.can_run_here || !last.as_ref().is_some_and(CallFault::is_lost) {
                     break;
                 }
@@ -267,7 +268,8 @@ impl Inner {
         candidates
     }
 
-    /// The revision for the next call, if the stage's calls are split; `here` is this node's revision, if it runs the stage.
+    /// The revision for the next call, if the stage's calls are split; `here` is this node's revision, if it runs the
+    /// stage.
     pub(super) fn draw(&self, stage: &str, session: Option<SessionKey>, here: Option<u64>) -> Option<u64> {
         let split = self.splits.load().get(stage).cloned()?;
         let mut offered: Vec<u64> = here.into_iter().collect();

@@ -1,10 +1,10 @@
 //! The connected peers by name: one process of each name, the newest.
 //!
 //! A peer is identified by the name in its certificate and the generation in its welcome. A peer that is reached at two
-//! addresses is connected at the first. Of two processes with one identity, the newer is connected. The older is not tried
-//! again until the connection to the newer is gone, so that they do not take turns; its calls may finish. The process that
-//! answers at a connected address replaces the earlier one, whatever its generation: its clock may have been set back. Peers
-//! without a name are not compared.
+//! addresses is connected at the first. Of two processes with one identity, the newer is connected. The older is not
+//! tried again until the connection to the newer is gone, so that they do not take turns; its calls may finish. The
+//! process that answers at a connected address replaces the earlier one, whatever its generation: its clock may have
+//! been set back. Peers without a name are not compared.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;

@@ -1,14 +1,14 @@
 //! Load balancing: which peer gets the next call, and whether a call leaves this node. Pure decisions.
 //!
-//! Of two random peers, the one with less expected work gets the call: the power of two choices. A session goes to the peer of
-//! its key (rendezvous hashing), unless that peer has much more work than the others. Peers with an open breaker are ejected,
-//! but never so many that the rest would be overloaded.
+//! Of two random peers, the one with less expected work gets the call: the power of two choices. A session goes to the
+//! peer of its key (rendezvous hashing), unless that peer has much more work than the others. Peers with an open
+//! breaker are ejected, but never so many that the rest would be overloaded.
 
-use callboard_core::remote::StageLoad;
 use callboard_core::Instant;
+use callboard_core::remote::StageLoad;
 
-/// A call leaves only for a peer with less than half of the local queue: forwarding costs a round trip and encoding, and the
-/// statistics of a peer are a little old.
+/// A call leaves only for a peer with less than half of the local queue: forwarding costs a round trip and encoding,
+/// and the statistics of a peer are a little old.
 const LOCAL_MARGIN: usize = 2;
 
 /// The most work of a session's peer, relative to the average: 5/4, plus one.
@@ -35,8 +35,8 @@ impl PeerLoad {
     }
 }
 
-/// Whether to forward a call, given the local load and the in-flight count of the least busy peer. Not while a replica is free
-/// here.
+/// Whether to forward a call, given the local load and the in-flight count of the least busy peer. Not while a replica
+/// is free here.
 pub(super) fn should_forward(here: &StageLoad, least_there: Option<usize>) -> bool {
     let Some(least) = least_there else { return false };
     !here.open || (here.queued >= here.capacity && least.saturating_mul(LOCAL_MARGIN) < here.queued)
@@ -66,8 +66,8 @@ fn session_bound(loads: &[PeerLoad]) -> usize {
     (total * SESSION_BOUND.0).div_ceil(loads.len().max(1) * SESSION_BOUND.1) + 1
 }
 
-/// Which peers are ejected, given the end of each open breaker: those that stay open the longest. At most three of ten, but one
-/// of two or three, and never the only one.
+/// Which peers are ejected, given the end of each open breaker: those that stay open the longest. At most three of ten,
+/// but one of two or three, and never the only one.
 pub(super) fn ejected(until: &[Option<Instant>]) -> Vec<bool> {
     let most = (until.len() * EJECTED_OF_TEN / 10).max(1).min(until.len().saturating_sub(1));
     let mut open: Vec<_> = until.iter().enumerate().filter_map(|(at, until)| Some(((*until)?, at))).collect();
@@ -133,7 +133,8 @@ mod tests {
             prop_assert!(!(others_are_better && peers[chosen].cost() == worst));
         }
 
-        /// Affinity with bounded load: always the same peer while it is within the bound, and never a peer above the bound.
+        /// Affinity with bounded load: always the same peer while it is within the bound, and never a peer above the
+        /// bound.
         #[test]
         fn a_session_stays_where_it_is_within_the_bound(peers in peers(), busy in peers(), session: u64) {
             let idle: Vec<_> = peers.iter().map(|peer| peer_load(0, 1.0, peer.key)).collect();
@@ -160,7 +161,8 @@ mod tests {
             prop_assert!(after == home || home == gone % count);
         }
 
-        /// At most three of ten peers are ejected, one of few, never the last; and those whose breakers stay open the longest.
+        /// At most three of ten peers are ejected, one of few, never the last; and those whose breakers stay open the
+        /// longest.
         #[test]
         fn the_number_of_ejected_peers_is_bounded(ends in prop::collection::vec(prop::option::of(1_u64..1_000), 0..40)) {
             let start = Instant::now();

@@ -1,10 +1,11 @@
-//! Remote stages: which peers are connected, which one gets the next call, and what happens to a call whose peer is lost.
+//! Remote stages: which peers are connected, which one gets the next call, and what happens to a call whose peer is
+//! lost.
 //!
-//! The node that admitted a call owns it, and calls one peer at a time. If a peer did not start the call (it refused, it is
-//! draining, or the connection was lost before everything was sent), the next peer is tried. If the peer was lost with the
-//! call, the next one is tried only if the stage may run again. An answer is final. Overloaded peers and lost calls are
-//! retried within the retry budget. No peer is tried twice for one call. The deadline is sent as remaining time, and dropping
-//! a call here resets it there.
+//! The node that admitted a call owns it, and calls one peer at a time. If a peer did not start the call (it refused,
+//! it is draining, or the connection was lost before everything was sent), the next peer is tried. If the peer was lost
+//! with the call, the next one is tried only if the stage may run again. An answer is final. Overloaded peers and lost
+//! calls are retried within the retry budget. No peer is tried twice for one call. The deadline is sent as remaining
+//! time, and dropping a call here resets it there.
 
 mod breaker;
 mod dispatch;
@@ -23,7 +24,9 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
-use callboard_core::remote::{StageTarget, RemoteStages, RemoteFuture, PeerDescription, StageCall, StageLoad, StageOutputs, StageReply};
+use callboard_core::remote::{
+    PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
+};
 use callboard_core::{Instant, SessionKey};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -40,7 +43,8 @@ use crate::offers::OfferScreening;
 use crate::server::QuicEdge;
 use crate::view::{ClusterView, View};
 
-/// The peers of a node, which may run the stages of its calls. Clones share the connections, which end with the last clone.
+/// The peers of a node, which may run the stages of its calls. Clones share the connections, which end with the last
+/// clone.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     inner: Arc<Inner>,
@@ -94,11 +98,11 @@ impl Cluster {
         Self { inner }
     }
 
-    /// Splits the calls of a stage between its [revisions](callboard_core::StageSettings::revision) by weight, from now on.
-    /// Empty weights end the split.
+    /// Splits the calls of a stage between its [revisions](callboard_core::StageSettings::revision) by weight, from now
+    /// on. Empty weights end the split.
     ///
-    /// The split is exact among the offered revisions, including this node's; a session keeps its revision. If no node of the
-    /// drawn revision takes a call, a node of another revision does.
+    /// The split is exact among the offered revisions, including this node's; a session keeps its revision. If no node
+    /// of the drawn revision takes a call, a node of another revision does.
     pub fn split(&self, stage: &str, weights: impl IntoIterator<Item = (u64, u32)>) {
         let split = Arc::new(RevisionSplit::new(weights, fastrand::u64(..u64::MAX / 2)));
         self.inner.splits.rcu(|splits| {
@@ -162,7 +166,8 @@ async fn follow_view(inner: Weak<Inner>, connector: PeerConnector, mut views: wa
     }
 }
 
-/// Whether the address is of another node and can be reached: a name may have IPv6 addresses that an IPv4 socket cannot reach.
+/// Whether the address is of another node and can be reached: a name may have IPv6 addresses that an IPv4 socket cannot
+/// reach.
 fn is_reachable(own: SocketAddr, peer: SocketAddr) -> bool {
     peer != own && (peer.is_ipv4() || own.is_ipv6())
 }

@@ -1,8 +1,8 @@
 //! The outputs of a streaming stage on a peer, at the pace of their reader.
 //!
-//! The peer gets credit for a number of outputs, and more when half of them are read. While the reader pauses, the worker
-//! waits, without traffic. Dropping the stream before its end resets it, which cancels the call on the peer. The error of a
-//! lost stream tells how many outputs had arrived.
+//! The peer gets credit for a number of outputs, and more when half of them are read. While the reader pauses, the
+//! worker waits, without traffic. Dropping the stream before its end resets it, which cancels the call on the peer. The
+//! error of a lost stream tells how many outputs had arrived.
 
 use callboard_codec::wire::{Call, Credit, FrameHead, FrameKind, frame_head};
 use callboard_codec::{Envelope, Payload};

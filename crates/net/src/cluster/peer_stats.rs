@@ -1,9 +1,9 @@
 //! Statistics of one stage on one peer: queue, latency, failures. Pure values, fed with times.
 //!
-//! Old values decay: a reported queue counts half after a quarter of a second, a latency after four times itself. So a slow peer
-//! is tried again when it may have recovered, and a peer that stays slow gets few tries. A peer with calls in flight that does
-//! not answer is considered as slow as its silence is long. A stream that has begun does not count as silence: its reader may
-//! have paused.
+//! Old values decay: a reported queue counts half after a quarter of a second, a latency after four times itself. So a
+//! slow peer is tried again when it may have recovered, and a peer that stays slow gets few tries. A peer with calls in
+//! flight that does not answer is considered as slow as its silence is long. A stream that has begun does not count as
+//! silence: its reader may have paused.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const UNKNOWN_LATENCY_MICROS: f64 = 1_000.0;
 /// The weight of the newest latency.
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// The half-life of a latency, as a multiple of it. A peer that is fifty times slower is tried once in six half-lives: with 250 ms
-/// after 6 s, and with a momentary hiccup after a second.
+/// The half-life of a latency, as a multiple of it. A peer that is fifty times slower is tried once in six half-lives:
+/// with 250 ms after 6 s, and with a momentary hiccup after a second.
 const LATENCY_HALF_LIFE: u32 = 4;
 
 /// The shortest and the longest half-life.

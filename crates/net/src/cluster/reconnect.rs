@@ -1,7 +1,8 @@
 //! Keeps a connection to one peer while it is in the view.
 //!
-//! A peer that is away is tried again, with pauses of up to half a second. A peer that answers and is unwanted (it is this
-//! node itself, it is connected at another address, or a newer process of its name is) is not tried again until that changes.
+//! A peer that is away is tried again, with pauses of up to half a second. A peer that answers and is unwanted (it is
+//! this node itself, it is connected at another address, or a newer process of its name is) is not tried again until
+//! that changes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

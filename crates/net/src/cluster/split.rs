@@ -1,7 +1,7 @@
 //! Splits the calls of a stage between its revisions: a pure decision.
 //!
-//! The split is exact: of each row of calls as long as the sum of the weights, each offered revision gets as many as its
-//! weight. The key of a session draws its revision, so a session stays with one revision.
+//! The split is exact: of each row of calls as long as the sum of the weights, each offered revision gets as many as
+//! its weight. The key of a session draws its revision, so a session stays with one revision.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -99,7 +99,8 @@ mod tests {
     }
 
     proptest! {
-        /// From any turn on, a row of calls as long as the sum of the weights is split exactly, whichever revisions are offered.
+        /// From any turn on, a row of calls as long as the sum of the weights is split exactly, whichever revisions are
+        /// offered.
         #[test]
         fn the_split_is_exact(weights in prop::collection::vec(0_u32..60, 1..6), turn: u64, away in prop::option::of(0_u64..6)) {
             let weights: Vec<_> = (0_u64..).zip(weights).collect();

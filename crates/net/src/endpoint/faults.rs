@@ -1,8 +1,8 @@
 //! Fault injection for tests: a socket that loses, duplicates, delays and reorders sent datagrams, driven by a seed.
 //!
-//! It sits between quinn and the real socket of one endpoint. The decisions depend only on the seed; which datagram they hit
-//! depends on the order of sending, so a seed repeats the faults, not the exact run. The number of delayed datagrams is
-//! bounded; further ones are lost.
+//! It sits between quinn and the real socket of one endpoint. The decisions depend only on the seed; which datagram
+//! they hit depends on the order of sending, so a seed repeats the faults, not the exact run. The number of delayed
+//! datagrams is bounded; further ones are lost.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSliceMut};

@@ -5,9 +5,9 @@
 //!   never the same again  an HMAC of them, under a key that survives a restart
 //! ```
 //!
-//! A peer receives the token that resets its connection, and the key of these tokens survives a restart. If ids were reused
-//! (RFC 9000, 10.3.2), strangers could collect the tokens of future connections. The tag marks packets for connections from
-//! before a restart, which are answered with a reset token; other unknown packets are not answered.
+//! A peer receives the token that resets its connection, and the key of these tokens survives a restart. If ids were
+//! reused (RFC 9000, 10.3.2), strangers could collect the tokens of future connections. The tag marks packets for
+//! connections from before a restart, which are answered with a reset token; other unknown packets are not answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 //! Lets a writer run its connection's driver task inline, instead of waking the endpoint's thread.
 //!
-//! quinn gives each connection a driver task that packs, encrypts and sends written data. Every write wakes it. If only the
-//! endpoint's thread ran it, each write would wait until that thread wakes up. So a writer that is alone polls the driver
-//! itself: at the end of its [`FlushScope`], once for all its writes, or earlier by [`flush_now`].
+//! quinn gives each connection a driver task that packs, encrypts and sends written data. Every write wakes it. If only
+//! the endpoint's thread ran it, each write would wait until that thread wakes up. So a writer that is alone polls the
+//! driver itself: at the end of its [`FlushScope`], once for all its writes, or earlier by [`flush_now`].
 //!
-//! The thread does the rest: arriving packets, timers, work that remains after a flush, and drivers that another thread is
-//! polling. Nobody waits for a driver's lock.
+//! The thread does the rest: arriving packets, timers, work that remains after a flush, and drivers that another thread
+//! is polling. Nobody waits for a driver's lock.
 
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
@@ -53,8 +53,8 @@ impl Drop for FlushScope {
     }
 }
 
-/// Sends what was written in this thread's flush scope so far. Until then, other writers of the connection do not get it sent
-/// either.
+/// Sends what was written in this thread's flush scope so far. Until then, other writers of the connection do not get
+/// it sent either.
 pub(crate) fn flush_now() {
     if WOKEN.with_borrow(|woken| woken.as_ref().is_none_or(Vec::is_empty)) {
         return;
@@ -167,11 +167,12 @@ impl InlineDriver {
             // Another thread polls it, which may have started before the wake-up.
             None => true,
             Some(Poll::Pending) => {
-                // Pairs with the fence in `EndpointTask::poll`: either this thread sees `is_missed`, or that thread finds the
-                // lock free. The lock alone does not order its release before the load here.
+                // Pairs with the fence in `EndpointTask::poll`: either this thread sees `is_missed`, or that thread
+                // finds the lock free. The lock alone does not order its release before the load here.
                 fence(Ordering::SeqCst);
                 let was_missed = self.is_missed.swap(false, Ordering::Relaxed);
-                // Without coop budget, every resource returned pending and wakes the task of this thread, not the driver's.
+                // Without coop budget, every resource returned pending and wakes the task of this thread, not the
+                // driver's.
                 was_missed || !tokio::task::coop::has_budget_remaining()
             }
             // A task of the endpoint's thread has to end as well.

@@ -1,7 +1,7 @@
 //! One UDP socket with QUIC, on a thread of its own, so that busy workers cannot delay its timers.
 //!
-//! Streams are read and written on the caller's thread. The endpoint's thread handles arriving packets, acknowledgements and
-//! timers. Written data is sent by the writer or by the endpoint's thread.
+//! Streams are read and written on the caller's thread. The endpoint's thread handles arriving packets,
+//! acknowledgements and timers. Written data is sent by the writer or by the endpoint's thread.
 
 #[cfg(feature = "testing")]
 mod faults;
@@ -37,7 +37,8 @@ pub(crate) use self::thread::LAST_PACKETS;
 pub use self::tuning::{Tuning, TuningError};
 pub(crate) use self::windows::{BodyWindow, ConnectionWindow, NodeWindows};
 
-/// Buffers datagrams while the thread is busy. The system's default of 208 KiB holds a few milliseconds of a large body.
+/// Buffers datagrams while the thread is busy. The system's default of 208 KiB holds a few milliseconds of a large
+/// body.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// Limits the first packets of all handshakes that wait to be accepted.

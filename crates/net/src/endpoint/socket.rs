@@ -1,7 +1,7 @@
 //! A UDP socket that is polled for reading always, and for writing only while its buffer is full.
 //!
-//! tokio's own socket is polled for both all the time. A socket becomes writable whenever a packet has left it, so each sent
-//! packet would wake the thread.
+//! tokio's own socket is polled for both all the time. A socket becomes writable whenever a packet has left it, so each
+//! sent packet would wake the thread.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};

@@ -118,8 +118,8 @@ impl Runtime for EndpointRuntime {
     }
 }
 
-/// A timer that is reset only to earlier times. With each packet the next deadline comes nearer and moves away again; without
-/// this, each change would wake the thread.
+/// A timer that is reset only to earlier times. With each packet the next deadline comes nearer and moves away again;
+/// without this, each change would wake the thread.
 #[derive(Debug)]
 struct Timer {
     at: Instant,

@@ -20,13 +20,13 @@ pub struct Tuning {
     pub keep_alive: Duration,
     /// The most unread bytes of one stream. Default 8 MiB: 25 Gbit/s at 1.5 ms.
     pub stream_window_bytes: u32,
-    /// The same over all streams of an incoming connection while bodies of its calls arrive. Default 32 MiB. Otherwise it has
-    /// 1 MiB, and 128 KiB before its first admitted call. On outgoing connections only the streams have windows, so that a
-    /// reader that pauses does not delay the others.
+    /// The same over all streams of an incoming connection while bodies of its calls arrive. Default 32 MiB. Otherwise
+    /// it has 1 MiB, and 128 KiB before its first admitted call. On outgoing connections only the streams have windows,
+    /// so that a reader that pauses does not delay the others.
     pub connection_window_bytes: u32,
     /// The most bytes that all incoming connections together may have unread beyond their 128 KiB. Default 128 MiB, and
-    /// never more than half of the node's `max_in_flight_bytes`. Threat: memory; quinn's own default is no limit. When it
-    /// is used up, bodies come at 128 KiB per round trip. Raise it for many large bodies over long lines.
+    /// never more than half of the node's `max_in_flight_bytes`. Threat: memory; quinn's own default is no limit. When
+    /// it is used up, bodies come at 128 KiB per round trip. Raise it for many large bodies over long lines.
     pub windows_bytes: u64,
     /// The most open streams of a peer, each with up to 32 calls. Default 256. A connection begins with 16, and
     /// with one before its hello; it has more when its calls are admitted and need them. Further calls wait at the
@@ -63,12 +63,12 @@ impl Default for Tuning {
 /// A longer timeout would not detect failures.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
 
-/// The largest packet that path MTU discovery tries. Ten packets go to the system at once, and it drops what exceeds 64 KiB
-/// without an error.
+/// The largest packet that path MTU discovery tries. Ten packets go to the system at once, and it drops what exceeds 64
+/// KiB without an error.
 pub(super) const LARGEST_PACKET_BYTES: u16 = 6_500;
 
-/// The initial congestion window: ten packets, as in RFC 9002 (7.2). quinn's own is ten of its smallest packets, which are two
-/// of ours: the close of a new connection with unsent data would wait for it, and never leave.
+/// The initial congestion window: ten packets, as in RFC 9002 (7.2). quinn's own is ten of its smallest packets, which
+/// are two of ours: the close of a new connection with unsent data would wait for it, and never leave.
 const FIRST_WINDOW_BYTES: u64 = 10 * LARGEST_PACKET_BYTES as u64;
 
 /// One-way streams, on which a node notifies its callers. Callers have none.
@@ -123,8 +123,8 @@ impl Tuning {
         Arc::new(config)
     }
 
-    /// For incoming connections before their hello: one request on one stream, and no one-way streams. After the hello their
-    /// [window](super::ConnectionWindow) decides.
+    /// For incoming connections before their hello: one request on one stream, and no one-way streams. After the hello
+    /// their [window](super::ConnectionWindow) decides.
     pub(crate) fn answering(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
         config

@@ -1,19 +1,20 @@
 //! How much callers may send before it is read: little until a call is admitted, more while its body arrives.
 //!
-//! Unread data in QUIC is in no call's account: a stream whose first byte is missing holds everything after it, and every open
-//! stream holds the cost of its gaps. So each connection has [`USUAL_WINDOW_BYTES`] and [`USUAL_STREAMS`]; everything beyond
-//! is its share of one budget for the whole node ([`NodeWindows`]).
+//! Unread data in QUIC is in no call's account: a stream whose first byte is missing holds everything after it, and
+//! every open stream holds the cost of its gaps. So each connection has [`USUAL_WINDOW_BYTES`] and [`USUAL_STREAMS`];
+//! everything beyond is its share of one budget for the whole node ([`NodeWindows`]).
 //!
-//! * **Bytes.** Granted credit cannot be taken back. So the window is not raised for the duration of a body, but granted once
-//!   for the announced length: it is used up as bytes are read, on any stream, and counts until then. A peer that does not use
-//!   its grant keeps it, and never gets a second one.
-//! * **Calls.** A connection with an admitted call has [`CALLING_WINDOW_BYTES`] from then on, if the budget allows: with less,
-//!   a body of a mebibyte waits a round trip, and the heads of calls wait for bodies.
-//! * **Streams.** On a connection with an admitted call, the limit of open streams doubles when half of it is used, up to
-//!   `max_streams`, until the connection ends. A busy connection gets up to [`BUSY_STREAMS`] earlier: QUIC raises a peer's
-//!   limit each time that an eighth of it is used up, and with 16 this costs a packet and its acknowledgement for every third
-//!   call.
-//! * **Full:** a connection gets at most an eighth of what is left. A connection that gets nothing continues with what it has.
+//! * **Bytes.** Granted credit cannot be taken back. So the window is not raised for the duration of a body, but
+//!   granted once for the announced length: it is used up as bytes are read, on any stream, and counts until then. A
+//!   peer that does not use its grant keeps it, and never gets a second one.
+//! * **Calls.** A connection with an admitted call has [`CALLING_WINDOW_BYTES`] from then on, if the budget allows:
+//!   with less, a body of a mebibyte waits a round trip, and the heads of calls wait for bodies.
+//! * **Streams.** On a connection with an admitted call, the limit of open streams doubles when half of it is used, up
+//!   to `max_streams`, until the connection ends. A busy connection gets up to [`BUSY_STREAMS`] earlier: QUIC raises a
+//!   peer's limit each time that an eighth of it is used up, and with 16 this costs a packet and its acknowledgement
+//!   for every third call.
+//! * **Full:** a connection gets at most an eighth of what is left. A connection that gets nothing continues with what
+//!   it has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -38,8 +39,8 @@ const BUSY_STREAMS: u32 = 128;
 const BUSY_CALLS: u32 = 64;
 const BUSY_WITHIN: Duration = Duration::from_secs(1);
 
-/// The streams of all connections beyond the usual ones. With the usual ones of one member, they are at most half of a node's
-/// default limit of calls in flight.
+/// The streams of all connections beyond the usual ones. With the usual ones of one member, they are at most half of a
+/// node's default limit of calls in flight.
 const MORE_STREAMS: u64 = 4096;
 
 /// A connection gets at most this part of what is left: an eighth.

@@ -20,7 +20,8 @@ pub enum JoinError {
     /// The system gives no socket.
     #[error("there is no socket to connect from")]
     Socket(#[source] io::Error),
-    /// The node is not of the token's cluster. Nothing was sent to it. Remedy: the right address, or a token of that cluster.
+    /// The node is not of the token's cluster. Nothing was sent to it. Remedy: the right address, or a token of that
+    /// cluster.
     #[error(
         "the node at {address} is not of the token's cluster: name a node of that cluster, or take a token of this one"
     )]

@@ -1,9 +1,9 @@
 //! Requests for certificates over QUIC: joining a cluster with a token, renewals, and the list of removed members.
 //!
 //! They go to a node that holds the authority, on connections of their own (ALPN `callboard-join/1`): one request, one
-//! answer. A token is never sent. The pin in the token proves that the authority lets the node issue certificates, and the
-//! proof that is sent is valid on this connection only. Within one call of [`join`], requests are repeated with the same
-//! key, so a lost answer uses up no second use of the token.
+//! answer. A token is never sent. The pin in the token proves that the authority lets the node issue certificates, and
+//! the proof that is sent is valid on this connection only. Within one call of [`join`], requests are repeated with the
+//! same key, so a lost answer uses up no second use of the token.
 
 mod error;
 
@@ -35,13 +35,13 @@ const TRIES: usize = 2;
 /// The pause before all addresses are asked again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Joins the cluster of a token: makes a key in `directory`, and requests a certificate for it from the node at `url`, which
-/// must hold the authority. Without a `name`, the authority chooses the member's name.
+/// Joins the cluster of a token: makes a key in `directory`, and requests a certificate for it from the node at `url`,
+/// which must hold the authority. Without a `name`, the authority chooses the member's name.
 ///
 /// # Errors
 ///
-/// See [`JoinError`]. A directory that cannot be used, or has a valid identity, is an error before the token is used. On
-/// any error, the directory is left as it was.
+/// See [`JoinError`]. A directory that cannot be used, or has a valid identity, is an error before the token is used.
+/// On any error, the directory is left as it was.
 pub async fn join(
     token: &JoinToken,
     url: &QuicUrl,

@@ -1,8 +1,8 @@
 //! The routes and stages that a node offers, as its callers know them, and the rules for which stages a peer may offer.
 //!
-//! The node sends the list, so it is bounded before it is read: [`MAX_OFFERS_BYTES`] and [`MAX_OFFERED_STAGES`]; further
-//! entries are ignored. Each call looks a name up in an ordered map, which is faster here than hashing. Stages that a peer
-//! may not offer are left out.
+//! The node sends the list, so it is bounded before it is read: [`MAX_OFFERS_BYTES`] and [`MAX_OFFERED_STAGES`];
+//! further entries are ignored. Each call looks a name up in an ordered map, which is faster here than hashing. Stages
+//! that a peer may not offer are left out.
 
 mod rules;
 
@@ -27,7 +27,8 @@ pub(crate) const MAX_OFFERS_BYTES: usize = 256 << 10;
 /// The most stages of one node.
 pub(crate) const MAX_OFFERED_STAGES: usize = 1024;
 
-/// Longer lists are read off the transport's thread, because packets wait there. Threat: a node that sends long lists often.
+/// Longer lists are read off the transport's thread, because packets wait there. Threat: a node that sends long lists
+/// often.
 const LONG_OFFERS_BYTES: usize = 32 << 10;
 
 /// The most names in one line of the log.

@@ -1,7 +1,7 @@
 //! Which peers may offer which stages: by default any member any stage, or the rules of the operator.
 //!
-//! A peer receives the inputs of the stages that it offers. By default every node of a cluster is trusted with all of them.
-//! A stage offered without permission is ignored and logged.
+//! A peer receives the inputs of the stages that it offers. By default every node of a cluster is trusted with all of
+//! them. A stage offered without permission is ignored and logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,8 +15,8 @@ const EVERYTHING: &str = "any";
 
 /// Which members of a cluster may offer which stages to a node. Default: any member any stage.
 ///
-/// The text is `any`, or members with their stages: `gpu-1=digits+decode,gpu-2=*,*=labels`. `*` is any member, or any stage.
-/// Members have the names in their certificates; under the development identity they have none.
+/// The text is `any`, or members with their stages: `gpu-1=digits+decode,gpu-2=*,*=labels`. `*` is any member, or any
+/// stage. Members have the names in their certificates; under the development identity they have none.
 ///
 /// ```
 /// # use callboard_net::OfferRules;

@@ -51,8 +51,8 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// Encodes the output of a call. An output that cannot be encoded is an error of this node, unless a later stage refused it:
-/// then the caller gets that refusal.
+/// Encodes the output of a call. An output that cannot be encoded is an error of this node, unless a later stage
+/// refused it: then the caller gets that refusal.
 pub(super) async fn answered(
     node: &LocalClient,
     deadline: Deadline,

@@ -1,9 +1,9 @@
 //! Admitted calls whose bodies are still arriving: how many there may be, and how many bytes each holds.
 //!
-//! Together they have at most half of the node's calls in flight, so that complete calls, and calls of other edges, always
-//! find a permit; further ones are refused with `overloaded`. The bytes of a body are held as they arrive. The announced
-//! length is only checked, so that a body for which there is no room is refused before it arrives. A body of at most
-//! [`FIRST_BYTES`] is held from its head on, in the same step as its permit.
+//! Together they have at most half of the node's calls in flight, so that complete calls, and calls of other edges,
+//! always find a permit; further ones are refused with `overloaded`. The bytes of a body are held as they arrive. The
+//! announced length is only checked, so that a body for which there is no room is refused before it arrives. A body of
+//! at most [`FIRST_BYTES`] is held from its head on, in the same step as its permit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

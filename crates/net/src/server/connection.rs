@@ -156,7 +156,8 @@ fn check_hello(hello: &Hello, member: &Member, server: &ServerState) -> Result<(
     if server.is_stale(member, hello.generation) {
         return Err(RefusalReason::StaleGeneration);
     }
-    // A welcome tells clients that the node is up. Peers are welcome earlier: they learn of its stages when these start.
+    // A welcome tells clients that the node is up. Peers are welcome earlier: they learn of its stages when these
+    // start.
     if server.node().is_none() && hello.address.is_empty() {
         return Err(RefusalReason::Starting);
     }
@@ -249,8 +250,8 @@ async fn serve_streams(connection: &Connection, server: &Arc<ServerState>, role:
     }
 }
 
-/// Tells a caller to send new calls elsewhere, and waits until it has heard. Best effort: other callers are refused call by
-/// call.
+/// Tells a caller to send new calls elsewhere, and waits until it has heard. Best effort: other callers are refused
+/// call by call.
 pub(super) async fn send_goaway(connection: Connection, reason: &str) {
     let Ok(stream) = connection.open_uni().await else { return };
     let mut outgoing = FrameSender::new(stream);

@@ -1,10 +1,10 @@
 //! The open connections: their members, their limits, and the newest process of each node.
 //!
 //! A restarted node announces a higher generation, so the highest generation of a name is its live process. When it
-//! connects, connections of lower generations are closed; while it is connected, lower ones are refused. So two nodes that
-//! share one identity do not take turns. Only open connections count: a node whose clock was set back is accepted again once
-//! the connections of its earlier process are gone, after the idle timeout at most. Connections without a name or a
-//! generation are not compared: clients, and the development identity.
+//! connects, connections of lower generations are closed; while it is connected, lower ones are refused. So two nodes
+//! that share one identity do not take turns. Only open connections count: a node whose clock was set back is accepted
+//! again once the connections of its earlier process are gone, after the idle timeout at most. Connections without a
+//! name or a generation are not compared: clients, and the development identity.
 
 use std::cmp::Ordering;
 use std::sync::{Arc, Weak};
@@ -93,8 +93,8 @@ pub(super) struct ConnectionGuard<'a> {
 }
 
 impl<'a> ConnectionGuard<'a> {
-    /// Registers a connection, if there is room and its node is not older. Connections of older processes of its node are
-    /// closed.
+    /// Registers a connection, if there is room and its node is not older. Connections of older processes of its node
+    /// are closed.
     pub(super) fn try_new(server: &'a ServerState, caller: OpenConnection) -> Result<Self, RefusalReason> {
         let mut open = server.connections.lock();
         let (name, generation) = (caller.name.as_str(), caller.generation);

@@ -1,9 +1,9 @@
 //! One stream: receives its calls, runs them, and writes their outcomes in any order.
 //!
-//! One task does everything, so its end ends everything: when the stream is reset, the task is dropped with every call that
-//! it runs. `receiving.rs` receives a call, which runs once its last byte has arrived. Reading, running and writing happen
-//! concurrently. An idle stream is ended after a timeout: finished if its calls were answered, so that its caller can read
-//! the rest at its own pace, and reset if it had no call.
+//! One task does everything, so its end ends everything: when the stream is reset, the task is dropped with every call
+//! that it runs. `receiving.rs` receives a call, which runs once its last byte has arrived. Reading, running and
+//! writing happen concurrently. An idle stream is ended after a timeout: finished if its calls were answered, so that
+//! its caller can read the rest at its own pace, and reset if it had no call.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

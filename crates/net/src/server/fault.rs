@@ -1,6 +1,7 @@
 //! Why a stream is not answered completely, and the reset code that its caller receives.
 //!
-//! A refusal is one word, in the metrics and on the page for operators. The caller receives a reset; the connection goes on.
+//! A refusal is one word, in the metrics and on the page for operators. The caller receives a reset; the connection
+//! goes on.
 
 use callboard_codec::wire::{ResetCode, WireError};
 

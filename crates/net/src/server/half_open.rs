@@ -1,8 +1,9 @@
 //! Connections before their hello, by address.
 //!
-//! There is a limit for all of them, and one for each proven address; joins and renewals count until they are answered. An
-//! unproven address does not count: otherwise strangers could use up its share with forged packets. Once a quarter of the
-//! limit is in use, callers must first prove their address, which costs them a round trip and this node no memory.
+//! There is a limit for all of them, and one for each proven address; joins and renewals count until they are answered.
+//! An unproven address does not count: otherwise strangers could use up its share with forged packets. Once a quarter
+//! of the limit is in use, callers must first prove their address, which costs them a round trip and this node no
+//! memory.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,8 +1,8 @@
 //! Issues certificates on the node that holds the authority, on connections of their own.
 //!
 //! One request, one answer, one connection; a silent connection ends with the hello timeout. Anyone may connect, so the
-//! cheapest checks come first, and few requests use the authority's files at a time. Further requests wait for half of the
-//! hello timeout, and are then refused as `busy`.
+//! cheapest checks come first, and few requests use the authority's files at a time. Further requests wait for half of
+//! the hello timeout, and are then refused as `busy`.
 
 use std::sync::Arc;
 use std::time::SystemTime;

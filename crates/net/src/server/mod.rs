@@ -1,8 +1,8 @@
 //! The QUIC server of a node, for clients and peers.
 //!
-//! Refusals come as early as possible: a wrong certificate in the handshake, another cluster or version at the hello, a call
-//! without a permit before its body is read. A refusal tells the caller that nothing was started. Streams are answered on the
-//! node's runtime; the endpoint's thread keeps connections alive.
+//! Refusals come as early as possible: a wrong certificate in the handshake, another cluster or version at the hello, a
+//! call without a permit before its body is read. A refusal tells the caller that nothing was started. Streams are
+//! answered on the node's runtime; the endpoint's thread keeps connections alive.
 //!
 //! * **Full:** calls are answered `overloaded`; a peer at its limit of open streams waits on its own side.
 //! * **Late:** the deadline of a call applies to its body, its run and its answer.
@@ -103,7 +103,8 @@ pub struct NetConfig {
     pub min_bytes_per_second: u64,
     /// Limits of frames. Default: headers of 64 KiB, bodies of 64 MiB, of any kind.
     pub frames: FrameLimits,
-    /// Largest input of a route in bytes. Default: 64 MiB. Message: `the input has N bytes: /route takes M (max_body_bytes)`.
+    /// Largest input of a route in bytes. Default: 64 MiB. Message: `the input has N bytes: /route takes M
+    /// (max_body_bytes)`.
     pub max_body_bytes: u64,
     /// Limits for single routes, by their paths. Default: none. `frames` bounds them all.
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
@@ -112,11 +113,11 @@ pub struct NetConfig {
     /// Which members may offer which stages to this node. Default: any member any stage. Threat: a member that offers a
     /// stage of another one and receives its inputs. A forbidden offer is ignored, counted and logged.
     pub offers: OfferRules,
-    /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the address
-    /// that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
+    /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the
+    /// address that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
     pub calls_back: bool,
-    /// How often a node asks the authority's node for the removed members. Default 60 s: a removed member may go on that long
-    /// at a node that has not heard of it. The node with the authority's directory reads it every second.
+    /// How often a node asks the authority's node for the removed members. Default 60 s: a removed member may go on
+    /// that long at a node that has not heard of it. The node with the authority's directory reads it every second.
     pub removals_every: Duration,
     /// How QUIC is tuned.
     pub tuning: Tuning,
@@ -334,7 +335,8 @@ impl QuicEdge {
         self.server.streams.load(Ordering::Acquire)
     }
 
-    /// Tells every caller to send new calls elsewhere. Admitted calls are finished; new ones are refused as not started.
+    /// Tells every caller to send new calls elsewhere. Admitted calls are finished; new ones are refused as not
+    /// started.
     pub fn drain(&self) {
         if !self.server.is_draining.swap(true, Ordering::AcqRel) {
             let connections: Vec<_> =
@@ -347,8 +349,9 @@ impl QuicEdge {
     }
 
     /// Shuts down: [drains](Self::drain), waits up to `grace` until every caller has heard of it and the last answer is
-    /// received, and closes. Calls that are left then are cut. If the node calls peers ([`Cluster`](crate::Cluster)), which it
-    /// does on the same socket, this also waits for the calls of other edges: shut those down first, or at the same time.
+    /// received, and closes. Calls that are left then are cut. If the node calls peers ([`Cluster`](crate::Cluster)),
+    /// which it does on the same socket, this also waits for the calls of other edges: shut those down first, or at the
+    /// same time.
     pub async fn shutdown(self, grace: Duration) {
         self.drain();
         let is_quiet = tokio::time::timeout(grace, self.server.wait_last_answers()).await.is_ok();
@@ -384,8 +387,8 @@ impl ServerState {
         self.wait_quiet().await;
     }
 
-    /// Waits until no call of the node, by any edge, can call a peer: closing would cut those calls, and report that they may
-    /// have run.
+    /// Waits until no call of the node, by any edge, can call a peer: closing would cut those calls, and report that
+    /// they may have run.
     async fn wait_own_calls(&self) {
         let calls_peers = self.view.get().is_some();
         while calls_peers && self.node().is_some_and(|node| node.in_flight() > 0) {

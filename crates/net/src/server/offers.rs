@@ -1,7 +1,7 @@
 //! The offers of this node, sent to its callers with the welcome, and again after every change.
 //!
-//! One task at a time sends to a caller, so the list that arrives last is current. A caller that does not receive a list in
-//! time gets the next one. Clients receive routes only: stages are for nodes.
+//! One task at a time sends to a caller, so the list that arrives last is current. A caller that does not receive a
+//! list in time gets the next one. Clients receive routes only: stages are for nodes.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_codec::wire::{FrameKind, Offer, frame_head};
-use callboard_core::edge::Route;
 use callboard_core::LocalClient;
+use callboard_core::edge::Route;
 use callboard_identity::Role;
 use quinn::Connection;
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -39,8 +39,8 @@ impl LastOffers {
     /// Locks them for sending `body`. `None`: the caller has it already, or a list is being sent.
     fn lock_to_send(&self, body: &Bytes) -> Option<OwnedMutexGuard<Bytes>> {
         let mut last = Arc::clone(&self.0).try_lock_owned().ok()?;
-        // Compared many times a second, and changed seldom: equal lists share their memory from then on, so that the next
-        // comparison is cheap.
+        // Compared many times a second, and changed seldom: equal lists share their memory from then on, so that the
+        // next comparison is cheap.
         let is_shared = last.as_ptr() == body.as_ptr() && last.len() == body.len();
         if is_shared || *last == *body {
             last.clone_from(body);
@@ -56,8 +56,8 @@ fn timeout_millis(node: &LocalClient, route: &Route) -> u64 {
     if timeout == node.default_timeout() { 0 } else { wire::millis(timeout) }
 }
 
-/// The current offers for callers of this role, as an envelope. Callers limit its length: stages come first, then routes with
-/// special properties. Callers assume the usual properties for a route that is left out.
+/// The current offers for callers of this role, as an envelope. Callers limit its length: stages come first, then
+/// routes with special properties. Callers assume the usual properties for a route that is left out.
 pub(super) fn offers(server: &ServerState, role: Role) -> Bytes {
     let Some(node) = server.node() else { return Bytes::new() };
     let routes = node.routes().into_iter().map(|route| Offer {
@@ -97,8 +97,8 @@ fn encode_up_to(mut offers: Vec<Offer>, most: usize) -> Bytes {
     }
 }
 
-/// Sends the offers to callers whenever they have changed. Compared a few times a second, because stages start and stop for
-/// many reasons.
+/// Sends the offers to callers whenever they have changed. Compared a few times a second, because stages start and stop
+/// for many reasons.
 pub(super) async fn send_offers(server: Weak<ServerState>) {
     let (mut of_nodes, mut of_clients) = (Bytes::new(), Bytes::new());
     loop {

@@ -1,9 +1,10 @@
 //! Receives a call: it is admitted by its head, before its body is read, and complete with its last byte.
 //!
-//! A stream receives one call at a time. The body of a refused call is discarded as it arrives, so that later calls are read.
-//! A body must arrive at a minimum pace, within the timeout for bodies, and within the call's deadline. Its call holds the
-//! bytes that have arrived, and is refused when the node has no room for more. A small input is decoded at once, a large one
-//! on another thread; nothing of the call has started before that. Dropping the receiver returns the permits of its call.
+//! A stream receives one call at a time. The body of a refused call is discarded as it arrives, so that later calls are
+//! read. A body must arrive at a minimum pace, within the timeout for bodies, and within the call's deadline. Its call
+//! holds the bytes that have arrived, and is refused when the node has no room for more. A small input is decoded at
+//! once, a large one on another thread; nothing of the call has started before that. Dropping the receiver returns the
+//! permits of its call.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use callboard_codec::wire::{Call, FrameHead};
 use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
 use callboard_core::edge::{Admission, Route, StageAdmission};
 use callboard_core::remote::StageReply;
-use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient};
+use callboard_core::{
+    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient,
+};
 use callboard_identity::Role;
 
 use super::answer::{EntryOutcome, answered};

@@ -1,7 +1,8 @@
-//! Log lines for refused connections: one line a second for each reason, with the number of refusals since the last one.
+//! Log lines for refused connections: one line a second for each reason, with the number of refusals since the last
+//! one.
 //!
-//! Strangers may connect at any rate: every refusal is counted, but the log stays short. Text that a peer wrote is quoted
-//! and cut.
+//! Strangers may connect at any rate: every refusal is counted, but the log stays short. Text that a peer wrote is
+//! quoted and cut.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! A streaming call: its outputs are sent at the pace of its reader, which grants credit for a number of outputs.
 //!
-//! Without credit the call is not polled, so its worker waits for a slow network or program. At the deadline the call ends
-//! with an error, and nothing is held for the reader any more.
+//! Without credit the call is not polled, so its worker waits for a slow network or program. At the deadline the call
+//! ends with an error, and nothing is held for the reader any more.
 
 use std::pin::Pin;
 use std::sync::Arc;

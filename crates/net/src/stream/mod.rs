@@ -1,7 +1,7 @@
 //! Both halves of a stream as guards: a dropped half is reset, so that a truncated message never looks complete.
 //!
-//! quinn finishes a dropped sending half, and stops a dropped receiving half without a reason. A task that is cancelled in
-//! the middle of a message would so make the message look complete.
+//! quinn finishes a dropped sending half, and stops a dropped receiving half without a reason. A task that is cancelled
+//! in the middle of a message would so make the message look complete.
 
 use std::error::Error;
 

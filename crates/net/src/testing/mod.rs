@@ -32,7 +32,8 @@ pub struct RawPeer {
 #[derive(Debug)]
 pub struct RawStream((FrameSender, FrameReceiver));
 
-/// An endpoint as in nodes and clients, with its thread and tuning, but without a protocol: the baseline of measurements.
+/// An endpoint as in nodes and clients, with its thread and tuning, but without a protocol: the baseline of
+/// measurements.
 #[derive(Debug)]
 pub struct BareEndpoint(Arc<Transport>);
 
@@ -155,8 +156,8 @@ impl RawPeer {
         flood(&self.connection).await
     }
 
-    /// Opens as many streams and writes as much as it can, until nothing is accepted for this long. Returns the number of
-    /// streams and bytes.
+    /// Opens as many streams and writes as much as it can, until nothing is accepted for this long. Returns the number
+    /// of streams and bytes.
     pub async fn fill(&self, silence: Duration) -> (usize, usize) {
         let (mut streams, mut bytes) = (Vec::new(), 0);
         while let Ok(Ok(stream)) = tokio::time::timeout(silence, self.connection.open_bi()).await {
@@ -479,8 +480,8 @@ impl RawJoiner {
     }
 }
 
-/// Begins a frame on one stream, and writes as much as it can on further ones, until the connection ends. Returns the number of
-/// streams and bytes.
+/// Begins a frame on one stream, and writes as much as it can on further ones, until the connection ends. Returns the
+/// number of streams and bytes.
 async fn flood(connection: &Connection) -> (usize, usize) {
     let (mut streams, mut bytes) = (Vec::new(), 0);
     let stuffing = async {

@@ -1,5 +1,5 @@
-//! Many calls over two hops of QUIC with random cancels, deadlines, failures and panics, small ones and large ones: one outcome each,
-//! and no permit, stream, credit or byte is left behind on either side.
+//! Many calls over two hops of QUIC with random cancels, deadlines, failures and panics, small ones and large ones: one
+//! outcome each, and no permit, stream, credit or byte is left behind on either side.
 //!
 //! `NET_CHAOS_CALLS` sets the number of calls (10,000 unless said otherwise), `CHAOS_SEED` repeats a run's choices.
 

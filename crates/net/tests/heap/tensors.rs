@@ -1,4 +1,5 @@
-//! Tensors cross without an extra copy: what is allocated for one is QUIC's own packets, and its place where it arrives.
+//! Tensors cross without an extra copy: what is allocated for one is QUIC's own packets, and its place where it
+//! arrives.
 
 use std::sync::Arc;
 

@@ -346,7 +346,8 @@ async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_
     assert_eq!(refused() - before, 3);
 }
 
-/// One of two nodes is restarted while there are calls at every moment, and a stream of outputs larger than any congestion window.
+/// One of two nodes is restarted while there are calls at every moment, and a stream of outputs larger than any
+/// congestion window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_loses_no_call_and_no_output() {
     let with_stream = || {

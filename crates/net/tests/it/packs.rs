@@ -214,8 +214,8 @@ async fn calls_go_although_the_first_of_those_who_came_together_is_given_up() {
     assert_eq!(gate.shouted.load(Ordering::SeqCst), 1);
 }
 
-/// In one pack: calls that end well, one that is refused, one that is slow, one that is late, one whose outcome is too large, and one
-/// that was given up before it was sent.
+/// In one pack: calls that end well, one that is refused, one that is slow, one that is late, one whose outcome is too
+/// large, and one that was given up before it was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     let (gate, app) = Gate::new();

@@ -1,5 +1,5 @@
-//! Nodes as processes of their own, and what signals do to them. What was executed is read from a ledger that the workers keep, one
-//! line for each execution, written before it; it survives whoever wrote it.
+//! Nodes as processes of their own, and what signals do to them. What was executed is read from a ledger that the
+//! workers keep, one line for each execution, written before it; it survives whoever wrote it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -261,7 +261,8 @@ pub(crate) fn stage_of(name: &str) -> PathBuf {
     directory
 }
 
-/// Two workers. The first notices what happens to a link as soon as it does by default, the second has nothing to notice.
+/// Two workers. The first notices what happens to a link as soon as it does by default, the second has nothing to
+/// notice.
 pub(crate) fn scene(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
     let directory = stage_of(name);
     let first = Worker::start(&directory, Shape::of(contract));
@@ -360,8 +361,8 @@ async fn a_node_that_is_told_to_end_fails_no_call() {
     assert_eq!(first.process.child.wait().unwrap().code(), Some(0));
 }
 
-/// A killed process says nothing to anybody. The one in its place has its keys, knows its connections as its own, and says that they are
-/// gone: without that, they would be silent for as long as silence is borne, which here is a minute.
+/// A killed process says nothing to anybody. The one in its place has its keys, knows its connections as its own, and
+/// says that they are gone: without that, they would be silent for as long as silence is borne, which here is a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_a_killed_node_hear_from_the_one_in_its_place_that_their_connections_are_gone() {
     let directory = stage_of("reset");

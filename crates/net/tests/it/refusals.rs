@@ -1,4 +1,5 @@
-//! Refusals at the door that take some trouble to come to: each has its word, is counted under it, and is nothing to who calls beside it.
+//! Refusals at the door that take some trouble to come to: each has its word, is counted under it, and is nothing to
+//! who calls beside it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,8 +15,8 @@ use futures_util::stream::FuturesUnordered;
 use crate::common::{LONG, patient, until};
 use crate::lab::{Lab, builder, counted, hello, serve, shout, url};
 
-/// The node that gives certificates lets those in who have none, and every other one does not. Neither takes a call of theirs, with a hello
-/// before it or without.
+/// The node that gives certificates lets those in who have none, and every other one does not. Neither takes a call of
+/// theirs, with a hello before it or without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_no_certificate_may_only_ask_for_one() {
     let lab = Lab::start("nameless").await;
@@ -105,12 +106,14 @@ impl Drop for Stuck {
     fn drop(&mut self) {
         let (path, pipe) = (&self.path, self.pipe.clone());
         fs::rename(path, &pipe).and_then(|()| fs::write(path, "nonsense")).expect("the directory is there");
-        // Whoever opens it to write lets all go on who wait to read. On a thread of its own: where nobody reads, nobody is waited for.
+        // Whoever opens it to write lets all go on who wait to read. On a thread of its own: where nobody reads, nobody
+        // is waited for.
         std::thread::spawn(move || drop(fs::OpenOptions::new().write(true).open(pipe)));
     }
 }
 
-/// As many as are looked into at once wait for a disk; one more is told to come again, and all of them when it is seen to be damaged.
+/// As many as are looked into at once wait for a disk; one more is told to come again, and all of them when it is seen
+/// to be damaged.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on() {

@@ -1,4 +1,5 @@
-//! What becomes of members whose clock is not the authority's, and of those who are somebody else by the time they are renewed.
+//! What becomes of members whose clock is not the authority's, and of those who are somebody else by the time they are
+//! renewed.
 
 use std::time::{Duration, Instant};
 

@@ -94,17 +94,17 @@ async fn a_stage_that_streams_is_no_stage_with_one_output() {
 async fn a_node_is_ready_while_each_stage_that_only_others_run_is_run_by_one_of_them() {
     let app = || App::new().route("/run", Pipeline::<i64, i64>::remote("double"));
     let alone = app().start().await.unwrap();
-    assert_eq!(alone.health().elsewhere[0].reason.as_deref(), Some("this node has not joined others"));
+    assert_eq!(alone.health().remote_stages[0].reason.as_deref(), Some("this node has not joined others"));
 
     let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
     let gateway = Member::start(app(), &[&worker.edge]).await;
     let health = || gateway.served.node.health();
     until(|| health().ready).await;
-    assert!(health().elsewhere.iter().all(|stage| stage.ready && stage.reason.is_none()), "{:?}", health());
+    assert!(health().remote_stages.iter().all(|stage| stage.ready && stage.reason.is_none()), "{:?}", health());
     drop(worker);
     until(|| !health().ready).await;
     assert!(health().live, "it would not be better for a restart");
-    assert_eq!(health().elsewhere[0].reason.as_deref(), Some("no node that runs it can be reached"));
+    assert_eq!(health().remote_stages[0].reason.as_deref(), Some("no node that runs it can be reached"));
 }
 
 /// A short envelope may become a large value: a list of nulls takes 32 times as much.
@@ -206,8 +206,7 @@ async fn what_has_no_room_here_runs_on_a_peer_and_is_never_sent_on() {
 async fn deadlines_and_cancellation_cross_to_the_peer() {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let worker = Served::start(App::new().route("/held", held(&open, &begun).concurrency(8))).await;
-    let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
     gateway.sees("held").await;
     let client = gateway.served.node.client();
     let options = CallOptions::new().with_timeout(Duration::from_millis(100));
@@ -359,8 +358,8 @@ async fn calls_through_two_workers_end_exactly_once() {
     }
 }
 
-/// The peer's connection has room for one stream, and that is taken. The node runs the stage itself, if not the one behind it: it does, and
-/// does not wait for the room.
+/// The peer's connection has room for one stream, and that is taken. The node runs the stage itself, if not the one
+/// behind it: it does, and does not wait for the room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
@@ -371,8 +370,7 @@ async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     let app =
         App::new().route("/held", held(&open, &begun)).route("/double", doubling(&there).idempotent().revision(2));
     let worker = Served::start_with(app.route("/add", add), narrow).await;
-    let pipeline =
-        Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::remote("add"));
+    let pipeline = Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::remote("add"));
     let app = App::new().route("/run", pipeline).route("/held", Pipeline::<i64, i64>::remote("held"));
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.sees("add").await;
@@ -428,8 +426,7 @@ async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
         async move { if *n == 0 { Ok(0) } else { std::future::pending().await } }
     });
     let worker = Served::start(App::new().route("/held", held.concurrency(8))).await;
-    let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
     gateway.sees("held").await;
     let mut results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..).unwrap().look_ahead(4);
     assert_eq!(tokio::time::timeout(LONG, results.next()).await.unwrap().unwrap().unwrap(), 0);

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::calls::Calls;
-use crate::client::{AdmittedCall, fly, panicked, read_output, runtime_gone};
+use crate::client::{AdmittedCall, panicked, read_output, run_admitted, runtime_gone};
 use crate::error::CallError;
 
 /// The consumer's end. Dropping it drops every call that is not over.
@@ -180,7 +180,7 @@ async fn run<Out: Data + Clone>(work: Work<Out>) -> Result<Out, CallError> {
         Work::Here(call, payload) => (call, payload),
         Work::Away(calling) => return calling.await,
     };
-    let payload = fly(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
+    let payload = run_admitted(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
     // The type's own `Deserialize` may run here. Its panic is this call's error, not the end of the others.
     match catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))) {
         Ok(output) => output,

@@ -23,7 +23,7 @@ use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
-use crate::gateway::Admission;
+use crate::router::Admission;
 use crate::timeline::Phase;
 
 /// A result, and what was kept of its input.

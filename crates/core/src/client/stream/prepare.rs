@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
-use crate::failure::Failure;
+use crate::error::Failure;
 
 /// How a stream makes the input of a call of what it pulls. [`NoPreprocess`] and [`Preprocess`] are the two ways there are.
 pub trait Prepare<X>: sealed::Sealed {
@@ -46,16 +46,16 @@ impl<X: Data> Prepare<X> for NoPreprocess {
 
 /// The input of a call that is made already, or why there is none: what an edge pulls off a connection.
 #[derive(Clone, Debug)]
-pub struct Ready(pub Result<Payload, Failure>);
+pub struct PreparedInput(pub Result<Payload, Failure>);
 
-impl Prepare<Ready> for NoPreprocess {
-    type Kept = Ready;
+impl Prepare<PreparedInput> for NoPreprocess {
+    type Kept = PreparedInput;
 
-    fn prepare(&mut self, input: Ready, keep: bool) -> (Option<Ready>, Result<Payload, Failure>) {
+    fn prepare(&mut self, input: PreparedInput, keep: bool) -> (Option<PreparedInput>, Result<Payload, Failure>) {
         (keep.then(|| input.clone()), input.0)
     }
 
-    fn give_back(kept: Ready) -> Ready {
+    fn give_back(kept: PreparedInput) -> PreparedInput {
         kept
     }
 }

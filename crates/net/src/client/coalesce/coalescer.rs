@@ -1,14 +1,14 @@
 //! Decides which calls share a stream: the calls that wait for one node at the same moment.
 //!
-//! Callers put their calls into a bounded queue. If few other calls are in flight, the caller sends the queue itself. Otherwise
-//! it first yields to the tasks that are ready on its thread, because their calls should share the stream. The first caller
-//! that continues then wakes a task on the transport's thread, which sends all of them. No call waits for another caller: a
-//! future that is not polled delays only its own call.
+//! Callers put their calls into a bounded queue. If few other calls are in flight, the caller sends the queue itself.
+//! Otherwise it first yields to the tasks that are ready on its thread, because their calls should share the stream.
+//! The first caller that continues then wakes a task on the transport's thread, which sends all of them. No call waits
+//! for another caller: a future that is not polled delays only its own call.
 //!
-//! * **No room:** while the node accepts no further stream, calls gather, and share streams with more calls. A caller that
-//!   prefers another node hears that its call was not started.
-//! * **Full:** callers wait for a place in the queue, within their deadlines. A caller that prefers another node is refused. No
-//!   place is reserved: callers that are polled would wait for callers that are not.
+//! * **No room:** while the node accepts no further stream, calls gather, and share streams with more calls. A caller
+//!   that prefers another node hears that its call was not started.
+//! * **Full:** callers wait for a place in the queue, within their deadlines. A caller that prefers another node is
+//!   refused. No place is reserved: callers that are polled would wait for callers that are not.
 //! * **Late:** a call that has waited is sent with less remaining time.
 //! * **Cancelled:** a call that is cancelled while it waits is never sent.
 

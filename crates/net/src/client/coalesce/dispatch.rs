@@ -1,7 +1,7 @@
 //! Decides whether a call shares a stream with others, or has its own.
 //!
-//! Small calls share. A node answers a call on its stream, so a large reply delays the other replies of a shared stream. So a
-//! call whose last reply was large gets its own stream, until a reply is small again.
+//! Small calls share. A node answers a call on its stream, so a large reply delays the other replies of a shared
+//! stream. So a call whose last reply was large gets its own stream, until a reply is small again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! One stream that several calls share. Their outcomes arrive in any order, and each call ends by itself.
 //!
-//! The calls are sent in one write, and the stream stays open for cancel frames until every call has an outcome. A stream with
-//! one call is finished at once, and reset to cancel it. Everything received is read: the outcome of a cancelled call, or one
-//! that exceeds its caller's limits, is skipped, so that it delays no other. When the stream is lost, the fate of a call
-//! depends on whether it was sent completely. When no call is left, the stream is reset; also when the node does not end it in
-//! time.
+//! The calls are sent in one write, and the stream stays open for cancel frames until every call has an outcome. A
+//! stream with one call is finished at once, and reset to cancel it. Everything received is read: the outcome of a
+//! cancelled call, or one that exceeds its caller's limits, is skipped, so that it delays no other. When the stream is
+//! lost, the fate of a call depends on whether it was sent completely. When no call is left, the stream is reset; also
+//! when the node does not end it in time.
 
 use std::sync::Arc;
 use std::task::Waker;

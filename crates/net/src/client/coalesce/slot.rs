@@ -1,8 +1,8 @@
 //! The state of one call, shared by its waiting caller and the stream that carries it.
 //!
-//! The caller cancels by dropping its [`PendingResponse`]: a queued call is then never sent, and a sent call is cancelled by
-//! its stream. The stream owes an outcome: dropping a [`ResponseSlot`] ends the call as lost. One lock guards the state, so it
-//! is exact whether the call was put on a stream.
+//! The caller cancels by dropping its [`PendingResponse`]: a queued call is then never sent, and a sent call is
+//! cancelled by its stream. The stream owes an outcome: dropping a [`ResponseSlot`] ends the call as lost. One lock
+//! guards the state, so it is exact whether the call was put on a stream.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Wakes the callers whose outcomes arrived at the same moment together.
 //!
-//! Callers that are woken together call again together, and their next calls share a stream. If each stream woke its own
-//! callers, calls that were separated once would stay separated. No outcome waits for another that has not arrived.
+//! Callers that are woken together call again together, and their next calls share a stream. If each stream woke its
+//! own callers, calls that were separated once would stay separated. No outcome waits for another that has not arrived.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -60,8 +60,8 @@ pub(super) async fn yield_to_ready_tasks() {
         if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
-        // Goes to the end of the run queue, where another thread may steal it. tokio's `yield_now` would defer it until this
-        // thread has nothing else to do.
+        // Goes to the end of the run queue, where another thread may steal it. tokio's `yield_now` would defer it until
+        // this thread has nothing else to do.
         context.waker().wake_by_ref();
         Poll::Pending
     })

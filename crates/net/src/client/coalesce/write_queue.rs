@@ -1,4 +1,5 @@
-//! The bytes that a shared stream has to send: its calls in one piece, then cancel frames; and how much of each call was sent.
+//! The bytes that a shared stream has to send: its calls in one piece, then cancel frames; and how much of each call
+//! was sent.
 
 use bytes::Bytes;
 use callboard_codec::wire::{LooseFrame, cancel_frame};
@@ -48,8 +49,8 @@ impl WriteQueue {
         Ok(())
     }
 
-    /// Cancels a call. An unsent call is removed. Otherwise a cancel frame is queued, unless the call is alone: then the reset of
-    /// the stream cancels it.
+    /// Cancels a call. An unsent call is removed. Otherwise a cancel frame is queued, unless the call is alone: then
+    /// the reset of the stream cancels it.
     pub(super) fn cancel(&mut self, entry: usize) {
         self.close();
         let (start, end) = (entry.checked_sub(1).map_or(0, |before| self.ends[before]), self.ends[entry]);

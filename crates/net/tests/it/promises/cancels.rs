@@ -77,7 +77,8 @@ async fn call(client: LocalClient, id: u64, patience: Patience) -> (u64, Option<
     }
 }
 
-/// At random points, from before they are sent until after they are answered; as many as are given up are counted, and no others.
+/// At random points, from before they are sent until after they are answered; as many as are given up are counted, and
+/// no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     let scale = Scale::of(0, 0);

@@ -140,8 +140,8 @@ impl Drop for Busy {
     }
 }
 
-/// The link to one worker is cut for longer than it takes to notice. Calls that may be run again all come through; and when it is whole
-/// again, the worker is used again.
+/// The link to one worker is cut for longer than it takes to notice. Calls that may be run again all come through; and
+/// when it is whole again, the worker is used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_link_fails_no_call_that_may_be_run_again() {
     cut_in_the_middle(Contract::Idempotent).await;

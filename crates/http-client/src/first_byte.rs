@@ -1,0 +1,69 @@
+//! Reads the first byte of a plain-text connection: a TLS server answers with an alert.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The type of a TLS alert record (RFC 8446 §5.1): the answer to a first byte that is no handshake.
+const ALERT: u8 = 21;
+
+/// A connection without TLS. It forwards all bytes.
+#[derive(Debug)]
+pub(crate) struct FirstByteWatch {
+    stream: TcpStream,
+    has_begun: bool,
+    speaks_tls: Arc<AtomicBool>,
+}
+
+impl FirstByteWatch {
+    /// Also returns a flag that is set when the server has answered by TLS.
+    pub(crate) fn new(stream: TcpStream) -> (Self, Arc<AtomicBool>) {
+        let speaks_tls = Arc::<AtomicBool>::default();
+        (Self { stream, has_begun: false, speaks_tls: Arc::clone(&speaks_tls) }, speaks_tls)
+    }
+}
+
+impl AsyncRead for FirstByteWatch {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let begun = into.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+        if !self.has_begun
+            && let Some(first) = into.filled().get(begun)
+        {
+            self.has_begun = true;
+            self.speaks_tls.store(*first == ALERT, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for FirstByteWatch {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
