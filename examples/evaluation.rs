@@ -14,7 +14,7 @@ use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
 use callboard::codec::DType;
-use callboard::net::{ConnectError, Identity, NetConfig, QuicEdge, CallFailure};
+use callboard::net::{CallFailure, ConnectError, Identity, NetConfig, QuicEdge};
 use callboard::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -229,8 +229,13 @@ async fn main() -> Result<(), Problem> {
         _ => None,
     };
     let troubles = ["absent", "mortal", "lost", "clumsy", "sleepy"].map(trouble);
-    let expected =
-        [CallFailure::NeverStarted, CallFailure::ConnectionLost, CallFailure::NoSuchRoute, CallFailure::Function, CallFailure::Deadline];
+    let expected = [
+        CallFailure::NeverStarted,
+        CallFailure::ConnectionLost,
+        CallFailure::NoSuchRoute,
+        CallFailure::Function,
+        CallFailure::Deadline,
+    ];
     assert_eq!(troubles, expected.map(Some));
     assert_eq!(verdicts["clumsy"], Verdict::Failed(CallFailure::Function, "division by zero".to_owned()));
     let invalid = |reason: &str| Verdict::Invalid(reason.to_owned());

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use callboard::NO_ARGS;
-use callboard::net::{Identity, NetConfig, QuicEdge, CallFailure};
+use callboard::net::{CallFailure, Identity, NetConfig, QuicEdge};
 use callboard::prelude::*;
 
 /// The functions. Each reads its arguments by place or by name.

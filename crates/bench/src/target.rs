@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use callboard_codec::Value;
 use callboard_core::{CallError, CallOptions, ErrorKind};
 use callboard_http_client::{Answer, Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
-use callboard_net::{Client, ConnectError, Identity, QuicUrl, CallFailure};
+use callboard_net::{CallFailure, Client, ConnectError, Identity, QuicUrl};
 
 use crate::stats::Outcome;
 

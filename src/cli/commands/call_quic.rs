@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use callboard_codec::{Format, Value};
 use callboard_core::{CallError, CallOptions};
-use callboard_net::{Client, Prepared, QuicUrl, CallFailure};
+use callboard_net::{CallFailure, Client, Prepared, QuicUrl};
 
 use super::super::client::RequestArgs;
 use super::super::client::payload::BodySource;
@@ -111,7 +111,9 @@ fn refusal(error: CallError) -> CliError {
         }
     }
     match CallFailure::classify(&error) {
-        CallFailure::NoSuchRoute | CallFailure::Request => CliError::Answered { status: 400, message: error.to_string() },
+        CallFailure::NoSuchRoute | CallFailure::Request => {
+            CliError::Answered { status: 400, message: error.to_string() }
+        }
         CallFailure::NeverStarted | CallFailure::ConnectionLost => CliError::Failed(error.to_string()),
         _ => CliError::Answered { status: 500, message: error.to_string() },
     }

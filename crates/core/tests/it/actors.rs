@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use callboard_core::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec, ActorState, AskError, ReplyPort, RestartPolicy, RestartStrategy, TellError};
+use callboard_core::actor::{
+    Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec, ActorState, AskError, ReplyPort, RestartPolicy,
+    RestartStrategy, TellError,
+};
 use callboard_core::{
     App, BackoffPolicy, CallError, ErrorKind, Failure, Instant, LocalClient, Node, Pipeline, RestartIntensity, Stage,
 };
