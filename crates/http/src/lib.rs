@@ -105,64 +105,52 @@
 //! Answers have no budget in bytes: what a reader has not taken yet is in memory, one answer for each connection of HTTP/1 and
 //! up to `max_concurrent_streams` for each of HTTP/2, for as long as it reads at the least rate.
 
-mod accept;
-mod access;
 mod access_log;
 mod admin;
 mod ascii;
-mod catch_panic;
+mod call;
 #[cfg(feature = "client")]
 pub mod client;
-mod closing;
-mod coding;
 mod config;
-mod convert;
-mod edge;
+mod describe;
+mod dispatch;
 mod error;
-mod explain;
 mod file_type;
-mod fresh;
-mod functions;
-mod infer;
-mod metrics;
-mod observed;
+mod guard;
+mod listener;
+mod observe;
 mod oip;
-mod openapi;
 #[cfg(feature = "otlp")]
 mod otlp;
-mod pages;
 mod repository;
 mod request;
 mod request_id;
 mod respond;
-mod server;
-mod server_timing;
+mod runtime;
 mod snippet;
 mod spans;
-mod tls;
 mod trace;
-mod turn;
 
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;
 
-pub use accept::LAST_WORDS;
-pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};
 pub use config::{HttpConfig, HttpConfigError};
-pub use edge::HttpEdge;
+pub use describe::is_reserved;
+pub use describe::openapi::{ApiInfo, openapi};
+pub use dispatch::HttpEdge;
+pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
 pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
+pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
+pub use listener::LAST_WORDS;
+pub use listener::tls::{TlsConfig, TlsError};
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use oip::fuzz::decode_inference_request;
-pub use openapi::{ApiInfo, openapi};
 #[cfg(feature = "otlp")]
 pub use otlp::{OtlpConfig, SpanExporter};
-pub use pages::is_reserved;
 pub use repository::{Changing, Repository, RepositoryError};
-pub use server::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
 pub use snippet::{Language, curl, snippet};
 pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};
-pub use tls::{TlsConfig, TlsError};

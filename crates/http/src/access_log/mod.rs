@@ -8,14 +8,12 @@
 //! * **Full, slow:** an [`AccessSink`] leaves out what it cannot hold; no answer waits for it.
 
 mod date;
-mod line;
 mod record;
 mod short;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use self::line::Line;
 pub use self::record::AccessRecord;
 
 /// What becomes of the lines.

@@ -6,9 +6,9 @@
 use axum::http::Request;
 use axum::http::header::ORIGIN;
 
-use crate::access::{Gate, NamedHost};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::guard::{Gate, NamedHost};
 
 /// The rules of one listener.
 #[derive(Debug)]

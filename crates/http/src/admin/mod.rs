@@ -36,18 +36,18 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use self::guard::Guard;
-use crate::accept::{self, AcceptMetrics};
-use crate::catch_panic::catch_panic;
 use crate::config::HttpConfig;
-use crate::edge::{HttpEdge, NOSNIFF};
+use crate::describe;
+use crate::dispatch::serve::HttpServeError;
+use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
-use crate::metrics::EdgeMetrics;
+use crate::error::catch_panic::catch_panic;
+use crate::listener::tls::Tls;
+use crate::listener::{self, AcceptMetrics};
+use crate::observe::metrics::EdgeMetrics;
 use crate::oip;
-use crate::pages;
 use crate::repository::Repository;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
-use crate::server::HttpServeError;
-use crate::tls::Tls;
 
 /// What the admin listener works on. Clones share it.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl Admin {
     }
 
     fn router(&self, guard: Guard, config: &HttpConfig) -> Router {
-        let machines = pages::for_machines(self.0.client.clone(), Arc::clone(&self.0.metrics));
+        let machines = describe::for_machines(self.0.client.clone(), Arc::clone(&self.0.metrics));
         Router::new()
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
@@ -119,12 +119,12 @@ pub async fn serve_admin(
 ) -> Result<(), HttpServeError> {
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
-    let guard = Guard::new(accept::is_local(&listener), &config);
+    let guard = Guard::new(listener::is_local(&listener), &config);
     // Ends with this function, however that ends.
     let mut freshness = JoinSet::new();
     guard.keep_fresh().map(|fresh| freshness.spawn(fresh));
     let router = admin.router(guard, &config);
-    accept::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
+    listener::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
     Ok(())
 }
 

@@ -5,7 +5,9 @@
 //! 415) are made here, all of kind `invalid_input`: the caller can change the request and succeed.
 
 mod answer;
+pub(crate) mod catch_panic;
 mod mapping;
+pub(crate) mod misfits;
 mod problem;
 mod protocol;
 
@@ -19,10 +21,10 @@ use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, Encod
 use callboard_core::{CallError, ErrorKind, Failure, Timing, limit_error_text};
 
 use self::mapping::status_of;
-use crate::access::RateLimit;
-use crate::coding;
-use crate::functions;
-use crate::request::fields::{self, Misfit};
+use self::misfits::Misfit;
+use crate::call::functions;
+use crate::guard::RateLimit;
+use crate::request::coding;
 
 pub use self::answer::{Problem, http_status};
 pub(crate) use self::problem::PROBLEM_JSON;
@@ -329,7 +331,7 @@ impl ApiError {
 
     /// 422 that names every field of `value` that does not fit, where reading it has ended with `error`.
     pub(crate) fn unfit(error: DecodeError, input: &DataType, value: &Value) -> Self {
-        let misfits = fields::misfits(input.schema(), value, &error);
+        let misfits = misfits::misfits(input.schema(), value, &error);
         let others = misfits.len().saturating_sub(1);
         let mut answer = Self::from(error);
         if others > 0 {

@@ -26,15 +26,15 @@ use super::infer::{Asked, ReadBody, read_body};
 use super::model::Model;
 use super::parameters::Parameters;
 use super::request::Form;
-use crate::catch_panic::caught;
-use crate::closing::Closing;
-use crate::convert;
+use crate::call::Around;
 use crate::error::ApiError;
-use crate::infer::Around;
+use crate::error::catch_panic::caught;
+use crate::observe::server_timing::{SERVER_TIMING, first, total};
 use crate::request::body::RequestBody;
+use crate::request::payload;
 use crate::request_id::RequestId;
 use crate::respond::stream::{HEARTBEAT, Heartbeat, Leaving, next, one_line};
-use crate::server_timing::{SERVER_TIMING, first, total};
+use crate::runtime::shutdown::Closing;
 use crate::spans::RequestSpan;
 
 /// A call that is ready to be made.
@@ -164,7 +164,7 @@ fn event(json: &[u8]) -> Bytes {
 async fn prepare<B: RequestBody>(asked: Asked<'_>, request: &mut Request<B>) -> Result<Prepared, ApiError> {
     let ReadBody { bytes, admission, expense, options, .. } = read_body(asked, Form::Json, request).await?;
     let limits = &asked.around.config.decode;
-    let (admission, value) = convert::decode_value(&expense, admission, Format::Json, bytes, limits).await?;
+    let (admission, value) = payload::decode_value(&expense, admission, Format::Json, bytes, limits).await?;
     let Value::Map(map) = value else {
         return Err(Refusal::new("the request JSON must be an object").into());
     };
@@ -179,7 +179,7 @@ async fn prepare<B: RequestBody>(asked: Asked<'_>, request: &mut Request<B>) -> 
     }
     let parameters = parameters.checked()?;
     let value = asked.model.inputs.item(inputs)?;
-    let (admission, payload) = convert::from_value(&expense, admission, asked.route, value).await?;
+    let (admission, payload) = payload::from_value(&expense, admission, asked.route, value).await?;
     let options = parameters.apply(options, &admission);
     Ok(Prepared { id, admission, payload, options })
 }

@@ -18,13 +18,13 @@ use super::error::Refusal;
 use super::model::Model;
 use super::request::{Form, InferRequest};
 use super::response::Written;
-use crate::convert::{Expense, LARGE_BYTES};
+use crate::call::Around;
 use crate::error::ApiError;
-use crate::infer::Around;
+use crate::observe::server_timing::{SERVER_TIMING, server_timing};
 use crate::request::body::{Arrival, BodyLimits, Incoming, RequestBody};
 use crate::request::head::Head;
+use crate::request::payload::{Expense, LARGE_BYTES};
 use crate::respond::Packing;
-use crate::server_timing::{SERVER_TIMING, server_timing};
 
 /// A model, found and ready to be asked.
 #[derive(Clone, Copy, Debug)]

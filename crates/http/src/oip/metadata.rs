@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::model::Model;
 use super::request::{MAX_ROWS, full_shape};
 use super::signature::{Field, Signature};
-use crate::pages::unreachable;
+use crate::describe::unreachable;
 
 /// What clients may use of the protocol beyond its core.
 const EXTENSIONS: [&str; 10] = [

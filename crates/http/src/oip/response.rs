@@ -12,9 +12,9 @@ use super::data;
 use super::error::Refusal;
 use super::model::Model;
 use super::request::{INFERENCE_HEADER_CONTENT_LENGTH, Wanted};
-use crate::coding::Density;
-use crate::convert::{self, Expense};
 use crate::error::ApiError;
+use crate::request::coding::Density;
+use crate::request::payload::{self, Expense};
 use crate::respond::{Packing, body_of_parts};
 
 /// An answer that is written and not sent.
@@ -115,7 +115,7 @@ impl Written {
             None if json_bytes + binary_bytes > SMALL_BYTES => body_of_parts(parts),
             None => Body::from(joined(parts)),
             Some(coding) => {
-                let packed = convert::pack(expense, joined(parts), coding).await?;
+                let packed = payload::pack(expense, joined(parts), coding).await?;
                 expense.settle(packed.len())?;
                 Body::from(expense.held(packed))
             }

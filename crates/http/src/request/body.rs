@@ -20,9 +20,9 @@ use tower::BoxError;
 
 use super::gather::Gathering;
 use super::pace::{Pace, PaceLimits, TooSlow};
-use crate::coding::{Coding, MAX_WINDOW_BYTES, Unpacking};
 use crate::error::ApiError;
-use crate::turn;
+use crate::request::coding::{Coding, MAX_WINDOW_BYTES, Unpacking};
+use crate::runtime::coop;
 
 /// The most that an announced body is charged ahead of its arrival: fewer locks than chunks.
 const STEP_BYTES: u64 = 256 * 1024;
@@ -188,7 +188,7 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
             };
             self.account(unpacked.len() as u64)?;
             // A bomb goes off at the speed of memory: others have their turn in between.
-            turn::moved(unpacked.len()).await;
+            coop::moved(unpacked.len()).await;
             if !unpacked.is_empty() {
                 return Ok(Some(unpacked));
             }
@@ -213,7 +213,7 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
                 let frame = frame.transpose().map_err(|error| ApiError::broken_body(&*error.into()))?;
                 let bytes = frame.as_ref().and_then(|frame| frame.data_ref()).map_or(0, Bytes::len);
                 self.patience.rewarded(bytes as u64, &self.limits.pace);
-                turn::count(cx, bytes);
+                coop::count(cx, bytes);
                 Poll::Ready(Ok(frame))
             }
             Poll::Pending => self.patience.poll_exhausted(cx, &self.limits.pace).map(Err),

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use callboard_codec::AlignedBuffer;
 
-use crate::turn;
+use crate::runtime::coop;
 
 /// Keeping a piece costs 32 bytes beside it; smaller ones are gathered first, and copied twice.
 const SMALL_PIECE: usize = 1024;
@@ -109,7 +109,7 @@ impl Gathering {
         let mut buffer = AlignedBuffer::with_capacity_aligned_at(all, self.aligned_at);
         for piece in std::mem::take(&mut self.kept) {
             buffer.push(&piece);
-            turn::moved(piece.len()).await;
+            coop::moved(piece.len()).await;
         }
         buffer
     }

@@ -10,9 +10,9 @@ use axum::http::HeaderMap;
 use axum::http::header::HeaderValue;
 use callboard_core::{MAX_TIMEOUT, Priority};
 
-use crate::coding::Coding;
 use crate::error::ApiError;
-use crate::explain::X_CALLBOARD_EXPLAIN;
+use crate::observe::timeline_header::X_CALLBOARD_EXPLAIN;
+use crate::request::coding::Coding;
 
 /// How long the client is willing to wait, in milliseconds.
 pub(crate) const X_REQUEST_TIMEOUT_MS: &str = "x-request-timeout-ms";

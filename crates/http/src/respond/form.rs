@@ -9,9 +9,9 @@ use std::borrow::Cow;
 use axum::http::header::HeaderValue;
 use callboard_codec::{DataType, Format, MediaType};
 
-use super::plain::{WITH_EXTENSIONS, asks_for_extensions};
-use crate::coding::Density;
+use super::plain_msgpack::{WITH_EXTENSIONS, asks_for_extensions};
 use crate::error::ApiError;
+use crate::request::coding::Density;
 use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
 
 /// One way to write an outcome.

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, EncodeError, Envelope, Format, Value};
 
-use crate::convert::Expense;
 use crate::error::ApiError;
+use crate::request::payload::Expense;
 
 /// The bytes before each envelope.
 pub(crate) const HEAD_BYTES: usize = 8;

@@ -2,8 +2,10 @@
 
 mod form;
 pub(crate) mod frame;
+pub(crate) mod pack;
+pub(crate) mod packed;
 mod parts;
-mod plain;
+mod plain_msgpack;
 pub(crate) mod stream;
 mod whole;
 

@@ -13,11 +13,11 @@ use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Pay
 
 use super::form::{Accepted, ReplyForm};
 use super::parts;
-use super::plain;
-use crate::coding::{Coding, Density};
+use super::plain_msgpack;
 use crate::config::HttpConfig;
-use crate::convert::{self, Expense, LARGE_BYTES};
 use crate::error::ApiError;
+use crate::request::coding::{Coding, Density};
+use crate::request::payload::{self, Expense, LARGE_BYTES};
 
 /// How an answer may be packed.
 #[derive(Debug)]
@@ -137,10 +137,10 @@ fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
 async fn plainly(bytes: Bytes, expense: &Expense<'_>) -> Result<Bytes, ApiError> {
     let known = bytes.len();
     let looked_at = bytes.clone();
-    let ((), length) = expense.run((), known, move || plain::plain_length(&looked_at)).await?;
+    let ((), length) = expense.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
     let Some(length) = length else { return Ok(bytes) };
     expense.charge(length)?;
-    let ((), written) = expense.run((), length, move || plain::plain(&bytes, length)).await?;
+    let ((), written) = expense.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
     Ok(written.into())
 }
 
@@ -162,7 +162,7 @@ async fn response(
             parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.held(part)).collect())
         }
         (encoded, Some(coding)) => {
-            let packed = convert::pack(expense, encoded.into_bytes(), coding).await?;
+            let packed = payload::pack(expense, encoded.into_bytes(), coding).await?;
             expense.settle(packed.len())?;
             Body::from(expense.held(packed))
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use callboard_core::Route;
 
 use super::{Body, Example, KEY_VARIABLE, NOTHING, accept};
-use crate::openapi::example_of;
+use crate::describe::openapi::example_of;
 
 /// Longer lines are not pasted by anybody.
 const MAX_EXAMPLE_BYTES: usize = 400;

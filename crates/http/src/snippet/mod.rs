@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use callboard_core::Route;
 use serde_json::Value;
 
+use crate::describe::openapi::example_of;
 use crate::file_type::media_type_of;
-use crate::openapi::example_of;
 
 pub use curl::curl;
 

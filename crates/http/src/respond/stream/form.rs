@@ -13,8 +13,8 @@ use callboard_codec::{EncodeError, Format, MediaType, Payload};
 
 use super::heartbeat::HEARTBEAT;
 use super::unsent::Unsent;
-use crate::convert::Expense;
 use crate::error::ApiError;
+use crate::request::payload::Expense;
 use crate::respond::frame::{Frame, Kind};
 
 /// How a stream is written.

@@ -34,13 +34,14 @@ pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
 
 use self::form::{Item, Writer};
 use self::unsent::Unsent;
-use crate::catch_panic::caught_within;
-use crate::closing::Closing;
-use crate::coding::{Coding, Packer};
-use crate::convert::{Expense, LARGE_BYTES};
 use crate::error::ApiError;
-use crate::explain;
+use crate::error::catch_panic::caught_within;
+use crate::observe::timeline_header;
+use crate::request::coding::Coding;
+use crate::request::payload::{Expense, LARGE_BYTES};
 use crate::request_id::RequestId;
+use crate::respond::pack::Packer;
+use crate::runtime::shutdown::Closing;
 use crate::spans::RequestSpan;
 
 /// What a stream needs to know of its request.
@@ -245,7 +246,7 @@ impl Talk {
 
     fn explain(&mut self) {
         if let Some(recorder) = self.explained.take() {
-            self.writer.timeline(&explain::document(&recorder), &mut self.unsent);
+            self.writer.timeline(&timeline_header::document(&recorder), &mut self.unsent);
         }
     }
 

@@ -1,0 +1,92 @@
+//! `/v1/call/{name}`: function-style calls, `{args, kwargs}` in and one value out.
+//!
+//! Every route can be called so: a function gets its arguments as they are, any other route its input as the only positional
+//! argument or its fields by name. One call is made as on the route itself; a body of frames is an ordered [`stream`] of calls.
+//! `docs/wire.md` is what clients in other languages are written by.
+
+mod frames;
+pub(crate) mod stream;
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use bytes::Bytes;
+use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
+use callboard_core::{FunctionCall, Route};
+
+use crate::error::ApiError;
+use crate::request::payload::{self, EXPLAINED_BYTES};
+use crate::respond::stream::StreamForm;
+
+/// How a request names a route, and so what its body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By its own path: the body is the input.
+    Route,
+    /// As a function: the body holds arguments.
+    Function,
+}
+
+/// The route behind a path below `/v1/call`: `/v1/call/a/b` is `/a/b`, and so is `/v1/call/a%2Fb`, which is how programs that are
+/// made from the OpenAPI document write one parameter.
+pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
+    let name = path.strip_prefix("/v1/call").filter(|name| name.starts_with('/') && name.len() > 1)?;
+    percent_encoding::percent_decode_str(name).decode_utf8().ok()
+}
+
+/// Whether a body is a stream of calls.
+pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
+}
+
+/// What the body of a call is.
+pub(crate) fn arguments() -> &'static DataType {
+    static ARGUMENTS: OnceLock<DataType> = OnceLock::new();
+    ARGUMENTS.get_or_init(DataType::of::<FunctionCall>)
+}
+
+/// The payload that arguments in these bytes are to `route`.
+pub(crate) fn decode(
+    route: &Arc<Route>,
+    format: Format,
+    bytes: &Bytes,
+    limits: &DecodeLimits,
+) -> Result<Payload, ApiError> {
+    let read = || -> Result<FunctionCall, ApiError> { Ok(arguments().decode(format, bytes, limits)?.into_inner()?) };
+    let call = read()?;
+    if route.is_function() {
+        return Ok(Payload::new(call));
+    }
+    // Read a second time where the first does not fit: a price that only a mistake pays.
+    let again = || (bytes.len() <= EXPLAINED_BYTES).then(|| read().ok()?.into_input(route).ok()).flatten();
+    payload::payload_from(route.input(), call.into_input(route)?, again)
+}
+
+/// The payload that the fields of a form are to `route`: arguments by name.
+pub(crate) fn from_form(route: &Arc<Route>, kwargs: Map) -> Result<Payload, ApiError> {
+    let call = FunctionCall { args: Vec::new(), kwargs };
+    if route.is_function() {
+        return Ok(Payload::new(call));
+    }
+    payload::payload_of_form(route.input(), call.into_input(route)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_goes_by_its_routes_path() {
+        assert_eq!(name_of("/v1/call/digits").as_deref(), Some("/digits"));
+        for both in ["/v1/call/a/b", "/v1/call/a%2Fb", "/v1/call/a%2fb"] {
+            assert_eq!(name_of(both).as_deref(), Some("/a/b"), "{both}");
+        }
+        for other in ["/v1/call", "/v1/call/", "/v1/caller/a", "/digits", "/v1", "/v1/call/%ff"] {
+            assert_eq!(name_of(other), None, "{other}");
+        }
+    }
+}

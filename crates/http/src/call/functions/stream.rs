@@ -1,0 +1,193 @@
+//! An ordered stream of calls on one request: frames with arguments in, frames with outcomes out, in the same order.
+//!
+//! * **Begun:** the answer begins at once, so that a client may send its first call when it has seen the head.
+//! * **Full:** frames are read as far ahead of the reader as the route's look-ahead allows; then the client waits. One that sends
+//!   without reading is held, and cut when it takes too long.
+//! * **Late:** a result that is not there in time answers its own call with `deadline_exceeded`; the stream goes on.
+//! * **Aborted:** when the node ends before the stream, that is the error in its last frame.
+//! * **Cancelled:** a client that leaves, or cuts its body, cancels all calls that are open.
+//!
+//! An error answers its own call, and the first ten of a stream are told in the log. What is no frame ends the stream: the error is its last frame, with no end behind it.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{Method, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_core::{
+    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LOOK_FOR_ROOM_EVERY, LocalClient, Route,
+};
+use futures_util::{Stream, StreamExt, stream};
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::sleep;
+
+use super::frames::{Frames, Shared};
+use crate::call::Around;
+use crate::error::ApiError;
+use crate::error::catch_panic::caught_within;
+use crate::request::head::Head;
+use crate::request::payload::Expense;
+use crate::request_id::RequestId;
+use crate::respond::frame::{Frame, Kind};
+use crate::respond::stream::{Leaving, StreamForm};
+use crate::runtime::shutdown::Closing;
+use crate::spans::RequestSpan;
+
+/// Answers a stream of calls.
+pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Body>) -> Result<Response, ApiError> {
+    if request.method() != Method::POST {
+        return Err(ApiError::method_not_allowed(request.method(), "POST"));
+    }
+    let head = Head::read(request.headers())?;
+    if let Some(accept) = &head.accept
+        && StreamForm::of(Some(accept))? != StreamForm::Envelopes
+        && **accept != "*/*"
+    {
+        return Err(ApiError::not_acceptable(StreamForm::Envelopes.media_type()));
+    }
+    if head.coding.is_some() {
+        return Err(ApiError::packed_stream());
+    }
+    if route.streams() {
+        return Err(ApiError::no_calls_of_streams(route.name()));
+    }
+    let mut options = CallOptions::new();
+    if let Some(priority) = head.priority {
+        options = options.with_priority(priority);
+    }
+    let options = around.telling(options, route, request.headers());
+    let timeout = head.timeout;
+    let shared = Arc::default();
+    let body = request.into_body();
+    let frames = Frames::new(body, around, route, timeout, Arc::clone(&shared));
+    let calls = around.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
+    let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
+    let talk = Talk {
+        outcomes,
+        aborting: Arc::clone(around.aborting),
+        client: around.client.clone(),
+        shared,
+        unsent: VecDeque::new(),
+        is_over: false,
+        id: around.id.clone(),
+        route: route.name().to_owned(),
+        tells: MAX_TOLD,
+        panics: around.metrics.panics.clone(),
+        leaving: Leaving::new(around.metrics.abandoned.clone()),
+        _span: around.span.cloned(),
+    };
+    let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|piece| (Ok::<_, Infallible>(piece), talk)));
+    let mut response = Response::new(Body::from_stream(body));
+    let media_type = HeaderValue::from_static(StreamForm::Envelopes.media_type());
+    response.headers_mut().insert(CONTENT_TYPE, media_type);
+    Ok(response)
+}
+
+type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
+
+/// One stream of calls on its way to its reader.
+struct Talk {
+    outcomes: Outcomes,
+    aborting: Arc<Closing>,
+    client: LocalClient,
+    shared: Arc<Shared>,
+    unsent: VecDeque<Bytes>,
+    is_over: bool,
+    id: RequestId,
+    route: String,
+    /// How many more errors are told.
+    tells: u32,
+    /// Answers on which a codec panicked.
+    panics: Counter,
+    leaving: Leaving,
+    /// Goes on until the stream ends.
+    _span: Option<Arc<RequestSpan>>,
+}
+
+/// The errors of one stream that are told in the log. Whoever sends a million calls that fail should not fill it.
+const MAX_TOLD: u32 = 10;
+
+impl Talk {
+    /// The next piece of the body.
+    async fn next(&mut self) -> Option<Bytes> {
+        while self.unsent.is_empty() && !self.is_over {
+            let outcome = tokio::select! {
+                biased;
+                outcome = async { self.aborting.unless_begun(pin!(self.outcomes.next())).await } => match outcome {
+                    Some(outcome) => outcome,
+                    None => {
+                        self.outcomes = Box::pin(stream::empty());
+                        *self.shared.fault.lock() = Some(ApiError::ending());
+                        None
+                    }
+                },
+                // Nobody is left to read what is still at work.
+                () = self.shared.cut.notified() => {
+                    self.outcomes = Box::pin(stream::empty());
+                    self.leaving.left();
+                    None
+                }
+            };
+            let frame = match outcome {
+                Some(outcome) => {
+                    self.shared.open.fetch_sub(1, Ordering::Relaxed);
+                    self.shared.accounts.lock().pop_front();
+                    self.frame_of(outcome).await
+                }
+                None => {
+                    self.is_over = true;
+                    self.leaving.ended();
+                    let fault = self.shared.fault.lock().take();
+                    fault.map_or(Frame::END, |fault| self.problem(&fault))
+                }
+            };
+            frame.write(&mut self.unsent);
+        }
+        self.unsent.pop_front()
+    }
+
+    /// The frame of an outcome.
+    async fn frame_of(&mut self, outcome: Result<Value, CallError>) -> Frame {
+        let frame = match outcome {
+            Ok(value) => written(&self.client, &self.panics, value).await,
+            Err(error) => Err(error.into()),
+        };
+        frame.unwrap_or_else(|error| self.problem(&error))
+    }
+
+    fn problem(&mut self, error: &ApiError) -> Frame {
+        if let Some(left) = self.tells.checked_sub(1) {
+            self.tells = left;
+            error.tell(self.id.as_str(), Some(&self.route));
+        }
+        Frame::of_problem(error, self.id.as_str())
+    }
+}
+
+/// The frame of a value, whose memory is paid for until it is sent. Where there is none, it waits: what is before it makes room.
+async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result<Frame, ApiError> {
+    let (value, end) = (Arc::new(value), Instant::now() + DEFAULT_TIMEOUT);
+    loop {
+        match write(client, panics, Arc::clone(&value), end).await {
+            Err(error) if error.is_overloaded() && Instant::now() < end => sleep(LOOK_FOR_ROOM_EVERY).await,
+            written => return written,
+        }
+    }
+}
+
+async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
+    let expense = Expense::own(client, Arc::new(client.held_bytes()), Deadline::after(end, Duration::ZERO));
+    let write = move || value.to_envelope().and_then(|envelope| Frame::of(Kind::Value, envelope));
+    let ((), frame) = caught_within(panics, Box::pin(expense.run((), 0, write))).await?;
+    let frame = frame.map_err(ApiError::unencodable)?;
+    expense.charge(frame.shared_bytes())?;
+    Ok(frame.held(&expense))
+}

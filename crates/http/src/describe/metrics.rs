@@ -1,0 +1,120 @@
+//! `/metrics` in the form that its reader asks for: OpenMetrics for those who name it, as Prometheus does, and Prometheus' own
+//! older text for everybody else. Old scrapers, `promtool` and people with curl read only that.
+//!
+//! To write the page takes milliseconds, so it is written off the runtime's threads, once at a time: those who ask
+//! while it is written share the next one ([`Scraped`]).
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName};
+use bytes::Bytes;
+use tokio::sync::Mutex;
+use tokio::task::{JoinError, spawn_blocking};
+
+use crate::observe::metrics::{OPENMETRICS, PROMETHEUS_TEXT};
+
+/// The page in both forms. Copies share their bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Page {
+    openmetrics: Bytes,
+    older: Bytes,
+}
+
+impl Page {
+    pub(super) fn new(openmetrics: String) -> Self {
+        Self { older: older(&openmetrics).into(), openmetrics: openmetrics.into() }
+    }
+
+    /// In the form that these headers ask for.
+    pub(super) fn answer(self, headers: &HeaderMap) -> ([(HeaderName, &'static str); 1], Bytes) {
+        let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+        // Whoever names it reads it; qualities between the two are nobody's wish.
+        match accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
+            true => ([(CONTENT_TYPE, OPENMETRICS)], self.openmetrics),
+            false => ([(CONTENT_TYPE, PROMETHEUS_TEXT)], self.older),
+        }
+    }
+}
+
+/// The page as it was written last.
+#[derive(Debug, Default)]
+pub(super) struct Scraped {
+    /// How many were begun.
+    begun: AtomicU64,
+    /// The last one, and its number.
+    last: Mutex<(u64, Page)>,
+}
+
+impl Scraped {
+    /// A page that was begun after this call. `write` gives it as OpenMetrics.
+    pub(super) async fn get(&self, write: impl FnOnce() -> String + Send + 'static) -> Page {
+        let before = self.begun.load(Ordering::Acquire);
+        let mut last = self.last.lock().await;
+        if last.0 <= before {
+            let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            let page = match spawn_blocking(|| Page::new(write())).await.map_err(JoinError::try_into_panic) {
+                Ok(page) => page,
+                Err(Ok(panic)) => resume_unwind(panic),
+                Err(Err(_stopping)) => Page::default(),
+            };
+            *last = (number, page);
+        }
+        last.1.clone()
+    }
+}
+
+/// The same in the older text: a counter's family has the name of its samples, and there is neither unit nor end.
+fn older(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    let mut help = None;
+    for line in page.lines() {
+        match line.split_once(' ').and_then(|(mark, rest)| Some((mark, rest.split_once(' ')?))) {
+            Some(("#", ("HELP", rest))) => help = rest.split_once(' ').map(|(_, words)| words),
+            Some(("#", ("TYPE", rest))) => {
+                let (family, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
+                let suffix = if kind == "counter" { "_total" } else { "" };
+                let kind = if kind == "unknown" { "untyped" } else { kind };
+                if let Some(words) = help.take() {
+                    text.push_str(&format!("# HELP {family}{suffix} {words}\n"));
+                }
+                text.push_str(&format!("# TYPE {family}{suffix} {kind}\n"));
+            }
+            _ if line.starts_with('#') => {}
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn those_who_ask_while_a_page_is_written_share_the_next_one() {
+        let (scraped, written) = (Scraped::default(), AtomicU64::new(0));
+        let scraped_by = async |word: &'static str| {
+            let page = scraped.get(move || word.to_owned()).await;
+            written.fetch_add(u64::from(page.openmetrics == word), Ordering::Relaxed);
+            page.openmetrics
+        };
+        let all = tokio::join!(scraped_by("first"), scraped_by("second"), scraped_by("third"));
+        assert_eq!(all, ("first".into(), "second".into(), "second".into()));
+        assert_eq!(scraped_by("fourth").await, "fourth");
+        assert_eq!(written.into_inner(), 3);
+    }
+
+    #[test]
+    fn the_older_text_names_a_counter_as_its_samples_and_has_no_end() {
+        let page = "# HELP x_seconds What it is.\n# TYPE x_seconds counter\n# UNIT x_seconds seconds\nx_seconds_total{a=\"b c\"} 1\n\
+                    # HELP y Y.\n# TYPE y gauge\ny 2\n# EOF\n";
+        let text = "# HELP x_seconds_total What it is.\n# TYPE x_seconds_total counter\nx_seconds_total{a=\"b c\"} 1\n\
+                    # HELP y Y.\n# TYPE y gauge\ny 2\n";
+        assert_eq!(older(page), text);
+    }
+}

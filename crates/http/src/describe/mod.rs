@@ -1,0 +1,209 @@
+//! The fixed pages, as an outline: for the machines that watch the node, for the people and programs that use it.
+
+mod docs;
+mod document;
+mod health;
+mod index;
+mod metrics;
+mod mounted;
+pub(crate) mod openapi;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{OriginalUri, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderMap, Method, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use callboard_core::LocalClient;
+
+use self::document::DocumentCache;
+pub(crate) use self::health::unreachable;
+use crate::describe::openapi::{ApiInfo, openapi, openapi_for_people};
+use crate::error::ApiError;
+use crate::observe::metrics::EdgeMetrics;
+
+/// Paths that no user route may take, with everything below them. `/v1` is for function calls, `/v2` for the Open Inference Protocol.
+const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
+
+/// Whether a route of this name would hide a page of the edge: its own paths and everything below them.
+///
+/// [`HttpEdge::open`](crate::HttpEdge::open) refuses such a route; whoever makes routes can ask before.
+#[must_use]
+pub fn is_reserved(route: &str) -> bool {
+    route == "/"
+        || RESERVED
+            .iter()
+            .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// What pages are made of.
+#[derive(Clone, Debug)]
+struct Sources {
+    client: LocalClient,
+    metrics: Arc<EdgeMetrics>,
+    info: Arc<ApiInfo>,
+    document: Arc<DocumentCache>,
+    scraped: Arc<metrics::Scraped>,
+    /// The same for the page that shows it.
+    shown: Arc<DocumentCache>,
+}
+
+impl Sources {
+    fn new(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Self {
+        Self { client, metrics, info, document: Arc::default(), shown: Arc::default(), scraped: Arc::default() }
+    }
+}
+
+pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
+    machines()
+        // For programs that generate clients, and for people who try calls in a browser.
+        .route("/openapi.json", get(openapi_page))
+        .route("/docs", get(docs::redirect))
+        .route("/docs/", get(docs::index))
+        .route("/docs/{*file}", get(docs::file))
+        // For whoever comes by.
+        .route("/", get(index::index))
+        // Browsers ask for it on every site.
+        .route("/favicon.ico", get(favicon))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(Sources::new(client, metrics, info))
+}
+
+/// The pages that the admin listener has, too.
+pub(crate) fn for_machines(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
+    machines().with_state(Sources::new(client, metrics, Arc::default()))
+}
+
+fn machines() -> Router<Sources> {
+    Router::new()
+        // For orchestrators: restart it? send it traffic? Some load balancers (HAProxy) ask by OPTIONS.
+        .route("/livez", get(health::live).options(health::live))
+        .route("/readyz", get(health::ready).options(health::ready))
+        // For Prometheus.
+        .route("/metrics", get(metrics_page))
+}
+
+/// The answers of an edge whose node is not there yet.
+pub(crate) fn while_starting(path: &str, headers: &HeaderMap, counted: &EdgeMetrics) -> Result<Response, ApiError> {
+    match path {
+        "/livez" => {
+            Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
+        }
+        // The same question in the protocol's words.
+        "/v2/health/live" => Ok(axum::Json(serde_json::json!({ "live": true })).into_response()),
+        "/metrics" => Ok(metrics::Page::new(counted.encode_after(String::new())).answer(headers).into_response()),
+        _ => Err(ApiError::starting()),
+    }
+}
+
+/// A page for browsers: it loads what its policy allows, is shown in no frame, and its links do not tell where they were. What
+/// holds for every answer is added where all of them pass.
+fn for_browsers(mut page: Response, policy: &'static str) -> Response {
+    let headers = page.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // The same as `frame-ancestors`, for browsers from before it.
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    page
+}
+
+async fn metrics_page(State(sources): State<Sources>, headers: HeaderMap) -> impl IntoResponse {
+    let (client, counted) = (sources.client, sources.metrics);
+    sources.scraped.get(move || counted.encode_after(client.metrics())).await.answer(&headers)
+}
+
+async fn openapi_page(State(sources): State<Sources>, uri: Uri) -> impl IntoResponse {
+    let routes = sources.client.routes();
+    let document = match uri.query() == Some(docs::WITH_FORMS) {
+        true => sources.shown.of(routes, &sources.info, openapi_for_people),
+        false => sources.document.of(routes, &sources.info, openapi),
+    };
+    ([(CONTENT_TYPE, "application/json")], document)
+}
+
+/// A board with three cards.
+const FAVICON: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 16 16\"><rect width=\"16\" height=\"16\" rx=\"3\" \
+                       fill=\"#234\"/><path fill=\"#fff\" d=\"M3 4h10v2H3zM3 7h7v2H3zM3 10h4v2H3z\"/></svg>";
+
+async fn favicon() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "image/svg+xml"), (CACHE_CONTROL, "public, max-age=86400")], FAVICON)
+}
+
+async fn not_found(
+    State(sources): State<Sources>,
+    OriginalUri(original): OriginalUri,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if is_grpc(&headers) {
+        return Ok(no_grpc());
+    }
+    let prefix = mounted::prefix(&original, &uri);
+    match nearly(uri.path()).filter(|path| sources.client.route(path).is_some()) {
+        Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?"))),
+        None => Err(ApiError::no_such_route(uri.path(), prefix)),
+    }
+}
+
+/// The same path without what many servers look past: slashes too many, and letters in percent signs. `None` where it
+/// has neither.
+fn nearly(path: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
+    let plain: String = decoded.split('/').filter(|part| !part.is_empty()).flat_map(|part| ["/", part]).collect();
+    (plain != path).then_some(plain)
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    content_type
+        .strip_prefix("application/grpc")
+        .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+/// What a client of gRPC understands: a status of its own (12, unimplemented) in an answer of headers only.
+fn no_grpc() -> Response {
+    const MESSAGE: &str = "this port speaks HTTP and the Open Inference Protocol's REST, not gRPC";
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
+        (HeaderName::from_static("grpc-status"), HeaderValue::from_static("12")),
+        (HeaderName::from_static("grpc-message"), HeaderValue::from_static(MESSAGE)),
+    ];
+    (headers, ()).into_response()
+}
+
+async fn method_not_allowed(method: Method) -> ApiError {
+    ApiError::method_not_allowed(&method, "GET, HEAD")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_nearly_another() {
+        for near in ["/simple/", "//simple", "/%73imple", "/simple//"] {
+            assert_eq!(nearly(near).as_deref(), Some("/simple"), "{near}");
+        }
+        assert_eq!(nearly("/a%2Fb").as_deref(), Some("/a/b"));
+        for other in ["/simple", "/%ff"] {
+            assert_eq!(nearly(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn reserves_its_own_paths_and_what_is_below_them() {
+        for reserved in
+            ["/", "/livez", "/readyz", "/openapi.json", "/metrics", "/docs", "/docs/mine", "/v1/call/x", "/v2"]
+        {
+            assert!(is_reserved(reserved), "{reserved}");
+        }
+        for free in ["/digits", "/metrics2", "/docsearch", "/v10", "/my/docs"] {
+            assert!(!is_reserved(free), "{free}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The keys that are in force, and how much of its limit each has used.
+//!
+//! Keys of a file are **read again** when it changes. Requests that are under way go on; a stream of calls goes on with the limit
+//! that its key had. A file that **cannot be used** is told to the log once and leaves the keys as they are, so that nobody is
+//! locked out, and nobody let in, by a slip.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::api_keys::{ApiKeys, ApiKeysError};
+use super::rate_limit::{Limiter, RateLimit};
+use crate::error::ApiError;
+use crate::runtime::file_watch;
+
+/// The keys of an edge. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct Keyring(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    current: ArcSwap<Ring>,
+    /// Of keys that have none of their own.
+    limit: Option<RateLimit>,
+    reload_interval: Duration,
+}
+
+/// Keys at one time.
+#[derive(Debug)]
+struct Ring {
+    keys: ApiKeys,
+    limiters: Box<[Option<Arc<Limiter>>]>,
+}
+
+impl Keyring {
+    pub(super) fn new(keys: ApiKeys, limit: Option<RateLimit>, reload_interval: Duration) -> Self {
+        let current = ArcSwap::from_pointee(Ring::new(keys, limit, None));
+        Self(Arc::new(Inner { current, limit, reload_interval }))
+    }
+
+    /// Whose key this is.
+    pub(super) fn find(&self, key: &[u8]) -> Option<KeyHolder> {
+        let ring = self.0.current.load();
+        let index = ring.keys.find(key)?;
+        Some(KeyHolder { ring: Arc::clone(&ring), index })
+    }
+
+    /// Looks at the file for ever, and takes what is new; ends at once where there is none. To be dropped with the listener.
+    pub(super) async fn keep_fresh(self) {
+        let Some(file) = self.0.current.load().keys.file().map(ToOwned::to_owned) else { return };
+        let read = move || ApiKeys::read(&file);
+        let ring = self.clone();
+        file_watch::keep_fresh(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
+    }
+
+    fn take(&self, read: Result<ApiKeys, ApiKeysError>) {
+        let before = self.0.current.load();
+        match read {
+            Ok(keys) if keys == before.keys => {}
+            Ok(keys) => {
+                let count = keys.len();
+                self.0.current.store(Arc::new(Ring::new(keys, self.0.limit, Some(&before))));
+                tracing::info!(keys = count, "api keys read");
+            }
+            Err(error) => tracing::warn!(%error, "the new api keys cannot be used, the old ones are kept"),
+        }
+    }
+}
+
+impl Ring {
+    /// A key goes on with what it has used where name and limit are those of before.
+    fn new(keys: ApiKeys, limit: Option<RateLimit>, before: Option<&Self>) -> Self {
+        let used = |index: usize, limit: RateLimit| {
+            let before = before?;
+            let limiter = before.limiters[before.keys.named(keys.name(index))?].as_ref()?;
+            (limiter.limit() == limit).then(|| Arc::clone(limiter))
+        };
+        let limiter = |(index, own): (usize, Option<RateLimit>)| {
+            let limit = own.or(limit)?;
+            Some(used(index, limit).unwrap_or_else(|| Arc::new(Limiter::new(limit))))
+        };
+        let limiters = keys.limits().enumerate().map(limiter).collect();
+        Self { keys, limiters }
+    }
+}
+
+/// Whose key was shown.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyHolder {
+    ring: Arc<Ring>,
+    index: usize,
+}
+
+impl KeyHolder {
+    /// For the access log; the key itself is not known here.
+    pub(crate) fn name(&self) -> &str {
+        self.ring.keys.name(self.index)
+    }
+
+    fn limiter(&self) -> Option<&Limiter> {
+        self.ring.limiters.get(self.index)?.as_deref()
+    }
+
+    /// Counts so many calls, or none of them.
+    pub(crate) fn take(&self, calls: usize) -> Result<(), OverLimit> {
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        let Some((limiter, count)) = self.limiter().zip(NonZeroU32::new(calls)) else { return Ok(()) };
+        let (name, limit) = (self.name(), limiter.limit());
+        match limiter.take(count) {
+            None => Err(OverLimit { wait: None, error: ApiError::beyond_rate(name, limit, calls) }),
+            Some(taken) => taken.map_err(|wait| {
+                let error = ApiError::rate_limited(name, limit, wait);
+                OverLimit { wait: Some(wait), error }
+            }),
+        }
+    }
+}
+
+/// A key has asked more often than it may.
+#[derive(Debug)]
+pub(crate) struct OverLimit {
+    /// How long until it may; `None` where so many at once are never counted.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) error: ApiError,
+}
+
+/// Tells one reading from another.
+fn fingerprint(read: &Result<ApiKeys, ApiKeysError>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match read {
+        Ok(keys) => keys.hash(&mut hasher),
+        Err(error) => error.to_string().hash(&mut hasher),
+    }
+    hasher.finish()
+}

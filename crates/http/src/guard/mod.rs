@@ -1,0 +1,142 @@
+//! Who may ask, how often, and from which web pages: decided by a request's head alone, before anything else is looked at.
+//!
+//! Nearly everything here is opt-in. Where [`api_keys`](crate::HttpConfig::api_keys) are set, a request without a valid one is 401
+//! and costs one hash; the pages that only describe the service stay open. A key **over its limit** is 429 with
+//! `retry-after`, and its request counts for nothing; the calls of a stream wait instead. On a listener that only this machine can
+//! reach, web pages of others may not ask at all (403): see [`Doorstep`].
+
+mod api_keys;
+mod cors;
+mod host;
+mod keyring;
+mod loopback_guard;
+mod rate_limit;
+
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::response::Response;
+
+use self::keyring::Keyring;
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+
+pub(crate) use self::host::NamedHost;
+pub(crate) use self::keyring::{KeyHolder, OverLimit};
+pub(crate) use self::loopback_guard::Doorstep;
+
+pub use self::api_keys::{ApiKeys, ApiKeysError};
+pub use self::cors::{Cors, CorsError};
+pub use self::loopback_guard::{Hosts, HostsError};
+pub use self::rate_limit::{RateLimit, RateLimitError};
+
+/// A key, where a client cannot set `authorization`.
+pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// What is answered without a key: health, which orchestrators ask, and the description of the service, which a person has to
+/// read before there is a place to enter a key.
+const OPEN: [&str; 6] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health", "/favicon.ico"];
+
+/// What an edge checks before it answers.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    keys: Option<Keyring>,
+    cors: Option<Cors>,
+}
+
+impl Gate {
+    /// `None` where nothing is to be checked.
+    pub(crate) fn new(config: &HttpConfig) -> Option<Self> {
+        let HttpConfig { api_keys, rate_limit, api_keys_reload_interval, cors, .. } = config;
+        let keys = api_keys.clone().map(|keys| Keyring::new(keys, *rate_limit, *api_keys_reload_interval));
+        (keys.is_some() || cors.is_some()).then(|| Self { keys, cors: cors.clone() })
+    }
+
+    /// Reads keys again when their file changes. To be dropped with the listener.
+    pub(crate) fn keep_fresh(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.keys.clone().map(Keyring::keep_fresh)
+    }
+
+    /// Whose request this is, or why it goes no further.
+    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<KeyHolder>, ApiError> {
+        let Some(keys) = &self.keys else { return Ok(None) };
+        if is_open(request.uri().path()) {
+            return Ok(None);
+        }
+        let shown = key_of(request.headers());
+        let holder = shown.and_then(|key| keys.find(key)).ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
+        holder.take(1).map_err(|over| over.error)?;
+        Ok(Some(holder))
+    }
+
+    /// The answer to a browser that asks whether it may ask.
+    pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response> {
+        if request.method() != Method::OPTIONS || !cors::is_preflight(request.headers()) {
+            return None;
+        }
+        let cors = self.cors.as_ref()?;
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        cors.permit(request.headers(), response.headers_mut());
+        Some(response)
+    }
+
+    /// What the answer to this request says to a browser. Asked before the request is gone.
+    pub(crate) fn sharing<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+        self.cors.as_ref()?.allowed(request.headers())
+    }
+
+    /// Whether answers differ by the page that asks, which caches have to know.
+    pub(crate) fn mark(&self, sharing: Option<HeaderValue>, headers: &mut HeaderMap) {
+        if let Some(cors) = &self.cors {
+            cors.mark(sharing, headers);
+        }
+    }
+}
+
+/// Whether this path is answered without a key.
+pub(crate) fn is_open(path: &str) -> bool {
+    let is_below = |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    path == "/" || OPEN.into_iter().any(is_below)
+}
+
+/// The key that a request shows: a bearer token, else `x-api-key`.
+fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.as_bytes().split_at_checked(BEARER.len())?;
+        scheme.eq_ignore_ascii_case(BEARER).then(|| token.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(X_API_KEY).map(HeaderValue::as_bytes))
+}
+
+const BEARER: &[u8] = b"bearer ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_describes_the_service_is_open_and_what_serves_is_not() {
+        for open in ["/", "/livez", "/docs", "/docs/swagger-ui.css", "/openapi.json", "/v2/health/ready"] {
+            assert!(is_open(open), "{open}");
+        }
+        for closed in ["/digits", "/metrics", "/v2", "/v2/models/x", "/v1/call/x", "/livezx", "//livez", ""] {
+            assert!(!is_open(closed), "{closed}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_a_bearer_token_or_has_a_header_of_its_own() {
+        let key = |lines: &[(HeaderName, &'static str)]| {
+            let headers: HeaderMap =
+                lines.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
+            key_of(&headers).map(|key| String::from_utf8(key.to_vec()).unwrap())
+        };
+        assert_eq!(key(&[(AUTHORIZATION, "Bearer abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "bearer  abc ")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(X_API_KEY, "abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA=="), (X_API_KEY, "abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA==")]), None);
+        assert_eq!(key(&[]), None);
+    }
+}

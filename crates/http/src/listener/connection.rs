@@ -1,0 +1,372 @@
+//! One connection from its first byte to its last: shake hands where there is TLS, tell the version, serve it, and say
+//! goodbye when the server closes.
+//!
+//! A connection of HTTP/1 that is **idle** for a moment is taken out of hyper's hands until its next byte: the two buffers and the
+//! future that hyper keeps for it are twenty kilobytes, and ten thousand clients may keep one for later.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{Either, ready};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, service_fn};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::activity::{Activity, Misuse, Watched};
+use super::linger::{Lingering, Received};
+use super::response_body::{Answer, Kept};
+use super::stream::{Socket, Stream, StreamLimits, Version};
+use super::{AcceptMetrics, Origin, Respond};
+use crate::config::HttpConfig;
+use crate::listener::tls::Tls;
+use crate::runtime::shutdown::Closing;
+
+/// The settings of every connection of one listener, and the closing that they watch.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+    tls: Option<Tls>,
+    is_local: bool,
+    first_byte_timeout: Duration,
+    /// How long a connection may rest.
+    rest_timeout: Duration,
+    stream: StreamLimits,
+    /// What ends an HTTP/2 connection.
+    misuse: Misuse,
+    metrics: AcceptMetrics,
+    shutdown_linger: Duration,
+    pub(crate) closing: Closing,
+}
+
+/// Drives `work` to its end, and polls it when this closing begins.
+async fn woken_by<F: Future>(closing: Option<&Closing>, work: Pin<&mut F>) -> F::Output {
+    match closing {
+        Some(closing) => closing.waking(work).await,
+        None => work.await,
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, is_local: bool, metrics: AcceptMetrics) -> Arc<Self> {
+        let mut http1 = http1::Builder::new();
+        http1
+            .timer(TokioTimer::new())
+            .header_read_timeout(config.header_read_timeout)
+            .max_header_size(config.max_header_bytes)
+            // A head has to fit into it, with room for the first bytes behind it.
+            .max_buf_size(MAX_READ_BUFFER.max(config.max_header_bytes.saturating_add(MAX_READ_BUFFER / 2)));
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
+            .max_concurrent_streams(config.max_concurrent_streams)
+            .initial_stream_window_size(config.http2_stream_window_bytes)
+            .initial_connection_window_size(config.http2_stream_window_bytes.saturating_mul(STREAMS_OF_A_WINDOW))
+            .max_send_buf_size(MAX_SEND_BUFFER)
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(MAX_LOCAL_RESETS)
+            // The only notice of a client that vanished without a word; HTTP/1 has the header timer for that.
+            .keep_alive_interval(config.header_read_timeout)
+            .keep_alive_timeout(config.first_byte_timeout);
+        Arc::new(Self {
+            http1,
+            http2,
+            tls,
+            is_local,
+            first_byte_timeout: config.first_byte_timeout,
+            rest_timeout: config.header_read_timeout,
+            stream: StreamLimits {
+                write_timeout: config.write_progress_timeout,
+                write_bytes: config.least_bytes_in(config.write_progress_timeout),
+                lingering: Lingering::new(config),
+            },
+            misuse: Misuse {
+                idle_period: config.header_read_timeout,
+                idle_bytes: config.least_bytes_in(config.header_read_timeout),
+                most_taken_back: config.max_cancelled_streams.into(),
+            },
+            metrics,
+            shutdown_linger: config.shutdown_linger,
+            closing: Closing::default(),
+        })
+    }
+
+    /// Serves until either side ends it. Errors of a connection concern its client alone and are told to the debug log.
+    pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, client: IpAddr, responder: impl Respond) {
+        // A response is written in one piece; waiting for more to send (Nagle) would only add the peer's delayed ACK.
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%error, "connection lost before it began");
+            return;
+        }
+        match &self.tls {
+            None => self.serve_plain(socket, self.origin(client, false), responder).await,
+            // Boxed: a connection without TLS should not be as large as one with it.
+            Some(tls) => Box::pin(self.serve_secure(tls, socket, client, responder)).await,
+        }
+    }
+
+    fn origin(&self, client: IpAddr, is_secure: bool) -> Origin {
+        Origin { client, is_secure, is_local: self.is_local }
+    }
+
+    async fn serve_secure(&self, tls: &Tls, socket: TcpStream, client: IpAddr, responder: impl Respond) {
+        let handshake = tls.acceptor().accept_with(socket, |session| session.set_buffer_limit(Some(MAX_TLS_BUFFER)));
+        let shaken = pin!(timeout(tls.handshake_timeout(), handshake));
+        match self.unless_lingered(shaken).await {
+            Some(Ok(Ok(socket))) => self.serve_plain(socket, self.origin(client, true), responder).await,
+            Some(Ok(Err(error))) => tracing::debug!(%error, "no handshake"),
+            Some(Err(_elapsed)) => tracing::debug!("no handshake in time, connection cut"),
+            None => tracing::debug!("closed before the handshake"),
+        }
+    }
+
+    /// Serves HTTP on whatever carries it.
+    async fn serve_plain<S: Socket + 'static>(&self, socket: S, origin: Origin, responder: impl Respond) {
+        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, origin.client, self.stream.clone())));
+        let ended = match self.unless_lingered(sniffed).await {
+            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, origin, responder).await,
+            // Boxed: a connection that rests should not be as large as one of HTTP/2.
+            Some(Ok(Ok((stream, Version::Http2)))) => Box::pin(self.serve_http2(stream, origin, responder)).await,
+            Some(Ok(Err(error))) => {
+                return tracing::debug!(%error, "client left before its first request");
+            }
+            Some(Err(_elapsed)) => {
+                return tracing::debug!("no first request in time, connection cut");
+            }
+            None => return tracing::debug!("closed before the first request"),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended with an error");
+        }
+    }
+
+    /// HTTP/1 has no way to say "this request, but no other" to a client whose next request is on its way. So closing first
+    /// only marks responses with `Connection: close`, and closes idle connections after a linger in which a busy client
+    /// sends its next request and learns. Closing at once would fail that request.
+    async fn serve_http1<S: Socket + 'static>(
+        &self,
+        stream: Stream<S>,
+        origin: Origin,
+        responder: impl Respond,
+    ) -> hyper::Result<()> {
+        let closing = &self.closing;
+        let activity = Arc::clone(stream.activity());
+        let respond = |request: Request<Incoming>| {
+            let request = request.map(Received::alone);
+            let serving = activity.serve();
+            // An `async` block around it would keep the answer's future twice.
+            responder.clone().respond(request, origin).map(|mut response| {
+                if closing.has_begun() {
+                    response.headers_mut().insert(CONNECTION, GOODBYE);
+                }
+                Ok::<_, Infallible>(response.map(|body| Kept::new(body, serving)))
+            })
+        };
+        let mut stream = stream;
+        loop {
+            let mut connection = Box::new(self.http1.serve_connection(stream, service_fn(respond)));
+            let rested = {
+                let work = pin!(self.until_rest(&mut *connection, &activity));
+                let work = pin!(woken_by(responder.aborting(), work));
+                self.unless_lingered(work).await
+            };
+            match rested {
+                Some(Some(ended)) => return ended,
+                Some(None) => {}
+                None => {
+                    Pin::new(&mut *connection).graceful_shutdown();
+                    return woken_by(responder.aborting(), Pin::new(&mut *connection)).await;
+                }
+            }
+            let unread;
+            (stream, unread) = taken_apart(connection);
+            if let Some(unread) = unread {
+                stream.put_back(unread);
+                continue;
+            }
+            let woken = {
+                let _resting = Resting::new(&self.metrics.resting);
+                let wake = pin!(timeout(self.rest_timeout, stream.wake()));
+                self.unless_lingered(wake).await
+            };
+            let Some(Ok(Ok(true))) = woken else {
+                // Silent for too long, left, or to be closed: nothing is owed to it.
+                _ = stream.close().await;
+                return Ok(());
+            };
+        }
+    }
+
+    /// Drives a connection of HTTP/1 until it ends (`Some`) or has nothing to do for a moment (`None`).
+    ///
+    /// It is looked at the more seldom the longer it is at work: a timer that is moved with each request would cost each of them.
+    async fn until_rest<C: Future + Unpin>(&self, connection: &mut C, activity: &Activity) -> Option<C::Output> {
+        let (mut period, mut before) = (FIRST_REST, None);
+        loop {
+            if let Ok(ended) = timeout(period, &mut *connection).await {
+                return Some(ended);
+            }
+            let now = activity.resting();
+            if now.is_some() && now == before && !self.closing.has_begun() {
+                return None;
+            }
+            (before, period) = (now, LAST_REST.min(period * 2));
+        }
+    }
+
+    /// Drives `work` until it ends (`Some`) or the linger after the begin of closing is over (`None`).
+    async fn unless_lingered<F: Future>(&self, mut work: Pin<&mut F>) -> Option<F::Output> {
+        match self.closing.unless_begun(work.as_mut()).await {
+            Some(output) => Some(output),
+            None => timeout(self.shutdown_linger, work).await.ok(),
+        }
+    }
+
+    /// HTTP/2 can say it: GOAWAY names the last request that is still answered. It also goes to a client that has wanted
+    /// nothing for a while; one that then holds on to an answer which it does not read is cut. One that takes back what it
+    /// asks for is cut at once.
+    async fn serve_http2<S: Socket + 'static>(
+        &self,
+        stream: Stream<S>,
+        origin: Origin,
+        responder: impl Respond,
+    ) -> hyper::Result<()> {
+        let activity = Arc::clone(stream.activity());
+        let lingering = self.stream.lingering.streams(origin.client);
+        let service = service_fn(|request: Request<Incoming>| {
+            let in_hand = activity.begin();
+            let request = request.map(|body| Received::lingering(body, lingering.clone()));
+            let answer = match request.headers().len() <= MAX_FIELDS {
+                true => Either::Left(responder.clone().respond(request, origin)),
+                false => Either::Right(ready(too_many_fields())),
+            };
+            answer.map(|answer| Ok::<_, Infallible>(answer.map(|body| Answer::new(body, in_hand))))
+        });
+        let mut connection = pin!(self.http2.serve_connection(stream, service));
+        let watched = {
+            let watched = pin!(activity.watch(connection.as_mut(), self.misuse));
+            self.closing.unless_begun(watched).await
+        };
+        // Whoever was told to go may still ask until it has heard of it, and may not do that for ever either.
+        let ended = match watched {
+            Some(Watched::Ended(ended)) => Some(ended),
+            Some(Watched::Flooded) => None,
+            Some(Watched::Idle) => {
+                connection.as_mut().graceful_shutdown();
+                let leaving = activity.unless_flooded(connection, self.misuse);
+                timeout(self.misuse.idle_period, leaving).await.unwrap_or(Some(Ok(())))
+            }
+            None => {
+                connection.as_mut().graceful_shutdown();
+                activity.unless_flooded(connection, self.misuse).await
+            }
+        };
+        ended.unwrap_or_else(|| {
+            self.metrics.flooded.inc();
+            tracing::warn!(client = %origin.client, "an HTTP/2 client that takes back its requests was cut");
+            Ok(())
+        })
+    }
+}
+
+/// The stream of a connection, and what was read of a next request. All else is freed: also an empty rest, which is a view of the
+/// whole buffer.
+#[expect(clippy::boxed_local, reason = "the box of what was moved out of it would be kept, too")]
+fn taken_apart<S, R>(connection: Box<http1::Connection<Stream<S>, R>>) -> (Stream<S>, Option<Bytes>)
+where
+    S: Socket + 'static,
+    R: HttpService<Incoming, ResBody = Kept>,
+{
+    let http1::Parts { io, read_buf, .. } = connection.into_parts();
+    (io, (!read_buf.is_empty()).then_some(read_buf))
+}
+
+/// What hyper answers on HTTP/1.
+fn too_many_fields() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    response
+}
+
+/// Counts a connection that rests.
+struct Resting<'a>(&'a Gauge);
+
+impl<'a> Resting<'a> {
+    fn new(resting: &'a Gauge) -> Self {
+        resting.inc();
+        Self(resting)
+    }
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The first look whether a connection is idle, and the longest time between two looks. It has to be idle at two of them.
+const FIRST_REST: Duration = Duration::from_millis(10);
+const LAST_REST: Duration = Duration::from_secs(4);
+
+const GOODBYE: HeaderValue = HeaderValue::from_static("close");
+
+/// HTTP/2 requests that were taken back before we had even looked at them (RUSTSEC-2023-0034). An honest client that
+/// changes its mind does so later; beyond this the connection gets a GOAWAY.
+const MAX_PENDING_RESETS: usize = 20;
+
+/// HTTP/2 streams that we reset because of what the client sent in them (RUSTSEC-2024-0003). Each is an error of the
+/// client's own, so that a hundred tell enough.
+const MAX_LOCAL_RESETS: usize = 100;
+
+/// The window of a connection over HTTP/2 is this many times that of a stream. h2 closes a connection (ENHANCE_YOUR_CALM) whose small
+/// DATA frames lie unread with an overhead of more than half its window, counted as what each lacks of 256 bytes. The
+/// shortest call of an ordered stream has some 50 bytes, so a stream's window full of them has an overhead of 4.2 windows.
+const STREAMS_OF_A_WINDOW: u32 = 9;
+
+/// What h2 keeps of one answer that the client's window allows and its socket does not take: four slices of
+/// [`Answer`](super::response_body::Answer).
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+
+/// Header fields of a request over HTTP/2, as many as httparse takes over HTTP/1. A field that was sent before is one byte on the
+/// wire and a hundred in a map, so bytes alone do not bound it.
+const MAX_FIELDS: usize = 100;
+
+/// What hyper reads at once of a body over HTTP/1: those bytes are in no call's account until the edge takes them.
+const MAX_READ_BUFFER: usize = 128 * 1024;
+
+/// What TLS keeps of an answer before it makes the server wait. As much as an honest client takes within the default
+/// timers, however slow its line is.
+const MAX_TLS_BUFFER: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{ApiInfo, HttpEdge};
+
+    /// Ten thousand of them are there, whether they want anything or not.
+    #[tokio::test]
+    async fn a_connection_is_small_beside_what_hyper_keeps_for_one_at_work() {
+        let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+        let connections = Connections::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let bytes = size_of_val(&connections.serve(socket, [127, 0, 0, 1].into(), edge));
+        assert!(bytes <= 2_560, "{bytes}");
+    }
+}

@@ -1,0 +1,141 @@
+//! The body of an answer in the hand of its connection until its end: [`Answer`] on HTTP/2, [`Kept`] on HTTP/1.
+//!
+//! What hyper takes of a body it keeps until the client gives it a window, and a client may give none while its socket stays
+//! writable. So a body that has given something and was not asked again is [owed](Owed) to the client, and whoever watches the
+//! connection counts those. Large pieces are given in slices: to be asked again means that one was taken, and what the
+//! connection keeps of a body that has ended is one slice.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+
+use super::activity::{InHand, Owed, Serving};
+
+/// What a frame of HTTP/2 holds where neither side asked for more.
+const SLICE_BYTES: usize = 16 * 1024;
+
+/// One answer on its way to its client.
+pub(crate) struct Answer {
+    body: Body,
+    /// What was taken off the body and not yet given.
+    rest: Bytes,
+    owed: Option<Owed>,
+    in_hand: InHand,
+}
+
+impl Answer {
+    pub(crate) fn new(body: Body, mut in_hand: InHand) -> Self {
+        if body.is_end_stream() {
+            in_hand.answered();
+        }
+        Self { body, rest: Bytes::new(), owed: None, in_hand }
+    }
+
+    fn slice(&mut self) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let slice = self.rest.split_to(SLICE_BYTES.min(self.rest.len()));
+        self.owed = Some(self.in_hand.owe());
+        // Nobody asks for what is behind the end.
+        if self.is_end_stream() {
+            self.in_hand.answered();
+        }
+        Poll::Ready(Some(Ok(Frame::data(slice))))
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.owed = None;
+        if !self.rest.is_empty() {
+            return self.slice();
+        }
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) => {
+                    self.rest = data;
+                    self.slice()
+                }
+                Err(trailers) => Poll::Ready(Some(Ok(trailers))),
+            },
+            Poll::Ready(None) => {
+                self.in_hand.answered();
+                Poll::Ready(None)
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (inner, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower() + rest);
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
+    }
+}
+
+/// One answer of HTTP/1, as it is: what waits for the client is in the socket, which is watched by itself.
+pub(crate) struct Kept {
+    body: Body,
+    _serving: Serving,
+}
+
+impl Kept {
+    pub(crate) fn new(body: Body, serving: Serving) -> Self {
+        Self { body, _serving: serving }
+    }
+}
+
+impl HttpBody for Kept {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::listener::activity::Activity;
+
+    #[tokio::test]
+    async fn a_large_piece_is_given_in_slices_and_ends_as_it_began() {
+        let whole: Vec<u8> = (0..50_000_u32).map(|n| n as u8).collect();
+        let activity = Arc::new(Activity::default());
+        let mut answer = Answer::new(Body::from(whole.clone()), activity.begin());
+        let mut given = Vec::new();
+        while !answer.is_end_stream() {
+            assert_eq!(answer.size_hint().exact(), Some((whole.len() - given.len()) as u64));
+            let slice = answer.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(slice.len() <= SLICE_BYTES);
+            given.extend_from_slice(&slice);
+        }
+        assert_eq!(given, whole);
+        assert!(answer.frame().await.is_none());
+    }
+}
