@@ -105,12 +105,8 @@
 //! Answers have no budget in bytes: what a reader has not taken yet is in memory, one answer for each connection of HTTP/1 and
 //! up to `max_concurrent_streams` for each of HTTP/2, for as long as it reads at the least rate.
 
-mod access_log;
 mod admin;
-mod ascii;
 mod call;
-#[cfg(feature = "client")]
-pub mod client;
 mod config;
 mod describe;
 mod dispatch;
@@ -119,38 +115,41 @@ mod file_type;
 mod guard;
 mod listener;
 mod observe;
-mod oip;
-#[cfg(feature = "otlp")]
-mod otlp;
-mod repository;
+pub mod protocol;
 mod request;
 mod request_id;
 mod respond;
 mod runtime;
 mod snippet;
-mod spans;
-mod trace;
 
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;
 
 pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};
-pub use config::{HttpConfig, HttpConfigError};
+pub use admin::{Admin, serve_admin};
+pub use callboard_telemetry::{
+    AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink,
+};
+#[cfg(feature = "otlp")]
+pub use callboard_telemetry::{OtlpConfig, SpanExporter};
+pub use config::{HttpConfig, HttpConfigError, TlsConfig};
+pub use config::{HttpConfig, HttpConfigError, TlsConfig};
+pub use describe::is_reserved;
 pub use describe::is_reserved;
 pub use describe::openapi::{ApiInfo, openapi};
+pub use describe::openapi::{ApiInfo, openapi};
+pub use dispatch::HttpEdge;
 pub use dispatch::HttpEdge;
 pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
+pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
+pub use error::{Problem, http_status};
 pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
+pub use file_type::media_type_of;
 pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
-pub use listener::LAST_WORDS;
-pub use listener::tls::{TlsConfig, TlsError};
-#[cfg(feature = "fuzz")]
-#[doc(hidden)]
-pub use oip::fuzz::decode_inference_request;
-#[cfg(feature = "otlp")]
-pub use otlp::{OtlpConfig, SpanExporter};
-pub use repository::{Changing, Repository, RepositoryError};
+pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
+pub use listener::ABORT_GRACE;
+pub use listener::tls::TlsError;
 pub use snippet::{Language, curl, snippet};
-pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};
+pub use snippet::{Language, curl, snippet};

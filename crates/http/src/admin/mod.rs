@@ -35,7 +35,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use self::guard::Guard;
+use self::guard::AdminGuard;
 use crate::config::HttpConfig;
 use crate::describe;
 use crate::dispatch::serve::HttpServeError;
@@ -45,23 +45,22 @@ use crate::error::catch_panic::catch_panic;
 use crate::listener::tls::Tls;
 use crate::listener::{self, AcceptMetrics};
 use crate::observe::metrics::EdgeMetrics;
-use crate::oip;
-use crate::repository::Repository;
+use crate::protocol::Protocol;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 
 /// What the admin listener works on. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Admin(Arc<Inner>);
+pub struct Admin(Arc<AdminState>);
 
 #[derive(Debug)]
-struct Inner {
+struct AdminState {
     node: NodeHandle,
     client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     ids: RequestIds,
     begun: Instant,
     drain: Notify,
-    repository: Option<Arc<dyn Repository>>,
+    protocol: Option<Arc<dyn Protocol>>,
 }
 
 impl Admin {
@@ -69,9 +68,9 @@ impl Admin {
     #[must_use]
     pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
-        let (metrics, ids, repository) = (edge.metrics(), RequestIds::new(), edge.repository());
+        let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
         let (begun, drain) = (Instant::now(), Notify::new());
-        Self(Arc::new(Inner { node, client, metrics, ids, begun, drain, repository }))
+        Self(Arc::new(AdminState { node, client, metrics, ids, begun, drain, protocol }))
     }
 
     /// Completes when somebody has asked for the end. What follows is up to whoever runs the process: finish what is in hand,
@@ -84,12 +83,13 @@ impl Admin {
         self.0.drain.notified().await;
     }
 
-    fn router(&self, guard: Guard, config: &HttpConfig) -> Router {
+    fn router(&self, guard: AdminGuard, config: &HttpConfig) -> Router {
         let machines = describe::for_machines(self.0.client.clone(), Arc::clone(&self.0.metrics));
-        Router::new()
+        let paths = self.0.protocol.iter().flat_map(|protocol| protocol.admin_paths());
+        let protocol = paths.fold(Router::new(), |router, path| router.route(path, any(changes::protocol)));
+        protocol
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
-            .route("/v2/repository/{*rest}", any(changes::repository))
             .layer(Extension(Arc::new(config.clone())))
             .route("/v1/routes/{*route}", delete(changes::remove_route))
             .route("/v1/drain", post(changes::drain))
@@ -97,7 +97,7 @@ impl Admin {
             .merge(machines)
             .fallback(changes::not_found)
             .method_not_allowed_fallback(changes::method_not_allowed)
-            .layer(middleware::from_fn_with_state((self.clone(), Arc::new(guard)), around))
+            .layer(middleware::from_fn_with_state((self.clone(), Arc::new(guard)), layers))
     }
 }
 
@@ -119,31 +119,34 @@ pub async fn serve_admin(
 ) -> Result<(), HttpServeError> {
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
-    let guard = Guard::new(listener::is_local(&listener), &config);
+    let guard = AdminGuard::new(listener::is_local(&listener), &config);
     // Ends with this function, however that ends.
-    let mut freshness = JoinSet::new();
-    guard.keep_fresh().map(|fresh| freshness.spawn(fresh));
+    let mut watchers = JoinSet::new();
+    guard.watch_keys().map(|fresh| watchers.spawn(fresh));
     let router = admin.router(guard, &config);
     listener::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
     Ok(())
 }
 
 /// What every request passes on its way in, and every answer on its way out.
-async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Request, next: Next) -> Response {
+async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request: Request, next: Next) -> Response {
     let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
-    let id = id.unwrap_or_else(|| admin.0.ids.make());
+    let id = id.unwrap_or_else(|| admin.0.ids.generate());
     let is_change = !request.method().is_safe();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let is_oip = oip::owns(&path);
+    let protocol = admin.0.protocol.as_ref().filter(|protocol| protocol.owns(&path));
     let mut response = match guard.admit(&request) {
         Ok(()) => {
             let answer = catch_panic(Box::pin(next.run(request)).as_mut()).await;
-            answer.unwrap_or_else(|_told_by_the_panic_hook| ApiError::panicked().into_response())
+            answer.unwrap_or_else(|_printed_by_the_panic_hook| ApiError::panicked().into_response())
         }
         Err(error) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        response = if is_oip { error.into_protocol_answer() } else { error.into_answer(id.as_str()) };
+        response = match protocol {
+            Some(protocol) => protocol.error_response(error),
+            None => error.into_answer(id.as_str()),
+        };
     }
     if is_change {
         let status = response.status().as_u16();
@@ -156,7 +159,7 @@ async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Requ
 }
 
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
-    let Inner { node, begun, .. } = &*admin.0;
+    let AdminState { node, begun, .. } = &*admin.0;
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": begun.elapsed().as_secs(),

@@ -1,16 +1,17 @@
 //! The edge's limits: each bounds something that a client decides, and says what a client could do without it.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use callboard_codec::DecodeLimits;
-use callboard_core::Deadline;
 use thiserror::Error;
 
-use crate::access_log::AccessLog;
-use crate::guard::{ApiKeys, Cors, Hosts, RateLimit};
-use crate::listener::tls::TlsConfig;
-use crate::request::pace::PaceLimits;
+pub use self::tls::TlsConfig;
+
+use crate::guard::{AccessPolicy, ApiKeys, Cors, Hosts, LoopbackGuard, RateLimit};
+use callboard_telemetry::AccessLog;
 
 /// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it counters.
 ///
@@ -283,6 +284,16 @@ impl HttpConfig {
         Ok(())
     }
 
+    /// The rules of its keys and web pages; `None` where there are none.
+    pub(crate) fn access_policy(&self) -> Option<AccessPolicy> {
+        AccessPolicy::new(self.api_keys.clone(), self.rate_limit, self.api_keys_reload_interval, self.cors.clone())
+    }
+
+    /// The rules of its listeners on loopback.
+    pub(crate) fn loopback_guard(&self) -> LoopbackGuard {
+        LoopbackGuard::new(self.hosts.clone(), self.cors.clone())
+    }
+
     /// The largest body of this route.
     pub(crate) fn max_body_bytes_of(&self, route: &str) -> u64 {
         // As a rule there is none, and nothing is looked up.
@@ -292,16 +303,6 @@ impl HttpConfig {
     /// The largest body of any route.
     pub(crate) fn largest_body_bytes(&self) -> u64 {
         self.max_body_bytes_by_route.values().copied().fold(self.max_body_bytes, u64::max)
-    }
-
-    /// What bounds the time of a body whose request has this deadline.
-    pub(crate) fn pace(&self, deadline: Deadline) -> PaceLimits {
-        PaceLimits {
-            progress_timeout: self.body_progress_timeout,
-            progress_bytes: self.least_bytes_in(self.body_progress_timeout),
-            body_timeout: self.body_timeout,
-            deadline,
-        }
     }
 
     /// What a client has to move within this time; one byte at least.

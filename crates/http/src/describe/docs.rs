@@ -20,7 +20,7 @@ use utoipa_swagger_ui::Config;
 use super::for_browsers;
 use super::mounted::prefix;
 use crate::error::ApiError;
-use crate::request::coding::Coding;
+use crate::request::coding::ContentCoding;
 
 /// Relative, so that it also works where a proxy puts the edge under a path of its own.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
@@ -48,7 +48,7 @@ pub(super) async fn redirect() -> Redirect {
 }
 
 pub(super) async fn index() -> Result<Response, ApiError> {
-    asset("index.html").ok_or_else(|| ApiError::of_kind(ErrorKind::Internal, "the documentation is not in this binary"))
+    asset("index.html").ok_or_else(|| ApiError::new(ErrorKind::Internal, "the documentation is not in this binary"))
 }
 
 pub(super) async fn file(
@@ -61,7 +61,8 @@ pub(super) async fn file(
     let not_found = || ApiError::no_such_route(uri.path(), prefix(&original, &uri));
     let found = file.as_ref().and_then(|file| asset(file)).ok_or_else(not_found)?;
     let is_packed = found.headers().contains_key(CONTENT_ENCODING);
-    let takes_gzip = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).is_some_and(Coding::takes_gzip);
+    let takes_gzip =
+        headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).is_some_and(ContentCoding::takes_gzip);
     let mut answer = match file.filter(|_| is_packed && !takes_gzip) {
         Some(file) => unpacked(file, found).await?,
         None => found,
@@ -84,7 +85,7 @@ async fn unpacked(file: String, packed: Response) -> Result<Response, ApiError> 
             let mut bytes = Vec::new();
             GzDecoder::new(&packed[..])
                 .read_to_end(&mut bytes)
-                .map_err(|_| ApiError::of_kind(ErrorKind::Internal, "the documentation in this binary is broken"))?;
+                .map_err(|_| ApiError::new(ErrorKind::Internal, "the documentation in this binary is broken"))?;
             let bytes = Bytes::from(bytes);
             UNPACKED.lock().insert(file, bytes.clone());
             bytes

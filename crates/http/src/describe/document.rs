@@ -1,34 +1,29 @@
-//! `/openapi.json`, made once for each set of routes: the document is asked by anybody and may be large.
+//! `/openapi.json`, made once for each set of routes: every client may request the document, and it may be large.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use callboard_core::Route;
 
-use crate::describe::openapi::ApiInfo;
-
-/// The last document, with the routes that it is about.
+/// The last document, with its routes.
 #[derive(Debug, Default)]
-pub(super) struct DocumentCache(Mutex<Option<Made>>);
+pub(super) struct DocumentCache(Mutex<Option<CachedDocument>>);
 
 #[derive(Debug)]
-struct Made {
+struct CachedDocument {
     routes: Vec<Arc<Route>>,
     document: Bytes,
 }
 
-/// Makes a document.
-pub(super) type Make = fn(&[Arc<Route>], &ApiInfo) -> serde_json::Value;
-
 impl DocumentCache {
-    /// The document of these routes. Whoever comes while it is being made waits: once is quicker than once for each.
-    pub(super) fn of(&self, routes: Vec<Arc<Route>>, info: &ApiInfo, make: Make) -> Bytes {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = made.as_ref().filter(|made| is_same(&made.routes, &routes)) {
-            return made.document.clone();
+    /// The document of these routes. Concurrent callers wait for one `make`, which is quicker than several.
+    pub(super) fn get(&self, routes: Vec<Arc<Route>>, make: impl FnOnce(&[Arc<Route>]) -> serde_json::Value) -> Bytes {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cached) = cached.as_ref().filter(|cached| is_same(&cached.routes, &routes)) {
+            return cached.document.clone();
         }
-        let document = Bytes::from(make(&routes, info).to_string());
-        *made = Some(Made { routes, document: document.clone() });
+        let document = Bytes::from(make(&routes).to_string());
+        *cached = Some(CachedDocument { routes, document: document.clone() });
         document
     }
 }

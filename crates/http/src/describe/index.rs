@@ -13,18 +13,18 @@ use callboard_core::Route;
 use serde::Serialize;
 
 use super::mounted::prefix;
-use super::{Sources, for_browsers};
-use crate::listener::Origin;
+use super::{PageState, for_browsers};
+use crate::listener::PeerInfo;
 use crate::request::head::joined;
 use crate::request::media::accepted;
 use crate::snippet::curl;
 
 #[derive(Serialize)]
-struct Index<'a> {
+struct ServiceIndex<'a> {
     title: &'a str,
     version: &'a str,
     ready: bool,
-    routes: Vec<Listed>,
+    routes: Vec<IndexEntry>,
     pages: [String; PAGES.len()],
 }
 
@@ -32,7 +32,7 @@ const PAGES: [&str; 5] = ["/docs/", "/openapi.json", "/readyz", "/livez", "/metr
 
 /// One route of the list.
 #[derive(Serialize)]
-struct Listed {
+struct IndexEntry {
     path: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     summary: String,
@@ -44,7 +44,7 @@ struct Listed {
     curl: Option<String>,
 }
 
-impl Listed {
+impl IndexEntry {
     fn new(route: &Route, pipeline: String, base: &str, needs_key: bool) -> Self {
         Self {
             pipeline,
@@ -58,13 +58,13 @@ impl Listed {
 }
 
 pub(super) async fn index(
-    State(sources): State<Sources>,
-    origin: Option<Extension<Origin>>,
+    State(sources): State<PageState>,
+    peer: Option<Extension<PeerInfo>>,
     OriginalUri(original): OriginalUri,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let is_secure = origin.is_some_and(|Extension(origin)| origin.is_secure);
+    let is_secure = peer.is_some_and(|Extension(peer)| peer.is_secure);
     let prefix = prefix(&original, &uri);
     let base = base_url(is_secure, &uri, &headers) + prefix;
     let drawn = sources.client.describe().routes;
@@ -72,8 +72,8 @@ pub(super) async fn index(
         let drawn = drawn.iter().find(|drawn| !drawn.closed && drawn.name.as_str() == route.name());
         drawn.map_or_else(String::new, |drawn| drawn.pipeline.clone())
     };
-    let listed = |route: &Arc<Route>| Listed::new(route, pipeline(route), &base, sources.info.needs_key);
-    let index = Index {
+    let listed = |route: &Arc<Route>| IndexEntry::new(route, pipeline(route), &base, sources.info.needs_key);
+    let index = ServiceIndex {
         title: &sources.info.title,
         version: &sources.info.version,
         ready: sources.client.health().ready,
@@ -108,7 +108,7 @@ fn directory(original: &Uri) -> &str {
     original.path().rsplit('/').next().unwrap_or_default()
 }
 
-fn page(index: &Index<'_>, directory: &str) -> String {
+fn page(index: &ServiceIndex<'_>, directory: &str) -> String {
     let mut html = format!("{HEAD}<style>{STYLE}</style>\n");
     let title = escaped(index.title);
     let state = if index.ready { "ready" } else { "not ready" };

@@ -2,7 +2,7 @@
 //! older text for everybody else. Old scrapers, `promtool` and people with curl read only that.
 //!
 //! To write the page takes milliseconds, so it is written off the runtime's threads, once at a time: those who ask
-//! while it is written share the next one ([`Scraped`]).
+//! while it is written share the next one ([`MetricsCache`]).
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,12 +17,12 @@ use crate::observe::metrics::{OPENMETRICS, PROMETHEUS_TEXT};
 
 /// The page in both forms. Copies share their bytes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Page {
+pub(super) struct MetricsPage {
     openmetrics: Bytes,
     older: Bytes,
 }
 
-impl Page {
+impl MetricsPage {
     pub(super) fn new(openmetrics: String) -> Self {
         Self { older: older(&openmetrics).into(), openmetrics: openmetrics.into() }
     }
@@ -40,24 +40,24 @@ impl Page {
 
 /// The page as it was written last.
 #[derive(Debug, Default)]
-pub(super) struct Scraped {
+pub(super) struct MetricsCache {
     /// How many were begun.
     begun: AtomicU64,
     /// The last one, and its number.
-    last: Mutex<(u64, Page)>,
+    last: Mutex<(u64, MetricsPage)>,
 }
 
-impl Scraped {
+impl MetricsCache {
     /// A page that was begun after this call. `write` gives it as OpenMetrics.
-    pub(super) async fn get(&self, write: impl FnOnce() -> String + Send + 'static) -> Page {
+    pub(super) async fn get(&self, write: impl FnOnce() -> String + Send + 'static) -> MetricsPage {
         let before = self.begun.load(Ordering::Acquire);
         let mut last = self.last.lock().await;
         if last.0 <= before {
             let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-            let page = match spawn_blocking(|| Page::new(write())).await.map_err(JoinError::try_into_panic) {
+            let page = match spawn_blocking(|| MetricsPage::new(write())).await.map_err(JoinError::try_into_panic) {
                 Ok(page) => page,
                 Err(Ok(panic)) => resume_unwind(panic),
-                Err(Err(_stopping)) => Page::default(),
+                Err(Err(_stopping)) => MetricsPage::default(),
             };
             *last = (number, page);
         }
@@ -97,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_ask_while_a_page_is_written_share_the_next_one() {
-        let (scraped, written) = (Scraped::default(), AtomicU64::new(0));
+        let (scraped, written) = (MetricsCache::default(), AtomicU64::new(0));
         let scraped_by = async |word: &'static str| {
             let page = scraped.get(move || word.to_owned()).await;
             written.fetch_add(u64::from(page.openmetrics == word), Ordering::Relaxed);

@@ -8,7 +8,8 @@ mod metrics;
 mod mounted;
 pub(crate) mod openapi;
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::{OriginalUri, State};
@@ -18,13 +19,14 @@ use axum::http::header::{
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use callboard_core::LocalClient;
+use callboard_core::{LocalClient, Route};
 
 use self::document::DocumentCache;
-pub(crate) use self::health::unreachable;
+use crate::call::functions::name_of as route_of_function;
 use crate::describe::openapi::{ApiInfo, openapi, openapi_for_people};
 use crate::error::ApiError;
 use crate::observe::metrics::EdgeMetrics;
+use crate::protocol::Protocol;
 
 /// Paths that no user route may take, with everything below them. `/v1` is for function calls, `/v2` for the Open Inference Protocol.
 const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
@@ -40,25 +42,46 @@ pub fn is_reserved(route: &str) -> bool {
             .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// What pages are made of.
+type MakeDocument = fn(&[Arc<Route>], &ApiInfo, Option<&dyn Protocol>) -> serde_json::Value;
+
+/// The sources of all pages.
 #[derive(Clone, Debug)]
-struct Sources {
+struct PageState {
     client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     info: Arc<ApiInfo>,
+    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
     document: Arc<DocumentCache>,
-    scraped: Arc<metrics::Scraped>,
+    metrics_page: Arc<metrics::Scraped>,
     /// The same for the page that shows it.
-    shown: Arc<DocumentCache>,
+    document_for_people: Arc<DocumentCache>,
 }
 
-impl Sources {
-    fn new(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Self {
-        Self { client, metrics, info, document: Arc::default(), shown: Arc::default(), scraped: Arc::default() }
+impl PageState {
+    fn new(
+        client: LocalClient,
+        metrics: Arc<EdgeMetrics>,
+        info: Arc<ApiInfo>,
+        protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+    ) -> Self {
+        Self {
+            client,
+            metrics,
+            info,
+            protocol,
+            document: Arc::default(),
+            document_for_people: Arc::default(),
+            metrics_page: Arc::default(),
+        }
     }
 }
 
-pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>) -> Router {
+pub(crate) fn router(
+    client: LocalClient,
+    metrics: Arc<EdgeMetrics>,
+    info: Arc<ApiInfo>,
+    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+) -> Router {
     machines()
         // For programs that generate clients, and for people who try calls in a browser.
         .route("/openapi.json", get(openapi_page))
@@ -71,15 +94,15 @@ pub(crate) fn router(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<A
         .route("/favicon.ico", get(favicon))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(Sources::new(client, metrics, info))
+        .with_state(PageState::new(client, metrics, info, protocol))
 }
 
 /// The pages that the admin listener has, too.
-pub(crate) fn for_machines(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
-    machines().with_state(Sources::new(client, metrics, Arc::default()))
+pub(crate) fn machine_pages(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
+    machines().with_state(PageState::new(client, metrics, Arc::default(), Arc::default()))
 }
 
-fn machines() -> Router<Sources> {
+fn machines() -> Router<PageState> {
     Router::new()
         // For orchestrators: restart it? send it traffic? Some load balancers (HAProxy) ask by OPTIONS.
         .route("/livez", get(health::live).options(health::live))
@@ -89,13 +112,11 @@ fn machines() -> Router<Sources> {
 }
 
 /// The answers of an edge whose node is not there yet.
-pub(crate) fn while_starting(path: &str, headers: &HeaderMap, counted: &EdgeMetrics) -> Result<Response, ApiError> {
+pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetrics) -> Result<Response, ApiError> {
     match path {
         "/livez" => {
             Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
         }
-        // The same question in the protocol's words.
-        "/v2/health/live" => Ok(axum::Json(serde_json::json!({ "live": true })).into_response()),
         "/metrics" => Ok(metrics::Page::new(counted.encode_after(String::new())).answer(headers).into_response()),
         _ => Err(ApiError::starting()),
     }
@@ -112,16 +133,18 @@ fn for_browsers(mut page: Response, policy: &'static str) -> Response {
     page
 }
 
-async fn metrics_page(State(sources): State<Sources>, headers: HeaderMap) -> impl IntoResponse {
+async fn metrics_page(State(sources): State<PageState>, headers: HeaderMap) -> impl IntoResponse {
     let (client, counted) = (sources.client, sources.metrics);
-    sources.scraped.get(move || counted.encode_after(client.metrics())).await.answer(&headers)
+    sources.metrics_page.get(move || counted.encode_after(client.metrics())).await.answer(&headers)
 }
 
-async fn openapi_page(State(sources): State<Sources>, uri: Uri) -> impl IntoResponse {
+async fn openapi_page(State(sources): State<PageState>, uri: Uri) -> impl IntoResponse {
     let routes = sources.client.routes();
+    let protocol = sources.protocol.get().map(|protocol| &**protocol);
+    let make = |make: MakeDocument| move |routes: &[Arc<Route>]| make(routes, &sources.info, protocol);
     let document = match uri.query() == Some(docs::WITH_FORMS) {
-        true => sources.shown.of(routes, &sources.info, openapi_for_people),
-        false => sources.document.of(routes, &sources.info, openapi),
+        true => sources.document_for_people.get(routes, make(openapi_for_people)),
+        false => sources.document.get(routes, make(openapi)),
     };
     ([(CONTENT_TYPE, "application/json")], document)
 }
@@ -135,7 +158,7 @@ async fn favicon() -> impl IntoResponse {
 }
 
 async fn not_found(
-    State(sources): State<Sources>,
+    State(sources): State<PageState>,
     OriginalUri(original): OriginalUri,
     uri: Uri,
     headers: HeaderMap,
@@ -146,7 +169,11 @@ async fn not_found(
     let prefix = mounted::prefix(&original, &uri);
     match nearly(uri.path()).filter(|path| sources.client.route(path).is_some()) {
         Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?"))),
-        None => Err(ApiError::no_such_route(uri.path(), prefix)),
+        None => {
+            // A function is called by the name of its route.
+            let route = route_of_function(uri.path()).unwrap_or(Cow::Borrowed(uri.path()));
+            Err(ApiError::no_such_route(&route, prefix))
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::config::{HttpConfig, HttpConfigError};
 use crate::describe::openapi::ApiInfo;
 use crate::dispatch::HttpEdge;
 use crate::listener::tls::{Tls, TlsError};
-use crate::listener::{self, AcceptMetrics, Respond};
+use crate::listener::{self, AcceptMetrics, Responder};
 
 /// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes; then finishes what is in hand.
 ///
@@ -70,7 +70,7 @@ pub async fn serve_mounted(
 
 async fn serve_for(
     listener: TcpListener,
-    responder: impl Respond,
+    responder: impl Responder,
     edge: HttpEdge,
     shutdown: impl Future<Output = Duration>,
 ) {
@@ -78,7 +78,7 @@ async fn serve_for(
     let (config, tls) = (edge.config().clone(), edge.tls());
     // Ends with this function, however that ends.
     let mut freshness = JoinSet::new();
-    edge.keep_fresh().map(|fresh| freshness.spawn(fresh));
+    edge.watch().map(|fresh| freshness.spawn(fresh));
     listener::run(listener, responder, &config, tls, metrics, shutdown).await;
 }
 

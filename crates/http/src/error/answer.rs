@@ -85,7 +85,7 @@ impl From<CallError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         static IDS: LazyLock<RequestIds> = LazyLock::new(RequestIds::new);
-        let id = self.id.unwrap_or_else(|| IDS.make());
+        let id = self.id.unwrap_or_else(|| IDS.generate());
         let mut response = self.error.into_answer(id.as_str());
         response.headers_mut().insert(X_REQUEST_ID, id.to_header());
         response

@@ -9,35 +9,35 @@ pub(crate) mod catch_panic;
 mod mapping;
 pub(crate) mod misfits;
 mod problem;
-mod protocol;
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Map, Value};
-use callboard_core::{CallError, ErrorKind, Failure, Timing, limit_error_text};
+use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing, limit_error_text};
 
 use self::mapping::status_of;
 use self::misfits::Misfit;
-use crate::call::functions;
-use crate::guard::RateLimit;
-use crate::request::coding;
 
 pub use self::answer::{Problem, http_status};
 pub(crate) use self::problem::PROBLEM_JSON;
+
+/// The content codings of bodies.
+const CODINGS: &str = "gzip, deflate, zstd";
 
 /// The type of the error when a body does not come to its end.
 const BROKEN_BODY: &str = "broken_body";
 
 /// An answer that is not the one hoped for. Boxed inside: the path where all is well carries one pointer.
 #[derive(Clone, Debug)]
-pub(crate) struct ApiError(Box<Inner>);
+pub struct ApiError(Box<ErrorFields>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorFields {
     status: StatusCode,
     kind: ErrorKind,
     message: Cow<'static, str>,
@@ -58,24 +58,27 @@ struct Inner {
 impl ApiError {
     /// An error of the edge's own.
     fn edge(status: StatusCode, error_type: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        let mut error = Self::of_kind(ErrorKind::InvalidInput, message);
+        let mut error = Self::new(ErrorKind::InvalidInput, message);
         error.0.status = status;
         error.0.error_type = Some(error_type.into());
         error
     }
 
-    /// An error of a protocol that has its own words and statuses for what a request does wrong.
-    pub(crate) fn of_protocol(status: StatusCode, error_type: &'static str, message: String) -> Self {
+    /// An invalid request, with a status and a type of its own.
+    #[must_use]
+    pub fn with_status(status: StatusCode, error_type: &'static str, message: String) -> Self {
         Self::edge(status, error_type, message)
     }
 
-    pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+    /// An error of this kind, with the status of the kind.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let message = match message.into() {
             // What a request brings may be in it.
             Cow::Owned(text) => Cow::Owned(limit_error_text(text)),
             Cow::Borrowed(own) => Cow::Borrowed(own),
         };
-        Self(Box::new(Inner {
+        Self(Box::new(ErrorFields {
             status: status_of(kind, None),
             kind,
             message,
@@ -96,8 +99,9 @@ impl ApiError {
         self
     }
 
-    /// The same, told in the log to be about this route.
-    pub(crate) fn about(mut self, route: &str) -> Self {
+    /// The same error, logged with this route.
+    #[must_use]
+    pub fn about(mut self, route: &str) -> Self {
         self.0.route = Some(route.to_owned());
         self
     }
@@ -137,24 +141,24 @@ impl ApiError {
             true => ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\""),
             false => ("send a key, as `authorization: Bearer …` or as `x-api-key`", "Bearer realm=\"callboard\""),
         };
-        let mut error = Self::of_kind(ErrorKind::Unauthenticated, message);
+        let mut error = Self::new(ErrorKind::Unauthenticated, message);
         error.0.error_type = Some(if was_shown { "invalid_key" } else { "no_key" }.into());
         error.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
     }
 
     /// 429: this key has asked more often than it may.
-    pub(crate) fn rate_limited(key: &str, limit: RateLimit, wait: Duration) -> Self {
-        let mut error = Self::of_kind(ErrorKind::Overloaded, format!("key `{key}` is over its limit of {limit}"));
+    pub(crate) fn rate_limited(key: &str, limit: impl Display, wait: Duration) -> Self {
+        let mut error = Self::new(ErrorKind::Overloaded, format!("key `{key}` is over its limit of {limit}"));
         error.0.error_type = Some("rate_limited".into());
         error.0.retry_after = Some(wait);
         error
     }
 
     /// 429: so many items at once are more than the key's limit ever lets through.
-    pub(crate) fn beyond_rate(key: &str, limit: RateLimit, items: u32) -> Self {
+    pub(crate) fn beyond_rate(key: &str, limit: impl Display, items: u32) -> Self {
         let message =
             format!("{items} items at once are beyond the limit of key `{key}`, {limit}; ask for fewer at a time");
-        let mut error = Self::of_kind(ErrorKind::Overloaded, message);
+        let mut error = Self::new(ErrorKind::Overloaded, message);
         error.0.error_type = Some("rate_limited".into());
         error.0.retryable = false;
         error
@@ -162,15 +166,14 @@ impl ApiError {
 
     /// 503 on everything but `/livez` until the node is there.
     pub(crate) fn starting() -> Self {
-        let mut error = Self::of_kind(ErrorKind::Unavailable, "the node is starting");
+        let mut error = Self::new(ErrorKind::Unavailable, "the node is starting");
         error.0.retry_after = Some(Duration::from_secs(1));
         error
     }
 
     /// 503 on a call that was not finished when the node had to end. It may have run.
     pub(crate) fn ending() -> Self {
-        let mut error =
-            Self::of_kind(ErrorKind::Unavailable, "the node is ending, and did not finish this call in time");
+        let mut error = Self::new(ErrorKind::Unavailable, "the node is ending, and did not finish this call in time");
         error.0.retryable = false;
         error
     }
@@ -199,24 +202,23 @@ impl ApiError {
 
     /// 404 for a path that is neither a route nor a page of the edge, which is mounted below `prefix`.
     pub(crate) fn no_such_route(path: &str, prefix: &str) -> Self {
-        // Whoever calls a function looks for the route that it is.
-        let route = functions::name_of(path).unwrap_or(Cow::Borrowed(path));
-        Self::no_such_page(&route, &format!("`GET {prefix}/` lists what there is"))
+        Self::no_such_page(path, &format!("`GET {prefix}/` lists what there is"))
     }
 
     /// 404, saying where to look.
     pub(crate) fn no_such_page(path: &str, hint: &str) -> Self {
         let path: String = path.chars().take(MAX_SHOWN_CHARS).collect();
-        Self::of_kind(ErrorKind::NotFound, format!("there is no route `{path}`; {hint}"))
+        Self::new(ErrorKind::NotFound, format!("there is no route `{path}`; {hint}"))
     }
 
     /// 403.
     pub(crate) fn forbidden(why: &'static str) -> Self {
-        Self::of_kind(ErrorKind::PermissionDenied, why)
+        Self::new(ErrorKind::PermissionDenied, why)
     }
 
     /// 405, naming the method that would do.
-    pub(crate) fn method_not_allowed(method: &Method, allowed: &'static str) -> Self {
+    #[must_use]
+    pub fn method_not_allowed(method: &Method, allowed: &'static str) -> Self {
         let method: String = method.as_str().chars().take(MAX_SHOWN_CHARS).collect();
         let message = format!("method {method} is not allowed here; use {allowed}");
         Self::edge(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
@@ -249,7 +251,8 @@ impl ApiError {
     }
 
     /// 413, by announcement or by count.
-    pub(crate) fn body_too_large(limit_bytes: u64) -> Self {
+    #[must_use]
+    pub fn body_too_large(limit_bytes: u64) -> Self {
         let message = format!("the body exceeds the limit of {limit_bytes} bytes");
         Self::edge(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     }
@@ -284,11 +287,12 @@ impl ApiError {
     }
 
     /// 415 for a body that is compressed in another way.
-    pub(crate) fn unsupported_encoding() -> Self {
+    #[must_use]
+    pub fn unsupported_encoding() -> Self {
         let message =
             "this content-encoding is not understood; send one of gzip, deflate and zstd, or the body as it is";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
-            .with_header(ACCEPT_ENCODING, HeaderValue::from_static(coding::NAMES))
+            .with_header(ACCEPT_ENCODING, HeaderValue::from_static(CODINGS))
     }
 
     /// 415 for a stream of calls that is compressed, in whatever way.
@@ -300,11 +304,12 @@ impl ApiError {
     /// 504 before anything ran: the deadline passed while the body was still coming.
     pub(crate) fn deadline_within_body() -> Self {
         let message = "the deadline passed before the body had arrived; `x-request-timeout-ms` asks for more time";
-        Self::of_kind(ErrorKind::DeadlineExceeded, message)
+        Self::new(ErrorKind::DeadlineExceeded, message)
     }
 
     /// 500: the outcome is there, and the format has no form for it.
-    pub(crate) fn unencodable(error: EncodeError) -> Self {
+    #[must_use]
+    pub fn unencodable(error: EncodeError) -> Self {
         match error.kind() {
             EncodeErrorKind::Exhausted => Self::no_memory(error.to_string()),
             EncodeErrorKind::Stopped => Self::stopped(),
@@ -319,14 +324,14 @@ impl ApiError {
 
     /// 429: other calls hold the memory that this one needs.
     fn no_memory(message: String) -> Self {
-        let mut answer = Self::of_kind(ErrorKind::Overloaded, message);
+        let mut answer = Self::new(ErrorKind::Overloaded, message);
         answer.0.retry_after = Some(RETRY_AFTER);
         answer
     }
 
     /// 504: work was stopped for want of time. Where its caller left, nobody reads it.
     fn stopped() -> Self {
-        Self::of_kind(ErrorKind::DeadlineExceeded, "the deadline passed while the payload was read or written")
+        Self::new(ErrorKind::DeadlineExceeded, "the deadline passed while the payload was read or written")
     }
 
     /// 422 that names every field of `value` that does not fit, where reading it has ended with `error`.
@@ -342,12 +347,12 @@ impl ApiError {
 
     /// 500 for a panic of ours or of a codec of the user's.
     pub(crate) fn panicked() -> Self {
-        Self::of_kind(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
+        Self::new(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
     }
 
     /// The same as what a call's input is refused with.
     pub(crate) fn into_failure(self) -> Failure {
-        let Inner { status, message, error_type, details, .. } = *self.0;
+        let ErrorFields { status, message, error_type, details, .. } = *self.0;
         let failure = Failure::invalid_input(message).with_status(status.as_u16());
         let failure = error_type.into_iter().fold(failure, |failure, name| failure.with_type(name));
         details.into_iter().fold(failure, Failure::with_details)
@@ -358,7 +363,9 @@ impl ApiError {
         self.0.timing
     }
 
-    pub(crate) fn kind(&self) -> ErrorKind {
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
@@ -367,19 +374,27 @@ impl ApiError {
         self.0.route.as_deref()
     }
 
-    pub(crate) fn status(&self) -> StatusCode {
+    /// The text for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
         self.0.status
     }
 
-    /// Tells the log: a warning where a call failed on our side of the wire, else a line for those who debug.
+    /// Logs the error: a warning if a call failed on our side, else at debug level.
     ///
-    /// Pages are asked by machines every second, and 503 of `/readyz` is an answer, not an event.
-    pub(crate) fn tell(&self, request_id: &str, route: Option<&str>) {
-        let Inner { status, kind, message, error_type, stage, .. } = &*self.0;
+    /// A page is not a call: machines request it every second, and 503 of `/readyz` is a response, not an event.
+    pub fn log(&self, request_id: &str, route: Option<&str>) {
+        let ErrorFields { status, kind, message, error_type, stage, .. } = &*self.0;
         let route = route.or(self.0.route.as_deref());
         let (status, kind) = (status.as_u16(), kind.as_str());
         let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
-        // What the protocol has and we do not (501) is the caller's to change.
+        // A feature that a protocol has and we do not (501) is a mistake of the caller.
         if status >= 500 && route.is_some() && self.0.kind != ErrorKind::InvalidInput {
             tracing::warn!(request_id, route, status, kind, error_type, stage, "{message}");
         } else {
@@ -390,7 +405,7 @@ impl ApiError {
 
 impl From<CallError> for ApiError {
     fn from(error: CallError) -> Self {
-        let mut answer = Self::of_kind(error.kind(), error.message().to_owned());
+        let mut answer = Self::new(error.kind(), error.message().to_owned());
         answer.0.status = status_of(error.kind(), error.status());
         answer.0.error_type = error.error_type().map(|name| name.to_owned().into());
         answer.0.retry_after = error.retry_after();
@@ -430,13 +445,27 @@ impl From<DecodeError> for ApiError {
         };
         let answer = Self::edge(status, error_type, error.to_string());
         match error.kind() {
-            DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![Misfit::of(&error)]))),
+            DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![Misfit::from_error(&error)]))),
             _ => answer,
         }
     }
 }
 
-/// What does not fit and where, in the form that stages use for the same.
+impl From<ChangeError> for ApiError {
+    fn from(error: ChangeError) -> Self {
+        let kind = match error {
+            ChangeError::NoSuchRoute { .. } | ChangeError::NoSuchStage { .. } => ErrorKind::NotFound,
+            ChangeError::Busy { .. } => ErrorKind::Overloaded,
+            ChangeError::Ending => ErrorKind::Unavailable,
+            ChangeError::Stage { .. } | ChangeError::Superseded => ErrorKind::Failed,
+            ChangeError::Internal(_) => ErrorKind::Internal,
+            _ => ErrorKind::InvalidInput,
+        };
+        Self::of_kind(kind, error.to_string())
+    }
+}
+
+/// The places that do not fit, in the form that stages use.
 fn fields_of(misfits: Vec<Misfit>) -> Value {
     let fields = misfits.into_iter().map(Misfit::into_value).collect();
     Map::from_iter([("fields", Value::List(fields))]).into()

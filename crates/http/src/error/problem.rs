@@ -17,7 +17,7 @@ pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The document, in the order in which it is read.
 #[derive(Serialize)]
-struct Document<'a> {
+struct ProblemDocument<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
@@ -41,7 +41,7 @@ impl ApiError {
     pub(crate) fn to_problem(&self, request_id: &str) -> Vec<u8> {
         let error = &*self.0;
         let kind = error.kind.as_str();
-        let problem = Document {
+        let problem = ProblemDocument {
             r#type: format!("urn:callboard:error:{kind}"),
             title: title_of(error.kind),
             status: error.status.as_u16(),
@@ -57,23 +57,27 @@ impl ApiError {
         };
         // Details are the user's own value and may hold what JSON cannot; the rest of the document always can.
         serde_json::to_vec(&problem)
-            .or_else(|_| serde_json::to_vec(&Document { details: None, ..problem }))
+            .or_else(|_| serde_json::to_vec(&ProblemDocument { details: None, ..problem }))
             .unwrap_or_default()
     }
 
     /// The answer that the client reads.
     pub(crate) fn into_answer(self, request_id: &str) -> Response {
         let body = self.to_problem(request_id);
-        let error = self.0;
         let mut response = Response::new(Body::from(body));
-        *response.status_mut() = error.status;
+        *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
-        headers.extend(error.header);
-        if let Some(pause) = error.retry_after {
+        self.add_headers(headers);
+        response
+    }
+
+    /// Adds the headers of the error: `retry-after`, and one that its status requires.
+    pub fn add_headers(&self, headers: &mut HeaderMap) {
+        headers.extend(self.0.header.clone());
+        if let Some(pause) = self.0.retry_after {
             insert_retry_after(headers, pause);
         }
-        response
     }
 }
 
@@ -96,7 +100,7 @@ const fn title_of(kind: ErrorKind) -> &'static str {
 }
 
 /// Whole seconds, rounded up: a client that comes a little late is served, one that comes a little early is refused again.
-pub(super) fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
+fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
     let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
     headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
 }

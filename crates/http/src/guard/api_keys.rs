@@ -25,10 +25,10 @@ use crate::runtime::file_watch::read_bounded;
 /// # Ok::<(), callboard_http::ApiKeysError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct ApiKeys(Arc<Keys>);
+pub struct ApiKeys(Arc<KeyTable>);
 
 #[derive(PartialEq, Eq, Hash)]
-struct Keys {
+struct KeyTable {
     keys: Vec<ApiKey>,
     /// The places of the keys by the beginnings of their hashes.
     by_prefix: Vec<(u64, usize)>,
@@ -121,7 +121,7 @@ impl ApiKeys {
         by_prefix.sort_unstable();
         let mut by_name: Vec<usize> = (0..keys.len()).collect();
         by_name.sort_unstable_by_key(|index| &keys[*index].name);
-        Ok(Self(Arc::new(Keys { keys, by_prefix, by_name, file })))
+        Ok(Self(Arc::new(KeyTable { keys, by_prefix, by_name, file })))
     }
 
     /// How many there are.
@@ -157,7 +157,7 @@ impl ApiKeys {
 
     /// The place of the key that has this name.
     pub(super) fn named(&self, name: &str) -> Option<usize> {
-        let Keys { keys, by_name, .. } = &*self.0;
+        let KeyTable { keys, by_name, .. } = &*self.0;
         let found = by_name.binary_search_by(|index| (*keys[*index].name).cmp(name));
         found.ok().map(|at| by_name[at])
     }
@@ -189,16 +189,10 @@ fn hash_of(key: &str) -> Option<Hash> {
 }
 
 fn from_hex(hex: &str) -> Option<Hash> {
-    let hex = hex.as_bytes();
-    let mut hash = Hash::default();
-    if hex.len() != 2 * hash.len() {
-        return None;
-    }
-    for (byte, digits) in hash.iter_mut().zip(hex.chunks_exact(2)) {
-        let digit = |digit: u8| char::from(digit).to_digit(16);
-        *byte = u8::try_from(digit(digits[0])? * 16 + digit(digits[1])?).ok()?;
-    }
-    Some(hash)
+    let is_hash = hex.len() == 2 * SHA256_OUTPUT_LEN && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let (high, low) = hex.split_at_checked(SHA256_OUTPUT_LEN).filter(|_| is_hash)?;
+    let bytes = |half: &str| u128::from_str_radix(half, 16).ok().map(u128::to_be_bytes);
+    [bytes(high)?, bytes(low)?].as_flattened().try_into().ok()
 }
 
 /// Why keys cannot be read. Lines are counted from 1.

@@ -29,7 +29,7 @@ impl<'a> NamedHost<'a> {
     /// # Errors
     ///
     /// 400 for a request without exactly one valid host.
-    pub(crate) fn of<B>(request: &'a Request<B>) -> Result<Self, ApiError> {
+    pub(crate) fn from_request<B>(request: &'a Request<B>) -> Result<Self, ApiError> {
         let (named, has_header) = Self::read(request)?;
         let is_missing = match request.version() {
             Version::HTTP_09 | Version::HTTP_10 => false,
@@ -45,7 +45,7 @@ impl<'a> NamedHost<'a> {
     /// # Errors
     ///
     /// 400 for two hosts or an invalid one.
-    pub(crate) fn if_any<B>(request: &'a Request<B>) -> Result<Self, ApiError> {
+    pub(crate) fn from_request_in_process<B>(request: &'a Request<B>) -> Result<Self, ApiError> {
         Self::read(request).map(|(named, _)| named)
     }
 
@@ -208,7 +208,9 @@ mod tests {
         let named = |target: &str, header: &[&str]| {
             let request = header.iter().fold(Request::get(target), |request, header| request.header(HOST, *header));
             let request = request.body(()).unwrap();
-            NamedHost::if_any(&request).map(|host| host.as_str().map(str::to_owned)).map_err(|error| error.status())
+            NamedHost::from_request_in_process(&request)
+                .map(|host| host.as_str().map(str::to_owned))
+                .map_err(|error| error.status())
         };
         assert_eq!(named("/", &[]), Ok(None));
         assert_eq!(named("/", &["a:1"]), Ok(Some("a:1".to_owned())));
@@ -225,7 +227,7 @@ mod tests {
             let request = header.into_iter().fold(Request::get(target), |request, header| request.header(HOST, header));
             let mut request = request.body(()).unwrap();
             *request.version_mut() = version;
-            NamedHost::of(&request).map(|_| ()).map_err(|error| error.status().as_u16())
+            NamedHost::from_request(&request).map(|_| ()).map_err(|error| error.status().as_u16())
         };
         assert_eq!(status(Version::HTTP_10, "/", None), Ok(()));
         for (version, target, header) in

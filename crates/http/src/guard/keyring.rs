@@ -18,11 +18,11 @@ use crate::runtime::file_watch;
 
 /// The keys of an edge. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Keyring(Arc<Inner>);
+pub(super) struct Keyring(Arc<KeyringState>);
 
 #[derive(Debug)]
-struct Inner {
-    current: ArcSwap<Ring>,
+struct KeyringState {
+    current: ArcSwap<KeySet>,
     /// Of keys that have none of their own.
     limit: Option<RateLimit>,
     reload_interval: Duration,
@@ -30,15 +30,15 @@ struct Inner {
 
 /// Keys at one time.
 #[derive(Debug)]
-struct Ring {
+struct KeySet {
     keys: ApiKeys,
     limiters: Box<[Option<Arc<Limiter>>]>,
 }
 
 impl Keyring {
     pub(super) fn new(keys: ApiKeys, limit: Option<RateLimit>, reload_interval: Duration) -> Self {
-        let current = ArcSwap::from_pointee(Ring::new(keys, limit, None));
-        Self(Arc::new(Inner { current, limit, reload_interval }))
+        let current = ArcSwap::from_pointee(KeySet::new(keys, limit, None));
+        Self(Arc::new(KeyringState { current, limit, reload_interval }))
     }
 
     /// Whose key this is.
@@ -49,11 +49,11 @@ impl Keyring {
     }
 
     /// Looks at the file for ever, and takes what is new; ends at once where there is none. To be dropped with the listener.
-    pub(super) async fn keep_fresh(self) {
+    pub(super) async fn watch_file(self) {
         let Some(file) = self.0.current.load().keys.file().map(ToOwned::to_owned) else { return };
         let read = move || ApiKeys::read(&file);
         let ring = self.clone();
-        file_watch::keep_fresh(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
+        file_watch::watch_file(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
     }
 
     fn take(&self, read: Result<ApiKeys, ApiKeysError>) {
@@ -62,7 +62,7 @@ impl Keyring {
             Ok(keys) if keys == before.keys => {}
             Ok(keys) => {
                 let count = keys.len();
-                self.0.current.store(Arc::new(Ring::new(keys, self.0.limit, Some(&before))));
+                self.0.current.store(Arc::new(KeySet::new(keys, self.0.limit, Some(&before))));
                 tracing::info!(keys = count, "api keys read");
             }
             Err(error) => tracing::warn!(%error, "the new api keys cannot be used, the old ones are kept"),
@@ -70,7 +70,7 @@ impl Keyring {
     }
 }
 
-impl Ring {
+impl KeySet {
     /// A key goes on with what it has used where name and limit are those of before.
     fn new(keys: ApiKeys, limit: Option<RateLimit>, before: Option<&Self>) -> Self {
         let used = |index: usize, limit: RateLimit| {
@@ -89,14 +89,15 @@ impl Ring {
 
 /// Whose key was shown.
 #[derive(Clone, Debug)]
-pub(crate) struct KeyHolder {
-    ring: Arc<Ring>,
+pub struct KeyHolder {
+    ring: Arc<KeySet>,
     index: usize,
 }
 
 impl KeyHolder {
     /// For the access log; the key itself is not known here.
-    pub(crate) fn name(&self) -> &str {
+    #[must_use]
+    pub fn name(&self) -> &str {
         self.ring.keys.name(self.index)
     }
 
@@ -105,7 +106,11 @@ impl KeyHolder {
     }
 
     /// Counts so many calls, or none of them.
-    pub(crate) fn take(&self, calls: usize) -> Result<(), OverLimit> {
+    ///
+    /// # Errors
+    ///
+    /// [`OverLimit`]: nothing is counted.
+    pub fn take(&self, calls: usize) -> Result<(), OverLimit> {
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
         let Some((limiter, count)) = self.limiter().zip(NonZeroU32::new(calls)) else { return Ok(()) };
         let (name, limit) = (self.name(), limiter.limit());
@@ -121,10 +126,11 @@ impl KeyHolder {
 
 /// A key has asked more often than it may.
 #[derive(Debug)]
-pub(crate) struct OverLimit {
+pub struct OverLimit {
     /// How long until it may; `None` where so many at once are never counted.
-    pub(crate) wait: Option<Duration>,
-    pub(crate) error: ApiError,
+    pub wait: Option<Duration>,
+    /// The response.
+    pub error: ApiError,
 }
 
 /// Tells one reading from another.

@@ -16,7 +16,6 @@ use thiserror::Error;
 
 use super::Cors;
 use super::host::{NamedHost, is_name};
-use crate::config::HttpConfig;
 use crate::error::ApiError;
 
 /// The names by which a listener on loopback, or a mounted edge, may be called, beside addresses, `localhost` and names
@@ -97,14 +96,14 @@ pub struct HostsError {
 
 /// The rules of an edge for its listeners on loopback.
 #[derive(Debug)]
-pub(crate) struct Doorstep {
+pub(crate) struct LoopbackGuard {
     hosts: Hosts,
     cors: Option<Cors>,
 }
 
-impl Doorstep {
-    pub(crate) fn new(config: &HttpConfig) -> Self {
-        Self { hosts: config.hosts.clone(), cors: config.cors.clone() }
+impl LoopbackGuard {
+    pub(crate) fn new(hosts: Hosts, cors: Option<Cors>) -> Self {
+        Self { hosts, cors }
     }
 
     /// Lets in a request that names this host, or says why it goes no further.
@@ -143,34 +142,34 @@ mod tests {
         origin.into_iter().fold(request, |request, origin| request.header(ORIGIN, origin)).body(()).unwrap()
     }
 
-    fn may(config: &HttpConfig, host: &str, origin: Option<&str>) -> bool {
+    fn may(guard: &LoopbackGuard, host: &str, origin: Option<&str>) -> bool {
         let request = request(host, origin);
-        let host = NamedHost::of(&request).unwrap();
-        Doorstep::new(config).admit(&request, host).is_ok()
+        let host = NamedHost::from_request(&request).unwrap();
+        guard.admit(&request, host).is_ok()
     }
 
     #[test]
     fn a_page_may_ask_where_it_is_our_own_or_listed() {
-        let mut config = HttpConfig::default();
-        let may = |config: &HttpConfig, host, origin| may(config, host, Some(origin));
-        assert!(may(&config, "localhost:8000", "http://localhost:8000"));
+        let mut guard = LoopbackGuard::new(Hosts::default(), None);
+        let may = |guard: &LoopbackGuard, host, origin| may(guard, host, Some(origin));
+        assert!(may(&guard, "localhost:8000", "http://localhost:8000"));
         for other in ["http://localhost:5173", "https://evil.example.org", "null", "http://localhost:8000.evil.org"] {
-            assert!(!may(&config, "localhost:8000", other), "{other}");
+            assert!(!may(&guard, "localhost:8000", other), "{other}");
         }
-        config.cors = Some(Cors::parse(["http://localhost:5173"]).unwrap());
-        assert!(may(&config, "localhost:8000", "http://localhost:5173"));
-        assert!(!may(&config, "localhost:8000", "https://evil.example.org"));
+        guard.cors = Some(Cors::parse(["http://localhost:5173"]).unwrap());
+        assert!(may(&guard, "localhost:8000", "http://localhost:5173"));
+        assert!(!may(&guard, "localhost:8000", "https://evil.example.org"));
     }
 
     #[test]
     fn a_name_is_answered_where_it_is_listed() {
-        let mut config = HttpConfig::default();
-        let may = |config: &HttpConfig, host| may(config, host, None);
-        assert!(may(&config, "127.0.0.1:8000") && !may(&config, "models.example.org"));
-        config.hosts = Hosts::parse(["models.example.org"]).unwrap();
-        assert!(may(&config, "Models.Example.org:80") && !may(&config, "other.example.org"));
-        config.hosts = Hosts::parse(["*"]).unwrap();
-        assert!(may(&config, "other.example.org"));
+        let mut guard = LoopbackGuard::new(Hosts::default(), None);
+        let may = |guard: &LoopbackGuard, host| may(guard, host, None);
+        assert!(may(&guard, "127.0.0.1:8000") && !may(&guard, "models.example.org"));
+        guard.hosts = Hosts::parse(["models.example.org"]).unwrap();
+        assert!(may(&guard, "Models.Example.org:80") && !may(&guard, "other.example.org"));
+        guard.hosts = Hosts::parse(["*"]).unwrap();
+        assert!(may(&guard, "other.example.org"));
         assert!(Hosts::parse(["*", "a.org"]).is_err() && Hosts::parse(["a.org:80"]).is_err());
     }
 }

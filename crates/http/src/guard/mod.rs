@@ -3,7 +3,7 @@
 //! Nearly everything here is opt-in. Where [`api_keys`](crate::HttpConfig::api_keys) are set, a request without a valid one is 401
 //! and costs one hash; the pages that only describe the service stay open. A key **over its limit** is 429 with
 //! `retry-after`, and its request counts for nothing; the calls of a stream wait instead. On a listener that only this machine can
-//! reach, web pages of others may not ask at all (403): see [`Doorstep`].
+//! reach, web pages of others may not ask at all (403): see [`LoopbackGuard`].
 
 mod api_keys;
 mod cors;
@@ -12,18 +12,19 @@ mod keyring;
 mod loopback_guard;
 mod rate_limit;
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
 
 use self::keyring::Keyring;
-use crate::config::HttpConfig;
 use crate::error::ApiError;
 
 pub(crate) use self::host::NamedHost;
-pub(crate) use self::keyring::{KeyHolder, OverLimit};
-pub(crate) use self::loopback_guard::Doorstep;
+pub use self::keyring::{KeyHolder, OverLimit};
+pub(crate) use self::loopback_guard::LoopbackGuard;
 
 pub use self::api_keys::{ApiKeys, ApiKeysError};
 pub use self::cors::{Cors, CorsError};
@@ -35,26 +36,30 @@ pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// What is answered without a key: health, which orchestrators ask, and the description of the service, which a person has to
 /// read before there is a place to enter a key.
-const OPEN: [&str; 6] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health", "/favicon.ico"];
+const OPEN_PATHS: [&str; 6] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health", "/favicon.ico"];
 
 /// What an edge checks before it answers.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct AccessPolicy {
     keys: Option<Keyring>,
     cors: Option<Cors>,
 }
 
-impl Gate {
+impl AccessPolicy {
     /// `None` where nothing is to be checked.
-    pub(crate) fn new(config: &HttpConfig) -> Option<Self> {
-        let HttpConfig { api_keys, rate_limit, api_keys_reload_interval, cors, .. } = config;
-        let keys = api_keys.clone().map(|keys| Keyring::new(keys, *rate_limit, *api_keys_reload_interval));
-        (keys.is_some() || cors.is_some()).then(|| Self { keys, cors: cors.clone() })
+    pub(crate) fn new(
+        keys: Option<ApiKeys>,
+        rate_limit: Option<RateLimit>,
+        reload_interval: Duration,
+        cors: Option<Cors>,
+    ) -> Option<Self> {
+        let keys = keys.map(|keys| Keyring::new(keys, rate_limit, reload_interval));
+        (keys.is_some() || cors.is_some()).then_some(Self { keys, cors })
     }
 
     /// Reads keys again when their file changes. To be dropped with the listener.
-    pub(crate) fn keep_fresh(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
-        self.keys.clone().map(Keyring::keep_fresh)
+    pub(crate) fn watch_keys(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.keys.clone().map(Keyring::watch_keys)
     }
 
     /// Whose request this is, or why it goes no further.
@@ -82,14 +87,14 @@ impl Gate {
     }
 
     /// What the answer to this request says to a browser. Asked before the request is gone.
-    pub(crate) fn sharing<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+    pub(crate) fn allowed_origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
         self.cors.as_ref()?.allowed(request.headers())
     }
 
     /// Whether answers differ by the page that asks, which caches have to know.
-    pub(crate) fn mark(&self, sharing: Option<HeaderValue>, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(&self, allowed_origin: Option<HeaderValue>, headers: &mut HeaderMap) {
         if let Some(cors) = &self.cors {
-            cors.mark(sharing, headers);
+            cors.add_headers(allowed_origin, headers);
         }
     }
 }
@@ -97,7 +102,7 @@ impl Gate {
 /// Whether this path is answered without a key.
 pub(crate) fn is_open(path: &str) -> bool {
     let is_below = |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    path == "/" || OPEN.into_iter().any(is_below)
+    path == "/" || OPEN_PATHS.into_iter().any(is_below)
 }
 
 /// The key that a request shows: a bearer token, else `x-api-key`.

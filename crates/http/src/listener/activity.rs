@@ -31,12 +31,12 @@ pub(crate) struct Activity {
     /// The number of the period that is being watched.
     turn: AtomicU64,
     /// Answers that wait for their client, by whether they began to in a period of even or of odd number.
-    owed: [AtomicU64; 2],
+    pending_writes: [AtomicU64; 2],
 }
 
 /// How the driving of a connection came to its end.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Watched<T> {
+pub(crate) enum WatchOutcome<T> {
     /// By itself.
     Ended(T),
     /// Nothing was asked or read for a while, or too little was read while answers waited for it.
@@ -47,18 +47,18 @@ pub(crate) enum Watched<T> {
 
 /// What is no use of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Misuse {
+pub(crate) struct MisuseLimits {
     /// How long it may do nothing.
     pub(crate) idle_period: Duration,
     /// How much of an answer, taken within that time, is not nothing.
     pub(crate) idle_bytes: u64,
     /// How many more requests may be taken back than were answered.
-    pub(crate) most_taken_back: u64,
+    pub(crate) max_cancelled: u64,
 }
 
 /// The counts at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct ActivityCounts {
     begun: u64,
     ended: u64,
     written_bytes: u64,
@@ -66,15 +66,15 @@ struct Seen {
 
 impl Activity {
     /// A request came; it is in hand until the guard is dropped.
-    pub(crate) fn begin(self: &Arc<Self>) -> InHand {
+    pub(crate) fn begin(self: &Arc<Self>) -> ActiveStream {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        InHand { activity: Arc::clone(self), begun: Instant::now(), is_over: false }
+        ActiveStream { activity: Arc::clone(self), begun: Instant::now(), is_over: false }
     }
 
     /// The same on HTTP/1, where nothing can be taken back or held back but the connection.
-    pub(crate) fn serve(self: &Arc<Self>) -> Serving {
+    pub(crate) fn serve(self: &Arc<Self>) -> ActiveRequest {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        Serving(Arc::clone(self))
+        ActiveRequest(Arc::clone(self))
     }
 
     pub(crate) fn wrote(&self, bytes: u64) {
@@ -91,36 +91,44 @@ impl Activity {
     }
 
     /// The number of requests so far, if none is in hand, none has begun to come, and the last answer is sent.
-    pub(crate) fn resting(&self) -> Option<u64> {
-        let Seen { begun, ended, .. } = self.seen();
+    pub(crate) fn resting_since(&self) -> Option<u64> {
+        let ActivityCounts { begun, ended, .. } = self.seen();
         let is_at_work = self.heard.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed);
         (begun == ended && !is_at_work).then_some(begun)
     }
 
     /// Drives `work` until it ends or is [misused](Watched); `work` may be driven on afterwards.
-    pub(crate) async fn watch<F: Future>(&self, mut work: Pin<&mut F>, misuse: Misuse) -> Watched<F::Output> {
+    pub(crate) async fn watch<F: Future>(
+        &self,
+        mut work: Pin<&mut F>,
+        misuse: MisuseLimits,
+    ) -> WatchOutcome<F::Output> {
         let mut before = self.seen();
         loop {
             match timeout(misuse.idle_period, self.unless_flooded(work.as_mut(), misuse)).await {
-                Ok(Some(output)) => return Watched::Ended(output),
-                Ok(None) => return Watched::Flooded,
+                Ok(Some(output)) => return WatchOutcome::Ended(output),
+                Ok(None) => return WatchOutcome::Flooded,
                 Err(_elapsed) => {}
             }
             let now = self.seen();
             if is_idle(before, now, misuse.idle_bytes)
-                || is_held_back(before, now, self.end_of_turn(), misuse.idle_bytes)
+                || is_blocked_by_client(before, now, self.end_of_turn(), misuse.idle_bytes)
             {
-                return Watched::Idle;
+                return WatchOutcome::Idle;
             }
             before = now;
         }
     }
 
     /// Drives `work` until it ends (`Some`) or the client takes back what it asks for (`None`).
-    pub(crate) async fn unless_flooded<F: Future>(&self, mut work: Pin<&mut F>, misuse: Misuse) -> Option<F::Output> {
+    pub(crate) async fn unless_flooded<F: Future>(
+        &self,
+        mut work: Pin<&mut F>,
+        misuse: MisuseLimits,
+    ) -> Option<F::Output> {
         poll_fn(|cx| {
             // Before the work: each turn of it may begin another few hundred requests.
-            if self.is_flooded(misuse.most_taken_back) {
+            if self.is_flooded(misuse.max_cancelled) {
                 return Poll::Ready(None);
             }
             work.as_mut().poll(cx).map(Some)
@@ -128,10 +136,10 @@ impl Activity {
         .await
     }
 
-    fn is_flooded(&self, most_taken_back: u64) -> bool {
+    fn is_flooded(&self, max_cancelled: u64) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
-        let taken_back = self.ended.load(Ordering::Relaxed).saturating_sub(answered);
-        taken_back > answered.saturating_add(most_taken_back)
+        let cancelled = self.ended.load(Ordering::Relaxed).saturating_sub(answered);
+        cancelled > answered.saturating_add(max_cancelled)
     }
 
     /// Begins the next period; gives how many answers have waited for the whole of the last.
@@ -140,11 +148,11 @@ impl Activity {
     /// one after two periods is looked at after three.
     fn end_of_turn(&self) -> u64 {
         let ended = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.owed[parity(ended + 1)].load(Ordering::Relaxed)
+        self.pending_writes[parity(ended + 1)].load(Ordering::Relaxed)
     }
 
-    fn seen(&self) -> Seen {
-        Seen {
+    fn seen(&self) -> ActivityCounts {
+        ActivityCounts {
             begun: self.begun.load(Ordering::Relaxed),
             ended: self.ended.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
@@ -152,12 +160,12 @@ impl Activity {
     }
 }
 
-fn is_idle(before: Seen, now: Seen, least_bytes: u64) -> bool {
+fn is_idle(before: ActivityCounts, now: ActivityCounts, least_bytes: u64) -> bool {
     now.begun == before.begun && now.begun == now.ended && now.written_bytes - before.written_bytes < least_bytes
 }
 
 /// Each answer that waits is to be read at the least rate, all of them together.
-fn is_held_back(before: Seen, now: Seen, waiting: u64, least_bytes: u64) -> bool {
+fn is_blocked_by_client(before: ActivityCounts, now: ActivityCounts, waiting: u64, least_bytes: u64) -> bool {
     waiting > 0 && now.written_bytes - before.written_bytes < least_bytes.saturating_mul(waiting)
 }
 
@@ -167,7 +175,7 @@ fn parity(turn: u64) -> usize {
 
 /// A request whose answer has not come to its end yet.
 #[derive(Debug)]
-pub(crate) struct InHand {
+pub(crate) struct ActiveStream {
     activity: Arc<Activity>,
     begun: Instant,
     is_over: bool,
@@ -175,27 +183,27 @@ pub(crate) struct InHand {
 
 /// Whoever wants a request for this long and then no more has changed its mind. A flood of such would need thousands of requests
 /// at a time.
-const WANTED: Duration = Duration::from_secs(1);
+const KEPT_FOR: Duration = Duration::from_secs(1);
 
-impl InHand {
+impl ActiveStream {
     /// Its answer has come to its end.
     pub(crate) fn answered(&mut self) {
         self.is_over = true;
     }
 
     /// A piece of its answer waits for the client until the guard is dropped.
-    pub(crate) fn owe(&self) -> Owed {
+    pub(crate) fn begin_write(&self) -> PendingWrite {
         let parity = parity(self.activity.turn.load(Ordering::Relaxed));
-        self.activity.owed[parity].fetch_add(1, Ordering::Relaxed);
-        Owed { activity: Arc::clone(&self.activity), parity }
+        self.activity.pending_writes[parity].fetch_add(1, Ordering::Relaxed);
+        PendingWrite { activity: Arc::clone(&self.activity), parity }
     }
 }
 
 /// A request of HTTP/1, until its answer has been written.
 #[derive(Debug)]
-pub(crate) struct Serving(Arc<Activity>);
+pub(crate) struct ActiveRequest(Arc<Activity>);
 
-impl Drop for Serving {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         // What was heard meanwhile was its body; more than that is still in hyper's hands, which is found out there.
         self.0.heard.store(false, Ordering::Relaxed);
@@ -205,20 +213,20 @@ impl Drop for Serving {
 
 /// A piece of an answer that waits for its client.
 #[derive(Debug)]
-pub(crate) struct Owed {
+pub(crate) struct PendingWrite {
     activity: Arc<Activity>,
     parity: usize,
 }
 
-impl Drop for Owed {
+impl Drop for PendingWrite {
     fn drop(&mut self) {
-        self.activity.owed[self.parity].fetch_sub(1, Ordering::Relaxed);
+        self.activity.pending_writes[self.parity].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for InHand {
+impl Drop for ActiveStream {
     fn drop(&mut self) {
-        if self.is_over || self.begun.elapsed() >= WANTED {
+        if self.is_over || self.begun.elapsed() >= KEPT_FOR {
             self.activity.answered.fetch_add(1, Ordering::Relaxed);
         }
         self.activity.ended.fetch_add(1, Ordering::Relaxed);
@@ -231,12 +239,12 @@ mod tests {
 
     #[test]
     fn idle_is_no_request_and_hardly_a_byte() {
-        let before = Seen { begun: 3, ended: 3, written_bytes: 500 };
-        assert!(is_idle(before, Seen { written_bytes: 517, ..before }, 100), "a ping is no sign of interest");
-        assert!(!is_idle(before, Seen { written_bytes: 600, ..before }, 100), "an answer is being read");
-        assert!(!is_idle(before, Seen { begun: 4, ended: 4, ..before }, 100), "a request came and went");
-        let in_hand = Seen { begun: 4, ..before };
-        assert!(!is_idle(in_hand, in_hand, 100), "a request is in hand");
+        let before = ActivityCounts { begun: 3, ended: 3, written_bytes: 500 };
+        assert!(is_idle(before, ActivityCounts { written_bytes: 517, ..before }, 100), "a ping is no sign of interest");
+        assert!(!is_idle(before, ActivityCounts { written_bytes: 600, ..before }, 100), "an answer is being read");
+        assert!(!is_idle(before, ActivityCounts { begun: 4, ended: 4, ..before }, 100), "a request came and went");
+        let active = ActivityCounts { begun: 4, ..before };
+        assert!(!is_idle(active, active, 100), "a request is in hand");
     }
 
     #[test]
@@ -244,11 +252,11 @@ mod tests {
         let activity = Arc::new(Activity::default());
         let answer = activity.begin();
         assert_eq!(activity.end_of_turn(), 0);
-        let owed = answer.owe();
+        let pending_writes = answer.begin_write();
         assert_eq!(activity.end_of_turn(), 0, "it began to wait within the period");
-        let younger = answer.owe();
+        let younger = answer.begin_write();
         assert_eq!(activity.end_of_turn(), 1);
-        drop(owed);
+        drop(pending_writes);
         assert_eq!(activity.end_of_turn(), 1, "the younger one");
         drop(younger);
         assert_eq!((activity.end_of_turn(), activity.end_of_turn()), (0, 0));
@@ -256,26 +264,26 @@ mod tests {
 
     #[test]
     fn answers_are_held_back_when_less_is_read_than_one_of_each() {
-        let before = Seen { begun: 3, ended: 1, written_bytes: 500 };
-        let read = |bytes: u64| Seen { begun: 9, written_bytes: 500 + bytes, ..before };
-        assert!(!is_held_back(before, read(0), 0, 100), "none waits");
-        assert!(is_held_back(before, read(199), 2, 100), "other requests are no excuse");
-        assert!(!is_held_back(before, read(200), 2, 100));
+        let before = ActivityCounts { begun: 3, ended: 1, written_bytes: 500 };
+        let read = |bytes: u64| ActivityCounts { begun: 9, written_bytes: 500 + bytes, ..before };
+        assert!(!is_blocked_by_client(before, read(0), 0, 100), "none waits");
+        assert!(is_blocked_by_client(before, read(199), 2, 100), "other requests are no excuse");
+        assert!(!is_blocked_by_client(before, read(200), 2, 100));
     }
 
     #[test]
     fn a_connection_rests_between_an_answer_that_is_sent_and_the_next_request() {
         let activity = Arc::new(Activity::default());
         activity.heard();
-        assert_eq!(activity.resting(), None, "a request begins to come");
+        assert_eq!(activity.resting_since(), None, "a request begins to come");
         let (serving, next) = (activity.serve(), activity.serve());
         drop(next);
-        assert_eq!(activity.resting(), None, "one is in hand");
+        assert_eq!(activity.resting_since(), None, "one is in hand");
         activity.flushed(false);
         drop(serving);
-        assert_eq!(activity.resting(), None, "its answer is not sent");
+        assert_eq!(activity.resting_since(), None, "its answer is not sent");
         activity.flushed(true);
-        assert_eq!(activity.resting(), Some(2));
+        assert_eq!(activity.resting_since(), Some(2));
     }
 
     #[test]

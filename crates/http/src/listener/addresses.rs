@@ -13,26 +13,26 @@ use parking_lot::Mutex;
 
 /// The connections of every address.
 #[derive(Debug)]
-pub(crate) struct Addresses {
+pub(crate) struct AddressLimits {
     most: usize,
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// One connection's place among those of its address; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct AddressPlace {
-    addresses: Arc<Addresses>,
+pub(crate) struct AddressPermit {
+    addresses: Arc<AddressLimits>,
     client: IpAddr,
 }
 
-impl Addresses {
+impl AddressLimits {
     /// At most this many connections for each.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, open: Mutex::default() })
     }
 
     /// A place for one more connection of this address; `None` if it has as many as it may.
-    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressPlace> {
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressPermit> {
         let client = client_of(address);
         let mut open = self.open.lock();
         let count = open.entry(client).or_insert(0);
@@ -40,11 +40,11 @@ impl Addresses {
             return None;
         }
         *count += 1;
-        Some(AddressPlace { addresses: Arc::clone(self), client })
+        Some(AddressPermit { addresses: Arc::clone(self), client })
     }
 }
 
-impl Drop for AddressPlace {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
         if let Entry::Occupied(mut entry) = self.addresses.open.lock().entry(self.client) {
             *entry.get_mut() -= 1;
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn counts_each_client_for_itself_and_forgets_who_has_left() {
-        let addresses = Addresses::new(2);
+        let addresses = AddressLimits::new(2);
         let enter = |address: &str| addresses.enter(address.parse().unwrap());
         let (first, second) = (enter("10.0.0.1"), enter("::ffff:10.0.0.1"));
         assert!(first.is_some() && second.is_some());

@@ -25,18 +25,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::activity::{Activity, Misuse, Watched};
-use super::linger::{Lingering, Received};
-use super::response_body::{Answer, Kept};
+use super::activity::{Activity, MisuseLimits, WatchOutcome};
+use super::linger::{Lingering, ReceivedBody};
+use super::response_body::{Http1Body, Http2Body};
 use super::stream::{Socket, Stream, StreamLimits, Version};
-use super::{AcceptMetrics, Origin, Respond};
+use super::{AcceptMetrics, PeerInfo, Responder};
 use crate::config::HttpConfig;
 use crate::listener::tls::Tls;
-use crate::runtime::shutdown::Closing;
+use crate::runtime::shutdown::ShutdownSignal;
 
 /// The settings of every connection of one listener, and the closing that they watch.
 #[derive(Debug)]
-pub(crate) struct Connections {
+pub(crate) struct ConnectionSettings {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     tls: Option<Tls>,
@@ -46,21 +46,21 @@ pub(crate) struct Connections {
     rest_timeout: Duration,
     stream: StreamLimits,
     /// What ends an HTTP/2 connection.
-    misuse: Misuse,
+    misuse: MisuseLimits,
     metrics: AcceptMetrics,
     shutdown_linger: Duration,
-    pub(crate) closing: Closing,
+    pub(crate) closing: ShutdownSignal,
 }
 
 /// Drives `work` to its end, and polls it when this closing begins.
-async fn woken_by<F: Future>(closing: Option<&Closing>, work: Pin<&mut F>) -> F::Output {
+async fn polled_on<F: Future>(closing: Option<&ShutdownSignal>, work: Pin<&mut F>) -> F::Output {
     match closing {
         Some(closing) => closing.waking(work).await,
         None => work.await,
     }
 }
 
-impl Connections {
+impl ConnectionSettings {
     pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, is_local: bool, metrics: AcceptMetrics) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
@@ -94,40 +94,40 @@ impl Connections {
                 write_bytes: config.least_bytes_in(config.write_progress_timeout),
                 lingering: Lingering::new(config),
             },
-            misuse: Misuse {
+            misuse: MisuseLimits {
                 idle_period: config.header_read_timeout,
                 idle_bytes: config.least_bytes_in(config.header_read_timeout),
-                most_taken_back: config.max_cancelled_streams.into(),
+                max_cancelled: config.max_cancelled_streams.into(),
             },
             metrics,
             shutdown_linger: config.shutdown_linger,
-            closing: Closing::default(),
+            closing: ShutdownSignal::default(),
         })
     }
 
     /// Serves until either side ends it. Errors of a connection concern its client alone and are told to the debug log.
-    pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, client: IpAddr, responder: impl Respond) {
+    pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, client: IpAddr, responder: impl Responder) {
         // A response is written in one piece; waiting for more to send (Nagle) would only add the peer's delayed ACK.
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "connection lost before it began");
             return;
         }
         match &self.tls {
-            None => self.serve_plain(socket, self.origin(client, false), responder).await,
+            None => self.serve_plain(socket, self.peer(client, false), responder).await,
             // Boxed: a connection without TLS should not be as large as one with it.
             Some(tls) => Box::pin(self.serve_secure(tls, socket, client, responder)).await,
         }
     }
 
-    fn origin(&self, client: IpAddr, is_secure: bool) -> Origin {
-        Origin { client, is_secure, is_local: self.is_local }
+    fn peer(&self, address: IpAddr, is_secure: bool) -> PeerInfo {
+        PeerInfo { address, is_secure, is_local: self.is_local }
     }
 
-    async fn serve_secure(&self, tls: &Tls, socket: TcpStream, client: IpAddr, responder: impl Respond) {
+    async fn serve_secure(&self, tls: &Tls, socket: TcpStream, client: IpAddr, responder: impl Responder) {
         let handshake = tls.acceptor().accept_with(socket, |session| session.set_buffer_limit(Some(MAX_TLS_BUFFER)));
         let shaken = pin!(timeout(tls.handshake_timeout(), handshake));
         match self.unless_lingered(shaken).await {
-            Some(Ok(Ok(socket))) => self.serve_plain(socket, self.origin(client, true), responder).await,
+            Some(Ok(Ok(socket))) => self.serve_plain(socket, self.peer(client, true), responder).await,
             Some(Ok(Err(error))) => tracing::debug!(%error, "no handshake"),
             Some(Err(_elapsed)) => tracing::debug!("no handshake in time, connection cut"),
             None => tracing::debug!("closed before the handshake"),
@@ -135,12 +135,12 @@ impl Connections {
     }
 
     /// Serves HTTP on whatever carries it.
-    async fn serve_plain<S: Socket + 'static>(&self, socket: S, origin: Origin, responder: impl Respond) {
-        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, origin.client, self.stream.clone())));
+    async fn serve_plain<S: Socket + 'static>(&self, socket: S, peer: PeerInfo, responder: impl Responder) {
+        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, peer.address, self.stream.clone())));
         let ended = match self.unless_lingered(sniffed).await {
-            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, origin, responder).await,
+            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, peer, responder).await,
             // Boxed: a connection that rests should not be as large as one of HTTP/2.
-            Some(Ok(Ok((stream, Version::Http2)))) => Box::pin(self.serve_http2(stream, origin, responder)).await,
+            Some(Ok(Ok((stream, Version::Http2)))) => Box::pin(self.serve_http2(stream, peer, responder)).await,
             Some(Ok(Err(error))) => {
                 return tracing::debug!(%error, "client left before its first request");
             }
@@ -160,20 +160,20 @@ impl Connections {
     async fn serve_http1<S: Socket + 'static>(
         &self,
         stream: Stream<S>,
-        origin: Origin,
-        responder: impl Respond,
+        peer: PeerInfo,
+        responder: impl Responder,
     ) -> hyper::Result<()> {
         let closing = &self.closing;
         let activity = Arc::clone(stream.activity());
         let respond = |request: Request<Incoming>| {
-            let request = request.map(Received::alone);
+            let request = request.map(ReceivedBody::alone);
             let serving = activity.serve();
             // An `async` block around it would keep the answer's future twice.
-            responder.clone().respond(request, origin).map(|mut response| {
+            responder.clone().respond(request, peer).map(|mut response| {
                 if closing.has_begun() {
-                    response.headers_mut().insert(CONNECTION, GOODBYE);
+                    response.headers_mut().insert(CONNECTION, CLOSE);
                 }
-                Ok::<_, Infallible>(response.map(|body| Kept::new(body, serving)))
+                Ok::<_, Infallible>(response.map(|body| Http1Body::new(body, serving)))
             })
         };
         let mut stream = stream;
@@ -181,7 +181,7 @@ impl Connections {
             let mut connection = Box::new(self.http1.serve_connection(stream, service_fn(respond)));
             let rested = {
                 let work = pin!(self.until_rest(&mut *connection, &activity));
-                let work = pin!(woken_by(responder.aborting(), work));
+                let work = pin!(polled_on(responder.aborting(), work));
                 self.unless_lingered(work).await
             };
             match rested {
@@ -189,17 +189,17 @@ impl Connections {
                 Some(None) => {}
                 None => {
                     Pin::new(&mut *connection).graceful_shutdown();
-                    return woken_by(responder.aborting(), Pin::new(&mut *connection)).await;
+                    return polled_on(responder.aborting(), Pin::new(&mut *connection)).await;
                 }
             }
             let unread;
-            (stream, unread) = taken_apart(connection);
+            (stream, unread) = into_parts(connection);
             if let Some(unread) = unread {
                 stream.put_back(unread);
                 continue;
             }
             let woken = {
-                let _resting = Resting::new(&self.metrics.resting);
+                let _resting = RestingGuard::new(&self.metrics.resting);
                 let wake = pin!(timeout(self.rest_timeout, stream.wake()));
                 self.unless_lingered(wake).await
             };
@@ -242,19 +242,19 @@ impl Connections {
     async fn serve_http2<S: Socket + 'static>(
         &self,
         stream: Stream<S>,
-        origin: Origin,
-        responder: impl Respond,
+        peer: PeerInfo,
+        responder: impl Responder,
     ) -> hyper::Result<()> {
         let activity = Arc::clone(stream.activity());
-        let lingering = self.stream.lingering.streams(origin.client);
+        let lingering = self.stream.lingering.streams(peer.address);
         let service = service_fn(|request: Request<Incoming>| {
-            let in_hand = activity.begin();
-            let request = request.map(|body| Received::lingering(body, lingering.clone()));
+            let active = activity.begin();
+            let request = request.map(|body| ReceivedBody::lingering(body, lingering.clone()));
             let answer = match request.headers().len() <= MAX_FIELDS {
-                true => Either::Left(responder.clone().respond(request, origin)),
+                true => Either::Left(responder.clone().respond(request, peer)),
                 false => Either::Right(ready(too_many_fields())),
             };
-            answer.map(|answer| Ok::<_, Infallible>(answer.map(|body| Answer::new(body, in_hand))))
+            answer.map(|answer| Ok::<_, Infallible>(answer.map(|body| Http2Body::new(body, active))))
         });
         let mut connection = pin!(self.http2.serve_connection(stream, service));
         let watched = {
@@ -263,9 +263,9 @@ impl Connections {
         };
         // Whoever was told to go may still ask until it has heard of it, and may not do that for ever either.
         let ended = match watched {
-            Some(Watched::Ended(ended)) => Some(ended),
-            Some(Watched::Flooded) => None,
-            Some(Watched::Idle) => {
+            Some(WatchOutcome::Ended(ended)) => Some(ended),
+            Some(WatchOutcome::Flooded) => None,
+            Some(WatchOutcome::Idle) => {
                 connection.as_mut().graceful_shutdown();
                 let leaving = activity.unless_flooded(connection, self.misuse);
                 timeout(self.misuse.idle_period, leaving).await.unwrap_or(Some(Ok(())))
@@ -277,7 +277,7 @@ impl Connections {
         };
         ended.unwrap_or_else(|| {
             self.metrics.flooded.inc();
-            tracing::warn!(client = %origin.client, "an HTTP/2 client that takes back its requests was cut");
+            tracing::warn!(client = %peer.address, "an HTTP/2 client that takes back its requests was cut");
             Ok(())
         })
     }
@@ -286,10 +286,10 @@ impl Connections {
 /// The stream of a connection, and what was read of a next request. All else is freed: also an empty rest, which is a view of the
 /// whole buffer.
 #[expect(clippy::boxed_local, reason = "the box of what was moved out of it would be kept, too")]
-fn taken_apart<S, R>(connection: Box<http1::Connection<Stream<S>, R>>) -> (Stream<S>, Option<Bytes>)
+fn into_parts<S, R>(connection: Box<http1::Connection<Stream<S>, R>>) -> (Stream<S>, Option<Bytes>)
 where
     S: Socket + 'static,
-    R: HttpService<Incoming, ResBody = Kept>,
+    R: HttpService<Incoming, ResBody = Http1Body>,
 {
     let http1::Parts { io, read_buf, .. } = connection.into_parts();
     (io, (!read_buf.is_empty()).then_some(read_buf))
@@ -303,16 +303,16 @@ fn too_many_fields() -> Response {
 }
 
 /// Counts a connection that rests.
-struct Resting<'a>(&'a Gauge);
+struct RestingGuard<'a>(&'a Gauge);
 
-impl<'a> Resting<'a> {
+impl<'a> RestingGuard<'a> {
     fn new(resting: &'a Gauge) -> Self {
         resting.inc();
         Self(resting)
     }
 }
 
-impl Drop for Resting<'_> {
+impl Drop for RestingGuard<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -322,7 +322,7 @@ impl Drop for Resting<'_> {
 const FIRST_REST: Duration = Duration::from_millis(10);
 const LAST_REST: Duration = Duration::from_secs(4);
 
-const GOODBYE: HeaderValue = HeaderValue::from_static("close");
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// HTTP/2 requests that were taken back before we had even looked at them (RUSTSEC-2023-0034). An honest client that
 /// changes its mind does so later; beyond this the connection gets a GOAWAY.
@@ -338,7 +338,7 @@ const MAX_LOCAL_RESETS: usize = 100;
 const STREAMS_OF_A_WINDOW: u32 = 9;
 
 /// What h2 keeps of one answer that the client's window allows and its socket does not take: four slices of
-/// [`Answer`](super::response_body::Answer).
+/// [`Http2Body`](super::response_body::Answer).
 const MAX_SEND_BUFFER: usize = 64 * 1024;
 
 /// Header fields of a request over HTTP/2, as many as httparse takes over HTTP/1. A field that was sent before is one byte on the
@@ -363,7 +363,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_is_small_beside_what_hyper_keeps_for_one_at_work() {
         let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
-        let connections = Connections::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
+        let connections = ConnectionSettings::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let bytes = size_of_val(&connections.serve(socket, [127, 0, 0, 1].into(), edge));

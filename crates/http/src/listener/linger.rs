@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 
-use super::addresses::{AddressPlace, Addresses};
+use super::addresses::{AddressLimits, AddressPermit};
 use crate::config::HttpConfig;
 use crate::runtime::coop;
 
@@ -36,10 +36,10 @@ const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
 const READS_AT_ONCE: usize = 64;
 
 /// One in so many of the connections of a listener may be lingered for at a time.
-const SHARE: usize = 10;
+const LISTENER_SHARE: usize = 10;
 
 /// One address has one in so many of the places, so that a client that sends on purpose leaves some to others.
-const SHARE_OF_ADDRESS: usize = 4;
+const ADDRESS_SHARE: usize = 4;
 
 /// Streams of one connection of HTTP/2.
 const STREAMS_OF_CONNECTION: usize = 4;
@@ -48,15 +48,15 @@ const STREAMS_OF_CONNECTION: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Lingering {
     time: Duration,
-    connections: Places,
-    streams: Places,
+    connections: LingerPermits,
+    streams: LingerPermits,
 }
 
 /// The places of connections, or of streams.
 #[derive(Debug)]
-struct Places {
+struct LingerPermits {
     all: Arc<Semaphore>,
-    addresses: Arc<Addresses>,
+    addresses: Arc<AddressLimits>,
 }
 
 /// The streams of one connection of HTTP/2 that are lingered for.
@@ -67,13 +67,13 @@ pub(crate) struct LingeringStreams {
     client: IpAddr,
 }
 
-impl Places {
+impl LingerPermits {
     fn new(count: usize) -> Self {
-        let addresses = Addresses::new(count.div_ceil(SHARE_OF_ADDRESS));
+        let addresses = AddressLimits::new(count.div_ceil(ADDRESS_SHARE));
         Self { all: Arc::new(Semaphore::new(count)), addresses }
     }
 
-    fn take(&self, client: IpAddr) -> Option<(OwnedSemaphorePermit, AddressPlace)> {
+    fn take(&self, client: IpAddr) -> Option<(OwnedSemaphorePermit, AddressPermit)> {
         let of_address = self.addresses.enter(client)?;
         Some((Arc::clone(&self.all).try_acquire_owned().ok()?, of_address))
     }
@@ -81,7 +81,7 @@ impl Places {
 
 impl Lingering {
     pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
-        let places = || Places::new(config.max_connections.div_ceil(SHARE));
+        let places = || LingerPermits::new(config.max_connections.div_ceil(LISTENER_SHARE));
         Arc::new(Self { time: config.close_linger, connections: places(), streams: places() })
     }
 
@@ -96,7 +96,7 @@ impl Lingering {
         LingeringStreams { all: Arc::clone(self), own: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)), client }
     }
 
-    fn linger(&self, place: (OwnedSemaphorePermit, AddressPlace), own: Option<OwnedSemaphorePermit>) -> Linger {
+    fn linger(&self, place: (OwnedSemaphorePermit, AddressPermit), own: Option<OwnedSemaphorePermit>) -> Linger {
         let until = Box::pin(tokio::time::sleep(self.time));
         Linger { until, left_bytes: MAX_DISCARDED_BYTES, _place: place, _own: own }
     }
@@ -116,7 +116,7 @@ impl LingeringStreams {
 pub(crate) struct Linger {
     until: Pin<Box<Sleep>>,
     left_bytes: usize,
-    _place: (OwnedSemaphorePermit, AddressPlace),
+    _place: (OwnedSemaphorePermit, AddressPermit),
     _own: Option<OwnedSemaphorePermit>,
 }
 
@@ -149,13 +149,13 @@ impl Linger {
 }
 
 /// The body of a request. Over HTTP/2 it is lingered for when it is dropped before its end.
-pub(crate) struct Received {
+pub(crate) struct ReceivedBody {
     /// There until it is dropped.
     body: Option<Incoming>,
     lingering: Option<LingeringStreams>,
 }
 
-impl Received {
+impl ReceivedBody {
     /// Of HTTP/1: the connection lingers.
     pub(crate) fn alone(body: Incoming) -> Self {
         Self { body: Some(body), lingering: None }
@@ -167,7 +167,7 @@ impl Received {
     }
 }
 
-impl Drop for Received {
+impl Drop for ReceivedBody {
     fn drop(&mut self) {
         let (Some(lingering), Some(mut body)) = (&self.lingering, self.body.take()) else { return };
         if body.is_end_stream() {
@@ -186,7 +186,7 @@ impl Drop for Received {
     }
 }
 
-impl HttpBody for Received {
+impl HttpBody for ReceivedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

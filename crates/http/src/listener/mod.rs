@@ -36,49 +36,50 @@ use tokio::task::JoinSet;
 use tokio::task::coop::unconstrained;
 use tower::Service;
 
-use self::addresses::{AddressPlace, Addresses};
+use self::addresses::{AddressLimits, AddressPermit};
 use self::backoff::AcceptBackoff;
-use self::connection::Connections;
-pub(crate) use self::linger::Received;
+use self::connection::ConnectionSettings;
+pub(crate) use self::linger::ReceivedBody;
 use crate::config::HttpConfig;
 use crate::listener::tls::Tls;
-use crate::runtime::shutdown::Closing;
+use crate::runtime::shutdown::ShutdownSignal;
 
 /// Whoever answers requests: cheap to clone, never busy, never failing. What [`tower::Service`] leaves open is decided here,
 /// so that an answer's future needs no box.
-pub(crate) trait Respond: Clone + Send + Sync + 'static {
+pub(crate) trait Responder: Clone + Send + Sync + 'static {
     /// The answer to one request.
-    fn respond(self, request: Request<Received>, origin: Origin) -> impl Future<Output = Response> + Send + 'static;
+    fn respond(self, request: Request<ReceivedBody>, peer: PeerInfo)
+    -> impl Future<Output = Response> + Send + 'static;
 
     /// The time of the requests in hand is over: they are to be answered now.
     fn abort(&self) {}
 
     /// What an [abort](Self::abort) begins, if requests ask for that when they are polled: connections of HTTP/1 poll
     /// theirs then.
-    fn aborting(&self) -> Option<&Closing> {
+    fn aborting(&self) -> Option<&ShutdownSignal> {
         None
     }
 }
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
-    /// Who is at the other end of the socket: the client, or the last proxy before us.
-    pub(crate) client: IpAddr,
-    /// Whether nobody between us and it can read along.
+pub(crate) struct PeerInfo {
+    /// The peer of the socket: the client, or the last proxy.
+    pub(crate) address: IpAddr,
+    /// Whether the connection is encrypted.
     pub(crate) is_secure: bool,
     /// Whether only this machine can reach the listener.
     pub(crate) is_local: bool,
 }
 
-impl Respond for Router {
+impl Responder for Router {
     fn respond(
         mut self,
-        mut request: Request<Received>,
-        origin: Origin,
+        mut request: Request<ReceivedBody>,
+        peer: PeerInfo,
     ) -> impl Future<Output = Response> + Send + 'static {
         // For an edge that is mounted in it.
-        request.extensions_mut().insert(origin);
+        request.extensions_mut().insert(peer);
         let answer = self.call(request);
         async {
             let Ok(response) = answer.await;
@@ -102,22 +103,22 @@ pub(crate) struct AcceptMetrics {
 /// Serves connections of `listener` until `shutdown` completes, then closes in order within the grace that it gives.
 pub(crate) async fn run(
     listener: TcpListener,
-    responder: impl Respond,
+    responder: impl Responder,
     config: &HttpConfig,
     tls: Option<Tls>,
     metrics: AcceptMetrics,
     shutdown: impl Future<Output = Duration>,
 ) {
-    wait_in_line(&listener);
+    lengthen_backlog(&listener);
     // Ends with this function, however that ends.
-    let mut freshness = JoinSet::new();
+    let mut watchers = JoinSet::new();
     if let Some(tls) = tls.clone() {
-        freshness.spawn(tls.keep_fresh());
+        watchers.spawn(tls.watch());
     }
-    let mut accepting = Accepting {
+    let mut accepting = AcceptLoop {
         places: Arc::new(Semaphore::new(config.max_connections)),
-        addresses: Addresses::new(config.max_connections_per_address),
-        connections: Connections::new(config, tls, is_local(&listener), metrics.clone()),
+        addresses: AddressLimits::new(config.max_connections_per_address),
+        connections: ConnectionSettings::new(config, tls, is_local(&listener), metrics.clone()),
         tasks: JoinSet::new(),
         metrics,
         listener,
@@ -136,11 +137,11 @@ pub(crate) async fn run(
 const BACKLOG: i32 = 4096;
 
 /// After the grace: time in which the last answers are written, and calls that were cut are told so.
-pub const LAST_WORDS: Duration = Duration::from_millis(250);
+pub const ABORT_GRACE: Duration = Duration::from_millis(250);
 
 /// Makes the backlog longer than the 128 that sockets are bound with: a client for which there is no place in it is not
 /// told so, and tries again after a second.
-fn wait_in_line(listener: &TcpListener) {
+fn lengthen_backlog(listener: &TcpListener) {
     if let Err(error) = SockRef::from(listener).listen(BACKLOG) {
         tracing::debug!(%error, "the backlog stays as it is");
     }
@@ -151,17 +152,17 @@ pub(crate) fn is_local(listener: &TcpListener) -> bool {
     listener.local_addr().map_or(true, |address| address.ip().to_canonical().is_loopback())
 }
 
-struct Accepting<R> {
+struct AcceptLoop<R> {
     listener: TcpListener,
     responder: R,
     places: Arc<Semaphore>,
-    addresses: Arc<Addresses>,
-    connections: Arc<Connections>,
+    addresses: Arc<AddressLimits>,
+    connections: Arc<ConnectionSettings>,
     tasks: JoinSet<()>,
     metrics: AcceptMetrics,
 }
 
-impl<R: Respond> Accepting<R> {
+impl<R: Responder> AcceptLoop<R> {
     async fn accept_forever(&mut self) {
         let mut backoff = AcceptBackoff::default();
         while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
@@ -204,7 +205,7 @@ impl<R: Respond> Accepting<R> {
             return;
         }
         responder.abort();
-        if !all_end_within(LAST_WORDS, &mut tasks).await {
+        if !all_end_within(ABORT_GRACE, &mut tasks).await {
             let cut = tasks.len();
             metrics.cut_at_shutdown.inc_by(cut as u64);
             tracing::warn!(connections = cut, ?grace, "connections cut at the end of the grace period");
@@ -237,11 +238,11 @@ async fn all_end_within(limit: Duration, tasks: &mut JoinSet<()>) -> bool {
 struct OpenConnection {
     open: Gauge,
     _place: OwnedSemaphorePermit,
-    _of_client: AddressPlace,
+    _of_client: AddressPermit,
 }
 
 impl OpenConnection {
-    fn new(open: Gauge, place: OwnedSemaphorePermit, of_client: AddressPlace) -> Self {
+    fn new(open: Gauge, place: OwnedSemaphorePermit, of_client: AddressPermit) -> Self {
         open.inc();
         Self { open, _place: place, _of_client: of_client }
     }

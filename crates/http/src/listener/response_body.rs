@@ -1,4 +1,4 @@
-//! The body of an answer in the hand of its connection until its end: [`Answer`] on HTTP/2, [`Kept`] on HTTP/1.
+//! The body of an answer in the hand of its connection until its end: [`Http2Body`] on HTTP/2, [`Http1Body`] on HTTP/1.
 //!
 //! What hyper takes of a body it keeps until the client gives it a window, and a client may give none while its socket stays
 //! writable. So a body that has given something and was not asked again is [owed](Owed) to the client, and whoever watches the
@@ -12,45 +12,45 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
-use super::activity::{InHand, Owed, Serving};
+use super::activity::{ActiveRequest, ActiveStream, PendingWrite};
 
 /// What a frame of HTTP/2 holds where neither side asked for more.
 const SLICE_BYTES: usize = 16 * 1024;
 
 /// One answer on its way to its client.
-pub(crate) struct Answer {
+pub(crate) struct Http2Body {
     body: Body,
     /// What was taken off the body and not yet given.
     rest: Bytes,
-    owed: Option<Owed>,
-    in_hand: InHand,
+    pending_write: Option<PendingWrite>,
+    active: ActiveStream,
 }
 
-impl Answer {
-    pub(crate) fn new(body: Body, mut in_hand: InHand) -> Self {
+impl Http2Body {
+    pub(crate) fn new(body: Body, mut active: ActiveStream) -> Self {
         if body.is_end_stream() {
-            in_hand.answered();
+            active.answered();
         }
-        Self { body, rest: Bytes::new(), owed: None, in_hand }
+        Self { body, rest: Bytes::new(), pending_write: None, active }
     }
 
     fn slice(&mut self) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let slice = self.rest.split_to(SLICE_BYTES.min(self.rest.len()));
-        self.owed = Some(self.in_hand.owe());
+        self.pending_write = Some(self.active.begin_write());
         // Nobody asks for what is behind the end.
         if self.is_end_stream() {
-            self.in_hand.answered();
+            self.active.answered();
         }
         Poll::Ready(Some(Ok(Frame::data(slice))))
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for Http2Body {
     type Data = Bytes;
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.owed = None;
+        self.pending_write = None;
         if !self.rest.is_empty() {
             return self.slice();
         }
@@ -63,7 +63,7 @@ impl HttpBody for Answer {
                 Err(trailers) => Poll::Ready(Some(Ok(trailers))),
             },
             Poll::Ready(None) => {
-                self.in_hand.answered();
+                self.active.answered();
                 Poll::Ready(None)
             }
             other => other,
@@ -86,18 +86,18 @@ impl HttpBody for Answer {
 }
 
 /// One answer of HTTP/1, as it is: what waits for the client is in the socket, which is watched by itself.
-pub(crate) struct Kept {
+pub(crate) struct Http1Body {
     body: Body,
-    _serving: Serving,
+    _serving: ActiveRequest,
 }
 
-impl Kept {
-    pub(crate) fn new(body: Body, serving: Serving) -> Self {
+impl Http1Body {
+    pub(crate) fn new(body: Body, serving: ActiveRequest) -> Self {
         Self { body, _serving: serving }
     }
 }
 
-impl HttpBody for Kept {
+impl HttpBody for Http1Body {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -127,7 +127,7 @@ mod tests {
     async fn a_large_piece_is_given_in_slices_and_ends_as_it_began() {
         let whole: Vec<u8> = (0..50_000_u32).map(|n| n as u8).collect();
         let activity = Arc::new(Activity::default());
-        let mut answer = Answer::new(Body::from(whole.clone()), activity.begin());
+        let mut answer = Http2Body::new(Body::from(whole.clone()), activity.begin());
         let mut given = Vec::new();
         while !answer.is_end_stream() {
             assert_eq!(answer.size_hint().exact(), Some((whole.len() - given.len()) as u64));

@@ -1,7 +1,7 @@
-//! The line of one request while that is under way: what is known at its head is kept until the answer.
+//! The access record of a request in progress: the head is kept until the response.
 //!
-//! It is a part of the request's own future and borrows from it: an allocation would cost as much as half of the line. **Cancelled**,
-//! which is what becomes of the future when the client leaves, it is written with status 499.
+//! It is a part of the request's own future and borrows from it: an allocation would cost half as much as the record.
+//! **Cancelled** with that future when the client leaves, it is written with status 499.
 
 use std::net::IpAddr;
 
@@ -10,45 +10,44 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Method, Request};
 use axum::response::Response;
 use callboard_core::{Instant, Route};
+use callboard_telemetry::{AccessLog, AccessRecord, StackText, truncate_for_log};
 
-use crate::access_log::{AccessLog, AccessRecord};
-use crate::ascii::Ascii;
+use super::request_trace::RequestTrace;
+use super::server_timing::SERVER_TIMING;
 use crate::guard::KeyHolder;
-use crate::listener::Origin;
-use crate::observe::request_trace::{Observed, shortened};
-use crate::observe::server_timing::SERVER_TIMING;
+use crate::listener::PeerInfo;
 use crate::request_id::RequestId;
 
-/// nginx's word for "the client left before the answer".
+/// nginx's status for a client that left before the response.
 const CLIENT_LEFT: u16 = 499;
 
-/// A line that is not written yet.
+/// A record that is not written yet.
 #[derive(Debug)]
-pub(crate) struct Line<'a> {
+pub(crate) struct PendingLogLine<'a> {
     log: &'a AccessLog,
     begun: Instant,
     id: &'a RequestId,
     method: Method,
-    /// With the query, which is not told, because it shares the head's memory.
+    /// Shares the memory of the head. Its query is not logged.
     path: Option<PathAndQuery>,
     client: Option<IpAddr>,
     request_bytes: Option<u64>,
     route: Option<&'a Route>,
-    observed: Option<&'a Observed>,
-    holder: Option<KeyHolder>,
+    trace: Option<&'a RequestTrace>,
+    key_holder: Option<KeyHolder>,
     is_written: bool,
 }
 
-impl<'a> Line<'a> {
-    /// `None` where nobody wants lines.
+impl<'a> PendingLogLine<'a> {
+    /// `None` if the log is off.
     pub(crate) fn begin<B: HttpBody>(
         log: &'a AccessLog,
         begun: Instant,
         id: &'a RequestId,
         request: &Request<B>,
-        origin: Option<Origin>,
+        peer: Option<PeerInfo>,
         route: Option<&'a Route>,
-        observed: Option<&'a Observed>,
+        trace: Option<&'a RequestTrace>,
     ) -> Option<Self> {
         log.is_on().then(|| Self {
             log,
@@ -56,52 +55,43 @@ impl<'a> Line<'a> {
             id,
             method: request.method().clone(),
             path: request.uri().path_and_query().cloned(),
-            client: origin.map(|origin| origin.client),
+            client: peer.map(|peer| peer.address),
             request_bytes: request.body().size_hint().exact(),
             route,
-            observed,
-            holder: None,
+            trace,
+            key_holder: None,
             is_written: false,
         })
     }
 
-    /// Whoever showed a key.
-    pub(crate) fn came_from(&mut self, holder: &KeyHolder) {
-        self.holder = Some(holder.clone());
+    pub(crate) fn set_key_holder(&mut self, holder: &KeyHolder) {
+        self.key_holder = Some(holder.clone());
     }
 
-    /// Writes it.
+    /// Writes the record of this response.
     pub(crate) fn end(&mut self, response: &Response) {
         self.is_written = true;
         self.write(response.status().as_u16(), response.body().size_hint().exact(), timing(response.headers()));
     }
 
     fn write(&self, status: u16, bytes: Option<u64>, timing: Option<&str>) {
-        let trace_id = self.observed.and_then(|observed| observed.trace_id());
-        let record = AccessRecord {
-            method: shortened(self.method.as_str()),
-            path: shortened(self.path.as_ref().map_or("", PathAndQuery::path)),
-            route: self.route.map(Route::name),
-            status,
-            elapsed: self.begun.elapsed(),
-            timing,
-            request_bytes: self.request_bytes,
-            bytes,
-            client: self.client,
-            key: self.holder.as_ref().map(KeyHolder::name),
-            request_id: self.id.as_str(),
-            trace_id: trace_id.as_ref().map(Ascii::as_str),
-        };
-        match self.log {
-            AccessLog::Off => {}
-            AccessLog::Events => record.tell(),
-            AccessLog::To(sink) => sink.put(&record),
-        }
+        let trace_id = self.trace.and_then(|trace| trace.trace_id());
+        let method = truncate_for_log(self.method.as_str());
+        let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
+        let mut record = AccessRecord::new(method, path, status, self.begun.elapsed(), self.id.as_str());
+        record.route = self.route.map(Route::name);
+        record.timing = timing;
+        record.request_bytes = self.request_bytes;
+        record.bytes = bytes;
+        record.client = self.client;
+        record.key = self.key_holder.as_ref().map(KeyHolder::name);
+        record.trace_id = trace_id.as_ref().map(StackText::as_str);
+        self.log.write(&record);
     }
 }
 
 /// The client has left.
-impl Drop for Line<'_> {
+impl Drop for PendingLogLine<'_> {
     fn drop(&mut self) {
         if !self.is_written {
             self.write(CLIENT_LEFT, None, None);
@@ -110,8 +100,8 @@ impl Drop for Line<'_> {
 }
 
 fn timing(headers: &HeaderMap) -> Option<&str> {
-    // An answer has so few headers that a look at each costs less than the hash of a name, and ours are bytes that are read as text
-    // many at once, where `to_str` takes one by one.
+    // A response has few headers: comparing each name costs less than one hash. Our values are UTF-8, which is checked
+    // faster than `to_str` checks for visible ASCII.
     let (_, timing) = headers.iter().find(|(name, _)| **name == SERVER_TIMING)?;
     str::from_utf8(timing.as_bytes()).ok()
 }

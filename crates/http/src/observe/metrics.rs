@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use crate::listener::AcceptMetrics;
 #[cfg(feature = "otlp")]
-use crate::otlp::SpanMetrics;
+use callboard_telemetry::SpanMetrics;
 
 /// As in core: off only in a build that finds out what counting costs.
 const COUNTING: bool = !cfg!(callboard_no_metrics);
@@ -32,27 +32,28 @@ const END: &str = "# EOF\n";
 
 /// The counters of one edge.
 #[derive(Debug)]
-pub(crate) struct EdgeMetrics {
+pub struct EdgeMetrics {
     registry: Registry,
     pub(crate) accept: AcceptMetrics,
     /// Requests whose client left before the answer.
-    pub(crate) abandoned: Counter,
-    pub(crate) panics: Counter,
+    pub abandoned: Counter,
+    /// Requests on which the edge or user code of a codec panicked.
+    pub panics: Counter,
     #[cfg(feature = "otlp")]
     pub(crate) spans: SpanMetrics,
     responses: Family<StatusLabel, Counter>,
     errors: Family<ErrorLabels, Counter>,
     by_status: Box<[OnceLock<Counter>]>,
     /// Families that others have counted, each a part of the document.
-    beside: RwLock<Vec<Beside>>,
+    extra: RwLock<Vec<ExtraFamilies>>,
 }
 
 /// Gives a part of a document.
-struct Beside(Box<dyn Fn() -> String + Send + Sync>);
+struct ExtraFamilies(Box<dyn Fn() -> String + Send + Sync>);
 
-impl fmt::Debug for Beside {
+impl fmt::Debug for ExtraFamilies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Beside")
+        f.write_str("ExtraFamilies")
     }
 }
 
@@ -79,7 +80,7 @@ impl EdgeMetrics {
             responses: Family::default(),
             errors: Family::default(),
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
-            beside: RwLock::default(),
+            extra: RwLock::default(),
         };
         metrics.register();
         metrics
@@ -150,16 +151,16 @@ impl EdgeMetrics {
     }
 
     /// Shows this part with the others from now on.
-    pub(crate) fn show_beside(&self, part: impl Fn() -> String + Send + Sync + 'static) {
-        self.beside.write().push(Beside(Box::new(part)));
+    pub(crate) fn add_families(&self, part: impl Fn() -> String + Send + Sync + 'static) {
+        self.extra.write().push(ExtraFamilies(Box::new(part)));
     }
 
     /// The node's document continued with the edge's families.
     pub(crate) fn encode_after(&self, node: String) -> String {
         let mut text = node;
         text.truncate(text.trim_end_matches(END).len());
-        for Beside(beside) in self.beside.read().iter() {
-            let part = beside();
+        for ExtraFamilies(extra) in self.extra.read().iter() {
+            let part = extra();
             let part = part.trim_end_matches(END);
             text.push_str(part);
             if !part.is_empty() && !part.ends_with('\n') {
@@ -227,8 +228,8 @@ mod tests {
         metrics.responded(StatusCode::OK);
         metrics.responded(StatusCode::OK);
         metrics.responded(StatusCode::TOO_MANY_REQUESTS);
-        metrics.show_beside(|| "# TYPE y counter\ny_total 2\n".to_owned());
-        metrics.show_beside(|| "# TYPE z counter\nz_total 3\n# EOF\n".to_owned());
+        metrics.add_families(|| "# TYPE y counter\ny_total 2\n".to_owned());
+        metrics.add_families(|| "# TYPE z counter\nz_total 3\n# EOF\n".to_owned());
         let text = metrics.encode_after("# TYPE x counter\nx_total 1\n# EOF\n".to_owned());
         assert!(
             text.starts_with("# TYPE x counter\nx_total 1\n# TYPE y counter\ny_total 2\n# TYPE z counter\nz_total 3\n"),

@@ -1,144 +1,130 @@
-//! What is remembered of a request beside its line, where somebody asks: its place in a trace, its spans, its
-//! [timeline](crate::observe::timeline_header).
+//! The trace, the spans and the [timeline](super::timeline_header) of one request, if its client or the configuration asks
+//! for any of them.
 //!
-//! A request has a trace where its client names one, or where it is sampled. Nothing begins one for a line of the log alone: a trace
-//! that nobody records leads nowhere, and the request has an id.
+//! A request has a trace if its client names one or if it is sampled. A log line alone begins none: a trace that is not
+//! recorded leads nowhere, and the request has an id.
 
 use std::sync::Arc;
 
 use axum::http::Request;
-use axum::http::header::{HeaderMap, HeaderValue};
+use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
 use callboard_core::{Instant, Recorder, Route};
+use callboard_telemetry::{RequestSpan, StackText, TraceContext, Tracer, truncate_for_log};
 
-use crate::ascii::Ascii;
+use super::timeline_header::{self, X_CALLBOARD_EXPLAIN, X_CALLBOARD_TIMELINE};
 use crate::config::HttpConfig;
-use crate::observe::timeline_header::{self, X_CALLBOARD_EXPLAIN, X_CALLBOARD_TIMELINE};
-use crate::request_id::RequestId;
-use crate::spans::{RequestSpan, Tracer};
-use crate::trace::{TRACEPARENT, TraceContext};
+use crate::request_id::{RequestId, header_value};
 
-/// What a head says of how its request is to be known and observed.
+/// The trace context of the W3C, in requests and responses.
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The headers that name and trace a request.
 #[derive(Debug, Default)]
-pub(crate) struct Marks<'a> {
+pub(crate) struct TraceHeaders<'a> {
     /// `x-request-id`.
     pub(crate) id: Option<&'a HeaderValue>,
     trace: Option<&'a HeaderValue>,
-    /// There is a second one.
-    has_other_trace: bool,
+    has_second_trace: bool,
     explain: Option<&'a HeaderValue>,
 }
 
-impl<'a> Marks<'a> {
-    /// By one look at all names: most of them are told apart by their length, and the hash of a name costs more than several of those.
-    pub(crate) fn of(headers: &'a HeaderMap) -> Self {
-        let mut marks = Self::default();
+impl<'a> TraceHeaders<'a> {
+    /// One pass over all names: their lengths tell most of them apart, and a hash costs more than several comparisons.
+    pub(crate) fn read(headers: &'a HeaderMap) -> Self {
+        let mut found = Self::default();
         for (name, value) in headers {
             match name.as_str() {
-                "x-request-id" => marks.id = marks.id.or(Some(value)),
-                "traceparent" => marks.has_other_trace = marks.trace.replace(value).is_some(),
-                X_CALLBOARD_EXPLAIN => marks.explain = marks.explain.or(Some(value)),
+                "x-request-id" => found.id = found.id.or(Some(value)),
+                "traceparent" => found.has_second_trace = found.trace.replace(value).is_some(),
+                X_CALLBOARD_EXPLAIN => found.explain = found.explain.or(Some(value)),
                 _ => {}
             }
         }
-        marks
+        found
     }
 
-    /// The client's trace. Of two nobody knows which is meant.
+    /// The client's trace. Two headers are ambiguous and count as none.
     fn trace(&self) -> Option<TraceContext> {
-        self.trace.filter(|_| !self.has_other_trace).and_then(TraceContext::from_client)
+        let header = self.trace.filter(|_| !self.has_second_trace)?;
+        TraceContext::from_header(header.as_bytes())
     }
 }
 
-/// What is remembered of a request until its answer, where somebody wants to know. Boxed by its owner: it is seldom.
+/// What is recorded of a request until its response. Boxed by its owner, because few requests have one.
 #[derive(Debug)]
-pub(crate) struct Observed {
-    /// Not there where nobody asked for more than a timeline.
-    trace: Option<TraceContext>,
+pub(crate) struct RequestTrace {
+    /// `None` if only a timeline was asked for.
+    context: Option<TraceContext>,
     recorder: Option<Recorder>,
-    /// Where it is sampled.
+    /// Of a sampled request.
     span: Option<Arc<RequestSpan>>,
-    /// The client wants to read the record.
-    explains: bool,
+    /// The client asked for the timeline.
+    is_explained: bool,
 }
 
-impl Observed {
-    /// `None` where neither the client nor the configuration wants to know anything.
+impl RequestTrace {
+    /// `None` if neither the client nor the configuration asks for anything.
     pub(crate) fn new<B>(
         config: &HttpConfig,
         tracer: Option<&Arc<Tracer>>,
         begun: Instant,
         id: &RequestId,
-        marks: &Marks<'_>,
+        headers: &TraceHeaders<'_>,
         request: &Request<B>,
     ) -> Option<Box<Self>> {
-        let trace = marks.trace();
-        let explains = timeline_header::is_wanted(config, marks.explain, request.uri().query());
+        let trace = headers.trace();
+        let is_explained = timeline_header::is_requested(config, headers.explain, request.uri().query());
         let sampled = tracer.and_then(|tracer| Some((tracer, tracer.sample(trace)?)));
-        if trace.is_none() && sampled.is_none() && !explains {
+        if trace.is_none() && sampled.is_none() && !is_explained {
             return None;
         }
-        let path = shortened(request.uri().path());
-        let span =
-            sampled.map(|(tracer, context)| RequestSpan::new(tracer, context, begun, request.method(), path, id));
-        let trace = sampled.map(|(_, context)| context).or(trace);
+        let path = truncate_for_log(request.uri().path());
+        let span = sampled.map(|(tracer, context)| {
+            RequestSpan::new(tracer, context, begun, request.method().as_str(), path, id.as_str())
+        });
+        let context = sampled.map(|(_, context)| context).or(trace);
         let recorder = span.as_ref().map(|span| span.recorder().clone());
-        let recorder = recorder.or_else(|| explains.then(|| Recorder::new(begun)));
-        Some(Box::new(Self { trace, recorder, span, explains }))
+        let recorder = recorder.or_else(|| is_explained.then(|| Recorder::new(begun)));
+        Some(Box::new(Self { context, recorder, span, is_explained }))
     }
 
-    /// What its call's record is written with.
+    /// The recorder of its calls.
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
     }
 
-    /// The client wants to read it.
-    pub(crate) fn explains(&self) -> bool {
-        self.explains
+    /// Whether the client asked for the timeline.
+    pub(crate) fn is_explained(&self) -> bool {
+        self.is_explained
     }
 
-    /// For whoever works on after the answer has begun.
+    /// Shared with the body of a streamed response, which ends later.
     pub(crate) fn span(&self) -> Option<&Arc<RequestSpan>> {
         self.span.as_ref()
     }
 
-    /// The route that it goes to.
-    pub(crate) fn goes_to(&self, route: &Arc<Route>) {
+    pub(crate) fn set_route(&self, route: &Arc<Route>) {
         if let Some(span) = &self.span {
-            span.goes_to(route);
+            span.set_route(route);
         }
     }
 
-    /// Which trace it has, as logs write it.
-    pub(crate) fn trace_id(&self) -> Option<Ascii<32>> {
-        self.trace.map(|trace| trace.trace_id())
+    /// The id of the trace, as logs write it.
+    pub(crate) fn trace_id(&self) -> Option<StackText<32>> {
+        self.context.map(|context| context.trace_id())
     }
 
-    /// Writes what the client is told.
-    pub(crate) fn answered(&self, response: &mut Response) {
+    /// Adds the headers that the client asked for.
+    pub(crate) fn add_headers(&self, response: &mut Response) {
         if let Some(span) = &self.span {
-            span.answered(response.status());
+            span.set_status(response.status().as_u16());
         }
-        if let Some(trace) = self.trace {
-            response.headers_mut().insert(TRACEPARENT, trace.to_header());
+        if let Some(context) = self.context {
+            response.headers_mut().insert(TRACEPARENT, header_value(&context.header()));
         }
-        if let Some(recorder) = self.recorder.as_ref().filter(|_| self.explains) {
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| self.is_explained) {
             response.headers_mut().insert(X_CALLBOARD_TIMELINE, timeline_header::header(recorder));
         }
-    }
-}
-
-/// Somebody who is looking for something may ask for anything.
-const MAX_CHARS: usize = 200;
-
-/// As much of what clients write as logs and spans have.
-pub(crate) fn shortened(text: &str) -> &str {
-    // As many bytes are at most as many characters.
-    if text.len() <= MAX_CHARS {
-        return text;
-    }
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => &text[..end],
-        None => text,
     }
 }

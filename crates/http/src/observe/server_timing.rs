@@ -1,58 +1,62 @@
-//! The `Server-Timing` header (W3C): where a call's time went, in milliseconds with microseconds behind the point.
+//! The `Server-Timing` header (W3C): where the time of a call went, in milliseconds with three decimal digits.
 
 use std::time::Duration;
 
 use axum::http::header::{HeaderName, HeaderValue};
 use callboard_core::Timing;
+use callboard_telemetry::StackText;
 
-use crate::ascii::Ascii;
+use crate::request_id::header_value;
 
-/// Where an answer says what took its time.
-pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+/// The header with the times.
+pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// The labels and four numbers of any length.
-type Text = Ascii<160>;
+/// Room for all labels and four numbers of any length.
+type TimingText = StackText<160>;
 
 /// `queue;dur=0.012, batch;dur=0.004, compute;dur=1.730`.
-pub(crate) fn server_timing(timing: &Timing) -> HeaderValue {
-    let mut text = Text::new();
+#[must_use]
+pub fn server_timing(timing: &Timing) -> HeaderValue {
+    let mut text = TimingText::default();
     push_stages(&mut text, timing);
-    text.to_header()
+    header_value(&text)
 }
 
-/// `queue;dur=…, batch;dur=…, compute;dur=…, total;dur=30.125`: what an error can tell, the total from the head of its request on,
-/// and the rest where there was a call.
+/// `queue;dur=…, batch;dur=…, compute;dur=…, total;dur=30.125` of an error: the total since the head of the request, and
+/// the other times if there was a call.
 pub(crate) fn error_timing(timing: Option<&Timing>, total: Duration) -> HeaderValue {
-    let mut text = Text::new();
+    let mut text = TimingText::default();
     if let Some(timing) = timing {
         push_stages(&mut text, timing);
         text.push(b", ");
     }
     push_metric(&mut text, b"total;dur=", total);
-    text.to_header()
+    header_value(&text)
 }
 
-/// `total;dur=30.125`, from the head of the request on.
-pub(crate) fn total(duration: Duration) -> HeaderValue {
-    let mut text = Text::new();
+/// `total;dur=30.125`: the time since the head of the request.
+#[must_use]
+pub fn total(duration: Duration) -> HeaderValue {
+    let mut text = TimingText::default();
     push_metric(&mut text, b"total;dur=", duration);
-    text.to_header()
+    header_value(&text)
 }
 
-/// `first;dur=30.125`: what the head of a stream can tell, the time until its first item.
-pub(crate) fn first(duration: Duration) -> HeaderValue {
-    let mut text = Text::new();
+/// `first;dur=30.125` of a stream: the time until its first item.
+#[must_use]
+pub fn first(duration: Duration) -> HeaderValue {
+    let mut text = TimingText::default();
     push_metric(&mut text, b"first;dur=", duration);
-    text.to_header()
+    header_value(&text)
 }
 
-fn push_stages(text: &mut Text, timing: &Timing) {
+fn push_stages(text: &mut TimingText, timing: &Timing) {
     push_metric(text, b"queue;dur=", timing.queue);
     push_metric(text, b", batch;dur=", timing.batch);
     push_metric(text, b", compute;dur=", timing.compute);
 }
 
-fn push_metric(text: &mut Text, label: &[u8], duration: Duration) {
+fn push_metric(text: &mut TimingText, label: &[u8], duration: Duration) {
     text.push(label);
     text.push_decimal(duration.as_secs().saturating_mul(1000) + u64::from(duration.subsec_millis()), 1);
     let micros = duration.subsec_micros() % 1000;

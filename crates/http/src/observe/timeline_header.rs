@@ -1,11 +1,11 @@
-//! One request's timeline, for a client that asks for it by `x-callboard-explain: 1` or `?explain=1`.
+//! The timeline of one request, for a client that asks for it by `x-callboard-explain: 1` or `?explain=1`.
 //!
-//! It comes as JSON in a header, [`X_CALLBOARD_TIMELINE`], because bodies have forms of their own: whatever the route gives, an error
-//! included, `curl -s -o answer -w '%header{x-callboard-timeline}' …` shows it. A stream's head tells what was known at its first
-//! item; an event stream has the rest of it in an event `timeline` before its last one.
+//! It is JSON in a header, [`X_CALLBOARD_TIMELINE`], because bodies have forms of their own: for any response, errors
+//! included, `curl -s -o answer -w '%header{x-callboard-timeline}' …` shows it. The head of a stream has the part until the
+//! first item; an event stream has all of it in an event `timeline` before its last event.
 //!
 //! * **Full:** the header has at most [`MAX_BYTES`]; stages that do not fit are counted in `omitted`.
-//! * **Not allowed:** where [`HttpConfig::explain_requests`] is off, the wish is passed over.
+//! * **Disabled:** without [`HttpConfig::explain_requests`] the request header is ignored.
 
 use std::time::Duration;
 
@@ -15,20 +15,20 @@ use serde::Serialize;
 
 use crate::config::HttpConfig;
 
-/// Asks for the timeline: `1`, or `0` for none.
+/// The request header: `1` asks for the timeline, `0` does not.
 pub(crate) const X_CALLBOARD_EXPLAIN: &str = "x-callboard-explain";
 
-/// Where the answer has it.
+/// The response header.
 pub(crate) const X_CALLBOARD_TIMELINE: HeaderName = HeaderName::from_static("x-callboard-timeline");
 
-/// The same wish in the query, for those who have only an address to type.
+/// The same in the query, for people who can only type a URL.
 const PARAMETER: &str = "explain=1";
 
-/// Proxies keep a whole head in 8 KiB, or in 4; some twenty runs.
+/// Room for some twenty runs. Proxies limit a whole head to 8 or 4 KiB.
 const MAX_BYTES: usize = 3 * 1024;
 
-/// Whether a request is to be explained that asks for it by this value of its header, or in this query.
-pub(crate) fn is_wanted(config: &HttpConfig, by_header: Option<&HeaderValue>, query: Option<&str>) -> bool {
+/// Whether this header or this query asks for the timeline.
+pub(crate) fn is_requested(config: &HttpConfig, by_header: Option<&HeaderValue>, query: Option<&str>) -> bool {
     config.explain_requests && (by_header.is_some_and(|value| value == "1") || by_query(query))
 }
 
@@ -36,7 +36,7 @@ fn by_query(query: Option<&str>) -> bool {
     query.is_some_and(|query| query.split('&').any(|parameter| parameter == PARAMETER))
 }
 
-/// What is known of the request until now.
+/// The timeline so far, for a header.
 pub(crate) fn header(recorder: &Recorder) -> HeaderValue {
     let timeline = recorder.timeline(Instant::now());
     let mut omitted = timeline.omitted;
@@ -54,14 +54,14 @@ pub(crate) fn header(recorder: &Recorder) -> HeaderValue {
     }
 }
 
-/// All that is known of the request until now, for where there is more room than in a head.
+/// The whole timeline so far, for a body.
 pub(crate) fn document(recorder: &Recorder) -> String {
     let timeline = recorder.timeline(Instant::now());
     written(&timeline, timeline.visits.len(), timeline.omitted)
 }
 
 fn written(timeline: &Timeline, shown: usize, omitted: usize) -> String {
-    let stages = timeline.visits.iter().take(shown).map(StageJson::of).collect();
+    let stages = timeline.visits.iter().take(shown).map(StageJson::new).collect();
     let json = TimelineJson { total_ms: ms(timeline.total), stages, omitted };
     ascii(&serde_json::to_string(&json).unwrap_or_default())
 }
@@ -82,9 +82,9 @@ struct StageJson<'a> {
     left_ms: Option<f64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     elsewhere: bool,
-    /// What the other node says.
+    /// The times of the other node.
     #[serde(skip_serializing_if = "Option::is_none")]
-    there: Option<ThereJson<'a>>,
+    there: Option<RemoteJson<'a>>,
     attempts: usize,
     runs: Vec<RunJson>,
 }
@@ -98,7 +98,7 @@ struct RunJson {
     compute_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     batch: Option<BatchJson>,
-    /// Not there while it goes on.
+    /// `None` while the run goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     end: Option<&'static str>,
 }
@@ -112,7 +112,7 @@ struct BatchJson {
 }
 
 #[derive(Serialize)]
-struct ThereJson<'a> {
+struct RemoteJson<'a> {
     node: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_ms: Option<f64>,
@@ -122,8 +122,8 @@ struct ThereJson<'a> {
     compute_ms: Option<f64>,
 }
 
-impl<'a> ThereJson<'a> {
-    fn of(there: &'a NodeFacts) -> Self {
+impl<'a> RemoteJson<'a> {
+    fn new(there: &'a NodeFacts) -> Self {
         let times = |part: fn(Timing) -> Duration| there.timing.map(part).map(ms);
         let (queue_ms, batch_ms) = (times(|timing| timing.queue), times(|timing| timing.batch));
         Self { node: &there.node, queue_ms, batch_ms, compute_ms: times(|timing| timing.compute) }
@@ -131,39 +131,39 @@ impl<'a> ThereJson<'a> {
 }
 
 impl<'a> StageJson<'a> {
-    fn of(visit: &'a Visit) -> Self {
+    fn new(visit: &'a Visit) -> Self {
         Self {
             stage: visit.stage.as_str(),
             arrived_ms: ms(visit.arrived),
             left_ms: visit.left.map(ms),
             elsewhere: visit.is_elsewhere,
-            there: visit.there.as_ref().map(ThereJson::of),
+            there: visit.there.as_ref().map(RemoteJson::new),
             attempts: visit.runs.iter().filter(|run| run.compute.is_some()).count(),
-            runs: visit.runs.iter().map(RunJson::of).collect(),
+            runs: visit.runs.iter().map(RunJson::new).collect(),
         }
     }
 }
 
 impl RunJson {
-    fn of(run: &Run) -> Self {
+    fn new(run: &Run) -> Self {
         Self {
             queue_ms: ms(run.queue),
             batch_ms: run.batch_wait.map(ms),
             compute_ms: run.compute.map(ms),
-            batch: run.batch.as_ref().map(BatchJson::of),
+            batch: run.batch.as_ref().map(BatchJson::new),
             end: run.end.map(|end| end.as_str()),
         }
     }
 }
 
 impl BatchJson {
-    fn of(facts: &BatchFacts) -> Self {
+    fn new(facts: &BatchFacts) -> Self {
         let BatchFacts { id, size, replica, reason, .. } = *facts;
         Self { id, size, replica, release: reason.map_or("isolation", |reason| reason.as_str()) }
     }
 }
 
-/// With microseconds behind the point.
+/// Milliseconds with three decimal digits.
 fn ms(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1000.0
 }
@@ -172,7 +172,7 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// A header is ASCII; names of stages need not be.
+/// Escapes non-ASCII characters: headers are ASCII, names of stages need not be.
 fn ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {

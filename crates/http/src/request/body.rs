@@ -6,6 +6,7 @@
 //! Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline 504, no room 429, broken
 //! 400. Dropping the future stops reading.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,17 +19,17 @@ use callboard_core::{Admission, CallError, Deadline, HeldBytes, Instant, LocalCl
 use tokio::time::Sleep;
 use tower::BoxError;
 
-use super::gather::Gathering;
+use super::body_buffer::BodyBuffer;
 use super::pace::{Pace, PaceLimits, TooSlow};
 use crate::error::ApiError;
-use crate::request::coding::{Coding, MAX_WINDOW_BYTES, Unpacking};
+use crate::request::coding::{ContentCoding, Decompressor, MAX_WINDOW_BYTES};
 use crate::runtime::coop;
 
 /// The most that an announced body is charged ahead of its arrival: fewer locks than chunks.
 const STEP_BYTES: u64 = 256 * 1024;
 
 /// The way of one call into the node: its permit, once its body has begun.
-pub(crate) struct Arrival<'a> {
+pub struct PendingAdmission<'a> {
     client: &'a LocalClient,
     route: &'a Arc<Route>,
     /// When the head was read. A timeout counts from here.
@@ -36,19 +37,30 @@ pub(crate) struct Arrival<'a> {
     admission: Option<Admission>,
 }
 
-impl<'a> Arrival<'a> {
+impl fmt::Debug for PendingAdmission<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingAdmission").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl<'a> PendingAdmission<'a> {
     /// A call whose head was read just now.
-    pub(crate) fn new(client: &'a LocalClient, route: &'a Arc<Route>) -> Self {
+    pub fn new(client: &'a LocalClient, route: &'a Arc<Route>) -> Self {
         Self { client, route, at: Instant::now(), admission: None }
     }
 
     /// When the call is late.
-    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+    #[must_use]
+    pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
         Deadline::after(self.at, self.client.timeout_of(self.route, timeout))
     }
 
     /// The permit of a call whose body was read.
-    pub(crate) fn into_admission(self) -> Result<Admission, CallError> {
+    ///
+    /// # Errors
+    ///
+    /// A node without room.
+    pub fn into_admission(self) -> Result<Admission, CallError> {
         match self.admission {
             Some(admission) => Ok(admission),
             None => self.client.admit_arrived(self.route, 0, self.at),
@@ -73,49 +85,62 @@ impl<'a> Arrival<'a> {
 
 /// What bounds the reading of one body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BodyLimits {
-    pub(crate) max_bytes: u64,
-    pub(crate) pace: PaceLimits,
+pub struct BodyLimits {
+    /// The longest body.
+    pub max_bytes: u64,
+    /// The limits of its time.
+    pub pace: PaceLimits,
 }
 
 /// What a request's body is here, whoever sends it.
-pub(crate) trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
+pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for B {}
 
 /// A body on its way in.
-pub(crate) struct Incoming<'a, 'r, B> {
+pub struct IncomingBody<'a, 'r, B> {
     body: B,
-    arrival: &'a mut Arrival<'r>,
+    arrival: &'a mut PendingAdmission<'r>,
     limits: BodyLimits,
     /// What is packed, and was received.
-    unpacking: Option<Box<Packed>>,
+    unpacking: Option<Box<BodyDecoder>>,
     packed: u64,
     announced: Option<u64>,
     /// What has come of the body as it is meant: unpacked, where it was packed.
     received: u64,
     /// Bytes that permits were taken for.
     granted: u64,
-    patience: Patience,
+    patience: BodyTimer,
 }
 
-impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
+impl<B> fmt::Debug for IncomingBody<'_, '_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IncomingBody").field("received", &self.received).finish_non_exhaustive()
+    }
+}
+
+impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     /// A body that announces this length, if it tells. Its call is refused here where there is no room for it.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    ///
+    /// A node without room for the announced length.
+    pub fn new(
         body: B,
         announced: Option<u64>,
-        arrival: &'a mut Arrival<'r>,
+        arrival: &'a mut PendingAdmission<'r>,
         limits: BodyLimits,
     ) -> Result<Self, CallError> {
         arrival.client.check_room(arrival.route, announced.unwrap_or(0))?;
-        let (unpacking, packed, received, granted, patience) = (None, 0, 0, 0, Patience::default());
+        let (unpacking, packed, received, granted, patience) = (None, 0, 0, 0, BodyTimer::default());
         Ok(Self { body, arrival, limits, unpacking, packed, announced, received, granted, patience })
     }
 
     /// The same body, to be unpacked as it comes. Its limits and charges are those of what it unpacks to.
-    pub(crate) fn unpacked(mut self, coding: Option<Coding>) -> Self {
+    #[must_use]
+    pub fn decoded(mut self, coding: Option<ContentCoding>) -> Self {
         if let Some(coding) = coding {
-            self.unpacking = Some(Box::new(Packed::new(coding, self.held_bytes())));
+            self.unpacking = Some(Box::new(BodyDecoder::new(coding, self.held_bytes())));
             self.announced = None;
         }
         self
@@ -132,13 +157,17 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
     }
 
     /// The whole body, of which the byte at `place` lies aligned where it did not come in one piece.
-    pub(crate) async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
+    ///
+    /// # Errors
+    ///
+    /// A body that is too long, too slow, broken, or for which the node has no room.
+    pub async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
         if self.unpacking.is_none() && self.body.is_end_stream() {
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        let mut whole = Gathering::aligned_at(place, self.announced, first);
+        let mut whole = BodyBuffer::aligned_at(place, self.announced, first);
         whole.push(second).await;
         while let Some(chunk) = self.chunk().await? {
             whole.push(chunk).await;
@@ -239,9 +268,9 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
 
 /// What a packed body is unpacked by. The memory for it is taken of the node's bytes when the first byte has come, and given back
 /// when the last was unpacked.
-struct Packed {
-    coding: Coding,
-    decoder: Option<Unpacking>,
+struct BodyDecoder {
+    coding: ContentCoding,
+    decoder: Option<Decompressor>,
     held: HeldBytes,
     /// What the window of zstd may have grown to. It is allocated as asked for, and touched as the body is unpacked.
     window: u64,
@@ -250,25 +279,25 @@ struct Packed {
 /// State and buffers of one decoder: 75 KiB of gzip and deflate, 255 KiB of zstd, of which a short body touches half.
 const DECODER_BYTES: u64 = 128 * 1024;
 
-impl Packed {
-    fn new(coding: Coding, held: HeldBytes) -> Self {
+impl BodyDecoder {
+    fn new(coding: ContentCoding, held: HeldBytes) -> Self {
         Self { coding, decoder: None, held, window: 0 }
     }
 
-    fn decoder(&mut self) -> Result<&mut Unpacking, ApiError> {
+    fn decoder(&mut self) -> Result<&mut Decompressor, ApiError> {
         if self.decoder.is_none() {
             self.held.grow(DECODER_BYTES)?;
         }
         match &mut self.decoder {
             Some(decoder) => Ok(decoder),
-            none => Ok(none.insert(Unpacking::new(self.coding)?)),
+            none => Ok(none.insert(Decompressor::new(self.coding)?)),
         }
     }
 
     fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
         let Some(decoder) = &mut self.decoder else { return Ok(None) };
         let step = decoder.step()?;
-        if self.coding == Coding::Zstd {
+        if self.coding == ContentCoding::Zstd {
             let unpacked = step.as_ref().map_or(0, |step| step.len() as u64);
             let more = unpacked.min(MAX_WINDOW_BYTES - self.window);
             self.held.grow(more)?;
@@ -284,12 +313,12 @@ impl Packed {
 /// the first wait is not timed but followed by another look; a body that is still missing then gets a timer. Arming
 /// one for every request would cost a lock on the runtime's timer wheel, twice.
 #[derive(Default)]
-struct Patience {
+struct BodyTimer {
     looked_twice: bool,
     timed: Option<(Pace, Pin<Box<Sleep>>)>,
 }
 
-impl Patience {
+impl BodyTimer {
     fn rewarded(&mut self, bytes: u64, limits: &PaceLimits) {
         self.looked_twice = false;
         if let Some((pace, _)) = &mut self.timed {

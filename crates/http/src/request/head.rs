@@ -12,7 +12,7 @@ use callboard_core::{MAX_TIMEOUT, Priority};
 
 use crate::error::ApiError;
 use crate::observe::timeline_header::X_CALLBOARD_EXPLAIN;
-use crate::request::coding::Coding;
+use crate::request::coding::ContentCoding;
 
 /// How long the client is willing to wait, in milliseconds.
 pub(crate) const X_REQUEST_TIMEOUT_MS: &str = "x-request-timeout-ms";
@@ -25,22 +25,30 @@ pub(crate) const X_REQUEST_PRIORITY: &str = "x-request-priority";
 
 /// The headers that decide how a call is made and answered.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Head<'a> {
-    pub(crate) content_type: Option<&'a HeaderValue>,
-    pub(crate) accept: Option<Cow<'a, HeaderValue>>,
+pub struct RequestHead<'a> {
+    /// `content-type`.
+    pub content_type: Option<&'a HeaderValue>,
+    /// `accept`.
+    pub accept: Option<Cow<'a, HeaderValue>>,
     /// How the body is packed.
-    pub(crate) coding: Option<Coding>,
+    pub coding: Option<ContentCoding>,
     /// How the answer may be packed.
-    pub(crate) accept_encoding: Option<Cow<'a, HeaderValue>>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) priority: Option<Priority>,
+    pub accept_encoding: Option<Cow<'a, HeaderValue>>,
+    /// How long the client waits.
+    pub timeout: Option<Duration>,
+    /// The class of the queues.
+    pub priority: Option<Priority>,
     /// Asked and answered around the call; here it is only checked.
     explain: Option<()>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> RequestHead<'a> {
     /// Several lines of `accept` are one list (RFC 9110 §5.2).
-    pub(crate) fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
+    ///
+    /// # Errors
+    ///
+    /// A header that cannot be read, or a second one.
+    pub fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
         let mut head = Self::default();
         let mut grpc_timeout = None;
         for (name, value) in headers {
@@ -50,7 +58,7 @@ impl<'a> Head<'a> {
                 "accept-encoding" => head.accept_encoding = Some(joined(head.accept_encoding.take(), value)),
                 // Two lines are a list of two codings.
                 "content-encoding" if head.coding.is_some() => return Err(ApiError::unsupported_encoding()),
-                "content-encoding" => head.coding = Coding::of_body(value)?,
+                "content-encoding" => head.coding = ContentCoding::from_header(value)?,
                 X_REQUEST_TIMEOUT_MS => set_once(&mut head.timeout, parse_timeout(value)?, X_REQUEST_TIMEOUT_MS)?,
                 GRPC_TIMEOUT => set_once(&mut grpc_timeout, parse_grpc_timeout(value)?, GRPC_TIMEOUT)?,
                 X_REQUEST_PRIORITY => set_once(&mut head.priority, parse_priority(value)?, X_REQUEST_PRIORITY)?,
@@ -145,7 +153,7 @@ mod tests {
 
     fn timeout(text: &str) -> Result<Option<Duration>, u16> {
         let headers = headers(&[("x-request-timeout-ms", text)]);
-        Head::read(&headers).map(|head| head.timeout).map_err(|error| error.status().as_u16())
+        RequestHead::read(&headers).map(|head| head.timeout).map_err(|error| error.status().as_u16())
     }
 
     #[test]
@@ -162,7 +170,7 @@ mod tests {
     #[test]
     fn a_timeout_may_have_the_words_of_grpc_and_the_smaller_of_two_wins() {
         let timeout = |lines: &[(&'static str, &str)]| {
-            Head::read(&headers(lines)).map(|head| head.timeout).map_err(|error| error.status().as_u16())
+            RequestHead::read(&headers(lines)).map(|head| head.timeout).map_err(|error| error.status().as_u16())
         };
         let of = |text: &str| timeout(&[("grpc-timeout", text)]);
         for (text, expected) in [
@@ -193,7 +201,7 @@ mod tests {
             ("accept", "*/*"),
             ("x-request-priority", "low"),
         ]);
-        let head = Head::read(&headers).unwrap();
+        let head = RequestHead::read(&headers).unwrap();
         assert_eq!(head.content_type.unwrap(), "application/json");
         assert_eq!(*head.accept.unwrap(), "*/*");
         assert_eq!((head.priority, head.timeout), (Some(Priority::Low), None));
@@ -201,10 +209,10 @@ mod tests {
 
     #[test]
     fn refuses_unknown_codings_and_priorities() {
-        let status = |lines| Head::read(&headers(lines)).map(|_| ()).unwrap_err().status().as_u16();
+        let status = |lines| RequestHead::read(&headers(lines)).map(|_| ()).unwrap_err().status().as_u16();
         assert_eq!(status(&[("content-encoding", "br")]), 415);
         assert_eq!(status(&[("x-request-priority", "urgent")]), 400);
-        assert!(Head::read(&headers(&[("content-encoding", "IDENTITY")])).is_ok());
+        assert!(RequestHead::read(&headers(&[("content-encoding", "IDENTITY")])).is_ok());
     }
 
     #[test]
@@ -219,7 +227,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.append(name.clone(), first.parse().unwrap());
             headers.append(name, second.parse().unwrap());
-            assert_eq!(Head::read(&headers).unwrap_err().status().as_u16(), 400);
+            assert_eq!(RequestHead::read(&headers).unwrap_err().status().as_u16(), 400);
         }
     }
 
@@ -229,7 +237,7 @@ mod tests {
         for line in ["text/html", "application/json;q=0.5", "text/plain"] {
             headers.append("accept", line.parse().unwrap());
         }
-        let head = Head::read(&headers).unwrap();
+        let head = RequestHead::read(&headers).unwrap();
         assert_eq!(*head.accept.unwrap(), "text/html, application/json;q=0.5, text/plain");
     }
 }

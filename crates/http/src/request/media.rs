@@ -25,7 +25,7 @@ impl<'a> BodyForm<'a> {
     ///
     /// A body without a type is `application/octet-stream` (RFC 9110 §8.3), which only routes with a field for raw bodies take
     /// unsaid: a forgotten header should not turn JSON into bytes.
-    pub(crate) fn of(content_type: Option<&HeaderValue>, input: &'a DataType) -> Result<Self, ApiError> {
+    pub(crate) fn for_content_type(content_type: Option<&HeaderValue>, input: &'a DataType) -> Result<Self, ApiError> {
         // What nearly every request says, without parsing.
         if content_type.is_some_and(|value| value == "application/json") {
             return Ok(Self::Encoded(Format::Json));
@@ -154,7 +154,9 @@ mod tests {
         let raw = RawBody { field: "image".to_owned(), media_types: vec!["image/*".to_owned()] };
         let input = DataType::value().with_raw_body(raw);
         let header = content_type.map(|text| text.parse().unwrap());
-        BodyForm::of(header.as_ref(), &input).map(|form| format!("{form:?}")).map_err(|error| error.status().as_u16())
+        BodyForm::for_content_type(header.as_ref(), &input)
+            .map(|form| format!("{form:?}"))
+            .map_err(|error| error.status().as_u16())
     }
 
     #[test]
@@ -177,8 +179,9 @@ mod tests {
 
     #[test]
     fn a_type_takes_the_forms_that_it_can_have() {
-        let takes =
-            |content_type: &str, input: &DataType| BodyForm::of(Some(&content_type.parse().unwrap()), input).is_ok();
+        let takes = |content_type: &str, input: &DataType| {
+            BodyForm::for_content_type(Some(&content_type.parse().unwrap()), input).is_ok()
+        };
         let (text, number, tensor) = (DataType::of::<String>(), DataType::of::<u8>(), DataType::of::<Tensor>());
         for (input, npy, plain) in [(&text, false, true), (&number, false, false), (&tensor, true, false)] {
             assert_eq!((takes("application/x-npy", input), takes("text/plain", input)), (npy, plain), "{input:?}");
@@ -198,7 +201,7 @@ mod tests {
     fn a_type_that_is_no_text_is_not_taken_for_none() {
         let header = HeaderValue::from_bytes(b"\xff\xfe").unwrap();
         let raw = RawBody { field: "image".to_owned(), media_types: vec!["application/octet-stream".to_owned()] };
-        let refused = BodyForm::of(Some(&header), &DataType::value().with_raw_body(raw)).unwrap_err();
+        let refused = BodyForm::for_content_type(Some(&header), &DataType::value().with_raw_body(raw)).unwrap_err();
         assert_eq!(refused.status().as_u16(), 415);
     }
 }

@@ -23,8 +23,8 @@ use indexmap::IndexMap;
 use multer::{Field, Multipart};
 use tokio::task::yield_now;
 
-use super::body::{Incoming, RequestBody};
-use super::gather::Gathering;
+use super::body::{IncomingBody, RequestBody};
+use super::body_buffer::BodyBuffer;
 use crate::error::ApiError;
 
 /// More parts than any form has; each costs more than its bytes.
@@ -47,7 +47,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 
 /// All parts of a form.
 #[derive(Debug)]
-pub(crate) struct Form {
+pub(crate) struct MultipartForm {
     /// By name and as they came.
     parts: IndexMap<String, Vec<Part>>,
     /// [`PART_BYTES`] for each.
@@ -65,13 +65,13 @@ struct Part {
 
 /// The values of all parts.
 #[derive(Debug)]
-pub(crate) struct Fields {
+pub(crate) struct FormFields {
     pub(crate) values: Map,
     /// What these parts have left of the limits.
     pub(crate) left: DecodeLimits,
 }
 
-impl Form {
+impl MultipartForm {
     /// The bytes of the parts that are looked at, and not taken as they are.
     pub(crate) fn read_bytes(&self) -> usize {
         let read = self.parts.values().flatten().filter(|part| part.is_text || part.format.is_some());
@@ -85,7 +85,7 @@ impl Form {
     }
 
     /// Decodes all parts.
-    pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<Fields, ApiError> {
+    pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<FormFields, ApiError> {
         let mut left = limits.clone();
         let mut values = Map::with_capacity(self.parts.len());
         for (name, parts) in &self.parts {
@@ -101,7 +101,7 @@ impl Form {
             };
             values.insert(name.as_str(), value);
         }
-        Ok(Fields { values, left })
+        Ok(FormFields { values, left })
     }
 }
 
@@ -124,16 +124,19 @@ impl Part {
 }
 
 /// Reads all parts. Nothing of them is looked at yet.
-pub(crate) async fn read<B: RequestBody>(body: Incoming<'_, '_, B>, boundary: String) -> Result<Form, ApiError> {
+pub(crate) async fn read<B: RequestBody>(
+    body: IncomingBody<'_, '_, B>,
+    boundary: String,
+) -> Result<MultipartForm, ApiError> {
     let held = body.held_bytes();
-    let search = Arc::new(Search::default());
+    let search = Arc::new(HeadScan::default());
     let mut parts = Multipart::new(pieces(body, Arc::clone(&search)), boundary);
     // Names come from outside: each is looked up by a keyed hash, and not compared with all before it.
     let mut fields: IndexMap<String, Vec<Part>> = IndexMap::new();
     for _ in 0..=MAX_PARTS {
         search.begin();
         let Some(mut part) = parts.next_field().await.map_err(fault)? else {
-            return Ok(Form { parts: fields, _held: held });
+            return Ok(MultipartForm { parts: fields, _held: held });
         };
         search.end();
         held.grow(PART_BYTES)?;
@@ -150,7 +153,7 @@ pub(crate) async fn read<B: RequestBody>(body: Incoming<'_, '_, B>, boundary: St
 /// All bytes of a part, in a buffer of their own. They were charged as they came.
 async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError> {
     let Some(first) = part.chunk().await.map_err(fault)? else { return Ok(Bytes::new()) };
-    let mut whole = Gathering::new(None, Bytes::copy_from_slice(&first));
+    let mut whole = BodyBuffer::new(None, Bytes::copy_from_slice(&first));
     drop(first);
     while let Some(chunk) = part.chunk().await.map_err(fault)? {
         whole.push(Bytes::copy_from_slice(&chunk)).await;
@@ -165,12 +168,12 @@ async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError
 
 /// How much of a head may still come.
 #[derive(Debug, Default)]
-struct Search {
+struct HeadScan {
     /// `usize::MAX` while no head is looked for.
     left: AtomicUsize,
 }
 
-impl Search {
+impl HeadScan {
     fn begin(&self) {
         self.left.store(MAX_HEAD_BYTES, Ordering::Relaxed);
     }
@@ -194,9 +197,9 @@ impl Search {
 
 /// The body in small pieces with a pause behind each: multer takes whatever is there before it looks at any of it.
 fn pieces<B: RequestBody>(
-    body: Incoming<'_, '_, B>,
-    search: Arc<Search>,
-) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
+    body: IncomingBody<'_, '_, B>,
+    search: Arc<HeadScan>,
+) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
     // Pays for the chunk at hand: what was charged for it as it came pays for the parts that are copied out of it.
     let held = body.held_bytes();
     let begun = (body, Bytes::new(), held, false);
@@ -208,19 +211,19 @@ fn pieces<B: RequestBody>(
             }
             if chunk.is_empty() {
                 held.release();
-                match body.chunk().await.map_err(Broken)? {
+                match body.chunk().await.map_err(BodyError)? {
                     Some(more) => chunk = more,
                     None => return Ok(None),
                 }
                 if chunk.len() > PIECE_BYTES {
-                    held.grow(chunk.len() as u64).map_err(|error| Broken(error.into()))?;
+                    held.grow(chunk.len() as u64).map_err(|error| BodyError(error.into()))?;
                 }
             }
             let piece = chunk.split_to(PIECE_BYTES.min(chunk.len()));
             if !search.allows(piece.len()) {
                 let message =
                     format!("the head of a part, or what is before the first, exceeds {MAX_HEAD_BYTES} bytes");
-                return Err(Broken(ApiError::bad_multipart(message)));
+                return Err(BodyError(ApiError::bad_multipart(message)));
             }
             Ok(Some((piece, (body, chunk, held, true))))
         }
@@ -242,12 +245,12 @@ fn name_of(part: &Field<'_>) -> Result<String, ApiError> {
 /// An error of ours on its way through multer.
 #[derive(Debug, thiserror::Error)]
 #[error("the body could not be read")]
-struct Broken(ApiError);
+struct BodyError(ApiError);
 
 /// Our own errors come back as they went in; multer's say what is wrong with the form.
 fn fault(error: multer::Error) -> ApiError {
     match error {
-        multer::Error::StreamReadFailed(cause) => match cause.downcast::<Broken>() {
+        multer::Error::StreamReadFailed(cause) => match cause.downcast::<BodyError>() {
             Ok(ours) => ours.0,
             Err(other) => ApiError::broken_body(&*other),
         },

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use callboard_core::{Deadline, Instant};
 
+use crate::config::HttpConfig;
+
 /// What bounds the time of one body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PaceLimits {
+pub struct PaceLimits {
     /// The length of a window.
     pub(crate) progress_timeout: Duration,
     /// What has to arrive within one, unless it is the end.
@@ -19,6 +21,19 @@ pub(crate) struct PaceLimits {
     pub(crate) body_timeout: Duration,
     /// The request's own deadline.
     pub(crate) deadline: Deadline,
+}
+
+impl PaceLimits {
+    /// The limits of a body whose request has this deadline.
+    #[must_use]
+    pub fn new(config: &HttpConfig, deadline: Deadline) -> Self {
+        Self {
+            progress_timeout: config.body_progress_timeout,
+            progress_bytes: config.least_bytes_in(config.body_progress_timeout),
+            body_timeout: config.body_timeout,
+            deadline,
+        }
+    }
 }
 
 /// Why a body was given up.

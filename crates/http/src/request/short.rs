@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
-use axum::http::Request;
 use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
 
@@ -15,10 +14,10 @@ use crate::error::ApiError;
 const MAX_BODY_BYTES: u64 = 64 * 1024;
 
 /// The whole body, which has this much time.
-pub(crate) async fn short_body<B: RequestBody>(request: &mut Request<B>, limit: Duration) -> Result<Bytes, ApiError> {
+pub async fn short_body<B: RequestBody>(mut body: B, limit: Duration) -> Result<Bytes, ApiError> {
     let reading = async {
         let mut whole = BytesMut::new();
-        while let Some(frame) = poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await {
+        while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             let frame = frame.map_err(|error| ApiError::broken_body(&*error.into()))?;
             let Ok(chunk) = frame.into_data() else { continue };
             if (whole.len() + chunk.len()) as u64 > MAX_BODY_BYTES {

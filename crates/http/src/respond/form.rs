@@ -11,7 +11,7 @@ use callboard_codec::{DataType, Format, MediaType};
 
 use super::plain_msgpack::{WITH_EXTENSIONS, asks_for_extensions};
 use crate::error::ApiError;
-use crate::request::coding::Density;
+use crate::request::coding::Compressibility;
 use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
 
 /// One way to write an outcome.
@@ -29,7 +29,7 @@ pub(crate) enum ReplyForm {
 
 impl ReplyForm {
     /// This format, for whoever asked in these words.
-    pub(crate) fn of(format: Format, asked: &str) -> Self {
+    pub(crate) fn for_format(format: Format, asked: &str) -> Self {
         match format {
             Format::Msgpack if !asks_for_extensions(asked) => Self::PlainMsgpack,
             format => Self::Encoded(format),
@@ -62,12 +62,12 @@ impl ReplyForm {
     }
 
     /// How much shorter it gets by packing.
-    pub(crate) const fn density(self) -> Density {
+    pub(crate) const fn density(self) -> Compressibility {
         match self {
-            Self::Encoded(Format::Json) | Self::Text => Density::Text,
+            Self::Encoded(Format::Json) | Self::Text => Compressibility::Text,
             #[cfg(feature = "arrow")]
-            Self::Encoded(Format::ArrowStream | Format::ArrowFile) => Density::Table,
-            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => Density::Dense,
+            Self::Encoded(Format::ArrowStream | Format::ArrowFile) => Compressibility::Table,
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => Compressibility::Dense,
         }
     }
 }
@@ -75,18 +75,18 @@ impl ReplyForm {
 /// The forms in which an outcome of this type can be sent, JSON first.
 pub(crate) fn offers(output: &DataType) -> Vec<ReplyForm> {
     let plain = plain_types(output).map(|plain| if plain == TEXT_PLAIN { ReplyForm::Text } else { ReplyForm::Bytes });
-    output.formats().into_iter().map(|format| ReplyForm::of(format, "")).chain(plain).collect()
+    output.formats().into_iter().map(|format| ReplyForm::for_format(format, "")).chain(plain).collect()
 }
 
 /// The forms that a request accepts.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedForms {
     pub(crate) best: ReplyForm,
     /// In the order in which they are tried when the outcome does not fit those before.
     pub(crate) others: Vec<ReplyForm>,
 }
 
-impl Accepted {
+impl AcceptedForms {
     /// JSON, and nothing else.
     pub(crate) const JSON: Self = Self::only(Format::Json);
 
@@ -97,11 +97,11 @@ impl Accepted {
 
     /// The format that the question had, and nothing else.
     pub(crate) fn as_asked(format: Format, content_type: &str) -> Self {
-        Self { best: ReplyForm::of(format, content_type), others: Vec::new() }
+        Self { best: ReplyForm::for_format(format, content_type), others: Vec::new() }
     }
 
     /// What `accept` allows of what `output` can be, or a 406 that lists that.
-    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
+    pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
         // What nearly every request says, without parsing.
         let Some(accept) = accept else { return Ok(Self::JSON) };
         if **accept == "*/*" || **accept == "application/json" {
@@ -112,7 +112,7 @@ impl Accepted {
         let accept = accept.to_str().unwrap_or("-");
         let ranked = MediaType::rank(accept, &media_types);
         let mut forms = ranked.into_iter().map(|index| match offers[index] {
-            ReplyForm::PlainMsgpack => ReplyForm::of(Format::Msgpack, accept),
+            ReplyForm::PlainMsgpack => ReplyForm::for_format(Format::Msgpack, accept),
             form => form,
         });
         match forms.next() {
@@ -130,14 +130,14 @@ mod tests {
 
     fn best(accept: &str, output: &DataType) -> Result<&'static str, u16> {
         let accept = Cow::Owned(accept.parse().unwrap());
-        let accepted = Accepted::of(Some(&accept), output).map_err(|error| error.status().as_u16())?;
+        let accepted = AcceptedForms::from_accept(Some(&accept), output).map_err(|error| error.status().as_u16())?;
         Ok(accepted.best.media_type())
     }
 
     #[test]
     fn the_highest_quality_wins_and_json_where_nothing_decides() {
         let any = DataType::value();
-        assert_eq!(Accepted::of(None, &any).unwrap(), Accepted::JSON);
+        assert_eq!(AcceptedForms::from_accept(None, &any).unwrap(), AcceptedForms::JSON);
         let json = [
             "",
             "*/*",

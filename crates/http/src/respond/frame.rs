@@ -13,7 +13,7 @@ use bytes::Bytes;
 use callboard_codec::{DecodeLimits, EncodeError, Envelope, Format, Value};
 
 use crate::error::ApiError;
-use crate::request::payload::Expense;
+use crate::request::codec_budget::CodecBudget;
 
 /// The bytes before each envelope.
 pub(crate) const HEAD_BYTES: usize = 8;
@@ -21,7 +21,7 @@ pub(crate) const HEAD_BYTES: usize = 8;
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// An outcome, or the arguments of a call.
     Value = 0,
     /// A problem document.
@@ -33,18 +33,18 @@ pub(crate) enum Kind {
 /// A frame to be sent.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    kind: Kind,
+    kind: FrameKind,
     envelope: Option<Envelope>,
 }
 
 impl Frame {
     /// The last frame of a stream.
-    pub(crate) const END: Self = Self { kind: Kind::End, envelope: None };
+    pub(crate) const END: Self = Self { kind: FrameKind::End, envelope: None };
 
     /// # Errors
     ///
     /// An envelope whose length a frame cannot tell.
-    pub(crate) fn of(kind: Kind, envelope: Envelope) -> Result<Self, EncodeError> {
+    pub(crate) fn try_new(kind: FrameKind, envelope: Envelope) -> Result<Self, EncodeError> {
         if u32::try_from(envelope.len()).is_err() {
             return Err(serde::ser::Error::custom("an outcome beyond the 32-bit length of a frame"));
         }
@@ -52,11 +52,11 @@ impl Frame {
     }
 
     /// An error as its problem document.
-    pub(crate) fn of_problem(error: &ApiError, request_id: &str) -> Self {
+    pub(crate) fn from_problem(error: &ApiError, request_id: &str) -> Self {
         let problem = Bytes::from(error.to_problem(request_id));
         let value = Value::decode(Format::Json, &problem, &DecodeLimits::default()).unwrap_or(Value::Null);
         // What was a document of JSON has a form here, too.
-        value.to_envelope().and_then(|envelope| Self::of(Kind::Error, envelope)).unwrap_or(Self::END)
+        value.to_envelope().and_then(|envelope| Self::try_new(FrameKind::Error, envelope)).unwrap_or(Self::END)
     }
 
     /// The bytes that share an outcome's memory.
@@ -65,7 +65,7 @@ impl Frame {
     }
 
     /// The same frame, whose memory is paid for until it is sent.
-    pub(crate) fn held(self, expense: &Expense<'_>) -> Self {
+    pub(crate) fn held(self, expense: &CodecBudget<'_>) -> Self {
         let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| expense.held(part)));
         Self { envelope, ..self }
     }

@@ -18,7 +18,8 @@ struct Parts {
 }
 
 /// The body that sends these one after the other.
-pub(crate) fn body_of_parts(mut parts: Vec<Bytes>) -> Body {
+#[must_use]
+pub fn body_of_parts(mut parts: Vec<Bytes>) -> Body {
     let left = parts.iter().map(|part| part.len() as u64).sum();
     match (parts.len(), parts.pop()) {
         (1, Some(only)) => Body::from(only),

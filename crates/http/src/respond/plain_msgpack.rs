@@ -29,10 +29,10 @@ pub(crate) fn asks_for_extensions(header: &str) -> bool {
 
 /// How long the same value may get without extension types. `None` where it has none, and so is plain already.
 pub(crate) fn plain_length(bytes: &[u8]) -> Option<usize> {
-    let mut items = Items { rest: bytes };
+    let mut items = MsgpackItems { rest: bytes };
     let (mut found, mut more) = (false, 0_usize);
     while let Some(item) = items.next() {
-        let Item::Extension(code, payload) = item else { continue };
+        let MsgpackItem::Extension(code, payload) = item else { continue };
         found = true;
         match code {
             // Its items follow.
@@ -49,17 +49,17 @@ pub(crate) fn plain_length(bytes: &[u8]) -> Option<usize> {
 /// The same value without extension types, of at most this length.
 pub(crate) fn plain(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length);
-    let mut items = Items { rest: bytes };
+    let mut items = MsgpackItems { rest: bytes };
     let mut copied = bytes;
     loop {
         let before = items.rest;
         let item = items.next();
-        if let Some(Item::Other) = item {
+        if let Some(MsgpackItem::Other) = item {
             continue;
         }
         // All since the last extension goes as it is.
         out.extend_from_slice(&copied[..copied.len() - before.len()]);
-        let Some(Item::Extension(code, payload)) = item else { return out };
+        let Some(MsgpackItem::Extension(code, payload)) = item else { return out };
         match code {
             TUPLE => _ = items.enter(payload, bytes),
             SCALAR => write_scalar(&mut out, payload),
@@ -80,16 +80,16 @@ const TEXTS: u8 = 4;
 const TENSOR_WORDS: usize = 48;
 
 /// One item: of arrays and maps the header alone, their members follow.
-enum Item<'a> {
+enum MsgpackItem<'a> {
     Other,
     Extension(u8, &'a [u8]),
 }
 
-struct Items<'a> {
+struct MsgpackItems<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Items<'a> {
+impl<'a> MsgpackItems<'a> {
     /// Goes on within an extension that lies directly before what is left. Gives how much longer it may get: nothing.
     fn enter(&mut self, payload: &'a [u8], whole: &'a [u8]) -> usize {
         self.rest = &whole[whole.len() - self.rest.len() - payload.len()..];
@@ -107,20 +107,20 @@ impl<'a> Items<'a> {
         Some(self.take(bytes)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
     }
 
-    fn skip(&mut self, length: usize) -> Option<Item<'a>> {
-        self.take(length).map(|_| Item::Other)
+    fn skip(&mut self, length: usize) -> Option<MsgpackItem<'a>> {
+        self.take(length).map(|_| MsgpackItem::Other)
     }
 
-    fn extension(&mut self, length: usize) -> Option<Item<'a>> {
+    fn extension(&mut self, length: usize) -> Option<MsgpackItem<'a>> {
         let code = *self.take(1)?.first()?;
-        Some(Item::Extension(code, self.take(length)?))
+        Some(MsgpackItem::Extension(code, self.take(length)?))
     }
 }
 
-impl<'a> Iterator for Items<'a> {
-    type Item = Item<'a>;
+impl<'a> Iterator for MsgpackItems<'a> {
+    type MsgpackItem = MsgpackItem<'a>;
 
-    fn next(&mut self) -> Option<Item<'a>> {
+    fn next(&mut self) -> Option<MsgpackItem<'a>> {
         let marker = *self.take(1)?.first()?;
         match marker {
             0xa0..=0xbf => self.skip(usize::from(marker & 0x1f)),
@@ -135,7 +135,7 @@ impl<'a> Iterator for Items<'a> {
             0xca | 0xce | 0xd2 | 0xdd | 0xdf => self.skip(4),
             0xcb | 0xcf | 0xd3 => self.skip(8),
             0xd4..=0xd8 => self.extension(1 << (marker - 0xd4)),
-            _ => Some(Item::Other),
+            _ => Some(MsgpackItem::Other),
         }
     }
 }
@@ -241,13 +241,13 @@ fn write_tensor(out: &mut Vec<u8>, payload: &[u8]) {
     write_bin(out, data);
 }
 
-struct Texts<'a> {
+struct TextArray<'a> {
     axes: Vec<u64>,
     ends: &'a [[u8; 8]],
     text: &'a [u8],
 }
 
-impl Texts<'_> {
+impl TextArray<'_> {
     /// How many arrays they become.
     fn lists(&self) -> usize {
         let of_level =
@@ -257,15 +257,15 @@ impl Texts<'_> {
     }
 }
 
-fn texts(payload: &[u8]) -> Option<Texts<'_>> {
+fn texts(payload: &[u8]) -> Option<TextArray<'_>> {
     let (_, axes, rest) = header(payload)?;
     let count = axes.iter().try_fold(1_usize, |product, axis| product.checked_mul(usize::try_from(*axis).ok()?))?;
     let (ends, text) = rest.split_at_checked(count.checked_mul(8)?)?;
-    Some(Texts { axes, ends: ends.as_chunks::<8>().0, text })
+    Some(TextArray { axes, ends: ends.as_chunks::<8>().0, text })
 }
 
 fn write_texts(out: &mut Vec<u8>, payload: &[u8]) {
-    let Some(Texts { axes, ends, text }) = texts(payload) else { return out.push(0xc0) };
+    let Some(TextArray { axes, ends, text }) = texts(payload) else { return out.push(0xc0) };
     let mut begin = 0;
     let mut ends = ends.iter().map(|end| usize::try_from(u64::from_le_bytes(*end)).unwrap_or(usize::MAX));
     write_level(out, &axes, &mut |out: &mut Vec<u8>| {
@@ -332,7 +332,7 @@ mod tests {
         Value::decode(Format::Msgpack, &plain.into(), &DecodeLimits::default()).unwrap()
     }
 
-    fn list(items: impl IntoIterator<Item = Value>) -> Value {
+    fn list(items: impl IntoIterator<MsgpackItem = Value>) -> Value {
         Value::List(items.into_iter().collect())
     }
 

@@ -11,40 +11,44 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Payload, Value};
 
-use super::form::{Accepted, ReplyForm};
+use super::compressor::compress_off_thread;
+use super::form::{AcceptedForms, ReplyForm};
 use super::parts;
 use super::plain_msgpack;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
-use crate::request::coding::{Coding, Density};
-use crate::request::payload::{self, Expense, LARGE_BYTES};
+use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
+use crate::request::coding::{Compressibility, ContentCoding};
 
 /// How an answer may be packed.
 #[derive(Debug)]
-pub(crate) struct Packing {
+pub struct ResponseCompression {
     /// Shared with the request, and looked at only when there is something to pack.
     accept_encoding: Option<HeaderValue>,
     /// What is shorter is sent as it is.
     from_bytes: usize,
 }
 
-impl Packing {
-    pub(crate) fn new(accept_encoding: Option<&HeaderValue>, config: &HttpConfig) -> Self {
+impl ResponseCompression {
+    /// By `accept-encoding`, above the length that the configuration sets.
+    #[must_use]
+    pub fn new(accept_encoding: Option<&HeaderValue>, config: &HttpConfig) -> Self {
         Self { accept_encoding: accept_encoding.cloned(), from_bytes: config.compress_from_bytes }
     }
 
-    fn of(&self, form: ReplyForm, bytes: usize) -> Option<Coding> {
+    fn of(&self, form: ReplyForm, bytes: usize) -> Option<ContentCoding> {
         self.of_bytes(form.density(), bytes)
     }
 
     /// For so many bytes.
-    pub(crate) fn of_bytes(&self, density: Density, bytes: usize) -> Option<Coding> {
+    #[must_use]
+    pub fn of_bytes(&self, density: Compressibility, bytes: usize) -> Option<ContentCoding> {
         let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
-        Coding::of_answer(accept_encoding.to_str().ok()?, density)
+        ContentCoding::for_response(accept_encoding.to_str().ok()?, density)
     }
 
     /// Says how an answer of so many bytes is packed, and that it would be otherwise for another client.
-    pub(crate) fn mark(&self, coding: Option<Coding>, bytes: usize, headers: &mut HeaderMap) {
+    pub fn mark(&self, coding: Option<ContentCoding>, bytes: usize, headers: &mut HeaderMap) {
         if let Some(coding) = coding {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         }
@@ -54,19 +58,19 @@ impl Packing {
     }
 
     /// A stream is packed piece by piece, each by itself hardly worth it: as what is dense.
-    pub(crate) fn of_stream(&self) -> Option<Coding> {
-        Coding::of_answer(self.accept_encoding.as_ref()?.to_str().ok()?, Density::Dense)
+    pub(crate) fn of_stream(&self) -> Option<ContentCoding> {
+        ContentCoding::for_response(self.accept_encoding.as_ref()?.to_str().ok()?, Compressibility::Dense)
     }
 }
 
 /// The answer to a call that succeeded.
 pub(crate) async fn whole(
     payload: Payload,
-    accepted: Accepted,
-    packing: &Packing,
-    expense: &Expense<'_>,
+    accepted: AcceptedForms,
+    packing: &ResponseCompression,
+    expense: &CodecBudget<'_>,
 ) -> Result<Response, ApiError> {
-    let Accepted { mut best, others } = accepted;
+    let AcceptedForms { mut best, others } = accepted;
     let (mut others, mut payload) = (others.into_iter(), payload);
     loop {
         match encode(payload, best, expense).await? {
@@ -107,7 +111,7 @@ impl Encoded {
 async fn encode(
     payload: Payload,
     form: ReplyForm,
-    expense: &Expense<'_>,
+    expense: &CodecBudget<'_>,
 ) -> Result<Result<Encoded, (Misfit, Payload)>, ApiError> {
     let known = match form {
         // What is large is shared.
@@ -134,7 +138,7 @@ fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
 }
 
 /// The same without extension types. Most outcomes have none and stay as they are.
-async fn plainly(bytes: Bytes, expense: &Expense<'_>) -> Result<Bytes, ApiError> {
+async fn plainly(bytes: Bytes, expense: &CodecBudget<'_>) -> Result<Bytes, ApiError> {
     let known = bytes.len();
     let looked_at = bytes.clone();
     let ((), length) = expense.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
@@ -147,22 +151,22 @@ async fn plainly(bytes: Bytes, expense: &Expense<'_>) -> Result<Bytes, ApiError>
 async fn response(
     encoded: Encoded,
     form: ReplyForm,
-    packing: &Packing,
-    expense: &Expense<'_>,
+    packing: &ResponseCompression,
+    expense: &CodecBudget<'_>,
 ) -> Result<Response, ApiError> {
     let length = match &encoded {
         Encoded::Bytes(bytes) => bytes.len(),
         Encoded::Envelope(envelope) => envelope.len(),
     };
     expense.settle(length)?;
-    let coding = packing.of(form, length).filter(|coding| expense.may_pack(*coding, length));
+    let coding = packing.of(form, length).filter(|coding| expense.can_compress(coding.compressor_bytes(), length));
     let body = match (encoded, coding) {
         (Encoded::Bytes(bytes), None) => Body::from(expense.held(bytes)),
         (Encoded::Envelope(envelope), None) => {
             parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.held(part)).collect())
         }
         (encoded, Some(coding)) => {
-            let packed = payload::pack(expense, encoded.into_bytes(), coding).await?;
+            let packed = compress_off_thread(expense, encoded.into_bytes(), coding).await?;
             expense.settle(packed.len())?;
             Body::from(expense.held(packed))
         }

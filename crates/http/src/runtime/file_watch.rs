@@ -69,7 +69,7 @@ mod tests {
             assert_ne!(reading, 0, "the first one is not to be taken");
             let _ = taken.blocking_send(reading);
         };
-        tokio::spawn(keep_fresh(Duration::from_millis(1), read, |reading| *reading, take));
+        tokio::spawn(watch(Duration::from_millis(1), read, |reading| *reading, take));
         assert_eq!(takes.recv().await, Some(1));
     }
 }

@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 
 /// Shared by the accept loop, which sets it, and every connection or call, which watches it.
 #[derive(Debug, Default)]
-pub(crate) struct Closing {
+pub struct ShutdownSignal {
     begun: AtomicBool,
     told: Notify,
 }
 
-impl Closing {
+impl ShutdownSignal {
     /// Tells all that watch it. Idempotent.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
@@ -70,7 +70,7 @@ mod tests {
 
     #[tokio::test]
     async fn ends_the_wait_of_work_that_is_pending() {
-        let closing = Arc::new(Closing::default());
+        let closing = Arc::new(ShutdownSignal::default());
         let other = Arc::clone(&closing);
         let waiting = tokio::spawn(async move { other.unless_begun(pin!(std::future::pending::<()>())).await });
         tokio::task::yield_now().await;
@@ -80,7 +80,7 @@ mod tests {
 
     #[tokio::test]
     async fn is_seen_by_those_who_come_late() {
-        let closing = Closing::default();
+        let closing = ShutdownSignal::default();
         closing.begin();
         assert_eq!(closing.unless_begun(pin!(std::future::pending::<()>())).await, None);
         assert_eq!(closing.unless_begun(pin!(async { 7 })).await, Some(7));

@@ -6,7 +6,7 @@
 //! * **Over its limit:** where the caller's key has one, each frame waits for its turn, too, and is refused (429) in the same way.
 //! * **Late:** a frame that has begun has the pace of any body (408). Between frames a client may be silent while calls of its
 //!   stream are open, and for `body_timeout` when there are none.
-//! * **Broken:** what is no frame is the end of the stream, told by [`Frames::fault`].
+//! * **Broken:** what is no frame is the end of the stream, told by [`FrameReader::fault`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,13 +25,14 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until, timeout_at};
 
-use crate::call::Around;
+use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::guard::{KeyHolder, OverLimit};
-use crate::request::gather::Gathering;
+use crate::request::arguments::arguments;
+use crate::request::body_buffer::BodyBuffer;
+use crate::request::codec_budget::CodecBudget;
 use crate::request::pace::{Pace, PaceLimits, TooSlow};
-use crate::request::payload::Expense;
-use crate::respond::frame::{HEAD_BYTES, Kind};
+use crate::respond::frame::{FrameKind, HEAD_BYTES};
 
 /// What is too small to be worth a permit while it is read.
 const SMALL_FRAME: u64 = 16 * 1024;
@@ -41,11 +42,11 @@ const STEP_BYTES: u64 = 256 * 1024;
 
 /// What reader and writer of one stream tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct StreamState {
     /// Calls without an answer.
     pub(super) open: AtomicUsize,
     /// What pays for their arguments, in the order of the calls.
-    pub(super) accounts: Mutex<VecDeque<PaidBy>>,
+    pub(super) accounts: Mutex<VecDeque<ArgumentAccount>>,
     /// Why there are no more frames, where it is not their end.
     pub(super) fault: Mutex<Option<ApiError>>,
     /// The body was cut: most probably its client has left.
@@ -53,18 +54,18 @@ pub(super) struct Shared {
 }
 
 /// The account of one call's arguments.
-pub(super) struct PaidBy(
+pub(super) struct ArgumentAccount(
     #[expect(dead_code, reason = "it is held, and given back when it is dropped")] Option<Arc<dyn Account>>,
 );
 
-impl fmt::Debug for PaidBy {
+impl fmt::Debug for ArgumentAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PaidBy")
     }
 }
 
 /// A body on its way to being frames.
-pub(super) struct Frames {
+pub(super) struct FrameReader {
     body: BodyDataStream,
     /// What was received beyond the last frame.
     rest: Bytes,
@@ -78,23 +79,23 @@ pub(super) struct Frames {
     /// How long a frame may wait for room, or for its turn.
     timeout: Duration,
     /// Whoever asks, where that is limited.
-    holder: Option<KeyHolder>,
+    key_holder: Option<KeyHolder>,
     /// The first call is counted with the request.
     is_counted: bool,
     pace: PaceLimits,
-    shared: Arc<Shared>,
+    shared: Arc<StreamState>,
 }
 
-impl Frames {
+impl FrameReader {
     pub(super) fn new(
         body: Body,
-        around: Around<'_>,
+        context: RequestContext<'_>,
         route: &Arc<Route>,
         timeout: Option<Duration>,
-        shared: Arc<Shared>,
+        shared: Arc<StreamState>,
     ) -> Self {
-        let Around { client, config, holder, .. } = around;
-        let pace = config.pace(Deadline::after(Instant::now(), MAX_TIMEOUT));
+        let RequestContext { client, config, key_holder, .. } = context;
+        let pace = PaceLimits::new(config, Deadline::after(Instant::now(), MAX_TIMEOUT));
         let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
         let timeout = client.timeout_of(route, timeout);
         Self {
@@ -107,7 +108,7 @@ impl Frames {
             max_bytes,
             idle,
             timeout,
-            holder: holder.cloned(),
+            key_holder: key_holder.cloned(),
             is_counted: true,
             pace,
             shared,
@@ -130,9 +131,9 @@ impl Frames {
     }
 
     /// How envelopes with arguments become inputs of the route.
-    fn reading(&self) -> Reading {
+    fn reading(&self) -> ArgumentDecoder {
         let (client, route, limits) = (self.client.clone(), Arc::clone(&self.route), self.limits.clone());
-        Reading { client, route, limits, timeout: self.timeout, shared: Arc::clone(&self.shared) }
+        ArgumentDecoder { client, route, limits, timeout: self.timeout, shared: Arc::clone(&self.shared) }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
@@ -143,12 +144,12 @@ impl Frames {
         // Each frame is a body of its own to whoever waits for it.
         let mut pace = Pace::new(Instant::now());
         self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
-        let mut room = Room::new(self.client.held_bytes(), self.timeout);
+        let mut room = FrameBudget::new(self.client.held_bytes(), self.timeout);
         let mut head = self.exactly(HEAD_BYTES as u64, &mut pace, &mut room).await?;
         let (kind, zeros, length) = (head.get_u8(), head.get_uint(3), u64::from(head.get_u32_le()));
         match kind {
-            kind if kind == Kind::Value as u8 && zeros == 0 => {}
-            kind if kind == Kind::End as u8 && zeros == 0 && length == 0 => return Ok(None),
+            kind if kind == FrameKind::Value as u8 && zeros == 0 => {}
+            kind if kind == FrameKind::End as u8 && zeros == 0 && length == 0 => return Ok(None),
             _ => return Err(ApiError::bad_frame(format!("a frame of kind {kind} is not for calls"))),
         }
         let most = self.max_bytes.min(room.held.limit());
@@ -162,9 +163,9 @@ impl Frames {
     /// Waits until the key's limit lets one more call through, as long as a call may.
     async fn count(&mut self) -> Result<(), ApiError> {
         let is_counted = std::mem::replace(&mut self.is_counted, false);
-        let Some(holder) = self.holder.as_ref().filter(|_| !is_counted) else { return Ok(()) };
+        let Some(key_holder) = self.key_holder.as_ref().filter(|_| !is_counted) else { return Ok(()) };
         let end = Instant::now() + self.timeout;
-        while let Err(OverLimit { wait, error }) = holder.take(1) {
+        while let Err(OverLimit { wait, error }) = key_holder.take(1) {
             match wait.map(|wait| Instant::now() + wait).filter(|turn| *turn <= end) {
                 Some(turn) => sleep_until(turn).await,
                 None => return Err(error),
@@ -192,8 +193,8 @@ impl Frames {
     }
 
     /// So many bytes, or an error where the body ends before.
-    async fn exactly(&mut self, length: u64, pace: &mut Pace, room: &mut Room) -> Result<Bytes, ApiError> {
-        let mut gathering = Gathering::new(Some(length), self.take(length));
+    async fn exactly(&mut self, length: u64, pace: &mut Pace, room: &mut FrameBudget) -> Result<Bytes, ApiError> {
+        let mut gathering = BodyBuffer::new(Some(length), self.take(length));
         while gathering.received() < length {
             let (end, why) = pace.end(&self.pace);
             let chunk = match timeout_at(end, self.body.next()).await {
@@ -243,15 +244,15 @@ impl Frames {
 }
 
 /// What the arguments of one call are read by.
-struct Reading {
+struct ArgumentDecoder {
     client: LocalClient,
     route: Arc<Route>,
     limits: DecodeLimits,
     timeout: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<StreamState>,
 }
 
-impl Reading {
+impl ArgumentDecoder {
     /// The input that an envelope is. Where there is no memory for it, it waits as a frame does.
     async fn input(self, envelope: Bytes) -> Ready {
         let end = Instant::now() + self.timeout;
@@ -265,13 +266,13 @@ impl Reading {
         };
         // An input is charged to its call by its size, and the size of arguments is not known to it.
         let account = self.route.is_function().then_some(account);
-        self.shared.accounts.lock().push_back(PaidBy(account));
+        self.shared.accounts.lock().push_back(ArgumentAccount(account));
         Ready(input.map_err(ApiError::into_failure))
     }
 
     async fn read(&self, account: Arc<dyn Account>, envelope: Bytes, end: Instant) -> Result<Payload, ApiError> {
         let (route, limits, bytes) = (Arc::clone(&self.route), self.limits.clone(), envelope.len());
-        let expense = Expense::own(&self.client, account, Deadline::after(end, Duration::ZERO));
+        let expense = CodecBudget::new(&self.client, account, Deadline::after(end, Duration::ZERO));
         let ((), input) = expense.run((), bytes, move || input_in(&route, &envelope, &limits)).await?;
         input
     }
@@ -279,7 +280,7 @@ impl Reading {
 
 /// The input in one frame: a function takes its arguments as they are, every other route its own type.
 fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
-    let call: FunctionCall = super::arguments().decode(Format::Envelope, bytes, limits)?.into_inner()?;
+    let call: FunctionCall = arguments().decode(Format::Envelope, bytes, limits)?.into_inner()?;
     match route.is_function() {
         true => Ok(Payload::new(call)),
         false => Ok(route.input().from_value(call.into_input(route)?)?),
@@ -287,13 +288,13 @@ fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Paylo
 }
 
 /// Bytes of the node for a frame that is being read; its call takes its own.
-struct Room {
+struct FrameBudget {
     held: HeldBytes,
     /// How long it may still be waited for.
     patience: Duration,
 }
 
-impl Room {
+impl FrameBudget {
     fn new(held: HeldBytes, patience: Duration) -> Self {
         Self { held, patience }
     }

@@ -22,7 +22,7 @@ use crate::respond::stream::StreamForm;
 
 /// How a request names a route, and so what its body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CallStyle {
     /// By its own path: the body is the input.
     Route,
     /// As a function: the body holds arguments.
@@ -41,38 +41,6 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
-}
-
-/// What the body of a call is.
-pub(crate) fn arguments() -> &'static DataType {
-    static ARGUMENTS: OnceLock<DataType> = OnceLock::new();
-    ARGUMENTS.get_or_init(DataType::of::<FunctionCall>)
-}
-
-/// The payload that arguments in these bytes are to `route`.
-pub(crate) fn decode(
-    route: &Arc<Route>,
-    format: Format,
-    bytes: &Bytes,
-    limits: &DecodeLimits,
-) -> Result<Payload, ApiError> {
-    let read = || -> Result<FunctionCall, ApiError> { Ok(arguments().decode(format, bytes, limits)?.into_inner()?) };
-    let call = read()?;
-    if route.is_function() {
-        return Ok(Payload::new(call));
-    }
-    // Read a second time where the first does not fit: a price that only a mistake pays.
-    let again = || (bytes.len() <= EXPLAINED_BYTES).then(|| read().ok()?.into_input(route).ok()).flatten();
-    payload::payload_from(route.input(), call.into_input(route)?, again)
-}
-
-/// The payload that the fields of a form are to `route`: arguments by name.
-pub(crate) fn from_form(route: &Arc<Route>, kwargs: Map) -> Result<Payload, ApiError> {
-    let call = FunctionCall { args: Vec::new(), kwargs };
-    if route.is_function() {
-        return Ok(Payload::new(call));
-    }
-    payload::payload_of_form(route.input(), call.into_input(route)?)
 }
 
 #[cfg(test)]

@@ -29,26 +29,30 @@ use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 
-use super::frames::{Frames, Shared};
-use crate::call::Around;
+use super::frames::{FrameReader, StreamState};
+use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
-use crate::request::head::Head;
-use crate::request::payload::Expense;
+use crate::request::codec_budget::CodecBudget;
+use crate::request::head::RequestHead;
 use crate::request_id::RequestId;
-use crate::respond::frame::{Frame, Kind};
-use crate::respond::stream::{Leaving, StreamForm};
-use crate::runtime::shutdown::Closing;
-use crate::spans::RequestSpan;
+use crate::respond::frame::{Frame, FrameKind};
+use crate::respond::stream::{AbandonGuard, StreamForm};
+use crate::runtime::shutdown::ShutdownSignal;
+use callboard_telemetry::RequestSpan;
 
 /// Answers a stream of calls.
-pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Body>) -> Result<Response, ApiError> {
+pub(crate) fn answer(
+    context: RequestContext<'_>,
+    route: &Arc<Route>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed(request.method(), "POST"));
     }
-    let head = Head::read(request.headers())?;
+    let head = RequestHead::read(request.headers())?;
     if let Some(accept) = &head.accept
-        && StreamForm::of(Some(accept))? != StreamForm::Envelopes
+        && StreamForm::from_accept(Some(accept))? != StreamForm::Envelopes
         && **accept != "*/*"
     {
         return Err(ApiError::not_acceptable(StreamForm::Envelopes.media_type()));
@@ -63,26 +67,26 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
     if let Some(priority) = head.priority {
         options = options.with_priority(priority);
     }
-    let options = around.telling(options, route, request.headers());
+    let options = context.with_request(options, route, request.headers());
     let timeout = head.timeout;
     let shared = Arc::default();
     let body = request.into_body();
-    let frames = Frames::new(body, around, route, timeout, Arc::clone(&shared));
-    let calls = around.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
+    let frames = FrameReader::new(body, context, route, timeout, Arc::clone(&shared));
+    let calls = context.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
     let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
-    let talk = Talk {
+    let talk = CallStreamBody {
         outcomes,
-        aborting: Arc::clone(around.aborting),
-        client: around.client.clone(),
+        aborting: Arc::clone(context.aborting),
+        client: context.client.clone(),
         shared,
         unsent: VecDeque::new(),
         is_over: false,
-        id: around.id.clone(),
+        id: context.id.clone(),
         route: route.name().to_owned(),
-        tells: MAX_TOLD,
-        panics: around.metrics.panics.clone(),
-        leaving: Leaving::new(around.metrics.abandoned.clone()),
-        _span: around.span.cloned(),
+        errors_to_log: MAX_LOGGED_ERRORS,
+        panics: context.metrics.panics.clone(),
+        leaving: AbandonGuard::new(context.metrics.abandoned.clone()),
+        _span: context.span.cloned(),
     };
     let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|piece| (Ok::<_, Infallible>(piece), talk)));
     let mut response = Response::new(Body::from_stream(body));
@@ -94,28 +98,28 @@ pub(crate) fn answer(around: Around<'_>, route: &Arc<Route>, request: Request<Bo
 type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
 
 /// One stream of calls on its way to its reader.
-struct Talk {
+struct CallStreamBody {
     outcomes: Outcomes,
-    aborting: Arc<Closing>,
+    aborting: Arc<ShutdownSignal>,
     client: LocalClient,
-    shared: Arc<Shared>,
+    shared: Arc<StreamState>,
     unsent: VecDeque<Bytes>,
     is_over: bool,
     id: RequestId,
     route: String,
     /// How many more errors are told.
-    tells: u32,
+    errors_to_log: u32,
     /// Answers on which a codec panicked.
     panics: Counter,
-    leaving: Leaving,
+    leaving: AbandonGuard,
     /// Goes on until the stream ends.
     _span: Option<Arc<RequestSpan>>,
 }
 
 /// The errors of one stream that are told in the log. Whoever sends a million calls that fail should not fill it.
-const MAX_TOLD: u32 = 10;
+const MAX_LOGGED_ERRORS: u32 = 10;
 
-impl Talk {
+impl CallStreamBody {
     /// The next piece of the body.
     async fn next(&mut self) -> Option<Bytes> {
         while self.unsent.is_empty() && !self.is_over {
@@ -164,11 +168,11 @@ impl Talk {
     }
 
     fn problem(&mut self, error: &ApiError) -> Frame {
-        if let Some(left) = self.tells.checked_sub(1) {
-            self.tells = left;
-            error.tell(self.id.as_str(), Some(&self.route));
+        if let Some(left) = self.errors_to_log.checked_sub(1) {
+            self.errors_to_log = left;
+            error.log(self.id.as_str(), Some(&self.route));
         }
-        Frame::of_problem(error, self.id.as_str())
+        Frame::from_problem(error, self.id.as_str())
     }
 }
 
@@ -184,8 +188,8 @@ async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result
 }
 
 async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
-    let expense = Expense::own(client, Arc::new(client.held_bytes()), Deadline::after(end, Duration::ZERO));
-    let write = move || value.to_envelope().and_then(|envelope| Frame::of(Kind::Value, envelope));
+    let expense = CodecBudget::new(client, Arc::new(client.held_bytes()), Deadline::after(end, Duration::ZERO));
+    let write = move || value.to_envelope().and_then(|envelope| Frame::try_new(FrameKind::Value, envelope));
     let ((), frame) = caught_within(panics, Box::pin(expense.run((), 0, write))).await?;
     let frame = frame.map_err(ApiError::unencodable)?;
     expense.charge(frame.shared_bytes())?;

@@ -7,7 +7,6 @@
 mod operation;
 mod pages;
 mod plain;
-mod protocol;
 mod sample;
 mod schema;
 mod security;
@@ -19,6 +18,7 @@ use serde_json::{Value, json};
 
 use self::operation::OperationIds;
 use self::schema::Components;
+use crate::protocol::Protocol;
 
 pub(crate) use self::operation::example_of;
 
@@ -48,30 +48,30 @@ impl Default for ApiInfo {
 }
 
 /// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each form of body and answer, and every
-/// error that can happen; the way to call each of them as a function, and as a model of the Open Inference Protocol.
+/// error that can happen; the way to call each of them as a function, and the operations of a protocol beside them.
 ///
 /// Bodies are JSON, and nothing else: the other forms are named beside it, for programs make a type of each form that
 /// stands there.
 #[must_use]
-pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
-    document(routes, info, Readers::Programs)
+pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>) -> Value {
+    document(routes, info, protocol, Audience::Programs)
 }
 
 /// The same for the page that shows it, with forms for files.
-pub(crate) fn openapi_for_people(routes: &[Arc<Route>], info: &ApiInfo) -> Value {
-    document(routes, info, Readers::People)
+pub(crate) fn openapi_for_people(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>) -> Value {
+    document(routes, info, protocol, Audience::People)
 }
 
 /// Who reads a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Readers {
+enum Audience {
     /// Those that write clients: several forms of one body would be several types, and some do not come through it.
     Programs,
     /// Those that try routes: a form with files has a button for each.
     People,
 }
 
-fn document(routes: &[Arc<Route>], info: &ApiInfo, readers: Readers) -> Value {
+fn document(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>, audience: Audience) -> Value {
     let mut components = Components::default();
     components.insert("Problem", problem_schema());
     // Only the events of a stream are told to be one.
@@ -82,15 +82,21 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, readers: Readers) -> Value {
     let mut paths: serde_json::Map<String, Value> = routes
         .iter()
         .map(|route| {
-            let operation = operation::of_route(route, ids.next(route.name()), readers, &mut components);
+            let operation = operation::of_route(route, ids.next(route.name()), audience, &mut components);
             (route.name().to_owned(), json!({ "post": operation }))
         })
         .collect();
     paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::of_calls(&mut components) }));
-    paths.extend(protocol::operations(routes, &mut components));
-    paths.extend(pages::operations(&mut components));
+    let mut tags = vec![json!({ "name": "routes", "description": "What this node serves." })];
     let mut error_responses = operation::error_responses();
-    error_responses.extend([protocol::error_response()]);
+    if let Some(protocol) = protocol {
+        let document = protocol.document(routes, &mut |name, schema| components.insert(name, schema));
+        tags.push(document.tag);
+        paths.extend(document.paths);
+        error_responses.extend(document.responses);
+    }
+    tags.push(json!({ "name": "node", "description": "How the node itself does." }));
+    paths.extend(pages::operations(&mut components));
     let mut document = json!({
         "openapi": "3.1.0",
         "info": info_object(info),
@@ -98,11 +104,7 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, readers: Readers) -> Value {
         "servers": [{ "url": "." }],
         // Nothing is asked for, unless `secure` says otherwise.
         "security": [],
-        "tags": [
-            { "name": "routes", "description": "What this node serves." },
-            { "name": "models", "description": "The same, as models of the Open Inference Protocol." },
-            { "name": "node", "description": "How the node itself does." },
-        ],
+        "tags": tags,
         "paths": paths,
         "components": {
             "schemas": components.into_schemas(),

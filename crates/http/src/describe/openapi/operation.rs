@@ -11,17 +11,17 @@ use callboard_codec::{DataType, Format};
 use callboard_core::Route;
 use serde_json::{Map, Value, json};
 
-use super::Readers;
+use super::Audience;
 use super::sample::sample;
 use super::schema::Components;
-use crate::call::functions;
 use crate::error::PROBLEM_JSON;
+use crate::request::arguments::arguments;
 use crate::request::media::{MULTIPART, accepted, is_file};
 use crate::respond::stream::{STREAM_FORMS, StreamForm};
 use crate::respond::{ReplyForm, offers};
 
 /// The `POST` of a route.
-pub(super) fn of_route(route: &Route, operation_id: String, readers: Readers, components: &mut Components) -> Value {
+pub(super) fn of_route(route: &Route, operation_id: String, audience: Audience, components: &mut Components) -> Value {
     json!({
         "tags": ["routes"],
         "operationId": operation_id,
@@ -30,7 +30,7 @@ pub(super) fn of_route(route: &Route, operation_id: String, readers: Readers, co
             summary => summary.to_owned(),
         },
         "parameters": PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })),
-        "requestBody": request_body(route, readers, components),
+        "requestBody": request_body(route, audience, components),
         "responses": responses(route, components),
     })
 }
@@ -38,7 +38,7 @@ pub(super) fn of_route(route: &Route, operation_id: String, readers: Readers, co
 /// The `POST` that calls any route as a function.
 pub(super) fn of_calls(components: &mut Components) -> Value {
     let arguments = components.insert("FunctionCall", function_call());
-    let formats = functions::arguments().formats().into_iter().map(Format::media_type);
+    let formats = arguments().formats().into_iter().map(Format::media_type);
     let also = others(formats.chain([MULTIPART, StreamForm::Envelopes.media_type()]));
     let name = json!({
         "name": "name", "in": "path", "required": true, "schema": { "type": "string" },
@@ -91,14 +91,14 @@ impl OperationIds {
     }
 }
 
-fn request_body(route: &Route, readers: Readers, components: &mut Components) -> Value {
+fn request_body(route: &Route, audience: Audience, components: &mut Components) -> Value {
     let input = route.input();
     let reference = components.insert(input.name(), input.schema().clone());
     let mut content = content_of(&reference, accepted(input).into_iter());
     if let Some(example) = example_of(route) {
         content[JSON]["example"] = example;
     }
-    let has_forms = readers == Readers::People;
+    let has_forms = audience == Audience::People;
     if let Some(form) = has_forms.then(|| form_schema(input, components)).flatten() {
         content.insert(MULTIPART.to_owned(), json!({ "schema": form }));
     }

@@ -7,13 +7,13 @@ use crate::observe::metrics::PROMETHEUS_TEXT;
 
 /// Path, id, what it answers, and its form. What is written for people only is not here: the document for its readers
 /// is the page that they came from.
-type Page = (&'static str, &'static str, &'static str, (&'static str, Value));
+type PageRow = (&'static str, &'static str, &'static str, (&'static str, Value));
 
 /// All of them.
 pub(super) fn operations(components: &mut Components) -> Map<String, Value> {
     let health = components.insert("Health", health_schema());
     let index = components.insert("ServiceIndex", index_schema());
-    let pages: [Page; 4] = [
+    let pages: [PageRow; 4] = [
         ("/livez", "live", "Whether the process answers", ("application/json", health.clone())),
         ("/readyz", "ready", "Whether traffic may come, and if not, which stage and why", ("application/json", health)),
         ("/metrics", "metrics", "Metrics for Prometheus", (PROMETHEUS_TEXT, json!({ "type": "string" }))),
@@ -22,7 +22,7 @@ pub(super) fn operations(components: &mut Components) -> Map<String, Value> {
     pages.into_iter().map(|page| (page.0.to_owned(), operation(page))).collect()
 }
 
-fn operation((_, id, summary, (media_type, schema)): Page) -> Value {
+fn operation((_, id, summary, (media_type, schema)): PageRow) -> Value {
     let responses = json!({
         "200": { "description": "OK", "content": { media_type: { "schema": schema } } },
         "default": { "$ref": "#/components/responses/Problem" },

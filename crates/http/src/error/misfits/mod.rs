@@ -42,7 +42,7 @@ pub(crate) fn misfits(schema: &Schema, value: &Value, error: &DecodeError) -> Ve
     let mut misfits = walk.of(schema, value, "$", 0);
     let told = misfits.iter().any(|misfit| misfit.path.starts_with(error.path()));
     if !told {
-        misfits.insert(0, Misfit::of(error));
+        misfits.insert(0, Misfit::from_error(error));
     }
     misfits.truncate(MAX_FIELDS);
     misfits
@@ -50,7 +50,7 @@ pub(crate) fn misfits(schema: &Schema, value: &Value, error: &DecodeError) -> Ve
 
 impl Misfit {
     /// The place at which reading ended.
-    pub(crate) fn of(error: &DecodeError) -> Self {
+    pub(crate) fn from_error(error: &DecodeError) -> Self {
         let path = if error.path().is_empty() { "$" } else { error.path() };
         Self { path: path.to_owned(), message: error.message().to_owned() }
     }

@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::{TlsConfig, TlsError};
+use super::TlsError;
+use crate::config::TlsConfig;
 use crate::runtime::file_watch::read_bounded;
 
 /// A chain of a dozen certificates is some 30 KiB; a file of more than this was named by mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What the files hold.
-pub(super) struct Pair {
+pub(super) struct CertificatePair {
     certificate: (PathBuf, Vec<u8>),
     key: (PathBuf, Vec<u8>),
 }
 
-impl Pair {
+impl CertificatePair {
     pub(super) fn read(config: &TlsConfig) -> Result<Self, TlsError> {
         let read = |path: &Path| match read_bounded(path, MAX_FILE_BYTES) {
             Ok(content) => Ok((path.to_owned(), content)),
@@ -39,7 +40,7 @@ impl Pair {
 }
 
 /// Tells one reading from another, failed ones included: what is wrong twice is told once.
-pub(super) fn fingerprint(read: &Result<Pair, TlsError>) -> u64 {
+pub(super) fn fingerprint(read: &Result<CertificatePair, TlsError>) -> u64 {
     let mut hasher = DefaultHasher::new();
     match read {
         Ok(pair) => (&pair.certificate.1, &pair.key.1).hash(&mut hasher),

@@ -3,17 +3,17 @@
 //! A body is unpacked as it comes, within the limits of any body: what it unpacks to counts. An answer is packed where its
 //! client asks for it and it is worth the work: text that is not short, or what a client likes better packed than as it is.
 
-mod unpack;
+mod decompressor;
 
 use axum::http::header::HeaderValue;
 
-pub(crate) use self::unpack::{MAX_WINDOW_BYTES, Unpacking};
+pub(crate) use self::decompressor::{Decompressor, MAX_WINDOW_BYTES};
 
 use crate::error::ApiError;
 
 /// A way to make a body shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub enum ContentCoding {
     /// RFC 8878, with windows of 8 MiB at most (RFC 9659).
     Zstd,
     /// RFC 1952.
@@ -23,11 +23,11 @@ pub(crate) enum Coding {
 }
 
 /// All of them, the one that packs best for its time first.
-const CODINGS: [Coding; 3] = [Coding::Zstd, Coding::Gzip, Coding::Deflate];
+const CODINGS: [ContentCoding; 3] = [ContentCoding::Zstd, ContentCoding::Gzip, ContentCoding::Deflate];
 
 /// How much shorter packing makes an answer, for its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Density {
+pub enum Compressibility {
     /// Much: text.
     Text,
     /// Much, and there is a lot of it: columns of a table.
@@ -36,12 +36,10 @@ pub(crate) enum Density {
     Dense,
 }
 
-/// The names of all, for a refusal.
-pub(crate) const NAMES: &str = "gzip, deflate, zstd";
-
-impl Coding {
-    /// What a [`Packer`] takes as long as it lives.
-    pub(crate) const fn packer_bytes(self) -> usize {
+impl ContentCoding {
+    /// What a [`Compressor`] takes as long as it lives.
+    #[must_use]
+    pub const fn compressor_bytes(self) -> usize {
         match self {
             Self::Gzip | Self::Deflate => 360 * 1024,
             Self::Zstd => 1024 * 1024,
@@ -57,7 +55,7 @@ impl Coding {
     }
 
     /// The coding that `content-encoding` names; names have no case. More than one is refused, as is one of others.
-    pub(crate) fn of_body(value: &HeaderValue) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn from_header(value: &HeaderValue) -> Result<Option<Self>, ApiError> {
         let name = value.to_str().map_err(|_| ApiError::unsupported_encoding())?.trim();
         if name.is_empty() || name.eq_ignore_ascii_case("identity") {
             return Ok(None);
@@ -70,7 +68,7 @@ impl Coding {
     /// them as they are (`zstd, identity;q=0.5`), because clients send `gzip` unasked, and numbers packed at 100 MB/s
     /// would cost more time than any network. So are tables, unless it is zstd that a client likes best: that packs them
     /// several times as fast.
-    pub(crate) fn of_answer(accept_encoding: &str, density: Density) -> Option<Self> {
+    pub(crate) fn for_response(accept_encoding: &str, density: Compressibility) -> Option<Self> {
         let mut qualities = [None::<u16>; 3];
         let (mut identity, mut others) = (None, None);
         for item in accept_encoding.split(',').take(MAX_CODINGS) {
@@ -87,7 +85,8 @@ impl Coding {
         // `max_by_key` keeps the last of equals.
         let best = rated.rev().max_by_key(|(quality, _)| *quality);
         let (quality, coding) = best?;
-        let is_worth_it = density == Density::Text || (density == Density::Table && coding == Self::Zstd);
+        let is_worth_it =
+            density == Compressibility::Text || (density == Compressibility::Table && coding == Self::Zstd);
         let least = match (identity, is_worth_it) {
             (Some(identity), false) => identity + 1,
             (Some(identity), true) => identity.max(1),
@@ -137,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_text_is_packed_as_its_client_likes_it_best() {
-        let text = |accept: &str| Coding::of_answer(accept, Density::Text).map(Coding::name);
+        let text = |accept: &str| ContentCoding::for_response(accept, Compressibility::Text).map(ContentCoding::name);
         assert_eq!(text("gzip, deflate, br, zstd"), Some("zstd"));
         assert_eq!(text("gzip, deflate"), Some("gzip"));
         assert_eq!(text("zstd;q=0.5, deflate;q=0.8"), Some("deflate"));
@@ -151,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_dense_is_packed_only_where_that_is_clearly_wanted() {
-        let dense = |accept: &str| Coding::of_answer(accept, Density::Dense).map(Coding::name);
+        let dense = |accept: &str| ContentCoding::for_response(accept, Compressibility::Dense).map(ContentCoding::name);
         for none in ["gzip, deflate, zstd", "*", "gzip, identity"] {
             assert_eq!(dense(none), None, "{none}");
         }
@@ -163,7 +162,7 @@ mod tests {
     /// excluded.
     #[test]
     fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
-        let table = |accept: &str| Coding::of_answer(accept, Density::Table).map(Coding::name);
+        let table = |accept: &str| ContentCoding::for_response(accept, Compressibility::Table).map(ContentCoding::name);
         for zstd in ["zstd", "gzip, deflate, br, zstd", "*", "zstd, identity;q=0.5", "zstd;q=0.4, gzip;q=0.2"] {
             assert_eq!(table(zstd), Some("zstd"), "{zstd}");
         }
@@ -176,17 +175,18 @@ mod tests {
     #[test]
     fn gzip_is_taken_where_it_or_anything_is() {
         for takes in ["gzip", "br, x-gzip;q=0.1", "*", "zstd, *;q=0.5"] {
-            assert!(Coding::takes_gzip(takes), "{takes}");
+            assert!(ContentCoding::takes_gzip(takes), "{takes}");
         }
         for not in ["", "identity", "gzip;q=0, *", "br", "*;q=0"] {
-            assert!(!Coding::takes_gzip(not), "{not}");
+            assert!(!ContentCoding::takes_gzip(not), "{not}");
         }
     }
 
     #[test]
     fn a_body_has_one_coding_that_is_known() {
-        let of_body = |name: &str| Coding::of_body(&name.parse().unwrap()).map_err(|error| error.status().as_u16());
-        assert_eq!(of_body("GZIP"), Ok(Some(Coding::Gzip)));
+        let of_body =
+            |name: &str| ContentCoding::from_header(&name.parse().unwrap()).map_err(|error| error.status().as_u16());
+        assert_eq!(of_body("GZIP"), Ok(Some(ContentCoding::Gzip)));
         assert_eq!(of_body("Identity"), Ok(None));
         assert_eq!(of_body(""), Ok(None));
         for refused in ["br", "gzip, gzip", "compress"] {

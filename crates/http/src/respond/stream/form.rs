@@ -12,10 +12,10 @@ use bytes::Bytes;
 use callboard_codec::{EncodeError, Format, MediaType, Payload};
 
 use super::heartbeat::HEARTBEAT;
-use super::unsent::Unsent;
+use super::send_buffer::SendBuffer;
 use crate::error::ApiError;
-use crate::request::payload::Expense;
-use crate::respond::frame::{Frame, Kind};
+use crate::request::codec_budget::CodecBudget;
+use crate::respond::frame::{Frame, FrameKind};
 
 /// How a stream is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl StreamForm {
     }
 
     /// What `accept` likes best of the three, or a 406 that lists them.
-    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>) -> Result<Self, ApiError> {
+    pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>) -> Result<Self, ApiError> {
         let Some(accept) = accept else { return Ok(Self::Events) };
         let media_types = STREAM_FORMS.map(Self::media_type);
         MediaType::choose_index(accept.to_str().unwrap_or("-"), &media_types)
@@ -66,16 +66,16 @@ pub(crate) const ENVELOPE_STREAM: &str = "application/vnd.callboard.envelope-str
 
 /// One outcome that is encoded and not written.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum EncodedItem {
     /// On one line.
     Json(Bytes),
     Frame(Frame),
 }
 
-impl Item {
-    pub(super) fn of(payload: &Payload, form: StreamForm) -> Result<Self, EncodeError> {
+impl EncodedItem {
+    pub(super) fn try_new(payload: &Payload, form: StreamForm) -> Result<Self, EncodeError> {
         if form == StreamForm::Envelopes {
-            return Frame::of(Kind::Value, payload.to_envelope()?).map(Self::Frame);
+            return Frame::try_new(FrameKind::Value, payload.to_envelope()?).map(Self::Frame);
         }
         let json = payload.encode(Format::Json)?;
         Ok(Self::Json(match one_line(&json) {
@@ -85,12 +85,12 @@ impl Item {
     }
 
     /// The same outcome, whose memory is paid for until it is sent.
-    pub(super) fn held(self, expense: &Expense<'_>) -> Result<Self, ApiError> {
+    pub(super) fn held(self, expense: &CodecBudget<'_>) -> Result<Self, ApiError> {
         Ok(match self {
             Self::Json(json) => Self::Json(expense.held(json)),
             Self::Frame(frame) => {
                 expense.charge(frame.shared_bytes())?;
-                Self::Frame(frame.held(expense))
+                Self::Frame(frame.charged(expense))
             }
         })
     }
@@ -98,13 +98,13 @@ impl Item {
 
 /// Writes one stream.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct StreamWriter {
     form: StreamForm,
     /// Items that were written.
     items: u64,
 }
 
-impl Writer {
+impl StreamWriter {
     pub(super) fn new(form: StreamForm) -> Self {
         Self { form, items: 0 }
     }
@@ -114,42 +114,42 @@ impl Writer {
     }
 
     /// One outcome.
-    pub(super) fn item(&mut self, item: Item, out: &mut Unsent) {
+    pub(super) fn item(&mut self, item: EncodedItem, out: &mut SendBuffer) {
         match item {
-            Item::Json(json) if self.form == StreamForm::Events => {
+            EncodedItem::Json(json) if self.form == StreamForm::Events => {
                 let id = self.items;
                 event(format_args!("id: {id}\n"), json, out);
             }
-            Item::Json(json) => {
+            EncodedItem::Json(json) => {
                 out.push(json);
                 out.last().push(b'\n');
             }
-            Item::Frame(frame) => write(frame, out),
+            EncodedItem::Frame(frame) => write(frame, out),
         }
         self.items += 1;
     }
 
     /// The error that ends the stream.
-    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut Unsent) {
+    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut SendBuffer) {
         let problem = || error.to_problem(request_id);
         match self.form {
             StreamForm::Events => event(format_args!("event: error\n"), problem().into(), out),
             StreamForm::Lines => [&b"{\"error\":"[..], &problem(), b"}\n"].iter().for_each(|part| {
                 out.last().extend_from_slice(part);
             }),
-            StreamForm::Envelopes => write(Frame::of_problem(error, request_id), out),
+            StreamForm::Envelopes => write(Frame::from_problem(error, request_id), out),
         }
     }
 
     /// Where the time went, in the one form that has a place for it beside the items.
-    pub(super) fn timeline(&self, json: &str, out: &mut Unsent) {
+    pub(super) fn timeline(&self, json: &str, out: &mut SendBuffer) {
         if self.form == StreamForm::Events {
             event(format_args!("event: timeline\n"), Bytes::copy_from_slice(json.as_bytes()), out);
         }
     }
 
     /// The end of a stream that went well.
-    pub(super) fn end(&self, out: &mut Unsent) {
+    pub(super) fn end(&self, out: &mut SendBuffer) {
         match self.form {
             StreamForm::Events => {
                 let items = format!("{{\"items\":{}}}", self.items);
@@ -162,12 +162,12 @@ impl Writer {
     }
 
     /// Nothing, said aloud.
-    pub(super) fn heartbeat(out: &mut Unsent) {
+    pub(super) fn heartbeat(out: &mut SendBuffer) {
         out.push(HEARTBEAT);
     }
 }
 
-fn write(frame: Frame, out: &mut Unsent) {
+fn write(frame: Frame, out: &mut SendBuffer) {
     let mut pieces = VecDeque::new();
     frame.write(&mut pieces);
     pieces.into_iter().for_each(|piece| out.push(piece));
@@ -175,7 +175,8 @@ fn write(frame: Frame, out: &mut Unsent) {
 
 /// The same JSON on one line. Ours is; that of a type which brings its own text (`serde_json`'s `RawValue`) may have line breaks,
 /// which mean nothing in JSON and the end of a line, or of an event, around it.
-pub(crate) fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
+#[must_use]
+pub fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
     if !json.contains(&b'\n') && !json.contains(&b'\r') {
         return json.into();
     }
@@ -183,7 +184,7 @@ pub(crate) fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// One event, of JSON that is [one line](one_line) of data.
-fn event(head: std::fmt::Arguments<'_>, json: Bytes, out: &mut Unsent) {
+fn event(head: std::fmt::Arguments<'_>, json: Bytes, out: &mut SendBuffer) {
     // Writing into memory does not fail.
     let _ = out.last().write_fmt(head);
     out.last().extend_from_slice(b"data: ");

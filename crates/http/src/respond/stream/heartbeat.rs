@@ -8,10 +8,11 @@ use callboard_core::Instant;
 use tokio::time::Sleep;
 
 /// A comment, which readers of events pass over.
-pub(crate) const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
+pub const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Says something when nothing was said for a while, so that neither client nor proxy takes silence for a dead connection.
-pub(crate) struct Heartbeat {
+#[derive(Debug)]
+pub struct Heartbeat {
     every: Duration,
     /// When something was said last. The timer is moved when it fires, not with each item.
     last: Instant,
@@ -19,16 +20,19 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub(crate) fn new(every: Duration) -> Self {
+    /// A comment after each such silence.
+    #[must_use]
+    pub fn new(every: Duration) -> Self {
         Self { every, last: Instant::now(), timer: None }
     }
 
-    pub(crate) fn said(&mut self) {
+    /// Something was sent.
+    pub fn sent(&mut self) {
         self.last = Instant::now();
     }
 
     /// Ready after a silence.
-    pub(crate) async fn silence(&mut self) {
+    pub async fn silence(&mut self) {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.every)));
         loop {
             timer.as_mut().await;

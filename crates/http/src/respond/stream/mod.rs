@@ -13,7 +13,7 @@
 
 mod form;
 mod heartbeat;
-mod unsent;
+mod send_buffer;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -29,31 +29,33 @@ use callboard_core::{Deadline, HeldBytes, LocalClient, PayloadReplies, Recorder}
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 
-pub(crate) use self::form::{STREAM_FORMS, StreamForm, one_line};
-pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
+pub(crate) use self::form::{STREAM_FORMS, StreamForm};
 
-use self::form::{Item, Writer};
-use self::unsent::Unsent;
+pub use self::form::one_line;
+pub use self::heartbeat::{HEARTBEAT, Heartbeat};
+
+use self::form::{EncodedItem, StreamWriter};
+use self::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
 use crate::observe::timeline_header;
-use crate::request::coding::Coding;
-use crate::request::payload::{Expense, LARGE_BYTES};
+use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
+use crate::request::coding::ContentCoding;
 use crate::request_id::RequestId;
-use crate::respond::pack::Packer;
-use crate::runtime::shutdown::Closing;
-use crate::spans::RequestSpan;
+use crate::respond::compressor::Compressor;
+use crate::runtime::shutdown::ShutdownSignal;
+use callboard_telemetry::RequestSpan;
 
 /// What a stream needs to know of its request.
 #[derive(Debug)]
-pub(crate) struct Streamed {
+pub(crate) struct StreamContext {
     pub(crate) form: StreamForm,
     /// Has the memory for what is written.
     pub(crate) client: LocalClient,
     /// When the whole stream is late.
     pub(crate) deadline: Deadline,
     /// The stream is waited for no longer.
-    pub(crate) aborting: Arc<Closing>,
+    pub(crate) aborting: Arc<ShutdownSignal>,
     pub(crate) id: RequestId,
     /// Its span goes on until the stream ends.
     pub(crate) span: Option<Arc<RequestSpan>>,
@@ -67,25 +69,25 @@ pub(crate) struct Streamed {
     pub(crate) panics: Counter,
     /// The longest silence of an event stream.
     pub(crate) heartbeat: Duration,
-    pub(crate) coding: Option<Coding>,
+    pub(crate) coding: Option<ContentCoding>,
 }
 
 /// The answer to a call whose outcomes are read one by one.
-pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result<Response, ApiError> {
+pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> Result<Response, ApiError> {
     let form = streamed.form;
     // A packer is as large as many calls: where there is no memory for it, the stream is sent as it is.
     let held_by_packer = streamed.client.held_bytes();
-    let coding = streamed.coding.filter(|coding| held_by_packer.try_grow(coding.packer_bytes() as u64));
-    let packer = coding.and_then(|coding| Packer::new(coding).ok());
+    let coding = streamed.coding.filter(|coding| held_by_packer.try_grow(coding.compressor_bytes() as u64));
+    let packer = coding.and_then(|coding| Compressor::new(coding).ok());
     let coding = coding.filter(|_| packer.is_some());
-    let mut talk = Talk {
+    let mut talk = ReplyStreamBody {
         replies,
         client: streamed.client,
         deadline: streamed.deadline,
         aborting: streamed.aborting,
-        writer: Writer::new(form),
+        writer: StreamWriter::new(form),
         held: None,
-        unsent: Unsent::default(),
+        send_buffer: SendBuffer::default(),
         packer,
         _held_by_packer: held_by_packer,
         is_over: false,
@@ -99,7 +101,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
     };
     talk.first().await?;
     // Until here the request has no answer, and whoever leaves is counted by the edge.
-    talk.leaving = (!talk.is_over).then(|| Leaving::new(streamed.abandoned));
+    talk.leaving = (!talk.is_over).then(|| AbandonGuard::new(streamed.abandoned));
     let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), talk)));
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
@@ -117,21 +119,21 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// One stream on its way to its reader.
-struct Talk {
+struct ReplyStreamBody {
     replies: PayloadReplies,
     client: LocalClient,
     deadline: Deadline,
-    aborting: Arc<Closing>,
-    writer: Writer,
+    aborting: Arc<ShutdownSignal>,
+    writer: StreamWriter,
     /// A large item that was ready: it is written when what was before it has left.
     held: Option<Payload>,
     /// Pieces of what was read already.
-    unsent: Unsent,
-    packer: Option<Packer>,
+    send_buffer: SendBuffer,
+    packer: Option<Compressor>,
     _held_by_packer: HeldBytes,
     is_over: bool,
     heartbeat: Option<Heartbeat>,
-    leaving: Option<Leaving>,
+    leaving: Option<AbandonGuard>,
     panics: Counter,
     id: RequestId,
     route: String,
@@ -140,7 +142,7 @@ struct Talk {
     _span: Option<Arc<RequestSpan>>,
 }
 
-impl Talk {
+impl ReplyStreamBody {
     /// Waits for what decides the status: the first item, or the end of patience.
     async fn first(&mut self) -> Result<(), ApiError> {
         let first = match &mut self.heartbeat {
@@ -149,7 +151,7 @@ impl Talk {
                 biased;
                 first = self.replies.next() => first,
                 () = heartbeat.silence() => {
-                    Writer::heartbeat(&mut self.unsent);
+                    StreamWriter::heartbeat(&mut self.send_buffer);
                     return Ok(());
                 }
             },
@@ -167,7 +169,7 @@ impl Talk {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.take_what_is_ready().await;
-            if let Some(piece) = self.unsent.pop() {
+            if let Some(piece) = self.send_buffer.pop() {
                 return Some(match &mut self.packer {
                     None => piece,
                     // Packing into memory does not fail.
@@ -181,17 +183,17 @@ impl Talk {
                 self.write(Some(Ok(payload))).await;
                 continue;
             }
-            let reply = next(&mut self.replies, &self.aborting);
+            let reply = next_reply(&mut self.replies, &self.aborting);
             let item = match &mut self.heartbeat {
                 None => reply.await,
                 Some(heartbeat) => tokio::select! {
                     biased;
                     item = reply => {
-                        heartbeat.said();
+                        heartbeat.sent();
                         item
                     }
                     () = heartbeat.silence() => {
-                        Writer::heartbeat(&mut self.unsent);
+                        StreamWriter::heartbeat(&mut self.send_buffer);
                         continue;
                     }
                 },
@@ -202,9 +204,9 @@ impl Talk {
 
     /// Joins what is ready to what is to be sent, if anything is. What takes its time to be written is not waited for.
     async fn take_what_is_ready(&mut self) {
-        while !self.unsent.is_empty() && self.unsent.has_room() && !self.is_over && self.held.is_none() {
+        while !self.send_buffer.is_empty() && self.send_buffer.has_room() && !self.is_over && self.held.is_none() {
             let Some(item) = self.replies.next().now_or_never() else { return };
-            self.heartbeat.iter_mut().for_each(Heartbeat::said);
+            self.heartbeat.iter_mut().for_each(Heartbeat::sent);
             match item {
                 Some(Ok(payload)) if self.is_long(&payload) => self.held = Some(payload),
                 item => self.write(item.map(|item| item.map_err(ApiError::from))).await,
@@ -226,44 +228,44 @@ impl Talk {
                 Err(error) => error,
             },
         };
-        error.tell(self.id.as_str(), Some(&self.route));
+        error.log(self.id.as_str(), Some(&self.route));
         self.explain();
-        self.writer.error(&error, self.id.as_str(), &mut self.unsent);
+        self.writer.error(&error, self.id.as_str(), &mut self.send_buffer);
         self.over();
     }
 
     /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'. What is
     /// written is charged to an account of its own, until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
-        let expense = Expense::own(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
+        let expense = CodecBudget::new(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
-        let encoding = Box::pin(expense.run((), bytes, move || Item::of(&payload, form)));
+        let encoding = Box::pin(expense.run((), bytes, move || EncodedItem::try_new(&payload, form)));
         let ((), item) = caught_within(&self.panics, encoding).await?;
-        self.writer.item(item.map_err(ApiError::unencodable)?.held(&expense)?, &mut self.unsent);
+        self.writer.item(item.map_err(ApiError::unencodable)?.held(&expense)?, &mut self.send_buffer);
         Ok(())
     }
 
     fn explain(&mut self) {
         if let Some(recorder) = self.explained.take() {
-            self.writer.timeline(&timeline_header::document(&recorder), &mut self.unsent);
+            self.writer.timeline(&timeline_header::document(&recorder), &mut self.send_buffer);
         }
     }
 
     fn end(&mut self) {
         self.explain();
-        self.writer.end(&mut self.unsent);
+        self.writer.end(&mut self.send_buffer);
         self.over();
     }
 
     fn over(&mut self) {
         self.is_over = true;
-        self.leaving.iter_mut().for_each(Leaving::ended);
+        self.leaving.iter_mut().for_each(AbandonGuard::ended);
     }
 }
 
 /// The next reply of a stream, or the error that ends it when its time is over before it comes.
-pub(crate) async fn next(replies: &mut PayloadReplies, aborting: &Closing) -> Option<Result<Payload, ApiError>> {
+pub async fn next_reply(replies: &mut PayloadReplies, aborting: &ShutdownSignal) -> Option<Result<Payload, ApiError>> {
     match aborting.unless_begun(pin!(replies.next())).await {
         Some(reply) => reply.map(|reply| reply.map_err(ApiError::from)),
         None => Some(Err(ApiError::ending())),
@@ -271,13 +273,16 @@ pub(crate) async fn next(replies: &mut PayloadReplies, aborting: &Closing) -> Op
 }
 
 /// Dropped while the stream is not over, its reader has left, and that is counted.
-pub(crate) struct Leaving {
+#[derive(Debug)]
+pub struct AbandonGuard {
     abandoned: Counter,
     ended: bool,
 }
 
-impl Leaving {
-    pub(crate) fn new(abandoned: Counter) -> Self {
+impl AbandonGuard {
+    /// Counts by this counter.
+    #[must_use]
+    pub fn new(abandoned: Counter) -> Self {
         Self { abandoned, ended: false }
     }
 
@@ -289,12 +294,12 @@ impl Leaving {
     }
 
     /// Whoever leaves from now on has everything.
-    pub(crate) fn ended(&mut self) {
+    pub fn ended(&mut self) {
         self.ended = true;
     }
 }
 
-impl Drop for Leaving {
+impl Drop for AbandonGuard {
     fn drop(&mut self) {
         self.left();
     }

@@ -1,0 +1,101 @@
+//! What to send: a method, a path, headers and a body, checked once and sent as often as somebody likes.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::header::HOST;
+use hyper::http::{HeaderName, HeaderValue, Method};
+
+use crate::connection::Protocol;
+use crate::error::ClientError;
+use crate::origin::Origin;
+
+/// One request, as its author thinks of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// `POST`, `GET` or another.
+    pub method: String,
+    /// The route's path, with a query if it has one.
+    pub route: String,
+    /// Names and values, in the order in which they are sent. `Host` and `Content-Length` come by themselves.
+    pub headers: Vec<(String, String)>,
+    /// What is sent.
+    pub body: Bytes,
+}
+
+/// A request that is known to be one. Cheap to clone: the body is shared.
+#[derive(Clone, Debug)]
+pub struct Prepared(Request<Full<Bytes>>);
+
+impl Prepared {
+    pub(crate) fn request(&self) -> Request<Full<Bytes>> {
+        self.0.clone()
+    }
+}
+
+impl Call {
+    /// A `POST` of a body of this media type.
+    #[must_use]
+    pub fn post(route: &str, media_type: &str, body: impl Into<Bytes>) -> Self {
+        Self {
+            method: "POST".to_owned(),
+            route: route.to_owned(),
+            headers: vec![("content-type".to_owned(), media_type.to_owned())],
+            body: body.into(),
+        }
+    }
+
+    /// Checks it, and writes it in the form of this protocol.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Unsendable`] for a method, path or header that HTTP has no place for.
+    pub fn prepare(&self, origin: &Origin, protocol: Protocol) -> Result<Prepared, ClientError> {
+        let uri = match protocol {
+            Protocol::Http1 => origin.path_of(&self.route),
+            // There is no `Host` in HTTP/2: its authority is part of what is asked for.
+            Protocol::Http2 => origin.url_of(&self.route),
+        };
+        let unsendable = ClientError::Unsendable;
+        let method = Method::from_bytes(self.method.as_bytes()).map_err(|error| unsendable(error.into()))?;
+        let mut request = Request::builder().method(method).uri(uri);
+        if protocol == Protocol::Http1 {
+            request = request.header(HOST, origin.authority());
+        }
+        for (name, value) in &self.headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| unsendable(error.into()))?;
+            let value = HeaderValue::from_str(value).map_err(|error| unsendable(error.into()))?;
+            request = request.header(name, value);
+        }
+        request.body(Full::new(self.body.clone())).map(Prepared).map_err(unsendable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(name: &str, value: &str) -> Call {
+        let headers = vec![(name.to_owned(), value.to_owned())];
+        Call { method: "POST".to_owned(), route: "/x".to_owned(), headers, body: Bytes::new() }
+    }
+
+    #[test]
+    fn what_http_has_no_place_for_is_refused_before_it_is_sent() {
+        let origin: Origin = "http://host".parse().unwrap();
+        for (name, value) in [("a b", "x"), ("x", "a\r\nb: c"), ("", "x")] {
+            assert!(call(name, value).prepare(&origin, Protocol::Http1).is_err(), "{name}: {value}");
+        }
+        assert!(Call { route: "/a b".to_owned(), ..call("x", "y") }.prepare(&origin, Protocol::Http1).is_err());
+        assert!(Call { method: "P T".to_owned(), ..call("x", "y") }.prepare(&origin, Protocol::Http1).is_err());
+    }
+
+    #[test]
+    fn each_protocol_names_the_host_in_its_own_place() {
+        let origin: Origin = "http://host:1/base".parse().unwrap();
+        let one = call("x", "y").prepare(&origin, Protocol::Http1).unwrap().request();
+        assert_eq!((one.uri().to_string().as_str(), one.headers()[HOST].to_str().unwrap()), ("/base/x", "host:1"));
+        let two = call("x", "y").prepare(&origin, Protocol::Http2).unwrap().request();
+        assert_eq!((two.uri().to_string().as_str(), two.headers().get(HOST)), ("http://host:1/base/x", None));
+    }
+}
