@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 
 use callboard::prelude::*;
-use callboard::{Actor, ActorContext, ActorGroup, ActorSpec, Answer, Ref, Strategy};
+use callboard::actor::{Actor, ActorContext, ActorGroup, ActorSpec, ReplyPort, ActorRef, RestartStrategy};
 
 /// Gives every word a number, the same one each time.
 struct Dictionary(HashMap<String, u64>);
-struct Number(String, Answer<u64>);
+struct Number(String, ReplyPort<u64>);
 
 impl Actor for Dictionary {
     type Message = Number;
@@ -24,8 +24,8 @@ impl Actor for Dictionary {
 }
 
 /// Scores a word, and does not survive some.
-struct Scorer(Ref<Number>, Ref<u64>);
-struct Score(String, Answer<u64>);
+struct Scorer(ActorRef<Number>, ActorRef<u64>);
+struct Score(String, ReplyPort<u64>);
 
 impl Actor for Scorer {
     type Message = Score;
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (numbers, lines) = (dictionary.reference(), journal.reference());
     let scorer = ActorSpec::new("scorer", move |_| Scorer(numbers.clone(), lines.clone()));
     let score = Pipeline::ask("score", scorer.reference(), |word: &String, answer| Score(word.clone(), answer));
-    let group = ActorGroup::new("words", Strategy::RestForOne).actor(dictionary).actor(scorer).actor(journal);
+    let group = ActorGroup::new("words", RestartStrategy::RestForOne).actor(dictionary).actor(scorer).actor(journal);
     let node = App::new().actors(group).route("/score", score).start().await?;
 
     let (client, mut answered, mut lost) = (node.client(), 0, 0);

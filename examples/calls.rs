@@ -48,7 +48,7 @@ async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
     assert_eq!(client.send("count", ["one two"], Map::new()).await?, Value::Int(2));
 
     // A cast is admitted when it returns; its outcome is counted, and nobody waits for it.
-    client.cast("/note", 40u64)?;
+    client.call_detached("/note", 40u64)?;
 
     // A stream of calls, from inputs without end: results come in their order, an error answers its own input.
     let texts = (1..).map(|n| if n % 4 == 0 { format!("<{n}>") } else { n.to_string() });
@@ -73,7 +73,7 @@ async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
 fn blocking(client: &BlockingClient) -> Result<(), CallError> {
     assert_eq!(client.call::<_, usize>("/count", "two words".to_owned())?, 2);
     assert_eq!(client.send("power", [3.0], Map::new())?, Value::Float(9.0));
-    client.cast("/note", 2u64)?;
+    client.call_detached("/note", 2u64)?;
 
     // The stream is an iterator, which may end at the first error and name its index.
     let texts = ["7", "8", "nine"].map(str::to_owned);

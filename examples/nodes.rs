@@ -39,7 +39,7 @@ async fn worker() -> Result<(), Problem> {
 /// The gateway: it runs `next` itself, and has others run `square`.
 async fn gateway(workers: &[SocketAddr]) -> Result<Server, Problem> {
     let next = Stage::each("next", |number: &i64| Ok(number + 1));
-    let pipeline = Pipeline::from(next).then(Pipeline::<i64, i64>::elsewhere("square"));
+    let pipeline = Pipeline::from(next).then(Pipeline::<i64, i64>::remote("square"));
     let app = App::new().route("/next-square", pipeline);
     let peers = Static::try_new(workers.iter().copied())?;
     let server = Server::builder().quic_with_peers(edge()?, |edge| Cluster::start(edge, Arc::new(peers)));

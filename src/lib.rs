@@ -60,7 +60,7 @@
 //! | How do I run actors of my own? | [`Actor`], [`ActorSpec`], [`Ref`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
-//! | What happens on a crash? | [`Contract`], [`Intensity`], [`BackoffPolicy`], [`StageState`] |
+//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`StageState`] |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
 //! | How do I test my app? | [`testing::TestApp`] |

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::{App, Elsewhere, Node};
+use callboard_core::remote::RemoteStages;
+use callboard_core::{App, Node};
 use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, Static};
 use tokio::runtime::Runtime;
 

@@ -86,7 +86,7 @@ pub(crate) fn run(kind: Kind) {
             Kind::Bare => tokio::spawn(serve_router(listener, bare(), HttpConfig::default(), orphaned)),
             Kind::Peer => {
                 let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone())).max_batch_size(32);
-                let gateway = App::new().route("/echo", Pipeline::<Echo, Echo>::elsewhere("echo"));
+                let gateway = App::new().route("/echo", Pipeline::<Echo, Echo>::remote("echo"));
                 let (node, beyond) = peer::start(gateway, App::new().route("/echo", echo), "echo").await;
                 let client = node.client();
                 tokio::spawn(async move {

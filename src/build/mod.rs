@@ -114,7 +114,7 @@ fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
 pub fn sketch(plan: &Plan) -> App {
     let stages = plan.stages.iter().map(|stage| {
         if stage.kind.is_elsewhere() {
-            return Some(Pipeline::elsewhere(&stage.name.value));
+            return Some(Pipeline::remote(&stage.name.value));
         }
         let hollow = Stage::each(stage.name.value.as_str(), |item: &Value| Ok(item.clone()));
         Some(with_knobs(hollow, stage).into())

@@ -51,7 +51,7 @@ fn elsewhere(name: &str, config: &ElsewhereConfig) -> Part {
         let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
         Needs { input: known("takes").with_raw_body(raw_body), example: None }
     });
-    Part { pipeline: Pipeline::elsewhere(name), needs, output: known("gives") }
+    Part { pipeline: Pipeline::remote(name), needs, output: known("gives") }
 }
 
 /// Bodies that are no values.

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use callboard_core::{Change, NodeHandle, RouteSpec};
+use callboard_core::{RouteChange, NodeHandle, RouteSpec};
 use callboard_http::{Changing, Repository, RepositoryError, is_reserved};
 use tokio::task::spawn_blocking;
 
@@ -46,7 +46,7 @@ impl Configured {
         });
         let ((all, made), _turn) = made.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
-        let change = made?.into_iter().fold(Change::new(), |change, route| match served.contains(route.name()) {
+        let change = made?.into_iter().fold(RouteChange::new(), |change, route| match served.contains(route.name()) {
             true => change.replace_route(route),
             false => change.add_route(route),
         });

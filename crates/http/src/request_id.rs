@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::header::{HeaderName, HeaderValue};
 
-use callboard_core::is_valid_request_id;
+use callboard_core::edge::is_valid_request_id;
 use callboard_telemetry::StackText;
 
 /// The header of the id, in requests and responses.

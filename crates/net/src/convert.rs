@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::wire::{Call, Fail, Load, Times};
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
-use callboard_core::{
-    CallError, CallOptions, Deadline, ErrorKind, ErrorParts, Instant, Priority, SessionKey, SpanId, StageName, Timing,
-};
+use callboard_core::edge::ErrorParts;
+use callboard_core::timeline::SpanId;
+use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, Instant, Priority, SessionKey, StageName, Timing};
 
 use crate::contained;
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use callboard_core::Route;
+use callboard_core::edge::Route;
 use serde_json::{Map, Value, json};
 
 use callboard_http::protocol::ProtocolDocument;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
-use callboard_core::{Admission, CallOptions, PayloadReplies};
+use callboard_core::CallOptions;
+use callboard_core::edge::{Admission, PayloadReplies};
 use callboard_http::axum::body::Body;
 use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use callboard_http::axum::response::Response;

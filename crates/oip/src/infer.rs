@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Payload, Value};
-use callboard_core::{Admission, CallOptions, ErrorKind, Route, Timing};
+use callboard_core::edge::{Admission, Route};
+use callboard_core::{CallOptions, ErrorKind, Timing};
 use callboard_http::axum::body::HttpBody as _;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{

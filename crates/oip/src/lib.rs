@@ -43,7 +43,8 @@ mod statistics;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use callboard_core::{ErrorKind, LocalClient, Route};
+use callboard_core::edge::Route;
+use callboard_core::{ErrorKind, LocalClient};
 use callboard_http::HttpConfig;
 use callboard_http::axum::Json;
 use callboard_http::axum::http::Method;

@@ -1,6 +1,8 @@
 //! What is told of the server and of its models: extensions, signatures, configuration, readiness.
 
-use callboard_core::{Health, LocalClient, Route};
+use callboard_core::LocalClient;
+use callboard_core::description::Health;
+use callboard_core::edge::Route;
 use callboard_http::protocol::{not_ready_reason, unreachable_reason};
 use serde::Serialize;
 use serde_json::{Value as Json, json};

@@ -10,7 +10,8 @@ use std::sync::{Arc, RwLock, Weak};
 use std::time::SystemTime;
 
 use callboard_codec::DataType;
-use callboard_core::{ErrorKind, LocalClient, Route};
+use callboard_core::edge::Route;
+use callboard_core::{ErrorKind, LocalClient};
 
 use super::error::shown;
 use super::signature::{BARE_INPUT, BARE_OUTPUT, Signature};

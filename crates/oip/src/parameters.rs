@@ -6,7 +6,8 @@ use std::fmt;
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{Admission, CallOptions, Deadline, Priority};
+use callboard_core::edge::Admission;
+use callboard_core::{CallOptions, Deadline, Priority};
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::error::{Refusal, shown};

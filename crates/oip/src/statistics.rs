@@ -4,7 +4,8 @@
 //! of all calls through them: a stage that several models share tells each of them the same. `compute_input` is the hand-over of
 //! batches to user code; nothing is measured for `compute_output`, and there is no cache.
 
-use callboard_core::{Route, RouteStatistics, StageStatistics};
+use callboard_core::description::{RouteStatistics, StageStatistics};
+use callboard_core::edge::Route;
 use serde::Serialize;
 
 use super::model::Model;

@@ -226,7 +226,8 @@ fn of_error(error: &CallError, is_late: bool) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use callboard_core::{App, ErrorParts, Failure, StreamStage};
+    use callboard_core::edge::ErrorParts;
+    use callboard_core::{App, Failure, StreamStage};
     use callboard_net::{NetConfig, QuicEdge};
 
     use super::*;

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use callboard_codec::{Format, Value};
-use callboard_core::{CallError, CallOptions, LocalClient, Route};
+use callboard_core::edge::Route;
+use callboard_core::{CallError, CallOptions, LocalClient};
 
 use super::super::error::CliError;
 use super::super::output;

@@ -1,6 +1,6 @@
 //! `callboard examples`: one program that calls every route of what would be served, and works as it is printed.
 
-use callboard_core::Route;
+use callboard_core::edge::Route;
 use callboard_http::Language;
 
 use super::super::error::CliError;

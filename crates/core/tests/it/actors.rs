@@ -6,11 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use callboard_core::{
-    Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, App, AskError, BackoffPolicy,
-    CallError, ErrorKind, Failure, Instant, Intensity, LocalClient, Node, Pipeline, Ref, RestartWhen, Stage, Strategy,
-    TellError,
-};
+use callboard_core::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, ReplyPort, AskError, ActorRef, RestartPolicy, RestartStrategy, TellError};
+use callboard_core::{App, BackoffPolicy, CallError, ErrorKind, Failure, Instant, RestartIntensity, LocalClient, Node, Pipeline, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::Semaphore;
@@ -18,16 +15,16 @@ use tokio::sync::Semaphore;
 use super::support::{PATIENCE, hush, until};
 
 enum Say {
-    Add(u64, Answer<u64>),
+    Add(u64, ReplyPort<u64>),
     Note(u64),
     /// Waits until the test lets it go on.
     Wait(Arc<Semaphore>),
     Panic,
     Fail,
-    Forget(Answer<u64>),
+    Forget(ReplyPort<u64>),
     /// Answers when the test lets it go on.
-    Hold(Arc<Semaphore>, Answer<u64>),
-    Call(LocalClient, Answer<u64>),
+    Hold(Arc<Semaphore>, ReplyPort<u64>),
+    Call(LocalClient, ReplyPort<u64>),
 }
 
 /// Adds up, and writes its starts and ends into a log.
@@ -91,7 +88,7 @@ fn tally(name: &'static str, log: &Log) -> ActorSpec<Say> {
     ActorSpec::new(name, move |context| Tally { name, log: log.clone(), sum: context.life() * 1000 })
 }
 
-async fn add(actor: &Ref<Say>, n: u64) -> Result<u64, AskError> {
+async fn add(actor: &ActorRef<Say>, n: u64) -> Result<u64, AskError> {
     actor.ask(PATIENCE, |answer| Say::Add(n, answer)).await
 }
 
@@ -270,7 +267,7 @@ async fn an_ask_that_waits_when_its_actor_ends_is_told_that_it_was_not_handled()
     assert_eq!(log.take(), ["tally starts", "tally ends"]);
 }
 
-async fn lives_after_a_crash_in_the_middle(strategy: Strategy) -> Vec<String> {
+async fn lives_after_a_crash_in_the_middle(strategy: RestartStrategy) -> Vec<String> {
     let log = Log::default();
     let group = ActorGroup::new("group", strategy)
         .actor(tally("first", &log))
@@ -290,10 +287,10 @@ async fn lives_after_a_crash_in_the_middle(strategy: Strategy) -> Vec<String> {
 #[tokio::test]
 async fn the_strategy_says_who_starts_again() {
     let lives = lives_after_a_crash_in_the_middle;
-    assert_eq!(lives(Strategy::OneForOne).await, ["second starts"]);
-    assert_eq!(lives(Strategy::RestForOne).await, ["third ends", "second starts", "third starts"]);
+    assert_eq!(lives(RestartStrategy::OneForOne).await, ["second starts"]);
+    assert_eq!(lives(RestartStrategy::RestForOne).await, ["third ends", "second starts", "third starts"]);
     assert_eq!(
-        lives(Strategy::OneForAll).await,
+        lives(RestartStrategy::OneForAll).await,
         ["third ends", "first ends", "first starts", "second starts", "third starts"]
     );
 }
@@ -326,7 +323,7 @@ async fn one_that_is_on_its_way_up_is_taken_along_by_a_crash_before_it() {
     let slow = ActorSpec::new("second", move |_| {
         Slow(Tally { name: "second", log: slow_log.clone(), sum: 0 }, Arc::clone(&slow_gate))
     });
-    let group = ActorGroup::new("group", Strategy::RestForOne).actor(tally("first", &log)).actor(slow);
+    let group = ActorGroup::new("group", RestartStrategy::RestForOne).actor(tally("first", &log)).actor(slow);
     let node = App::new().start().await.unwrap();
     let handle = node.handle();
     let spawning = tokio::spawn(async move { handle.spawn_actors(group).await });
@@ -432,7 +429,7 @@ async fn a_group_whose_start_is_refused_has_freed_its_names_by_then() {
     let broken = || ActorSpec::new("broken", |_: &_| -> Tally { panic!("no such device") });
     let node = App::new().start().await.unwrap();
     for _ in 0..2 {
-        let group = ActorGroup::new("group", Strategy::OneForOne).actor(whole()).actor(broken());
+        let group = ActorGroup::new("group", RestartStrategy::OneForOne).actor(whole()).actor(broken());
         let refused = node.spawn_actors(group).await;
         assert!(matches!(&refused, Err(ActorError::Start { name, .. }) if name == "broken"), "{refused:?}");
         assert_eq!(log.take(), ["whole starts", "whole ends"]);
@@ -442,8 +439,8 @@ async fn a_group_whose_start_is_refused_has_freed_its_names_by_then() {
 #[tokio::test]
 async fn a_group_that_crashes_too_often_fails_as_a_whole() {
     let log = Log::default();
-    let group = ActorGroup::new("group", Strategy::OneForOne)
-        .intensity(Intensity { max_restarts: 2, within: Duration::from_secs(60) })
+    let group = ActorGroup::new("group", RestartStrategy::OneForOne)
+        .intensity(RestartIntensity { max_restarts: 2, within: Duration::from_secs(60) })
         .backoff(BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() })
         .actor(tally("weak", &log))
         .actor(tally("strong", &log));
@@ -475,7 +472,7 @@ async fn an_actor_that_stops_by_itself_has_done_its_work_and_frees_its_name() {
     first.stop();
     until("it is gone", || node.describe().actors.is_empty()).await;
     assert!(matches!(first.tell(Say::Note(1)), Err(TellError::Over(_))));
-    let second = node.spawn_actor(tally("guest", &log).restart(RestartWhen::Always)).await.unwrap();
+    let second = node.spawn_actor(tally("guest", &log).restart(RestartPolicy::Always)).await.unwrap();
     second.stop();
     assert_eq!(add(&second, 1).await, Ok(1001));
     assert!(node.actor::<u64>("guest").is_none(), "another type of messages");

@@ -35,7 +35,7 @@ fn a_program_without_a_runtime_calls_sends_casts_and_streams() {
 
     assert_eq!(client.call::<u64, u64>("/echo", 7).unwrap(), 7);
     assert_eq!(client.send("add", [1, 2], Map::new()).unwrap(), Value::Int(3));
-    client.cast("/echo", 1u64).unwrap();
+    client.call_detached("/echo", 1u64).unwrap();
     let numbers: Vec<u64> = client.stream("/echo", 0..100u64).unwrap().map(Result::unwrap).collect();
     assert_eq!(numbers, (0..100).collect::<Vec<_>>());
     assert_eq!(client.call::<u64, u64>("/nowhere", 7).unwrap_err().kind(), ErrorKind::NotFound);
@@ -44,7 +44,7 @@ fn a_program_without_a_runtime_calls_sends_casts_and_streams() {
     let description = client.client().describe();
     assert_eq!((description.admitted, description.outcomes, description.in_flight), (103, 103, 0));
     assert_eq!(client.call::<u64, u64>("/echo", 7).unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(client.cast("/echo", 7u64).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(client.call_detached("/echo", 7u64).unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 #[test]
@@ -163,7 +163,7 @@ async fn in_an_async_context_it_panics_before_anything_is_called() {
     assert_eq!(node.describe().admitted, 0);
 
     // What does not wait may be used, and threads made for blocking may block.
-    client.cast("/route", 1u64).unwrap();
+    client.call_detached("/route", 1u64).unwrap();
     let called = tokio::task::spawn_blocking(move || client.call::<u64, u64>("/route", 2)).await.unwrap();
     assert_eq!(called.unwrap(), 2);
 }

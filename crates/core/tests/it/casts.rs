@@ -12,7 +12,7 @@ async fn a_cast_is_counted_and_a_drain_waits_for_it() {
     let node = serve(gated(&gate)).await;
     let client = node.client();
     for n in 0..3u64 {
-        client.cast("/route", n).unwrap();
+        client.call_detached("/route", n).unwrap();
     }
     let description = node.describe();
     assert_eq!((description.admitted, description.in_flight), (3, 3), "admitted before it returned");
@@ -24,7 +24,7 @@ async fn a_cast_is_counted_and_a_drain_waits_for_it() {
     assert_eq!(gate.arrived(), 3);
     let description = node.describe();
     assert_eq!((description.outcomes, description.in_flight), (3, 0));
-    let refused = node.client().cast("/route", 4u64).unwrap_err();
+    let refused = node.client().call_detached("/route", 4u64).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
 }
 
@@ -33,11 +33,11 @@ async fn a_full_queue_refuses_a_cast_at_once() {
     let gate = Gate::default();
     let node = serve(gated(&gate).queue(2)).await;
     let client = node.client();
-    client.cast("/route", 0u64).unwrap();
+    client.call_detached("/route", 0u64).unwrap();
     until("the worker is busy", || gate.arrived() == 1).await;
-    client.cast("/route", 1u64).unwrap();
-    client.cast("/route", 2u64).unwrap();
-    let error = client.cast("/route", 3u64).unwrap_err();
+    client.call_detached("/route", 1u64).unwrap();
+    client.call_detached("/route", 2u64).unwrap();
+    let error = client.call_detached("/route", 3u64).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded);
     assert!(error.retry_after().is_some());
     assert_eq!(node.describe().in_flight, 3, "the refused cast holds no permit");
@@ -51,14 +51,14 @@ async fn a_full_node_refuses_a_cast_at_once() {
     let gate = Gate::default();
     let limits = Limits { max_in_flight: 1, ..Limits::default() };
     let node = App::new().route("/route", gated(&gate)).limits(limits).start().await.unwrap();
-    node.client().cast("/route", 1u64).unwrap();
-    let error = node.client().cast("/route", 2u64).unwrap_err();
+    node.client().call_detached("/route", 1u64).unwrap();
+    let error = node.client().call_detached("/route", 2u64).unwrap_err();
     assert_eq!(error.message(), "1 calls are in flight already");
-    assert_eq!(node.client().cast("/nowhere", 2u64).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(node.client().call_detached("/nowhere", 2u64).unwrap_err().kind(), ErrorKind::NotFound);
     let past = CallOptions::new().with_deadline(Deadline::at(Instant::now()));
     gate.open();
     until("there is room", || node.describe().in_flight == 0).await;
-    let late = node.client().cast_with("/route", 3u64, past).unwrap_err();
+    let late = node.client().call_detached_with("/route", 3u64, past).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
 }
 
@@ -66,7 +66,7 @@ async fn a_full_node_refuses_a_cast_at_once() {
 async fn a_cast_that_fails_is_counted_under_its_kind() {
     let no = Stage::each("no", |_: &u64| -> Result<u64, Failure> { Err(Failure::new("no")) });
     let node = serve(no).await;
-    node.client().cast("/route", 1u64).unwrap();
+    node.client().call_detached("/route", 1u64).unwrap();
     assert_eq!(node.drain(PATIENCE).await, Drained::Completely);
     let metrics = node.metrics();
     assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="failed"} 1"#), "{metrics}");
@@ -77,7 +77,7 @@ async fn a_deadline_ends_a_cast() {
     let stage = Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(8).max_delay(Duration::from_secs(1000));
     let node = serve(stage).await;
     let options = CallOptions::new().with_timeout(Duration::from_secs(5));
-    node.client().cast_with("/route", 1u64, options).unwrap();
+    node.client().call_detached_with("/route", 1u64, options).unwrap();
     let begun = Instant::now();
     assert_eq!(node.drain(Duration::from_secs(60)).await, Drained::Completely);
     assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
@@ -90,7 +90,7 @@ async fn a_cast_needs_no_runtime_around_it() {
     let node = serve(gated(&gate)).await;
     let client = node.client();
     // On a plain thread, which is gone before the call is over.
-    std::thread::spawn(move || client.cast("/route", 1u64)).join().unwrap().unwrap();
+    std::thread::spawn(move || client.call_detached("/route", 1u64)).join().unwrap().unwrap();
     gate.open();
     assert_eq!(node.drain(PATIENCE).await, Drained::Completely);
     assert_eq!((gate.arrived(), node.describe().outcomes), (1, 1));

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{
-    App, BackoffPolicy, Batch, Change, ChangeError, Changed, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node,
-    Pipeline, Replica, RouteSpec, Stage, StagePart, StageState, Worker,
-};
+use callboard_core::description::{StagePart, StageState};
+use callboard_core::{App, BackoffPolicy, Batch, RouteChange, ChangeError, AppliedChange, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node, Pipeline, Replica, RouteSpec, Stage, Worker};
 use tokio::task::JoinHandle;
 
 use super::support::{Gate, PATIENCE, gated, hush, serve, until};
@@ -303,7 +301,7 @@ fn slow_to_load(gate: &Gate) -> Stage<u64, u64> {
 }
 
 /// A change that loads a stage until it is let, and builds on another one whose route is gone and whose last call has left meanwhile.
-async fn built_on_what_only_the_change_keeps() -> (Node, Gate, JoinHandle<Result<Changed, ChangeError>>) {
+async fn built_on_what_only_the_change_keeps() -> (Node, Gate, JoinHandle<Result<AppliedChange, ChangeError>>) {
     let (calls, loading) = (Gate::default(), Gate::default());
     let shared = gated(&calls);
     let node = App::new().route("/a", shared.clone()).start().await.unwrap();
@@ -342,7 +340,7 @@ async fn a_change_takes_effect_whole_or_not_at_all() {
     let node = App::new().route("/a", answering("a", 1)).start().await.unwrap();
     let broken =
         Stage::worker("broken", |_: &Replica| -> Result<Counted, Failure> { Err(Failure::new("no such file")) });
-    let change = Change::new()
+    let change = RouteChange::new()
         .remove_route("/a")
         .add_route(RouteSpec::new("/b", answering("b", 1)))
         .add_route(RouteSpec::new("/c", broken));
@@ -365,23 +363,23 @@ async fn what_cannot_be_changed_is_refused_by_name() {
         async move { node.change(change).await.unwrap_err() }
     };
     let exists = ChangeError::RouteExists { route: "/a".into() };
-    assert_eq!(refused(Change::new().add_route(route("/a"))).await, exists);
-    assert_eq!(refused(Change::new().replace_route(route("/a")).remove_route("/a")).await, exists);
+    assert_eq!(refused(RouteChange::new().add_route(route("/a"))).await, exists);
+    assert_eq!(refused(RouteChange::new().replace_route(route("/a")).remove_route("/a")).await, exists);
     let unknown = ChangeError::NoSuchRoute { route: "/x".into() };
-    assert_eq!(refused(Change::new().replace_route(route("/x"))).await, unknown);
-    assert_eq!(refused(Change::new().remove_route("/x")).await, unknown);
+    assert_eq!(refused(RouteChange::new().replace_route(route("/x"))).await, unknown);
+    assert_eq!(refused(RouteChange::new().remove_route("/x")).await, unknown);
     let bad = ChangeError::BadRouteName { route: "x".into() };
-    assert_eq!(refused(Change::new().add_route(route("x"))).await, bad);
+    assert_eq!(refused(RouteChange::new().add_route(route("x"))).await, bad);
     let namesake = RouteSpec::new("/a", answering("shared", 2));
     let duplicate = ChangeError::DuplicateStage { stage: "shared".into() };
-    assert_eq!(refused(Change::new().replace_route(namesake)).await, duplicate);
+    assert_eq!(refused(RouteChange::new().replace_route(namesake)).await, duplicate);
 
     assert_eq!(node.scale_stage("nobody", 2).await, Err(ChangeError::NoSuchStage { stage: "nobody".into() }));
     for asked in [0, MAX_REPLICAS + 1] {
         assert_eq!(node.scale_stage("shared", asked).await, Err(ChangeError::BadReplicaCount { asked }));
     }
     let _ = node.drain(Duration::ZERO).await;
-    assert_eq!(refused(Change::new().remove_route("/a")).await, ChangeError::Ending);
+    assert_eq!(refused(RouteChange::new().remove_route("/a")).await, ChangeError::Ending);
     assert_eq!(node.scale_stage("shared", 2).await, Err(ChangeError::Ending));
 }
 

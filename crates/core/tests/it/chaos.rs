@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, ErrorKind, Failure, Pipeline, Stage, StageState};
+use callboard_core::description::StageState;
+use callboard_core::{App, CallOptions, ErrorKind, Failure, Pipeline, Stage};
 
 use super::support::{hush, until};
 

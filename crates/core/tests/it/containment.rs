@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, Node, Stage, StageState};
+use callboard_core::description::StageState;
+use callboard_core::{App, CallOptions, Node, Stage};
 use serde::{Deserialize, Serialize};
 
 use super::support::{Gate, hush, until};

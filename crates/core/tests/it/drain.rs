@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{Batch, Drained, ErrorKind, Failure, Replica, Stage, StageState, Worker};
+use callboard_core::description::StageState;
+use callboard_core::{Batch, Drained, ErrorKind, Failure, Replica, Stage, Worker};
 
 use super::support::{Gate, PATIENCE, gated, serve, until};
 

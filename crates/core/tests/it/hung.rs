@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use callboard_core::{App, Batch, ErrorKind, Failure, Replica, Stage, StageState, Worker};
+use callboard_core::description::StageState;
+use callboard_core::{App, Batch, ErrorKind, Failure, Replica, Stage, Worker};
 
 use super::support::{Gate, hush, until};
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Node, Stage, StageState};
+use callboard_core::description::StageState;
+use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, Node, Stage};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::{
-    Actor, ActorContext, ActorGroup, ActorSpec, Answer, App, AskError, Failure, Node, Ref, RestartWhen, Strategy, Timer,
-};
+use callboard_core::actor::{Actor, ActorContext, ActorGroup, ActorSpec, ReplyPort, AskError, ActorRef, RestartPolicy, RestartStrategy, ActorTimer};
+use callboard_core::{App, Failure, Node};
 use tokio::sync::Semaphore;
 
 use super::context::{Written, subscriber};
@@ -15,7 +14,7 @@ use super::support::{PATIENCE, hush, until};
 #[derive(Default)]
 struct Pulse {
     beats: u64,
-    timer: Option<Timer>,
+    timer: Option<ActorTimer>,
     _bomb: Option<Bomb>,
 }
 
@@ -28,7 +27,7 @@ enum Beat {
     Later(Arc<Semaphore>),
     Cancel,
     Count,
-    Beats(Answer<(u64, u64)>),
+    Beats(ReplyPort<(u64, u64)>),
     Hold(Arc<Semaphore>),
     Fail,
     Stop,
@@ -48,7 +47,7 @@ impl Actor for Pulse {
                 gate.acquire().await?.forget();
                 context.tell_self(Beat::Count);
             }
-            Beat::Cancel => self.timer.iter().for_each(Timer::cancel),
+            Beat::Cancel => self.timer.iter().for_each(ActorTimer::cancel),
             Beat::Count => self.beats += 1,
             Beat::Beats(answer) => answer.send((context.life(), self.beats)),
             Beat::Hold(gate) => gate.acquire().await?.forget(),
@@ -67,13 +66,13 @@ impl Drop for Bomb {
     }
 }
 
-async fn pulse() -> (Node, Ref<Beat>) {
+async fn pulse() -> (Node, ActorRef<Beat>) {
     let node = App::new().start().await.unwrap();
     let pulse = node.spawn_actor(ActorSpec::new("pulse", |_| Pulse::default())).await.unwrap();
     (node, pulse)
 }
 
-async fn beats_after(pulse: &Ref<Beat>, seconds: u64) -> (u64, u64) {
+async fn beats_after(pulse: &ActorRef<Beat>, seconds: u64) -> (u64, u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     pulse.ask(PATIENCE, Beat::Beats).await.unwrap()
 }
@@ -179,11 +178,11 @@ async fn a_destructor_that_panics_ends_nothing_else() {
     hush();
     let node = App::new().start().await.unwrap();
     let bomb = ActorSpec::new("bomb", |_| Pulse { _bomb: Some(Bomb), ..Pulse::default() });
-    let always = bomb.restart(RestartWhen::Always);
+    let always = bomb.restart(RestartPolicy::Always);
     let pulse = always.reference();
     let other = ActorSpec::new("other", |_| Pulse::default());
     let neighbour = other.reference();
-    node.spawn_actors(ActorGroup::new("group", Strategy::OneForOne).actor(always).actor(other)).await.unwrap();
+    node.spawn_actors(ActorGroup::new("group", RestartStrategy::OneForOne).actor(always).actor(other)).await.unwrap();
     for end in [Beat::Stop, Beat::Fail] {
         let restarts = node.describe().actors[0].restarts;
         pulse.tell(end).unwrap();

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{
-    Actor, ActorContext, ActorSpec, Answer, App, AskError, CallError, Contract, ErrorKind, Failure, LocalClient, Node,
-    Pipeline, Stage,
-};
+use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort, AskError};
+use callboard_core::{App, CallError, Contract, ErrorKind, Failure, LocalClient, Node, Pipeline, Stage};
 
 use super::support::{PATIENCE, hush, serve};
 
@@ -133,7 +131,7 @@ async fn texts_and_errors_become_failures_by_a_question_mark() {
 /// An actor that has no money.
 struct Purse;
 
-struct Pay(Answer<u64>);
+struct Pay(ReplyPort<u64>);
 
 impl Actor for Purse {
     type Message = Pay;

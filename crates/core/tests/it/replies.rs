@@ -274,7 +274,7 @@ async fn a_reader_that_does_not_read_fails_alone_and_is_no_hung_worker() {
         assert_eq!(error, Some(ErrorKind::Failed));
     }
     let stage = &node.describe().stages[0];
-    assert_eq!((stage.health.state, stage.restarts), (callboard_core::StageState::Ready, 0));
+    assert_eq!((stage.health.state, stage.restarts), (callboard_core::description::StageState::Ready, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

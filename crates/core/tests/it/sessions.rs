@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use callboard_core::{Batch, CallOptions, Failure, LocalClient, Stage, StageState, Worker};
+use callboard_core::description::StageState;
+use callboard_core::{Batch, CallOptions, Failure, LocalClient, Stage, Worker};
 
 use super::support::{Gate, serve, until};
 

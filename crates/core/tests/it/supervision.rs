@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{
-    App, BackoffPolicy, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StageState, StartError, Worker,
-};
+use callboard_core::description::StageState;
+use callboard_core::{App, BackoffPolicy, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StartError, Worker};
 
 use super::support::{serve, until};
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use callboard_core::{App, IntoPipeline, Node, RouteData, RouteSpec, Stage};
+use callboard_core::edge::RouteData;
+use callboard_core::{App, IntoPipeline, Node, RouteSpec, Stage};
 
 /// Longer than anything here takes on the slowest machine; reached only by a test that fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use callboard_core::{App, CallError, ErrorKind, ErrorParts, Failure, MAX_ERROR_CHARS, RouteSpec, Stage};
+use callboard_core::edge::{ErrorParts, MAX_ERROR_CHARS};
+use callboard_core::{App, CallError, ErrorKind, Failure, RouteSpec, Stage};
 
 use super::support::{hush, serve};
 

@@ -3,10 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use callboard_core::{
-    App, BatchObserver, CallOptions, EndedBatch, ErrorKind, Instant, Node, Pipeline, Recorder, ReleaseReason, RunEnd,
-    SpanId, Stage, StreamStage,
-};
+use callboard_core::timeline::{BatchObserver, EndedBatch, Recorder, RunEnd, SpanId};
+use callboard_core::{App, CallOptions, ErrorKind, Instant, Node, Pipeline, ReleaseReason, Stage, StreamStage};
 use futures_util::stream;
 
 use super::support::{Gate, gated, hush, serve, until};
@@ -150,7 +148,7 @@ async fn a_batch_with_traced_calls_is_heard_of_once_and_names_them() {
     let heard = Arc::new(Heard::default());
     let call = |n: u64, span: Option<SpanId>| {
         let observer = Arc::clone(&heard) as Arc<dyn BatchObserver>;
-        let recorder = span.map(|span| Recorder::of_span(Instant::now(), span, observer));
+        let recorder = span.map(|span| Recorder::for_span(Instant::now(), span, observer));
         let options = recorder.clone().into_iter().fold(CallOptions::new(), CallOptions::with_recorder);
         let client = node.client();
         tokio::spawn(async move { (client.call_with::<u64, u64>("/route", n, options).await, recorder) })

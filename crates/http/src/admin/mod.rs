@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/status` | version, age, health and the whole running tree ([`Description`](callboard_core::Description)) |
+//! | `GET /v1/status` | version, age, health and the whole running tree ([`Description`](callboard_core::description::Description)) |
 //! | `GET /metrics`, `/livez`, `/readyz` | as on the edge |
 //! | `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}` | scales a stage; answered when the new replicas are warm |
 //! | `DELETE /v1/routes/{route}` | closes a route; stages that no other route uses end after their last call |

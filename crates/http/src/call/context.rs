@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use callboard_core::{CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
+use callboard_core::edge::Route;
+use callboard_core::timeline::Recorder;
+use callboard_core::{CallOptions, Deadline, LocalClient, Priority};
 use callboard_telemetry::{RequestSpan, TraceContext};
 
 use crate::config::HttpConfig;

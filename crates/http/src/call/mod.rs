@@ -14,7 +14,9 @@ use axum::http::{HeaderMap, Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
-use callboard_core::{Admission, CallOptions, Deadline, LocalClient, Priority, Recorder, Route};
+use callboard_core::edge::{Admission, Route};
+use callboard_core::timeline::Recorder;
+use callboard_core::{CallOptions, Deadline, LocalClient, Priority};
 
 pub use self::context::RequestContext;
 use self::functions::CallStyle;

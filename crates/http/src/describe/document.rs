@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use callboard_core::Route;
+use callboard_core::edge::Route;
 
 /// The last document, with its routes.
 #[derive(Debug, Default)]

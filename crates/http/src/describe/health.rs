@@ -8,7 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use callboard_codec::Value;
-use callboard_core::{ErrorKind, Health};
+use callboard_core::ErrorKind;
+use callboard_core::description::Health;
 
 use super::PageState;
 use crate::error::ApiError;

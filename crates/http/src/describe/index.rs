@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::{Html, IntoResponse, Response};
 use axum::{Extension, Json};
 use callboard_codec::MediaType;
-use callboard_core::Route;
+use callboard_core::edge::Route;
 use serde::Serialize;
 
 use super::mounted::prefix;

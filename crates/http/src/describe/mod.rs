@@ -19,7 +19,8 @@ use axum::http::header::{
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use callboard_core::{LocalClient, Route};
+use callboard_core::LocalClient;
+use callboard_core::edge::Route;
 
 use self::document::DocumentCache;
 use crate::call::functions::name_of as route_of_function;

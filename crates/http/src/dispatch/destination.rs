@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use callboard_core::Route;
+use callboard_core::edge::Route;
 
 use super::{EdgeState, ServedNode};
 use crate::call::functions::{self, CallStyle};

@@ -15,7 +15,8 @@ use axum::http::header::{ACCEPT_ENCODING, CONNECTION, HeaderValue, X_CONTENT_TYP
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::{Instant, Route};
+use callboard_core::Instant;
+use callboard_core::edge::Route;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 

@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::http::HeaderValue;
-use callboard_core::{CallTracer, LocalClient};
+use callboard_core::LocalClient;
+use callboard_core::timeline::CallTracer;
 use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
 
 use self::serve::HttpServeError;

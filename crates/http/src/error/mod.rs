@@ -18,7 +18,8 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Map, Value};
-use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing, limit_error_text};
+use callboard_core::edge::limit_error_text;
+use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
 use self::mapping::status_of;
 use self::misfits::Misfit;

@@ -1,6 +1,6 @@
 //! Why a stage keeps the node, or a route, from being ready.
 
-use callboard_core::{ElsewhereHealth, StageHealth};
+use callboard_core::description::{RemoteStageHealth, StageHealth};
 
 /// The reason of a stage that is not ready.
 #[must_use]
@@ -13,7 +13,7 @@ pub fn not_ready_reason(stage: &StageHealth) -> Option<String> {
 
 /// The reason of a stage that runs on other nodes only and is not reachable.
 #[must_use]
-pub fn unreachable_reason(stage: &ElsewhereHealth) -> Option<String> {
-    let ElsewhereHealth { name, reason, .. } = stage;
+pub fn unreachable_reason(stage: &RemoteStageHealth) -> Option<String> {
+    let RemoteStageHealth { name, reason, .. } = stage;
     reason.as_ref().map(|reason| format!("stage `{name}` runs elsewhere: {reason}"))
 }

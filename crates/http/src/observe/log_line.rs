@@ -9,7 +9,8 @@ use axum::body::HttpBody;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Method, Request};
 use axum::response::Response;
-use callboard_core::{Instant, Route};
+use callboard_core::Instant;
+use callboard_core::edge::Route;
 use callboard_telemetry::{AccessLog, AccessRecord, StackText, truncate_for_log};
 
 use super::request_trace::RequestTrace;

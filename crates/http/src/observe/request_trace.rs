@@ -9,7 +9,9 @@ use std::sync::Arc;
 use axum::http::Request;
 use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
-use callboard_core::{Instant, Recorder, Route};
+use callboard_core::Instant;
+use callboard_core::edge::Route;
+use callboard_core::timeline::Recorder;
 use callboard_telemetry::{RequestSpan, StackText, TraceContext, Tracer, truncate_for_log};
 
 use super::timeline_header::{self, X_CALLBOARD_EXPLAIN, X_CALLBOARD_TIMELINE};

@@ -10,7 +10,8 @@
 use std::time::Duration;
 
 use axum::http::header::{HeaderName, HeaderValue};
-use callboard_core::{BatchFacts, Instant, NodeFacts, Recorder, Run, Timeline, Timing, Visit};
+use callboard_core::timeline::{BatchFacts, NodeFacts, Recorder, StageRun, StageVisit, Timeline};
+use callboard_core::{Instant, Timing};
 use serde::Serialize;
 
 use crate::config::HttpConfig;
@@ -131,13 +132,13 @@ impl<'a> RemoteJson<'a> {
 }
 
 impl<'a> StageJson<'a> {
-    fn new(visit: &'a Visit) -> Self {
+    fn new(visit: &'a StageVisit) -> Self {
         Self {
             stage: visit.stage.as_str(),
             arrived_ms: ms(visit.arrived),
             left_ms: visit.left.map(ms),
-            elsewhere: visit.is_elsewhere,
-            there: visit.there.as_ref().map(RemoteJson::new),
+            elsewhere: visit.is_remote,
+            there: visit.remote.as_ref().map(RemoteJson::new),
             attempts: visit.runs.iter().filter(|run| run.compute.is_some()).count(),
             runs: visit.runs.iter().map(RunJson::new).collect(),
         }
@@ -145,7 +146,7 @@ impl<'a> StageJson<'a> {
 }
 
 impl RunJson {
-    fn new(run: &Run) -> Self {
+    fn new(run: &StageRun) -> Self {
         Self {
             queue_ms: ms(run.queue),
             batch_ms: run.batch_wait.map(ms),

@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
-use callboard_core::{FunctionCall, Route};
+use callboard_core::FunctionCall;
+use callboard_core::edge::Route;
 
 use super::payload::{EXPLAINED_BYTES, payload_from, payload_of_form};
 use crate::error::ApiError;

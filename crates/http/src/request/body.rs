@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::Bytes;
-use callboard_core::{Admission, CallError, Deadline, HeldBytes, Instant, LocalClient, Route};
+use callboard_core::edge::{Admission, HeldBytes, Route};
+use callboard_core::{CallError, Deadline, Instant, LocalClient};
 use tokio::time::Sleep;
 use tower::BoxError;
 

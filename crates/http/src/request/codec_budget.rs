@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Account, charged_to, charged_up_to};
-use callboard_core::{Admission, Deadline, LocalClient};
+use callboard_core::edge::Admission;
+use callboard_core::{Deadline, LocalClient};
 
 use crate::error::ApiError;
 

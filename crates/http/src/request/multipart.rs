@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use callboard_codec::{Account, DecodeLimits, Format, Map, Value};
-use callboard_core::HeldBytes;
+use callboard_core::edge::HeldBytes;
 use futures_util::{Stream, stream};
 use indexmap::IndexMap;
 use multer::{Field, Multipart};

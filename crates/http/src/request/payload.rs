@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{DataType, DecodeErrorKind, DecodeLimits, Format, Map, Payload, Value};
-use callboard_core::{Admission, Route};
+use callboard_core::edge::{Admission, Route};
 
 use super::arguments;
 use super::codec_budget::CodecBudget;

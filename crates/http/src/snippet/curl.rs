@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use callboard_core::Route;
+use callboard_core::edge::Route;
 
 use super::{Body, Example, KEY_VARIABLE, NOTHING, accept};
 use crate::describe::openapi::example_of;

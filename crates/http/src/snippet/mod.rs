@@ -10,7 +10,7 @@ mod rust;
 
 use std::path::{Path, PathBuf};
 
-use callboard_core::Route;
+use callboard_core::edge::Route;
 use serde_json::Value;
 
 use crate::describe::openapi::example_of;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use callboard_core::{App, Failure, MAX_ERROR_CHARS, RouteSpec, Stage};
+use callboard_core::edge::MAX_ERROR_CHARS;
+use callboard_core::{App, Failure, RouteSpec, Stage};
 use callboard_http::HttpConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use callboard_core::{App, CallOptions, Failure, Instant, SpanId, Stage, StreamStage};
+use callboard_core::timeline::SpanId;
+use callboard_core::{App, CallOptions, Failure, Instant, Stage, StreamStage};
 use callboard_http::{Attribute, HttpConfig, SampleRatio, Span, SpanSink};
 use futures_util::stream;
 

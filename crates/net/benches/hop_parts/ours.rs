@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_codec::Value;
-use callboard_core::{App, Caller, Elsewhere, LocalClient, Node, Pipeline, Stage};
+use callboard_core::remote::RemoteStages;
+use callboard_core::{App, Caller, LocalClient, Node, Pipeline, Stage};
 use callboard_net::{Client, Cluster, Identity, NetConfig, QuicEdge, Static};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -60,8 +61,8 @@ impl Ours {
         let (worker, worker_edge) = worker.await.unwrap();
         let gateway_edge = edge(identity);
         let app = App::new()
-            .route("/stage", Pipeline::<Value, Value>::elsewhere("echo"))
-            .route("/held", Pipeline::<Value, Value>::elsewhere("held"))
+            .route("/stage", Pipeline::<Value, Value>::remote("echo"))
+            .route("/held", Pipeline::<Value, Value>::remote("held"))
             .route("/local", Stage::each("local", |value: &Value| Ok(value.clone())).max_batch_size(32));
         let gateway = app.start().await.unwrap();
         gateway_edge.open(gateway.client());

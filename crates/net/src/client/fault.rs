@@ -2,7 +2,8 @@
 //! who may make it again.
 
 use callboard_codec::wire::{FrameHead, ResetCode};
-use callboard_core::{CallError, ErrorKind, ErrorParts};
+use callboard_core::edge::ErrorParts;
+use callboard_core::{CallError, ErrorKind};
 use quinn::{ConnectionError, ReadError};
 
 use super::error::{CONNECTION_LOST, NO_ROOM};

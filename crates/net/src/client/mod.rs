@@ -27,10 +27,8 @@ use std::time::Duration;
 
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
-use callboard_core::{
-    AsIs, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorParts, FunctionCall,
-    Instant, PayloadReplies, Prepare, Replies, Timing,
-};
+use callboard_core::edge::{ErrorParts, PayloadReplies};
+use callboard_core::{NoPreprocess, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Prepare, Replies, Timing};
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
@@ -418,7 +416,7 @@ impl Caller for Client {
     where
         S: Stream,
         Out: Data + Clone,
-        AsIs: Prepare<S::Item>,
+        NoPreprocess: Prepare<S::Item>,
     {
         let timeout = self.inner.links.current().map_or(DEFAULT_TIMEOUT, |link| link.default_timeout(route));
         let (client, route) = (self.clone(), route.to_owned());

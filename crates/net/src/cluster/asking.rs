@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use callboard_codec::wire::Call;
 use callboard_codec::{Envelope, Payload};
-use callboard_core::{
-    CallError, ErrorKind, Instant, PayloadReplies, Reply, SessionKey, StageCall, StageOutputs, StageReply,
-};
+use callboard_core::edge::PayloadReplies;
+use callboard_core::remote::{StageCall, StageOutputs, StageReply};
+use callboard_core::{CallError, ErrorKind, Instant, Reply, SessionKey};
 
 use super::Inner;
 use super::outputs::Outputs;
@@ -57,7 +57,7 @@ impl Inner {
                 // 0 says that all of them ran.
                 let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
                 let reply = Reply::new(Payload::new(value), convert::timing(done.times));
-                Ok(StageReply::new(reply, ran).of_node(node))
+                Ok(StageReply::new(reply, ran).with_node(node))
             }
             Told { came: Came::Outputs(_), .. } => {
                 Err(CallError::new(ErrorKind::Internal, "a call with one outcome was streamed"))
@@ -82,10 +82,10 @@ impl Inner {
         let envelope = call.payload.to_envelope().map_err(|error| {
             let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
             // A stage that runs here as well can do without the peers.
-            if call.runs_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
+            if call.can_run_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
         })?;
         // A call pays for retries once.
-        if !call.asks_again {
+        if !call.is_retry {
             self.retries.lock().called(Instant::now());
         }
         if call.revision.is_none() {
@@ -97,7 +97,7 @@ impl Inner {
             let Some(pick) = self.pick(&call, streams, &tried) else {
                 // A call that was lost and may be run again is, by whoever comes back: until it is late, which its
                 // owner notices. One that was refused, or that this node can run itself, is told so.
-                if call.runs_here || !last.as_ref().is_some_and(is_lost) {
+                if call.can_run_here || !last.as_ref().is_some_and(is_lost) {
                     break;
                 }
                 tokio::time::sleep(LOOK_FOR_NODES_EVERY).await;
@@ -215,14 +215,14 @@ impl Inner {
         candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
         // Nobody else is left, and this node does not run the stage: then it is worth waiting for, within the deadline.
         let room = match candidates.len() {
-            1 if !call.runs_here => Room::Wait,
+            1 if !call.can_run_here => Room::Wait,
             _ => Room::OrElsewhere,
         };
         if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
             candidates.retain(|candidate| Some(candidate.revision) == call.revision);
         }
         // One crossing rather than several.
-        let along = |candidate: &Candidate| goes_along(candidate, call);
+        let along = |candidate: &Candidate| can_chain(candidate, call);
         let most = candidates.iter().map(|candidate| along(candidate).0).max()?;
         candidates.retain(|candidate| along(candidate).0 == most);
         let weights: Vec<Weight> = candidates.iter().map(|candidate| candidate.weight).collect();
@@ -231,7 +231,7 @@ impl Inner {
             None => better_of_two(&weights, (fastrand::usize(..), fastrand::usize(..))),
         };
         let candidate = candidates.swap_remove(place?);
-        let (stages, idempotent) = goes_along(&candidate, call);
+        let (stages, idempotent) = can_chain(&candidate, call);
         Some(Pick { candidate, stages, idempotent, room })
     }
 
@@ -272,7 +272,7 @@ fn come_again(error: CallError, call: &StageCall) -> CallError {
 }
 
 /// How many of the call's stages this peer runs in one go, and whether all of those may be run again.
-fn goes_along(candidate: &Candidate, call: &StageCall) -> (usize, bool) {
+fn can_chain(candidate: &Candidate, call: &StageCall) -> (usize, bool) {
     let most = (candidate.link.welcome().max_stages.max(1) as usize).min(call.stages.len());
     let (mut stages, mut idempotent) = (1, candidate.idempotent);
     for stage in call.stages.iter().take(most).skip(1) {

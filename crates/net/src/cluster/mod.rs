@@ -27,10 +27,8 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
-use callboard_core::{
-    Choice, Elsewhere, FromElsewhere, Instant, PeerDescription, SessionKey, StageCall, StageLoad, StageOutputs,
-    StageReply,
-};
+use callboard_core::remote::{StageTarget, RemoteStages, RemoteFuture, PeerDescription, StageCall, StageLoad, StageOutputs, StageReply};
+use callboard_core::{Instant, SessionKey};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -174,25 +172,25 @@ impl Drop for LinkTask {
     }
 }
 
-impl Elsewhere for Cluster {
-    fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> Choice {
+impl RemoteStages for Cluster {
+    fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> StageTarget {
         let inner = &self.inner;
         let revision = inner.draw(stage, session, Some(here.revision));
         if revision.is_some_and(|revision| revision != here.revision) {
-            return Choice { leaves: true, revision };
+            return StageTarget { is_remote: true, revision };
         }
         // Most calls stay, and cost no more than this look.
         if here.open && here.queued < here.capacity {
-            return Choice { leaves: false, revision };
+            return StageTarget { is_remote: false, revision };
         }
         let now = Instant::now();
         let candidates = inner.candidates(stage, None, now);
         let same = candidates.iter().filter(|candidate| revision.is_none_or(|drawn| candidate.revision == drawn));
         let least = same.map(|candidate| candidate.weight.in_hand).min();
-        Choice { leaves: leaves(here, least), revision }
+        StageTarget { is_remote: leaves(here, least), revision }
     }
 
-    fn goes_along(&self, stage: &str) -> bool {
+    fn can_chain(&self, stage: &str) -> bool {
         !self.inner.splits.load().contains_key(stage)
     }
 
@@ -204,12 +202,12 @@ impl Elsewhere for Cluster {
         self.inner.peers.load().iter().filter_map(|peer| peer.describe(Instant::now())).collect()
     }
 
-    fn run(&self, call: StageCall) -> FromElsewhere<StageReply> {
+    fn run(&self, call: StageCall) -> RemoteFuture<StageReply> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.run(call).await })
     }
 
-    fn stream(&self, call: StageCall) -> FromElsewhere<StageOutputs> {
+    fn stream(&self, call: StageCall) -> RemoteFuture<StageOutputs> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.stream(call).await })
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use callboard_codec::wire::{Done, FrameKind, FrameRun, Item, Load, WireError};
 use callboard_codec::{Account, ChargeError, EncodeError, Envelope, Payload, charged_to};
-use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, StageReply, Timing};
+use callboard_core::remote::StageReply;
+use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, Timing};
 
 use super::NetConfig;
 use super::fault::{Fault, StreamRefusal};

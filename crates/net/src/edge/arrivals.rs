@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{CallError, ErrorKind, ErrorParts, Limits};
+use callboard_core::edge::ErrorParts;
+use callboard_core::{CallError, ErrorKind, Limits};
 
 /// What a call holds at most before any of its body has come.
 pub(super) const FIRST_BYTES: u64 = 1024;

@@ -11,10 +11,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead};
 use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
-use callboard_core::{
-    Admission, CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, Route,
-    StageAdmission, StageReply,
-};
+use callboard_core::edge::{Admission, Route, StageAdmission};
+use callboard_core::remote::StageReply;
+use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient};
 
 use super::answer::{Answer, answered};
 use super::arrivals::{Arrival, Earning, FIRST_BYTES};

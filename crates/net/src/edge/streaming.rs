@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use callboard_codec::wire::{Credit, FrameKind, FramePart, FrameRun};
 use callboard_codec::{Account, Payload};
-use callboard_core::{CallError, Deadline, ErrorKind, ErrorParts, LocalClient, PayloadReplies};
+use callboard_core::edge::{ErrorParts, PayloadReplies};
+use callboard_core::{CallError, Deadline, ErrorKind, LocalClient};
 use futures_util::StreamExt;
 
 use super::Serving;

@@ -89,7 +89,7 @@ impl Storm {
         let mut config = patient();
         config.tuning.max_streams = STREAMS;
         let worker = Served::start_with(App::new().route("/storm", fickle()), config.clone()).await;
-        let storm = Pipeline::<Vec<Value>, Vec<Value>>::elsewhere("fickle");
+        let storm = Pipeline::<Vec<Value>, Vec<Value>>::remote("fickle");
         let app = App::new().route("/storm", storm).route("/held", held.concurrency(STREAMS));
         let gateway = Served::start_with(app.limits(Limits::default()), config.clone()).await;
         let cluster = Cluster::start(&gateway.edge, Arc::new(Static::try_new([worker.edge.address()]).unwrap()));

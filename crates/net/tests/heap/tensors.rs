@@ -69,7 +69,7 @@ async fn a_node_that_passes_a_tensor_on_to_a_peer_copies_nothing_of_it() {
         _ => Ok(0),
     });
     let worker = Served::start(App::new().route("/size", size)).await;
-    let gateway = Served::start(App::new().route("/run", Pipeline::<Value, usize>::elsewhere("size"))).await;
+    let gateway = Served::start(App::new().route("/run", Pipeline::<Value, usize>::remote("size"))).await;
     let cluster = Cluster::start(&gateway.edge, Arc::new(Static::try_new([worker.edge.address()]).unwrap()));
     gateway.node.handle().join(cluster.clone()).unwrap();
     until(|| cluster.linked() == 1).await;

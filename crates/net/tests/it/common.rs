@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use callboard_codec::Data;
 use callboard_codec::wire::{Hello, VERSION};
-use callboard_core::{App, CallError, Elsewhere, Node};
+use callboard_core::remote::RemoteStages;
+use callboard_core::{App, CallError, Node};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Client, ClientBuilder, Cluster, Identity, NetConfig, QuicEdge, Static};
 

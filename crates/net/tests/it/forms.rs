@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use callboard_codec::{Data, Value};
-use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, MAX_ERROR_CHARS, Stage,
-};
+use callboard_core::edge::MAX_ERROR_CHARS;
+use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Instant, Limits, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use callboard_codec::wire::{FrameHead, Hello, ResetCode};
-use callboard_core::{App, Elsewhere, Node, Pipeline};
+use callboard_core::remote::RemoteStages;
+use callboard_core::{App, Node, Pipeline};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Cluster, Identity, QuicEdge, Role, Static};
 
@@ -81,7 +82,7 @@ async fn gateway(identity: &Identity, peers: Vec<SocketAddr>) -> (QuicEdge, Node
     let mut config = patient();
     config.node = identity.name();
     let edge = QuicEdge::bind("0.0.0.0:0".parse().unwrap(), identity.clone(), config).unwrap();
-    let node = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout")).start().await.unwrap();
+    let node = App::new().route("/run", Pipeline::<String, String>::remote("shout")).start().await.unwrap();
     edge.open(node.client());
     let own = SocketAddr::from(([127, 0, 0, 1], edge.address().port()));
     let cluster = Cluster::start(&edge, Arc::new(Static::try_new(peers.into_iter().chain([own])).unwrap()));

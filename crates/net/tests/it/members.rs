@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, frame_head};
-use callboard_core::{App, Elsewhere, ErrorKind, Pipeline};
+use callboard_core::remote::RemoteStages;
+use callboard_core::{App, ErrorKind, Pipeline};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
     Authority, BindError, Cluster, ConnectError, Identity, IdentityError, JoinError, JoinToken, QuicEdge, QuicUrl,
@@ -435,7 +436,7 @@ async fn members_are_renewed_and_no_call_notices() {
     // A node whose calls run their stage on the other.
     let gate = lab.join(&short(Role::Node), "gate").await.unwrap();
     let gate_edge = QuicEdge::bind(common::loopback(), gate, patient()).unwrap();
-    let elsewhere = App::new().route("/run", Pipeline::<String, String>::elsewhere("shout"));
+    let elsewhere = App::new().route("/run", Pipeline::<String, String>::remote("shout"));
     let gate_node = elsewhere.start().await.unwrap();
     gate_edge.open(gate_node.client());
     let cluster = Cluster::start(&gate_edge, Arc::new(Static::try_new([edge.address()]).unwrap()));

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use callboard_codec::wire::Hello;
-use callboard_core::{App, Elsewhere, Pipeline};
+use callboard_core::remote::RemoteStages;
+use callboard_core::{App, Pipeline};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Cluster, NodeAddress, Static};
 
@@ -19,7 +20,7 @@ fn named(text: String) -> NodeAddress {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
     let worker = Served::start(app()).await;
-    let gateway = Served::start(App::new().route("/run", Pipeline::<String, String>::elsewhere("shout"))).await;
+    let gateway = Served::start(App::new().route("/run", Pipeline::<String, String>::remote("shout"))).await;
     let port = worker.edge.address().port();
     let view = Static::look_up([named(format!("localhost:{port}")), named("nowhere.invalid:4433".to_owned())]).unwrap();
     let cluster = Cluster::start(&gateway.edge, Arc::new(view));

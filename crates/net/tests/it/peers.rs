@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::wire::{Hello, VERSION};
-use callboard_core::{App, CallOptions, Caller, Deadline, Elsewhere, ErrorKind, Instant, Stage};
+use callboard_core::remote::RemoteStages;
+use callboard_core::{App, CallOptions, Caller, Deadline, ErrorKind, Instant, Stage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
 use callboard_net::{Cluster, ClusterView, ConnectError, Identity, NetConfig, QuicEdge, Role, Static, View};
 use parking_lot::Mutex;

@@ -204,7 +204,7 @@ impl Gateway {
     pub(crate) async fn start(directory: &Path, workers: &[&Worker]) -> Self {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let edge = QuicEdge::bind(common::loopback(), identity, common::patient()).unwrap();
-        let node = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work")).start().await.unwrap();
+        let node = App::new().route("/run", Pipeline::<Work, Work>::remote("work")).start().await.unwrap();
         edge.open(node.client());
         let cluster = Cluster::start(
             &edge,

@@ -27,7 +27,7 @@ fn adding(name: &str, n: i64, runs: &Count) -> Stage<i64, i64> {
 }
 
 fn there(stage: &str) -> Pipeline<i64, i64> {
-    Pipeline::elsewhere(stage)
+    Pipeline::remote(stage)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,7 +248,7 @@ async fn what_cannot_leave_the_process_is_run_where_it_is() {
 
     // Where it does not run here, the error names the type.
     let parse = Stage::each("parse", |n: &i64| Ok(Local(Parsed(*n))));
-    let take = Pipeline::<Local<Parsed>, i64>::elsewhere("take");
+    let take = Pipeline::<Local<Parsed>, i64>::remote("take");
     let gateway = Member::start(App::new().route("/run", Pipeline::from(parse).then(take)), &[&worker.edge]).await;
     gateway.sees("take").await;
     let error = gateway.call(1).await.unwrap_err();

@@ -34,7 +34,7 @@ async fn a_stage_that_runs_elsewhere_only_is_a_step_like_any_other() {
     let there = Arc::default();
     let worker = Served::start(App::new().route("/double", doubling(&there))).await;
     let add = Stage::each("add", |n: &i64| Ok(n + 1));
-    let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::elsewhere("double")).then(add);
+    let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::remote("double")).then(add);
     let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
     gateway.sees("double").await;
     assert_eq!(gateway.call(4).await.unwrap(), 11);
@@ -48,7 +48,7 @@ async fn a_stage_that_runs_elsewhere_only_is_a_step_like_any_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_hears_at_once_that_no_node_runs_a_stage() {
-    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("double")), &[]).await;
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("double")), &[]).await;
     let client = gateway.served.client().await;
     let begun = Instant::now();
     let error = client.call::<_, i64>("/run", 1_i64).await.unwrap_err();
@@ -60,7 +60,7 @@ async fn a_client_hears_at_once_that_no_node_runs_a_stage() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_node_that_runs_it_a_stage_is_unavailable_and_nothing_was_started() {
-    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("double")), &[]).await;
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("double")), &[]).await;
     let error = gateway.call(4).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false), "{error}");
     assert!(error.message().contains("`double`") && error.message().ends_with("none is linked"), "{error}");
@@ -72,7 +72,7 @@ async fn without_a_node_that_runs_it_a_stage_is_unavailable_and_nothing_was_star
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() {
     let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
-    let app = App::new().route("/run", Pipeline::<i64, i64>::elsewhere("duoble"));
+    let app = App::new().route("/run", Pipeline::<i64, i64>::remote("duoble"));
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.is_linked_to(1).await;
     let error = gateway.call(4).await.unwrap_err();
@@ -83,7 +83,7 @@ async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() 
 async fn a_stage_that_streams_is_no_stage_with_one_output() {
     let counting = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     let worker = Served::start(App::new().route_streaming("/count", counting)).await;
-    let app = App::new().route("/run", Pipeline::<i64, i64>::elsewhere("count"));
+    let app = App::new().route("/run", Pipeline::<i64, i64>::remote("count"));
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.sees("count").await;
     let error = gateway.call(4).await.unwrap_err();
@@ -92,7 +92,7 @@ async fn a_stage_that_streams_is_no_stage_with_one_output() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_ready_while_each_stage_that_only_others_run_is_run_by_one_of_them() {
-    let app = || App::new().route("/run", Pipeline::<i64, i64>::elsewhere("double"));
+    let app = || App::new().route("/run", Pipeline::<i64, i64>::remote("double"));
     let alone = app().start().await.unwrap();
     assert_eq!(alone.health().elsewhere[0].reason.as_deref(), Some("this node has not joined others"));
 
@@ -113,7 +113,7 @@ async fn what_a_peer_answers_is_charged_to_the_call() {
     let nulls = Stage::each("nulls", |n: &i64| Ok(vec![(); usize::try_from(*n).unwrap()]));
     let worker = Served::start(App::new().route("/nulls", nulls)).await;
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
-    let pipeline = Pipeline::<i64, Vec<()>>::elsewhere("nulls");
+    let pipeline = Pipeline::<i64, Vec<()>>::remote("nulls");
     let gateway = Member::start(App::new().limits(limits).route("/run", pipeline), &[&worker.edge]).await;
     gateway.sees("nulls").await;
     let client = gateway.served.node.client();
@@ -133,7 +133,7 @@ async fn tensors_cross_to_a_typed_stage_and_back() {
     });
     let worker = Served::start(App::new().route("/sum", sum)).await;
     let gateway =
-        Member::start(App::new().route("/run", Pipeline::<Tensor, i64>::elsewhere("sum")), &[&worker.edge]).await;
+        Member::start(App::new().route("/run", Pipeline::<Tensor, i64>::remote("sum")), &[&worker.edge]).await;
     gateway.sees("sum").await;
     let tensor = Tensor::from_vec(&[1000, 300], vec![1.0_f32; 300_000]).unwrap();
     assert_eq!(gateway.call(tensor).await.unwrap(), 300_000);
@@ -207,7 +207,7 @@ async fn deadlines_and_cancellation_cross_to_the_peer() {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let worker = Served::start(App::new().route("/held", held(&open, &begun).concurrency(8))).await;
     let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("held")), &[&worker.edge]).await;
+        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
     gateway.sees("held").await;
     let client = gateway.served.node.client();
     let options = CallOptions::new().with_timeout(Duration::from_millis(100));
@@ -234,7 +234,7 @@ async fn lost_with_a_call(contract: Contract, n: i64) -> (Result<i64, callboard_
         Served::start(App::new().route("/held", stage))
     };
     let (first, second) = (worker(&begun[0]).await, worker(&begun[1]).await);
-    let pipeline = Pipeline::<i64, i64>::elsewhere("held");
+    let pipeline = Pipeline::<i64, i64>::remote("held");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     until(|| gateway.cluster.linked() == 2).await;
     let client = gateway.served.node.client();
@@ -267,7 +267,7 @@ async fn a_failure_is_an_outcome_whatever_its_type_is_called() {
     let (open, begun) = (Arc::new(Semaphore::new(2)), Arc::default());
     let worker = || Served::start(App::new().route("/held", held(&open, &begun).idempotent()));
     let (first, second) = (worker().await, worker().await);
-    let pipeline = Pipeline::<i64, i64>::elsewhere("held");
+    let pipeline = Pipeline::<i64, i64>::remote("held");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     gateway.is_linked_to(2).await;
     let error = gateway.call(14).await.unwrap_err();
@@ -288,7 +288,7 @@ async fn a_peer_that_drains_refuses_and_the_next_one_runs_the_call() {
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
     let first = Served::start(App::new().route("/double", doubling(&counts[0]))).await;
     let second = Served::start(App::new().route("/double", doubling(&counts[1]))).await;
-    let pipeline = Pipeline::<i64, i64>::elsewhere("double");
+    let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     until(|| gateway.cluster.linked() == 2).await;
     first.edge.drain();
@@ -304,7 +304,7 @@ async fn a_node_that_drains_keeps_its_calls_to_peers_until_its_requests_are_done
     let (open, [begun, after]) = (Arc::new(Semaphore::new(0)), Default::default());
     let app = App::new().route("/held", held(&open, &begun)).route("/double", doubling(&after));
     let worker = Served::start(app).await;
-    let there = |stage| Pipeline::<i64, i64>::elsewhere(stage);
+    let there = |stage| Pipeline::<i64, i64>::remote(stage);
     let gateway = Member::start(App::new().route("/run", there("held").then(there("double"))), &[&worker.edge]).await;
     gateway.sees("double").await;
     let client = gateway.served.node.client();
@@ -331,7 +331,7 @@ async fn calls_through_two_workers_end_exactly_once() {
     let limits = || Limits { max_in_flight: 8, ..Limits::default() };
     let first = Served::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
     let second = Served::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
-    let pipeline = Pipeline::<i64, i64>::elsewhere("double");
+    let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     until(|| gateway.cluster.linked() == 2).await;
     let client = gateway.served.node.client();
@@ -372,8 +372,8 @@ async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
         App::new().route("/held", held(&open, &begun)).route("/double", doubling(&there).idempotent().revision(2));
     let worker = Served::start_with(app.route("/add", add), narrow).await;
     let pipeline =
-        Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::elsewhere("add"));
-    let app = App::new().route("/run", pipeline).route("/held", Pipeline::<i64, i64>::elsewhere("held"));
+        Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::remote("add"));
+    let app = App::new().route("/run", pipeline).route("/held", Pipeline::<i64, i64>::remote("held"));
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.sees("add").await;
     // Each call is to go to the peer first.
@@ -399,7 +399,7 @@ async fn a_stream_of_calls_through_a_stage_elsewhere_keeps_its_order() {
     let first = Served::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
     let second = Served::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
     let add = Stage::each("add", |n: &i64| Ok(n + 1));
-    let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::elsewhere("double")).then(add);
+    let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::remote("double")).then(add);
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     gateway.is_linked_to(2).await;
     let results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..300).unwrap().look_ahead(32);
@@ -429,7 +429,7 @@ async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
     });
     let worker = Served::start(App::new().route("/held", held.concurrency(8))).await;
     let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("held")), &[&worker.edge]).await;
+        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
     gateway.sees("held").await;
     let mut results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..).unwrap().look_ahead(4);
     assert_eq!(tokio::time::timeout(LONG, results.next()).await.unwrap().unwrap().unwrap(), 0);
@@ -449,7 +449,7 @@ async fn no_peer_is_asked_twice_for_a_call() {
         Served::start(App::new().route("/double", doubling(&count)).limits(limits))
     };
     let (first, second) = (full().await, full().await);
-    let pipeline = Pipeline::<i64, i64>::elsewhere("double");
+    let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     gateway.is_linked_to(2).await;
     for _ in 0..5 {

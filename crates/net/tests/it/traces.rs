@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use callboard_core::{
-    App, BatchObserver, CallContext, CallOptions, CallTracer, Caller, EndedBatch, Instant, Pipeline, Priority,
-    Recorder, RunEnd, SpanId, Stage, Timeline,
-};
+use callboard_core::timeline::{BatchObserver, CallTracer, EndedBatch, Recorder, RunEnd, SpanId, Timeline};
+use callboard_core::{App, CallContext, CallOptions, Caller, Instant, Pipeline, Priority, Stage};
 use parking_lot::Mutex;
 
 use crate::common::{Member, Served, patient, until};
@@ -28,7 +26,7 @@ impl CallTracer for Tracer {
     fn trace(&self, caller: SpanId, what: &str, now: Instant) -> Recorder {
         let (traced, what) = (Arc::clone(&self.0), what.to_owned());
         let own = SpanId { trace: caller.trace, span: SpanId::new_span() };
-        Recorder::for_heir(now, own, Arc::new(Nobody), move |timeline| {
+        Recorder::with_on_complete(now, own, Arc::new(Nobody), move |timeline| {
             traced.0.lock().push((caller, what, own, timeline));
         })
     }
@@ -42,7 +40,7 @@ fn trace(served: &Served) -> Arc<Traced> {
 
 fn recorder() -> (SpanId, Recorder) {
     let span = SpanId::begin();
-    (span, Recorder::of_span(Instant::now(), span, Arc::new(Nobody)))
+    (span, Recorder::for_span(Instant::now(), span, Arc::new(Nobody)))
 }
 
 fn next() -> Stage<i64, i64> {
@@ -77,7 +75,7 @@ async fn a_trace_goes_on_at_the_peer_and_the_record_says_which_and_where_the_tim
     config.node = "second".to_owned();
     let there = Served::start_with(App::new().route("/there", Pipeline::from(next())), config).await;
     let traced = trace(&there);
-    let pipeline: Pipeline<i64, i64> = Pipeline::elsewhere("next");
+    let pipeline: Pipeline<i64, i64> = Pipeline::remote("next");
     let member = Member::start(App::new().route("/run", pipeline), &[&there.edge]).await;
     member.sees("next").await;
 
@@ -86,8 +84,8 @@ async fn a_trace_goes_on_at_the_peer_and_the_record_says_which_and_where_the_tim
     assert_eq!(member.served.node.client().call_with::<i64, i64>("/run", 1, options).await.unwrap(), 2);
     let timeline = recorder.timeline(Instant::now());
     let [visit] = timeline.visits.as_slice() else { panic!("one visit: {timeline:?}") };
-    assert!(visit.is_elsewhere && visit.runs.is_empty(), "{visit:?}");
-    let facts = visit.there.clone().unwrap();
+    assert!(visit.is_remote && visit.runs.is_empty(), "{visit:?}");
+    let facts = visit.remote.clone().unwrap();
     assert_eq!(facts.node, "second");
     let away = visit.left.unwrap() - visit.arrived;
     assert!(facts.timing.is_some_and(|timing| timing.total() <= away), "{facts:?}");
@@ -109,7 +107,7 @@ async fn user_code_on_another_node_knows_whose_call_it_works_for() {
     };
     type Told = (Option<String>, Option<String>, Option<String>, bool);
     let worker = Served::start(App::new().route("/tells", tells())).await;
-    let there = Pipeline::<i64, Told>::elsewhere("tells");
+    let there = Pipeline::<i64, Told>::remote("tells");
     let gateway = Member::start(App::new().route("/run", there), &[&worker.edge]).await;
     gateway.sees("tells").await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
@@ -137,7 +135,7 @@ async fn a_stage_on_another_node_calls_routes_of_that_node() {
     });
     let worker = Served::start(App::new().route("/asks", asks).route("/next", next())).await;
     let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::elsewhere("asks")), &[&worker.edge]).await;
+        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("asks")), &[&worker.edge]).await;
     gateway.sees("asks").await;
     assert_eq!(gateway.call(4).await.unwrap(), 50);
     let error = gateway.call(13).await.unwrap_err();

@@ -3,7 +3,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use callboard_core::SpanId;
+use callboard_core::timeline::SpanId;
 
 use crate::spans::{Attribute, Span};
 

@@ -276,7 +276,7 @@ impl ExportTask {
 mod tests {
     use std::time::SystemTime;
 
-    use callboard_core::SpanId;
+    use callboard_core::timeline::SpanId;
 
     use super::*;
 

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use callboard_core::{BatchObserver, CallTracer, Instant, Recorder, SpanId};
+use callboard_core::Instant;
+use callboard_core::timeline::{BatchObserver, CallTracer, Recorder, SpanId};
 
 use super::request::call_spans;
 use super::{Tracer, error_of};
@@ -26,7 +27,7 @@ impl CallTracer for CallSpans {
         let (tracer, name) = (Arc::clone(&self.0), format!("CALL {what}"));
         let id = SpanId { trace: caller.trace, span: SpanId::new_span() };
         let observer = Arc::clone(&self.0) as Arc<dyn BatchObserver>;
-        Recorder::for_heir(now, id, observer, move |timeline| {
+        Recorder::with_on_complete(now, id, observer, move |timeline| {
             let mut spans = call_spans(id, Some(caller.span), name, now, &timeline);
             let last = timeline.visits.iter().flat_map(|visit| &visit.runs).last();
             spans[0].error = error_of(last.and_then(|run| run.end));

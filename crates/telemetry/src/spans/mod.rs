@@ -20,7 +20,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use callboard_core::{BatchFacts, BatchObserver, EndedBatch, Instant, RunEnd, SpanId};
+use callboard_core::Instant;
+use callboard_core::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId};
 use thiserror::Error;
 
 use crate::TraceContext;

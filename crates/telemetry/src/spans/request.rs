@@ -5,7 +5,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use callboard_core::{BatchObserver, Instant, Recorder, Route, Run, SpanId, Timeline, Visit};
+use callboard_core::Instant;
+use callboard_core::edge::Route;
+use callboard_core::timeline::{BatchObserver, Recorder, SpanId, StageRun, StageVisit, Timeline};
 
 use super::{Attribute, Span, Tracer, WallClock, batch_attributes, error_of, stage_attributes};
 use crate::TraceContext;
@@ -38,7 +40,7 @@ impl RequestSpan {
         Arc::new(Self {
             tracer: Arc::clone(tracer),
             context,
-            recorder: Recorder::of_span(begun, context.id(), observer),
+            recorder: Recorder::for_span(begun, context.id(), observer),
             method: METHODS.into_iter().find(|known| *known == method),
             path: path.into(),
             request_id: request_id.into(),
@@ -125,11 +127,11 @@ pub(super) fn call_spans(
         for (number, run) in visit.runs.iter().enumerate() {
             spans.extend(run_spans(visit, number, run, &part));
         }
-        if visit.is_elsewhere {
+        if visit.is_remote {
             let left = visit.left.unwrap_or(timeline.total);
             let span = part(format!("elsewhere {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
             let mut attributes = stage_attributes(visit.stage.as_str());
-            attributes.extend(visit.there.as_ref().map(|there| ("callboard.node", there.node.clone().into())));
+            attributes.extend(visit.remote.as_ref().map(|there| ("callboard.node", there.node.clone().into())));
             spans.push(Span { attributes, ..span });
         }
     }
@@ -142,7 +144,12 @@ const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "
 /// nginx's status for a client that left before the response.
 const CLIENT_LEFT: u16 = 499;
 
-fn run_spans(visit: &Visit, number: usize, run: &Run, part: &impl Fn(String, Duration, Duration) -> Span) -> Vec<Span> {
+fn run_spans(
+    visit: &StageVisit,
+    number: usize,
+    run: &StageRun,
+    part: &impl Fn(String, Duration, Duration) -> Span,
+) -> Vec<Span> {
     let stage = visit.stage.as_str();
     let queue = part(format!("queue {stage}"), run.queued, run.queue);
     let mut attributes = stage_attributes(stage);

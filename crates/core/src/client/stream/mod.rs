@@ -35,7 +35,7 @@ use crate::deadline::MAX_TIMEOUT;
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 
-pub use prepare::{AsIs, Prepare, Preprocess, Ready};
+pub use prepare::{NoPreprocess, Prepare, Preprocess, Ready};
 
 impl LocalClient {
     /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.
@@ -72,7 +72,7 @@ impl LocalClient {
     where
         I: IntoIterator,
         Out: Data + Clone,
-        AsIs: Prepare<I::Item>,
+        NoPreprocess: Prepare<I::Item>,
     {
         CallStream::try_new(self.clone(), route, stream::iter(inputs))
     }
@@ -86,7 +86,7 @@ impl LocalClient {
     where
         S: Stream,
         Out: Data + Clone,
-        AsIs: Prepare<S::Item>,
+        NoPreprocess: Prepare<S::Item>,
     {
         CallStream::try_new(self.clone(), route, Box::pin(inputs))
     }
@@ -121,14 +121,14 @@ impl LocalClient {
 ///
 /// The producer and the preprocessing function run in the consumer's task; their panics are the consumer's.
 #[must_use = "a stream does nothing until it is polled"]
-pub struct CallStream<S: Stream, Out, P: Prepare<S::Item> = AsIs> {
+pub struct CallStream<S: Stream, Out, P: Prepare<S::Item> = NoPreprocess> {
     ordered: Ordered<S, Out, P>,
 }
 
 impl<S, Out> CallStream<S, Out>
 where
     S: Stream,
-    AsIs: Prepare<S::Item>,
+    NoPreprocess: Prepare<S::Item>,
 {
     pub(super) fn try_new(client: LocalClient, route: &str, inputs: S) -> Result<Self, CallError> {
         let served = client.hold(route)?;
@@ -167,7 +167,7 @@ where
             door,
             route: route.to_owned(),
             inputs: Some(inputs),
-            prepare: AsIs,
+            prepare: NoPreprocess,
             keep_inputs: false,
             stop_at_error: false,
             options: CallOptions::new(),
@@ -330,7 +330,7 @@ type Answered<X, Out> = (X, Result<Out, CallError>);
 
 /// Results with their inputs, in order. Made by [`CallStream::with_inputs`].
 #[must_use = "a stream does nothing until it is polled"]
-pub struct CallStreamWithInputs<S: Stream, Out, P: Prepare<S::Item> = AsIs> {
+pub struct CallStreamWithInputs<S: Stream, Out, P: Prepare<S::Item> = NoPreprocess> {
     ordered: Ordered<S, Out, P>,
 }
 

@@ -19,7 +19,7 @@ use super::driver::{Calling, Driver, Work};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, LOOK_FOR_ROOM_EVERY, LocalClient};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
@@ -125,7 +125,7 @@ where
             match (&self.held, &self.inputs) {
                 // Others have filled the node: there is no event of ours to wait for.
                 (Some(_), _) => {
-                    ready!(self.timer.poll_at(clock::now() + LOOK_FOR_ROOM_EVERY, self.door.runtime(), cx))
+                    ready!(self.timer.poll_at(clock::now() + CAPACITY_POLL_INTERVAL, self.door.runtime(), cx))
                 }
                 (None, Some(_)) => return Poll::Pending,
                 (None, None) => self.over = true,

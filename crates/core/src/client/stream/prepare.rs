@@ -6,7 +6,7 @@ use callboard_codec::{Data, Payload};
 
 use crate::failure::Failure;
 
-/// How a stream makes the input of a call of what it pulls. [`AsIs`] and [`Preprocess`] are the two ways there are.
+/// How a stream makes the input of a call of what it pulls. [`NoPreprocess`] and [`Preprocess`] are the two ways there are.
 pub trait Prepare<X>: sealed::Sealed {
     /// What is kept of an input until its result is there.
     type Kept;
@@ -24,9 +24,9 @@ pub trait Prepare<X>: sealed::Sealed {
 
 /// Inputs are sent as they are.
 #[derive(Clone, Copy, Debug)]
-pub struct AsIs;
+pub struct NoPreprocess;
 
-impl<X: Data> Prepare<X> for AsIs {
+impl<X: Data> Prepare<X> for NoPreprocess {
     type Kept = Arc<X>;
 
     fn prepare(&mut self, input: X, keep: bool) -> (Option<Arc<X>>, Result<Payload, Failure>) {
@@ -48,7 +48,7 @@ impl<X: Data> Prepare<X> for AsIs {
 #[derive(Clone, Debug)]
 pub struct Ready(pub Result<Payload, Failure>);
 
-impl Prepare<Ready> for AsIs {
+impl Prepare<Ready> for NoPreprocess {
     type Kept = Ready;
 
     fn prepare(&mut self, input: Ready, keep: bool) -> (Option<Ready>, Result<Payload, Failure>) {
@@ -94,7 +94,7 @@ mod sealed {
     #[expect(unnameable_types, reason = "so that nobody else implements `Prepare`")]
     pub trait Sealed {}
 
-    impl Sealed for super::AsIs {}
+    impl Sealed for super::NoPreprocess {}
 
     impl<F> Sealed for super::Preprocess<F> {}
 }

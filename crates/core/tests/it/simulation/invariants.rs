@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use callboard_core::{Contract, Description, ErrorKind, Instant, ReleaseReason, StageState};
+use callboard_core::description::{Description, StageState};
+use callboard_core::{Contract, ErrorKind, Instant, ReleaseReason};
 
 use super::journal::{Answer, Book, CallRecord, End, Journal, Told, Visit};
 use super::order;

@@ -5,10 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::{
-    App, CallOptions, Change, ChangeError, Deadline, Description, Drained, Instant, LocalClient, Node, NodeHandle,
-    Pipeline, RouteSpec, Stage,
-};
+use callboard_core::description::Description;
+use callboard_core::{App, CallOptions, RouteChange, ChangeError, Deadline, Drained, Instant, LocalClient, Node, NodeHandle, Pipeline, RouteSpec, Stage};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
 
@@ -110,15 +108,15 @@ impl World {
                     revision += 1;
                     stages = self.stages(revision);
                     let routes = (0..self.script.routes.len()).map(|route| self.route(route, &stages));
-                    let change = routes.fold(Change::new(), Change::replace_route);
+                    let change = routes.fold(RouteChange::new(), RouteChange::replace_route);
                     players.spawn(self.clone().change(handle.clone(), change));
                 }
                 Step::Remove { route } => {
-                    let change = Change::new().remove_route(self.script.routes[route].name);
+                    let change = RouteChange::new().remove_route(self.script.routes[route].name);
                     players.spawn(self.clone().change(handle.clone(), change));
                 }
                 Step::Add { route } => {
-                    let change = Change::new().add_route(self.route(route, &stages));
+                    let change = RouteChange::new().add_route(self.route(route, &stages));
                     players.spawn(self.clone().change(handle.clone(), change));
                 }
             }
@@ -193,7 +191,7 @@ impl World {
         }
         self.journal.called(plan.id, Some(deadline));
         if plan.is_cast {
-            if let Err(error) = client.cast_with(route, plan.id, options) {
+            if let Err(error) = client.call_detached_with(route, plan.id, options) {
                 self.journal.told(plan.id, Err(error));
             }
             return;
@@ -252,7 +250,7 @@ impl World {
         }
     }
 
-    async fn change(self, handle: NodeHandle, change: Change) {
+    async fn change(self, handle: NodeHandle, change: RouteChange) {
         match handle.change(change).await {
             Ok(changed) => {
                 self.journal.event(format_args!("change {} took effect", changed.revision()));

@@ -17,9 +17,8 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::{Account, DecodeLimits, Format, Payload};
-use callboard_core::{
-    Deadline, FunctionCall, HeldBytes, Instant, LOOK_FOR_ROOM_EVERY, LocalClient, MAX_TIMEOUT, Ready, Route,
-};
+use callboard_core::edge::{CAPACITY_POLL_INTERVAL, HeldBytes, PreparedInput, Route};
+use callboard_core::{Deadline, FunctionCall, Instant, LocalClient, MAX_TIMEOUT};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -116,7 +115,7 @@ impl FrameReader {
     }
 
     /// The inputs of the calls. Ends at the end, and at what is no frame.
-    pub(super) fn into_inputs(self) -> impl Stream<Item = Ready> + Send {
+    pub(super) fn into_inputs(self) -> impl Stream<Item = PreparedInput> + Send {
         stream::unfold(self, async |mut frames| match frames.next().await {
             Ok(Some(envelope)) => {
                 frames.shared.open.fetch_add(1, Ordering::Relaxed);
@@ -254,20 +253,20 @@ struct ArgumentDecoder {
 
 impl ArgumentDecoder {
     /// The input that an envelope is. Where there is no memory for it, it waits as a frame does.
-    async fn input(self, envelope: Bytes) -> Ready {
+    async fn input(self, envelope: Bytes) -> PreparedInput {
         let end = Instant::now() + self.timeout;
         let (account, input) = loop {
             let account: Arc<dyn Account> = Arc::new(self.client.held_bytes());
             let input = self.read(Arc::clone(&account), envelope.clone(), end).await;
             match input {
-                Err(error) if error.is_overloaded() && Instant::now() < end => sleep(LOOK_FOR_ROOM_EVERY).await,
+                Err(error) if error.is_overloaded() && Instant::now() < end => sleep(CAPACITY_POLL_INTERVAL).await,
                 input => break (account, input),
             }
         };
         // An input is charged to its call by its size, and the size of arguments is not known to it.
         let account = self.route.is_function().then_some(account);
         self.shared.accounts.lock().push_back(ArgumentAccount(account));
-        Ready(input.map_err(ApiError::into_failure))
+        PreparedInput(input.map_err(ApiError::into_failure))
     }
 
     async fn read(&self, account: Arc<dyn Account>, envelope: Bytes, end: Instant) -> Result<Payload, ApiError> {
@@ -323,7 +322,7 @@ impl FrameBudget {
                 return Ok(self.held.grow(bytes)?);
             }
             let began = Instant::now();
-            sleep(LOOK_FOR_ROOM_EVERY.min(self.patience)).await;
+            sleep(CAPACITY_POLL_INTERVAL.min(self.patience)).await;
             let waited = began.elapsed();
             self.patience = self.patience.saturating_sub(waited);
             pace.paused(waited);

@@ -14,7 +14,8 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use bytes::Bytes;
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
-use callboard_core::{FunctionCall, Route};
+use callboard_core::FunctionCall;
+use callboard_core::edge::Route;
 
 use crate::error::ApiError;
 use crate::request::payload::{self, EXPLAINED_BYTES};

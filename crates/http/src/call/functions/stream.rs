@@ -22,9 +22,8 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{
-    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LOOK_FOR_ROOM_EVERY, LocalClient, Route,
-};
+use callboard_core::edge::{CAPACITY_POLL_INTERVAL, Route};
+use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LocalClient};
 use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
@@ -181,7 +180,7 @@ async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result
     let (value, end) = (Arc::new(value), Instant::now() + DEFAULT_TIMEOUT);
     loop {
         match write(client, panics, Arc::clone(&value), end).await {
-            Err(error) if error.is_overloaded() && Instant::now() < end => sleep(LOOK_FOR_ROOM_EVERY).await,
+            Err(error) if error.is_overloaded() && Instant::now() < end => sleep(CAPACITY_POLL_INTERVAL).await,
             written => return written,
         }
     }

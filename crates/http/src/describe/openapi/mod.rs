@@ -13,7 +13,7 @@ mod security;
 
 use std::sync::Arc;
 
-use callboard_core::Route;
+use callboard_core::edge::Route;
 use serde_json::{Value, json};
 
 use self::operation::OperationIds;

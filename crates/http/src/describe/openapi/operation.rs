@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use callboard_codec::{DataType, Format};
-use callboard_core::Route;
+use callboard_core::edge::Route;
 use serde_json::{Map, Value, json};
 
 use super::Audience;

@@ -25,7 +25,9 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderNa
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Payload;
-use callboard_core::{Deadline, HeldBytes, LocalClient, PayloadReplies, Recorder};
+use callboard_core::edge::{HeldBytes, PayloadReplies};
+use callboard_core::timeline::Recorder;
+use callboard_core::{Deadline, LocalClient};
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 

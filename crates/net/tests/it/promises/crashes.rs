@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, Batch, Contract, Failure, LocalClient, Replica, Stage, StageState, Worker};
+use callboard_core::description::StageState;
+use callboard_core::{App, Batch, Contract, Failure, LocalClient, Replica, Stage, Worker};
 use parking_lot::Mutex;
 
 use super::usage::Process;

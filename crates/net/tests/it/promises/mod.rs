@@ -178,7 +178,7 @@ pub(crate) async fn cluster(workers: Vec<App>) -> (Member, Vec<Served>) {
         served.push(Served::start(app).await);
     }
     let edges: Vec<_> = served.iter().map(|worker| &worker.edge).collect();
-    let app = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work"));
+    let app = App::new().route("/run", Pipeline::<Work, Work>::remote("work"));
     let gateway = Member::start(app, &edges).await;
     gateway.is_linked_to(served.len()).await;
     gateway.sees("work").await;

@@ -51,7 +51,7 @@ impl Sea {
             workers.push(Served::start_with(App::new().route("/work", work), config(worker as usize + 1)).await);
         }
         let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), config(0)).unwrap();
-        let app = App::new().route("/run", Pipeline::<Work, Work>::elsewhere("work"));
+        let app = App::new().route("/run", Pipeline::<Work, Work>::remote("work"));
         let node = app.start().await.unwrap();
         edge.open(node.client());
         let cluster = Cluster::start(
