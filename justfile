@@ -1,4 +1,4 @@
-# What a developer runs. `just ci` is what the project promises.
+# Commands for developers. `just ci` checks everything that the project promises.
 
 # The tests that need nothing but the toolchain.
 test *args:
@@ -13,6 +13,10 @@ check:
 # Format everything.
 fmt:
     cargo fmt --all
+
+# The binary for users, in target/dist: stripped and optimised across crates. Ten minutes.
+dist:
+    cargo build --profile dist --bin callboard
 
 # Serve the digits on http://127.0.0.1:8000.
 serve:
@@ -49,7 +53,7 @@ fuzz target runs="1000000":
     mkdir -p fuzz/corpus/{{target}}
     cargo +nightly fuzz run {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- -runs={{runs}} -max_len=2048 -timeout=20
 
-# Which changes of limits and decoders no test notices, all of them or those of one file; needs cargo-mutants. Hours for all.
+# Mutants of limits and decoders that no test notices, of all files or one; needs cargo-mutants. Hours for all.
 mutants file=mutated:
     cargo mutants --package callboard-codec --file '{{file}}' --timeout 120 --build-timeout 600 --jobs 1 --output target
 
@@ -59,37 +63,37 @@ mutated := "crates/codec/src/{account.rs,metered.rs,limits.rs,msgpack/decode.rs,
 deny:
     cargo deny check
 
-# Ten thousand idle and ten thousand slow clients: what they cost, and what they cost others.
+# Ten thousand idle and ten thousand slow clients: their cost to the node and to other callers.
 crowds:
     cargo test --release --test crowds -- --nocapture --include-ignored ten_thousand
 
-# Attacks on the release binary, each with an honest caller beside it: a quiet machine, about five minutes.
+# Attacks on the release binary, each next to an honest caller: a quiet machine, about five minutes.
 hostile *args:
     cargo build --release --bin callboard --example hostile_server
     CALLBOARD_HOSTILE_BINARY=${CARGO_TARGET_DIR:-$PWD/target}/release/callboard cargo test --test hostile -- {{args}}
 
-# What is promised of a cluster under load and loss, in full and with its figures: a quiet machine, about fifteen minutes.
+# The guarantees of a cluster under load and loss, in full and with figures: a quiet machine, about fifteen minutes.
 promises:
     CALLBOARD_PROMISES=full RUST_BACKTRACE=0 cargo test --release -p callboard-net --test it promises -- --nocapture --test-threads=1
 
-# What metrics, access log and request ids cost, in instructions of a call and of a request; needs valgrind.
+# The cost of metrics, access log and request ids, in instructions per call and request; needs valgrind.
 metrics-cost:
     benches/metrics-cost.sh
 
-# What this tree costs in instructions beside an earlier commit; needs valgrind. Half an hour.
+# Instructions of this tree compared with an earlier commit; needs valgrind. Half an hour.
 cost-since commit:
     benches/cost-since.sh {{commit}}
 
-# Whether `callboard bench` and oha tell the same of one server; needs oha (or wrk) and python3.
+# Whether `callboard bench` and oha agree on one server; needs oha (or wrk) and python3.
 agreement:
     cargo build --release
     python3 benches/agreement.py target/release/callboard oha
 
-# As many seeds of the simulations as you like, e.g. `just simulate 10000`; one again with CALLBOARD_SEED=<seed>.
+# The simulations with many seeds, e.g. `just simulate 10000`; CALLBOARD_SEED=<seed> repeats one.
 simulate seeds="2000":
     CALLBOARD_SEEDS={{seeds}} cargo test -p callboard-core simulation -- --nocapture
 
-# The OpenAPI document given to openapi-generator, for clients in Python, TypeScript, Go and Rust: java and some minutes.
+# Clients in Python, TypeScript, Go and Rust from openapi-generator: java and some minutes.
 generators:
     cargo test --test external -- --include-ignored generator
 

@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
+use callboard::actor::{Actor, ActorContext, ActorGroup, ActorRef, ActorSpec, ReplyPort, RestartStrategy};
 use callboard::prelude::*;
-use callboard::actor::{Actor, ActorContext, ActorGroup, ActorSpec, ReplyPort, ActorRef, RestartStrategy};
 
 /// Gives every word a number, the same one each time.
 struct Dictionary(HashMap<String, u64>);

@@ -54,13 +54,13 @@
 //! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
 //! | How do I prepare inputs in parallel, off the worker's thread? | [`Stage::preprocess`] |
 //! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Caller::replies`] |
-//! | How do I call? | [`LocalClient`]: `call`, `send`, `cast`, `stream`, `replies`, `blocking` |
+//! | How do I call? | [`LocalClient`]: `call`, `send`, `call_detached`, `stream`, `replies`, `blocking` |
 //! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings of its own: [over a network](#over-a-network) |
-//! | How do I change what is served? | [`NodeHandle`], [`Change`] |
-//! | How do I run actors of my own? | [`Actor`], [`ActorSpec`], [`Ref`] |
+//! | How do I change what is served? | [`NodeHandle`], [`RouteChange`] |
+//! | How do I run actors of my own? | [`Actor`](actor::Actor), [`ActorSpec`](actor::ActorSpec), [`ActorRef`](actor::ActorRef) |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
-//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`StageState`] |
+//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`StageState`](description::StageState) |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
 //! | How do I test my app? | [`testing::TestApp`] |
@@ -112,7 +112,7 @@
 //! Without default features only the core and its codec are compiled.
 
 #[cfg(feature = "cli")]
-pub mod build;
+pub mod assemble;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cli")]
@@ -143,6 +143,13 @@ pub use callboard_codec::Value;
 #[cfg(feature = "http")]
 pub mod http {
     pub use callboard_http::*;
+    pub use callboard_oip::{InferenceProtocol, ModelRepository, RepositoryChange, RepositoryError};
+}
+
+/// The small HTTP client of the commands that call a server.
+#[cfg(feature = "cli")]
+pub mod http_client {
+    pub use callboard_http_client::*;
 }
 
 /// The QUIC edge, and the client that calls a node over a network.

@@ -17,7 +17,7 @@ struct Rule {
 }
 
 /// From the bottom up; the last is the root package.
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 9] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -29,12 +29,18 @@ const RULES: [Rule; 7] = [
         must_not_know: &["axum", "hyper", "hyper-util", "http", "tower", "quinn", "rustls", "serde_json"],
     },
     Rule { name: "net", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "ractor"] },
-    Rule { name: "http", may_use: &["codec", "core"], must_not_know: &["quinn", "chitchat", "ractor"] },
+    Rule { name: "http-client", may_use: &[], must_not_know: &["axum", "quinn", "ractor"] },
+    Rule { name: "http", may_use: &["codec", "core", "http-client"], must_not_know: &["quinn", "ractor"] },
     Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule {
+        name: "bench",
+        may_use: &["codec", "core", "http-client", "net"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor"],
+    },
+    Rule {
         name: "",
-        may_use: &["codec", "core", "net", "http", "onnx", "stages"],
+        may_use: &["bench", "codec", "core", "http", "http-client", "net", "onnx", "stages"],
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
 ];

@@ -23,7 +23,7 @@ fn operations_lists_every_setting_with_its_names_and_default() {
 #[test]
 fn operations_lists_the_keys_of_every_kind() {
     let page = read("docs/operations.md");
-    for kind in ["onnx", "image", "labels", "elsewhere"] {
+    for kind in ["onnx", "image", "labels", "remote"] {
         let (_, after) = page.split_once(&format!("`{kind}` (")).unwrap_or_else(|| panic!("`{kind}` is not described"));
         let (listed, _) = after.split_once(')').expect("a closing parenthesis");
         let listed: Vec<&str> = listed.split(',').map(|key| key.trim().trim_matches('`')).collect();
@@ -263,6 +263,36 @@ fn every_example_is_in_the_readme_and_among_those_that_are_run() {
     for name in names {
         assert!(readme.contains(&format!("| [`{name}.rs`](examples/{name}.rs) |")), "{name} is not in the README");
         assert!(justfile.contains(&format!("cargo run --example {name}\n")), "{name} is not in the justfile");
+    }
+}
+
+/// A word without its type in the code would be a word of the documents alone.
+#[test]
+fn the_glossary_names_public_types_that_exist() {
+    let mut sources = String::new();
+    gather(&root().join("crates"), &mut sources);
+    let rows = rows("ARCHITECTURE.md", "| word |");
+    assert!(rows.len() > 20, "{} words", rows.len());
+    for row in rows {
+        for name in row[2].split(['`', ',', ' ']).filter(|name| !name.is_empty()) {
+            let is_declared = ["struct", "enum", "trait"].into_iter().any(|kind| {
+                let declaration = format!("pub {kind} {name}");
+                let mut after = sources.match_indices(&declaration).map(|(at, _)| &sources[at + declaration.len()..]);
+                after.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+            });
+            assert!(is_declared, "{}: there is no public type `{name}`", row[0]);
+        }
+    }
+}
+
+/// The text of all Rust files below a directory, without what a build left there.
+fn gather(directory: &Path, into: &mut String) {
+    for path in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            gather(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push_str(&fs::read_to_string(&path).expect("a source"));
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 use std::error::Error;
 use std::io::{self, Write};
 
-use callboard::http::client::{Call, Connection, Origin, Protocol};
+use callboard::http_client::{Call, Connection, Origin, Protocol};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,5 @@
-//! The admin listener of `callboard serve`: taken with the other sockets, opened when the node is there, closed after it.
+//! The admin listener of `callboard serve`. It is bound with the other sockets, serves once the node runs, and closes
+//! last.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,10 +15,10 @@ use super::log_lines::LogLines;
 use super::service::admin_config;
 use crate::config::{AdminAddress, Plan};
 
-/// Where it is when nobody says: next to the edge's own.
+/// The default address, next to the edge's own.
 const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 
-/// A socket that nobody answers yet.
+/// A bound socket that does not serve yet.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     listener: TcpListener,
@@ -26,15 +27,15 @@ pub(crate) struct AdminSocket {
 
 /// The listener, open until it is dropped.
 #[derive(Debug)]
-pub(crate) struct AdminDoor {
+pub(crate) struct AdminServer {
     pub(crate) address: SocketAddr,
     admin: Admin,
     serving: JoinHandle<()>,
 }
 
 impl AdminSocket {
-    /// Takes the socket that the plan asks for. The usual one may be in use by another node on this machine: then there is
-    /// none, which the start-up lines tell.
+    /// Binds the address of the plan. The default address may be in use by another node of this machine: then there is
+    /// no admin listener, and the start-up lines say so.
     pub(crate) async fn bind(plan: &Plan) -> Result<Option<Self>, CliError> {
         let (address, is_wish) = match plan.settings.admin.value {
             AdminAddress::Off => return Ok(None),
@@ -51,24 +52,24 @@ impl AdminSocket {
         }
     }
 
-    /// Answers from now on.
-    pub(crate) fn open(self, node: NodeHandle, edge: &HttpEdge, lines: LogLines) -> Result<AdminDoor, CliError> {
+    /// Starts to serve.
+    pub(crate) fn open(self, node: NodeHandle, edge: &HttpEdge, lines: LogLines) -> Result<AdminServer, CliError> {
         let Self { listener, config } = self;
         let address = listener.local_addr().map_err(|error| CliError::because("the admin listener", &error))?;
         let admin = Admin::new(node, edge);
-        // Ends by being dropped: it is the last one to go, so that the end itself can be watched.
+        // It ends when it is dropped: it is the last part to end, so that the end can be observed.
         let serving = serve_admin(listener, admin.clone(), config, std::future::pending::<Duration>());
         let serving = tokio::spawn(async move {
             if let Err(error) = serving.await {
                 lines.note(CliError::because("the admin listener", &error));
             }
         });
-        Ok(AdminDoor { address, admin, serving })
+        Ok(AdminServer { address, admin, serving })
     }
 }
 
-impl AdminDoor {
-    /// Completes when somebody asks for the end; never, where there is no listener.
+impl AdminServer {
+    /// Completes when a request asks for the drain; never, if there is no admin listener.
     pub(crate) async fn drain_asked(door: Option<&Self>) {
         match door {
             Some(door) => door.admin.drain_asked().await,
@@ -77,7 +78,7 @@ impl AdminDoor {
     }
 }
 
-impl Drop for AdminDoor {
+impl Drop for AdminServer {
     fn drop(&mut self) {
         self.serving.abort();
     }

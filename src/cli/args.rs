@@ -1,31 +1,31 @@
-//! What was typed, exactly and unread. No file is opened and no value is parsed here.
+//! The command line as it was typed. No file is opened and no value is parsed here.
 //!
-//! The flags of the settings are made from the table in `config`, so that help, file and environment cannot drift apart.
+//! The flags of the settings come from the table in `config`, so help, file and environment cannot differ.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use callboard_http::Language;
 use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::Shell;
 
-use super::bench::BenchArgs;
 use super::client::args::one;
+use super::commands::bench_args::BenchArgs;
 use super::commands::call::CallArgs;
 use super::commands::cluster::ClusterArgs;
 use super::commands::status::StatusArgs;
+use super::snippet::Language;
 use crate::config::{Flags, SETTINGS, SettingName};
 
 /// The command line, split into words.
 #[derive(Clone, Debug)]
-pub(crate) struct LowArgs {
+pub(crate) struct ParsedArgs {
     /// The program's name, as shells know it.
     pub(crate) name: String,
     /// What to do.
-    pub(crate) verb: Verb,
-    /// What to do it with; nothing was typed if `None`.
+    pub(crate) verb: CliCommand,
+    /// The target; `None` if none was typed.
     pub(crate) target: Option<PathBuf>,
     /// Settings by the names of their flags.
     pub(crate) flags: Flags,
@@ -33,7 +33,7 @@ pub(crate) struct LowArgs {
 
 /// The commands.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Verb {
+pub(crate) enum CliCommand {
     /// Start and answer until told to stop.
     Serve,
     /// Start, run the examples once, stop.
@@ -45,8 +45,8 @@ pub(crate) enum Verb {
     },
     /// Print programs that call the routes.
     Examples(Language),
-    /// Print the resolved plan instead of doing anything.
-    Explain(Form),
+    /// Print the resolved plan and stop.
+    Explain(ExplainFormat),
     /// Put load on a server.
     Bench(Box<BenchArgs>),
     /// Show what a node says of itself.
@@ -61,9 +61,9 @@ pub(crate) enum Verb {
     Man(Option<String>),
 }
 
-/// In which form a plan is printed.
+/// The format in which a plan is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ExplainFormat {
     /// Every setting with its source, every route with its steps.
     Text,
     /// A picture of the routes: a Mermaid flowchart.
@@ -72,7 +72,7 @@ pub(crate) enum Form {
     Dot,
 }
 
-impl ValueEnum for Form {
+impl ValueEnum for ExplainFormat {
     fn value_variants<'a>() -> &'a [Self] {
         &[Self::Text, Self::Mermaid, Self::Dot]
     }
@@ -86,7 +86,7 @@ impl ValueEnum for Form {
     }
 }
 
-/// Who is asking: the `callboard` binary serves what it is pointed at, a program serves its own app.
+/// The program that runs: the `callboard` binary serves a target; another program serves its own app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Callboard,
@@ -97,33 +97,33 @@ pub(crate) enum Program {
 ///
 /// # Errors
 ///
-/// What clap has to say, which includes the answers to `--help` and `--version`.
-pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::Error> {
+/// The error of clap, or its answer to `--help` and `--version`.
+pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<ParsedArgs, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
     let typed_name = args.first().and_then(|path| Path::new(path).file_name()).map(|name| name.to_string_lossy());
     let name = typed_name.map_or_else(|| command(program).get_name().to_owned(), Cow::into_owned);
     let matches = command(program).mut_subcommands(with_unknown).try_get_matches_from(args)?;
     let (verb, matches) = matches.subcommand().expect("clap requires a subcommand");
-    let explain = matches.try_get_one::<Form>("explain").ok().flatten();
+    let explain = matches.try_get_one::<ExplainFormat>("explain").ok().flatten();
     let verb = match (verb, explain) {
-        (_, Some(form)) => Verb::Explain(*form),
-        ("check", None) => Verb::Check,
-        ("bench", None) => Verb::Bench(Box::new(BenchArgs::of(matches)?)),
-        ("call", None) => Verb::Call(Box::new(CallArgs::of(matches)?)),
+        (_, Some(form)) => CliCommand::Explain(*form),
+        ("check", None) => CliCommand::Check,
+        ("bench", None) => CliCommand::Bench(Box::new(BenchArgs::from_matches(matches)?)),
+        ("call", None) => CliCommand::Call(Box::new(CallArgs::from_matches(matches)?)),
         ("examples", None) => {
             let typed = matches.get_one::<String>("lang").expect("clap requires a language");
             let found = LANGUAGES.into_iter().find(|(name, _)| name == typed);
-            Verb::Examples(found.expect("clap knows the languages").1)
+            CliCommand::Examples(found.expect("clap knows the languages").1)
         }
-        ("cluster", None) => Verb::Cluster(Box::new(ClusterArgs::of(matches))),
-        ("status", None) => Verb::Status(Box::new(StatusArgs::of(matches))),
-        ("completions", None) => Verb::Completions(one(matches, "shell")),
-        ("man", None) => Verb::Man(matches.get_one::<String>("of").cloned()),
-        ("openapi", None) => Verb::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
-        _ => Verb::Serve,
+        ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
+        ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
+        ("completions", None) => CliCommand::Completions(one(matches, "shell")),
+        ("man", None) => CliCommand::Man(matches.get_one::<String>("of").cloned()),
+        ("openapi", None) => CliCommand::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
+        _ => CliCommand::Serve,
     };
     let target = matches.try_get_one::<PathBuf>("target").ok().flatten().cloned();
-    Ok(LowArgs { name, verb, target, flags: flags(matches) })
+    Ok(ParsedArgs { name, verb, target, flags: flags(matches) })
 }
 
 fn flags(matches: &ArgMatches) -> Flags {
@@ -136,7 +136,7 @@ fn flags(matches: &ArgMatches) -> Flags {
 
 /// The grammar.
 pub(crate) fn command(program: Program) -> Command {
-    let serve = Command::new("serve").about("Start, and answer until told to stop").arg(explain());
+    let serve = Command::new("serve").about("Start, and serve until stopped").arg(explain());
     let check = Command::new("check")
         .about("Load and warm up everything, run the examples of all routes once, and report what fails")
         .arg(explain());
@@ -166,7 +166,7 @@ pub(crate) fn command(program: Program) -> Command {
     };
     let command = match program {
         Program::Callboard => Command::new("callboard").version(env!("CARGO_PKG_VERSION")),
-        // A program of somebody else's has its own name and no version that we know.
+        // Another program has its own name, and its version is unknown here.
         Program::Own => Command::new("callboard-app").disable_version_flag(true),
     };
     command
@@ -190,12 +190,12 @@ fn man() -> Command {
     Command::new("man").about("Print a manual page, for man(1)").arg(of)
 }
 
-/// What `examples` can write.
+/// The languages of `examples`.
 const LANGUAGES: [(&str, Language); 3] =
     [("curl", Language::Curl), ("python", Language::Python), ("rust", Language::Rust)];
 
-/// The settings that change what a command writes, where it listens on nothing. The others are taken as well, so that
-/// the words of `serve` can be used again.
+/// The settings that change the output of a command that does not listen. The command accepts the other settings as
+/// well, so that the arguments of `serve` can be used again.
 fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
     match command {
         "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter", "log.format"]),
@@ -208,19 +208,19 @@ fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
 
 const OTHER_SETTINGS: &str = "The other settings of `serve` are accepted, too; its --help lists them.";
 
-/// Flags by which other servers are told where to listen.
+/// The flags that set the address of other servers.
 const OF_OTHER_SERVERS: [&str; 5] = ["port", "bind", "host", "address", "addr"];
 
-/// What stands for the value of such a flag, which no message shows.
+/// The placeholder of the value of such a flag, which no message shows.
 pub(crate) const OF_UNKNOWN: &str = "UNKNOWN";
 
-/// A command that listens, with those flags, which only a command line has: neither completions nor manuals.
+/// A command that listens, with those flags, on the command line only: not in completions and manuals.
 fn with_unknown(command: Command) -> Command {
     let listens = command.get_arguments().any(|arg| arg.get_id() == "http");
     if listens { command.args(OF_OTHER_SERVERS.map(unknown)) } else { command }
 }
 
-/// A flag that does not exist, with the one that does what it says elsewhere.
+/// A flag that does not exist, with the hint at the right one.
 fn unknown(name: &'static str) -> Arg {
     Arg::new(name)
         .long(name)
@@ -252,8 +252,8 @@ fn explain() -> Arg {
     Arg::new("explain")
         .long("explain")
         .value_name("FORM")
-        .value_parser(EnumValueParser::<Form>::new())
-        // Only with `=`: what follows a bare `--explain` is the target.
+        .value_parser(EnumValueParser::<ExplainFormat>::new())
+        // Only with `=`: the word after a bare `--explain` is the target.
         .num_args(0..=1)
         .require_equals(true)
         .default_missing_value("text")
@@ -263,12 +263,12 @@ fn explain() -> Arg {
 fn setting(name: &'static SettingName) -> Arg {
     Arg::new(name.flag)
         .long(name.flag)
-        // Who knows the key in the file has a right to be understood.
+        // The key of the file also works as a flag.
         .aliases(name.spellings_of_key().filter(|spelling| spelling != name.flag))
         .value_name(name.placeholder)
         .help(format!("{} [default: {}]", name.help, name.default))
         .help_heading("Settings")
-        // The last one counts, so that a wrapper script's flags can be overridden.
+        // The last value counts, so that flags of a wrapper script can be overridden.
         .overrides_with(name.flag)
         .allow_hyphen_values(true)
 }
@@ -277,7 +277,7 @@ fn setting(name: &'static SettingName) -> Arg {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<LowArgs, String> {
+    fn parse(line: &str) -> Result<ParsedArgs, String> {
         let words = line.split_whitespace().map(OsString::from);
         super::parse(Program::Callboard, words).map_err(|error| error.to_string())
     }
@@ -292,17 +292,17 @@ mod tests {
     #[test]
     fn keeps_what_was_typed_unread() {
         let args = parse("callboard serve examples/digits --http nonsense --drain 1s --drain 2s").unwrap();
-        assert_eq!(args.verb, Verb::Serve);
+        assert_eq!(args.verb, CliCommand::Serve);
         assert_eq!(args.target, Some(PathBuf::from("examples/digits")));
         assert_eq!(args.flags, [("http", "nonsense".to_owned()), ("drain", "2s".to_owned())]);
     }
 
     #[test]
     fn explain_does_nothing_else() {
-        assert_eq!(parse("callboard serve --explain").unwrap().verb, Verb::Explain(Form::Text));
-        assert_eq!(parse("callboard check --explain").unwrap().verb, Verb::Explain(Form::Text));
+        assert_eq!(parse("callboard serve --explain").unwrap().verb, CliCommand::Explain(ExplainFormat::Text));
+        assert_eq!(parse("callboard check --explain").unwrap().verb, CliCommand::Explain(ExplainFormat::Text));
         let drawn = parse("callboard serve --explain=mermaid examples/digits").unwrap();
-        assert_eq!(drawn.verb, Verb::Explain(Form::Mermaid));
+        assert_eq!(drawn.verb, CliCommand::Explain(ExplainFormat::Mermaid));
         let before_its_target = parse("callboard serve --explain examples/digits").unwrap();
         assert_eq!(before_its_target.target, Some(PathBuf::from("examples/digits")));
         assert!(parse("callboard serve --explain=pdf").unwrap_err().contains("mermaid"));

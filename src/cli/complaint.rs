@@ -1,10 +1,10 @@
-//! What clap has against the words, on one line.
+//! An error of clap, on one line.
 
 use clap::error::ErrorKind;
 
 use super::args::OF_UNKNOWN;
 
-/// Its complaint and what it thinks was meant. `None` for what is an answer: help and version.
+/// The error and its hint. `None` for help and version, which are no errors.
 pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
@@ -15,15 +15,15 @@ pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
     let mut complaint =
         lines.next().unwrap_or_default().trim_start_matches("error: ").replace(&format!(" [<{OF_UNKNOWN}>]"), "");
     if complaint.ends_with(':') {
-        // A list follows, such as of what is missing.
+        // A list follows, such as the missing arguments.
         let is_list = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("tip: ");
         let missing: Vec<&str> = lines.clone().take_while(is_list).collect();
         complaint = format!("{complaint} {}", missing.join(", "));
     }
-    // How to pass it as a value is not what anybody meant who mistyped a flag.
+    // The hint how to pass a flag as a value does not help with a mistyped flag.
     let tip = lines.clone().filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
     let choices = lines.find_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
-    let help = "--help tells what there is";
+    let help = "--help lists what there is";
     Some(format!("{complaint}; {}", tip.or(choices).unwrap_or(help)))
 }
 
@@ -43,8 +43,8 @@ mod tests {
     fn a_complaint_is_one_line_with_what_was_probably_meant() {
         for (line, expected) in [
             ("serve --drian 1s", "unexpected argument '--drian' found; a similar argument exists: '--drain'"),
-            ("serve --zzz", "unexpected argument '--zzz' found; --help tells what there is"),
-            ("call", "the following required arguments were not provided: <URL>, <ROUTE>; --help tells what there is"),
+            ("serve --zzz", "unexpected argument '--zzz' found; --help lists what there is"),
+            ("call", "the following required arguments were not provided: <URL>, <ROUTE>; --help lists what there is"),
             ("examples --lang js", "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust"),
             (
                 "serve --model-control",

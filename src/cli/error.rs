@@ -1,10 +1,10 @@
-//! How a command ends when it does not end well: one line for people, one exit code for scripts.
+//! The failure of a command: one line for people, one exit code for scripts.
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use crate::build::BuildError;
+use crate::assemble::BuildError;
 use crate::config::ConfigError;
 
 /// Why a command failed.
@@ -13,7 +13,7 @@ pub(crate) enum CliError {
     /// Command line, environment or file are wrong: exit code 2. Nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// As [`Config`](Self::Config), of commands that have none.
+    /// As [`Config`](Self::Config), for commands without a configuration.
     #[error("{0}")]
     Usage(String),
     /// A server answered with another status than 2xx: exit code 3 for 3xx, 4 for 4xx, 5 for 5xx.
@@ -29,10 +29,10 @@ pub(crate) enum CliError {
     Interrupted {
         /// SIGINT or SIGTERM.
         signal: &'static str,
-        /// What is there all the same.
+        /// The results so far.
         message: &'static str,
     },
-    /// What was asked for could not be done: exit code 1. The message is the whole story.
+    /// The command failed: exit code 1. The message says why.
     #[error("{0}")]
     Failed(String),
 }
@@ -46,12 +46,12 @@ impl CliError {
         }
     }
 
-    /// Something failed with this error: its message and those of its causes, on one line.
+    /// A failure with the message of an error and its causes, on one line.
     pub(crate) fn because(what: impl std::fmt::Display, error: &dyn Error) -> Self {
         Self::Failed(format!("{what}: {}", chain(error)))
     }
 
-    /// A listener's address cannot be had, and this flag (without its dashes) names another one.
+    /// An address cannot be bound; `flag` (without its dashes) sets another one.
     pub(crate) fn not_listening(address: SocketAddr, flag: &str, error: &dyn Error) -> Self {
         Self::Failed(format!("could not listen on {address}: {}; --{flag} ADDR:PORT chooses another one", chain(error)))
     }
@@ -68,7 +68,7 @@ impl CliError {
     }
 }
 
-/// An error's message and those of its causes.
+/// The messages of an error and its causes.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut message = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What a starting server says: where to go, and for each route a command that works when it is pasted.
+//! The start-up lines of a server: its addresses, and a working command for each route.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,7 @@ use callboard_core::LocalClient;
 use super::service::{example_file, title};
 use crate::config::Plan;
 
-/// The first lines of a server.
+/// The start-up lines.
 pub(crate) fn welcome(
     plan: &Plan,
     client: &LocalClient,
@@ -43,10 +43,8 @@ pub(crate) fn welcome(
             let _ = write!(text, "\n    {command}");
         }
     }
-    if plan.stages.iter().enumerate().any(|(index, stage)| stage.kind.is_elsewhere() && plan.uses(index)) {
-        text.push_str(
-            "\n  ↗ marks a stage that only other nodes run; /readyz says whether one that does can be reached",
-        );
+    if plan.stages.iter().enumerate().any(|(index, stage)| stage.kind.is_remote() && plan.uses(index)) {
+        text.push_str("\n  ↗ marks a remote stage; /readyz says whether a node that runs it is connected");
     }
     for stage in plan.unused_stages() {
         let _ = write!(text, "\n  stage {} is used by no route and was not started", stage.name.value);
@@ -54,13 +52,13 @@ pub(crate) fn welcome(
     text
 }
 
-/// How a client reaches what is served under this plan at this address.
+/// The base URL of the server at this address.
 pub(crate) fn base_of(plan: &Plan, address: SocketAddr) -> String {
     let scheme = if plan.settings.tls_certificate.value.is_some() { "https" } else { "http" };
     base_url(scheme, address)
 }
 
-/// A listener on all interfaces is reached on loopback.
+/// The URL of a listener on all interfaces has the loopback address.
 fn base_url(scheme: &str, address: SocketAddr) -> String {
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

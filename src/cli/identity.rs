@@ -1,4 +1,4 @@
-//! Who a command is to nodes over QUIC.
+//! The identity of a command over QUIC.
 
 use std::path::Path;
 

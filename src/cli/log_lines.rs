@@ -1,10 +1,9 @@
-//! The way of log lines to stderr: they are gathered for a moment and written together, by a thread of its own.
+//! Log lines are buffered for a moment, and one thread writes them to stderr.
 //!
-//! A write for every request would cost more than the request's own bookkeeping, and one that nobody reads would hold up the
-//! thread that writes it: one of the runtime's, and with it the server. So the thread writes what has gathered, every [`PAUSE`] and once
-//! more at the end. What a server says to people goes the same way, or its end would wait for a reader. **Full**, because nobody
-//! reads stderr: lines are left out and counted, and the count is written when there is room again; nobody waits for a line.
-//! **At the end** the process waits [`LAST_WAIT`] for the thread, and leaves it behind where it still writes then.
+//! A write per request would cost more than the rest of its bookkeeping, and a blocked stderr would block a thread of
+//! the runtime. So a thread writes the buffer, every [`PAUSE`] and once at the end. Start-up lines go the same way.
+//! **Full**, because stderr is not read: lines are dropped and counted, no caller waits, and the count is written when
+//! there is room again. **At the end** the process waits up to [`LAST_WAIT`] for the thread.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -19,48 +18,48 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::log_style::LogStyle;
 
-/// Short enough to look like at once.
+/// Short enough to look immediate.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Some 30,000 lines: a second and a half of a busy server.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Who reads has read it all long before; who does not should not hold up the end.
+/// A reader of stderr needs less; without one the end should not wait.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// Where lines gather.
+/// The shared buffer of lines.
 #[derive(Clone, Default)]
 pub(crate) struct LogLines {
-    gathered: Arc<Mutex<Gathered>>,
+    buffer: Arc<Mutex<LineBuffer>>,
     style: LogStyle,
 }
 
 #[derive(Default)]
-struct Gathered {
+struct LineBuffer {
     text: Vec<u8>,
-    left_out: u64,
-    /// The last word is said: nothing comes behind it.
-    is_over: bool,
+    dropped: u64,
+    /// The last line is in the buffer: no line follows it.
+    is_closed: bool,
 }
 
-/// Writes what is left when it is dropped.
+/// Writes the rest of the buffer when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Flushing {
+pub(crate) struct StderrWriter {
     lines: LogLines,
-    /// A message wakes the thread; that there is no sender any more ends it.
+    /// A message wakes the thread. The thread ends when the sender is dropped.
     wake: Option<mpsc::SyncSender<()>>,
     /// Closed by the thread at its end.
     done: mpsc::Receiver<Infallible>,
 }
 
 impl LogLines {
-    /// None yet.
+    /// An empty buffer.
     pub(crate) fn new(style: LogStyle) -> Self {
         Self { style, ..Self::default() }
     }
 
-    /// Begins to write.
-    pub(crate) fn flush_to_stderr(&self) -> io::Result<Flushing> {
+    /// Starts the thread.
+    pub(crate) fn flush_to_stderr(&self) -> io::Result<StderrWriter> {
         let lines = self.clone();
         let (wake, woken) = mpsc::sync_channel(1);
         let (closed_at_the_end, done) = mpsc::channel();
@@ -73,69 +72,68 @@ impl LogLines {
             drop(closed_at_the_end);
         };
         thread::Builder::new().name("log".to_owned()).spawn(work)?;
-        Ok(Flushing { lines: self.clone(), wake: Some(wake), done })
+        Ok(StderrWriter { lines: self.clone(), wake: Some(wake), done })
     }
 
-    /// What people should know. It comes also where there is no more room for lines: there are few of them.
+    /// Adds a line for people, even if the buffer is full: there are few of them.
     pub(crate) fn note(&self, text: impl Display) {
-        self.gathered().say(&self.style.told(Level::INFO, text));
+        self.buffer().push_line(&self.style.formatted(Level::INFO, text));
     }
 
-    /// Straight into what gathers: a line by itself would be an allocation and a copy more for each request.
+    /// Writes into the buffer: a line of its own would cost each request an allocation and a copy.
     fn append(&self, write: impl FnOnce(&mut Vec<u8>)) {
-        let mut gathered = self.gathered();
-        if gathered.is_over {
-            // Nobody looks for a line behind the last one.
-        } else if gathered.text.len() >= MOST_BYTES {
-            gathered.left_out += 1;
+        let mut buffer = self.buffer();
+        if buffer.is_closed {
+            // No line follows the last one.
+        } else if buffer.text.len() >= MOST_BYTES {
+            buffer.dropped += 1;
         } else {
-            write(&mut gathered.text);
+            write(&mut buffer.text);
         }
     }
 
-    /// Writes what has gathered, and gives the empty buffer back for the next turn. If nobody can hear it, that is no reason
-    /// to stop: what could not be written is left out as well.
+    /// Writes the buffer, and returns an empty one for reuse. Lines that cannot be written are counted as dropped.
     fn write_out(&self, spare: Vec<u8>, mut to: impl io::Write) -> Vec<u8> {
-        let (mut text, mut left_out) = {
-            let mut gathered = self.gathered();
-            (mem::replace(&mut gathered.text, spare), mem::take(&mut gathered.left_out))
+        let (mut text, mut dropped) = {
+            let mut buffer = self.buffer();
+            (mem::replace(&mut buffer.text, spare), mem::take(&mut buffer.dropped))
         };
         let rest = unwritten(&text, &mut to);
-        left_out += rest.iter().filter(|byte| **byte == b'\n').count() as u64;
-        if left_out > 0 {
-            // Half a line may stand there.
+        dropped += rest.iter().filter(|byte| **byte == b'\n').count() as u64;
+        if dropped > 0 {
+            // Half a line may have been written.
             let begin = if rest.is_empty() { "" } else { "\n" };
-            if write!(to, "{begin}{}", self.style.told(Level::WARN, LeftOut(left_out))).is_err() {
-                self.gathered().left_out += left_out;
+            if write!(to, "{begin}{}", self.style.formatted(Level::WARN, DroppedLines(dropped))).is_err() {
+                self.buffer().dropped += dropped;
             }
         }
         text.clear();
         text
     }
 
-    fn gathered(&self) -> MutexGuard<'_, Gathered> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, LineBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Gathered {
-    fn say(&mut self, line: &str) {
-        if !self.is_over {
+impl LineBuffer {
+    fn push_line(&mut self, line: &str) {
+        if !self.is_closed {
             self.text.extend_from_slice(line.as_bytes());
         }
     }
 }
 
-/// The count of the lines that are missing, as a line.
-struct LeftOut(u64);
+/// The line with the count of dropped lines.
+struct DroppedLines(u64);
 
-impl Display for LeftOut {
+impl Display for DroppedLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "log: {} lines left out, stderr was not read in time", self.0)
     }
 }
 
-/// What could not be written: on a terminal that does not block, on a full disk.
+/// The rest that could not be written: on a non-blocking terminal, or a full disk.
 fn unwritten<'t>(mut text: &'t [u8], to: &mut impl io::Write) -> &'t [u8] {
     while !text.is_empty() {
         match to.write(text) {
@@ -148,46 +146,46 @@ fn unwritten<'t>(mut text: &'t [u8], to: &mut impl io::Write) -> &'t [u8] {
     text
 }
 
-impl Flushing {
-    /// Where other lines may gather.
+impl StderrWriter {
+    /// A handle that adds lines.
     pub(crate) fn lines(&self) -> LogLines {
         self.lines.clone()
     }
 
-    /// Tells people something, at once.
+    /// Writes a line for people at once.
     pub(crate) fn note(&self, text: impl Display) {
         self.lines.note(text);
         self.wake();
     }
 
-    /// Says why or how it ends. What still runs is not heard any more.
+    /// Writes the last line; later lines are ignored.
     pub(crate) fn last_word(&self, level: Level, text: impl Display) {
         let style = self.lines.style;
-        let mut gathered = self.lines.gathered();
-        if gathered.left_out > 0 {
-            let left_out = LeftOut(mem::take(&mut gathered.left_out));
-            gathered.say(&style.told(Level::WARN, left_out));
+        let mut buffer = self.lines.buffer();
+        if buffer.dropped > 0 {
+            let dropped = DroppedLines(mem::take(&mut buffer.dropped));
+            buffer.push_line(&style.formatted(Level::WARN, dropped));
         }
-        gathered.say(&style.told(level, text));
-        gathered.is_over = true;
-        drop(gathered);
+        buffer.push_line(&style.formatted(level, text));
+        buffer.is_closed = true;
+        drop(buffer);
         self.wake();
     }
 
     fn wake(&self) {
-        // One that waits already is as good.
+        // A pending wake-up is enough.
         _ = self.wake.as_ref().map(|wake| wake.try_send(()));
     }
 }
 
-impl Drop for Flushing {
+impl Drop for StderrWriter {
     fn drop(&mut self) {
         drop(self.wake.take());
         _ = self.done.recv_timeout(LAST_WAIT);
     }
 }
 
-/// Without the text.
+/// Hides the buffer.
 impl fmt::Debug for LogLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LogLines")
@@ -200,7 +198,7 @@ impl AccessSink for LogLines {
     }
 }
 
-/// All other lines: each comes whole.
+/// All other log lines; each write is a whole line.
 impl io::Write for &LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.append(|text| text.extend_from_slice(line));
@@ -242,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_last_word_comes_behind_all_lines_and_their_count() {
-        let flushing = Flushing { lines: LogLines::default(), wake: None, done: mpsc::channel().1 };
+        let flushing = StderrWriter { lines: LogLines::default(), wake: None, done: mpsc::channel().1 };
         flushing.lines.append(|text| text.resize(MOST_BYTES, b'x'));
         flushing.lines.append(|text| text.extend_from_slice(b"too much\n"));
         flushing.last_word(Level::INFO, "stopped");
@@ -254,10 +252,10 @@ mod tests {
         assert_eq!(tail, "log: 1 lines left out, stderr was not read in time\nstopped\n");
     }
 
-    /// Takes so many bytes and then, for one write, none.
-    struct Narrow(Vec<u8>, usize);
+    /// Accepts a number of bytes, and then refuses one write.
+    struct LimitedWriter(Vec<u8>, usize);
 
-    impl io::Write for Narrow {
+    impl io::Write for LimitedWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let taken = bytes.len().min(self.1);
             if taken == 0 {
@@ -278,8 +276,8 @@ mod tests {
     fn lines_that_could_not_be_written_are_counted_and_half_a_line_is_ended() {
         let lines = LogLines::default();
         lines.append(|text| text.extend_from_slice(b"one\ntwo\nthree\n"));
-        let mut narrow = Narrow(Vec::new(), 5);
-        lines.write_out(Vec::new(), &mut narrow);
-        assert_eq!(narrow.0, b"one\nt\nlog: 2 lines left out, stderr was not read in time\n");
+        let mut limited = LimitedWriter(Vec::new(), 5);
+        lines.write_out(Vec::new(), &mut limited);
+        assert_eq!(limited.0, b"one\nt\nlog: 2 lines left out, stderr was not read in time\n");
     }
 }

@@ -1,4 +1,4 @@
-//! In which form lines are written to stderr: for a file, for a terminal, or as JSON for programs that gather them.
+//! The format of lines on stderr: for a file, for a terminal, or JSON for log collectors.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _};
@@ -11,15 +11,15 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
 use crate::config::LogFormat;
 
-/// The form of all lines, whoever writes them.
+/// The format of all lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LogStyle {
-    /// Everything that is known, as text.
+    /// Text with all fields.
     #[default]
     Full,
     /// Requests in a short line of columns.
     Terminal {
-        /// Whether it shows colours, and somebody wants them.
+        /// Whether the terminal shows colours and `NO_COLOR` is not set.
         is_coloured: bool,
     },
     /// One object per line.
@@ -27,9 +27,9 @@ pub(crate) enum LogStyle {
 }
 
 impl LogStyle {
-    /// What this format is where stderr goes. `NO_COLOR` is that of <https://no-color.org>: no colours unless it is
-    /// empty.
-    pub(crate) fn of(format: LogFormat) -> Self {
+    /// The style of a format, for the stderr of this process. `NO_COLOR` follows <https://no-color.org>: no colours
+    /// unless it is empty.
+    pub(crate) fn for_format(format: LogFormat) -> Self {
         let is_coloured = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         match format {
             LogFormat::Json => Self::Json,
@@ -38,7 +38,7 @@ impl LogStyle {
         }
     }
 
-    /// Whether other lines than those of requests have colours.
+    /// Whether lines other than request lines have colours.
     pub(crate) fn is_coloured(self) -> bool {
         self == Self::Terminal { is_coloured: true }
     }
@@ -52,8 +52,8 @@ impl LogStyle {
         }
     }
 
-    /// What people are told, with the end of its line. As JSON it is one object, however many lines it has.
-    pub(crate) fn told(self, level: Level, text: impl Display) -> String {
+    /// A line for people, with its end. As JSON it is one object, even with several lines of text.
+    pub(crate) fn formatted(self, level: Level, text: impl Display) -> String {
         if self != Self::Json {
             return format!("{text}\n");
         }

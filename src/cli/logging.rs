@@ -1,4 +1,4 @@
-//! Log lines on stderr, as many as the setting `log.filter` asks for, in the form that `log.format` says.
+//! Logging to stderr, by the settings `log.filter` and `log.format`.
 
 use std::sync::Arc;
 
@@ -9,44 +9,44 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::error::CliError;
-use super::log_lines::{Flushing, LogLines};
+use super::log_lines::{LogLines, StderrWriter};
 use super::log_style::LogStyle;
 use crate::config::LogFormat;
 
-/// The actor library opens a span around every message, whose number tells a reader nothing.
+/// The actor library opens a span around every message; its number tells a reader nothing.
 const QUIET: &str = "ractor";
 
-/// What a command says on stderr while it runs. What has to be written at the end is written when this is dropped.
+/// The log of a running command. The rest is written when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Log {
-    pub(crate) stderr: Flushing,
-    /// Whether a program has logging of its own, which has the lines then.
-    pub(crate) is_elsewhere: bool,
+    pub(crate) stderr: StderrWriter,
+    /// Whether the program has its own subscriber, which gets the lines.
+    pub(crate) has_other_subscriber: bool,
 }
 
 impl Log {
-    /// Where the lines of requests go: beside all others.
+    /// The access log: with all other lines.
     pub(crate) fn access(&self) -> AccessLog {
-        if self.is_elsewhere { AccessLog::Events } else { AccessLog::To(Arc::new(self.stderr.lines())) }
+        if self.has_other_subscriber { AccessLog::Events } else { AccessLog::To(Arc::new(self.stderr.lines())) }
     }
 }
 
 /// Starts logging. A program that has set up its own logging keeps it.
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<Log, CliError> {
-    let typed: Targets =
+    let parsed: Targets =
         filter.parse().map_err(|error| CliError::because(format_args!("the log filter `{filter}`"), &error))?;
-    let is_wanted = typed.iter().any(|(target, _)| target.starts_with(QUIET));
-    let filter = if is_wanted { typed } else { typed.with_target(QUIET, LevelFilter::WARN) };
-    let style = LogStyle::of(format);
-    let gathered = LogLines::new(style);
-    let lines = tracing_subscriber::fmt::layer().with_writer(gathered.clone()).with_ansi(style.is_coloured());
+    let is_wanted = parsed.iter().any(|(target, _)| target.starts_with(QUIET));
+    let filter = if is_wanted { parsed } else { parsed.with_target(QUIET, LevelFilter::WARN) };
+    let style = LogStyle::for_format(format);
+    let buffered_lines = LogLines::new(style);
+    let lines = tracing_subscriber::fmt::layer().with_writer(buffered_lines.clone()).with_ansi(style.is_coloured());
     let lines = match style {
-        // Fields beside the message, and each span of a line with its own: the form that collectors of lines expect.
+        // Flat fields, and the fields of the spans: the format that log collectors expect.
         LogStyle::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
         LogStyle::Full | LogStyle::Terminal { .. } => lines.boxed(),
     };
-    // An error says that somebody else was first.
-    let is_elsewhere = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_err();
-    let stderr = gathered.flush_to_stderr().map_err(|error| CliError::because("the log", &error))?;
-    Ok(Log { stderr, is_elsewhere })
+    // An error means that the program has set a subscriber before.
+    let has_other_subscriber = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_err();
+    let stderr = buffered_lines.flush_to_stderr().map_err(|error| CliError::because("the log", &error))?;
+    Ok(Log { stderr, has_other_subscriber })
 }

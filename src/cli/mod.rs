@@ -1,9 +1,8 @@
 //! The command line of the `callboard` binary, and of programs with an app of their own:
 //! `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, `completions`, `man`.
 //!
-//! A run has three steps, each in its own place: the arguments are split (`args`), resolved into a plan without side effects
-//! ([`crate::config`]), and carried out by one command (`commands`). Whatever goes wrong is reported as one line on stderr
-//! and an exit code:
+//! A run has three steps: `args` parses the command line, [`crate::config`] resolves it into a plan without side
+//! effects, and one of the `commands` runs. An error is one line on stderr and an exit code:
 //!
 //! | code | meaning |
 //! |---|---|
@@ -13,12 +12,11 @@
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
 //! | 130, 143 | `bench` was ended early by SIGINT, SIGTERM; it has printed what it measured |
 //!
-//! `call`, `bench` and `status` are clients: they know a URL, and no plan and no settings. `cluster` works on the directories of
-//! identities.
+//! `call`, `bench` and `status` are clients: they know a URL, and neither a plan nor settings. `cluster` works on the
+//! directories of identities.
 
 mod admin;
 mod args;
-mod bench;
 mod client;
 mod commands;
 mod complaint;
@@ -34,6 +32,7 @@ mod repository;
 mod run;
 mod service;
 mod signals;
+mod snippet;
 mod target;
 
 use std::process::ExitCode;
@@ -41,11 +40,11 @@ use std::process::ExitCode;
 use callboard_core::App;
 use callboard_http::ApiInfo;
 
-use self::run::Own;
+use self::run::OwnApp;
 
 /// Gives a program with its own app the commands of the `callboard` binary.
 ///
-/// Settings come from flags, `CALLBOARD_*` variables, and a settings file if one is named. A limit that is set nowhere is
+/// Settings come from flags, `CALLBOARD_*` variables, and a settings file if one is named. A limit that is not set is
 /// the app's own. Call it from `main`, outside any runtime; it starts its own.
 ///
 /// ```no_run
@@ -60,11 +59,11 @@ use self::run::Own;
 /// ```
 #[must_use = "the exit code is for `main` to return"]
 pub fn cli(app: App) -> ExitCode {
-    run::run(Some(Own { app, info: None }), std::env::args_os(), std::env::vars_os())
+    run::run(Some(OwnApp { app, info: None }), std::env::args_os(), std::env::vars_os())
 }
 
-/// As [`cli`], with the program's own title and version for the OpenAPI document and the index page. The settings
-/// `api.title` and `api.version` override them: whoever runs the program may call it something else.
+/// Like [`cli`], with the program's own title and version for the OpenAPI document and the index page. The settings
+/// `api.title` and `api.version` override them.
 ///
 /// ```no_run
 /// use callboard::http::ApiInfo;
@@ -78,7 +77,7 @@ pub fn cli(app: App) -> ExitCode {
 /// ```
 #[must_use = "the exit code is for `main` to return"]
 pub fn cli_with(app: App, info: ApiInfo) -> ExitCode {
-    run::run(Some(Own { app, info: Some(info) }), std::env::args_os(), std::env::vars_os())
+    run::run(Some(OwnApp { app, info: Some(info) }), std::env::args_os(), std::env::vars_os())
 }
 
 /// The `callboard` binary: serves the directory, file or model that it is pointed at.

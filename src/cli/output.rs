@@ -1,24 +1,24 @@
 //! The only place that prints: results to stdout, everything else to stderr.
 //!
-//! Text for people is [plain text](plain), from every source: all of stderr, and stdout where that is a terminal. A program
-//! reads the bytes as they were. Who pipes our output into `head` has seen what they wanted: a broken pipe is not an error.
+//! Text for people is [plain text](plain): all of stderr, and stdout if it is a terminal. A program gets the bytes
+//! unchanged. A broken pipe is no error: the reader, such as `head`, has seen enough.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::path::Path;
 
 use super::error::CliError;
-use super::plain::{self, Plain};
+use super::plain::{self, PlainWriter};
 
 /// Writes a result to stdout.
 pub(crate) fn result(text: impl Display) -> Result<(), CliError> {
     written("stdout", write_to(&mut *stdout(), &text))
 }
 
-/// Where results go: to a program as they are, to a terminal as plain text.
+/// The output for results: bytes for a program, plain text for a terminal.
 pub(crate) fn stdout() -> Box<dyn Write> {
     let stdout = io::stdout();
-    if stdout.is_terminal() { Box::new(Plain::new(stdout)) } else { Box::new(stdout) }
+    if stdout.is_terminal() { Box::new(PlainWriter::new(stdout)) } else { Box::new(stdout) }
 }
 
 /// Writes a result to a file.
@@ -26,35 +26,35 @@ pub(crate) fn file(path: &Path, text: impl Display) -> Result<(), CliError> {
     written(path.display(), std::fs::write(path, format!("{text}\n")))
 }
 
-/// Whether anybody still reads.
+/// Whether the output still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
-    There,
-    Gone,
+pub(crate) enum OutputState {
+    Open,
+    Closed,
 }
 
-impl Reader {
-    pub(crate) fn is_gone(self) -> bool {
-        self == Self::Gone
+impl OutputState {
+    pub(crate) fn is_closed(self) -> bool {
+        self == Self::Closed
     }
 }
 
-/// Writes a piece of a result that comes in pieces, and lets go of it at once.
-pub(crate) fn piece(place: &mut impl Write, bytes: &[u8]) -> Result<Reader, CliError> {
+/// Writes a part of a result and flushes it.
+pub(crate) fn piece(place: &mut impl Write, bytes: &[u8]) -> Result<OutputState, CliError> {
     match place.write_all(bytes).and_then(|()| place.flush()) {
-        Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Ok(()) => Ok(OutputState::Open),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(OutputState::Closed),
         Err(error) => Err(CliError::because("could not write the reply", &error)),
     }
 }
 
-/// Tells the person at the terminal something. If nobody can hear it, that is no reason to stop.
+/// Writes a line to stderr. A failed write is ignored.
 pub(crate) fn note(text: impl Display) {
     let text = text.to_string();
     let _ = write_to(&mut io::stderr().lock(), &plain::lines(&text));
 }
 
-/// Why the command failed, as one line.
+/// The error of the command, as one line.
 pub(crate) fn failure(message: &str) -> String {
     let line = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     format!("callboard: {}", plain::line(&line))

@@ -1,35 +1,37 @@
-//! Text of others on its way to a terminal.
+//! Escapes text from outside before it goes to a terminal.
 //!
-//! What a server, a certificate or a model file says may hold characters that a terminal obeys instead of showing: they move the
-//! cursor, name the window, write to the clipboard, or turn the direction of text. All such characters of text that goes to
-//! a terminal are written as JSON writes them, `\u001b`, so that JSON stays the same value. A value that stands in a line of ours is
-//! [one line](line); whole texts [keep theirs](lines). Bytes for programs are left as they are: see [`Plain`].
+//! Text of a server, a certificate or a model file may hold characters that control the terminal: they move the cursor,
+//! name the window, write to the clipboard, or turn the direction of text. Such characters are written as JSON writes
+//! them, `\u001b`, so that JSON stays the same value. A value inside a line is [one line](line); whole texts [keep
+//! their lines](lines). Bytes for programs are unchanged: see [`PlainWriter`].
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// The text in a line of ours: without line breaks and tabs, too.
+/// Escapes the text for use inside a line: also line breaks and tabs.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     escaped(text, |_, _| false)
 }
 
-/// Text of several lines, which keeps their ends and tabs.
+/// Escapes the text, but keeps its line ends and tabs.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c, next| matches!(c, '\n' | '\t') || c == '\r' && next == Some('\n'))
 }
 
-/// Text of several lines behind a label of ours, with those after the first further in: none of them looks like a line of ours.
+/// Escapes text of several lines after a label, and indents the lines after the first, so that none looks like a line
+/// of ours.
 pub(crate) fn indented(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n    ")
 }
 
-/// A control character (C0, DEL and C1), or one that overrides, embeds or isolates the direction of text (Unicode Standard Annex 9).
+/// A control character (C0, DEL and C1), or a character that overrides, embeds or isolates the direction of text
+/// (Unicode Standard Annex 9).
 fn is_obeyed(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// With all that is obeyed written out, but what `is_kept` with the character behind it.
+/// Escapes all control characters, except those that `is_kept` accepts with the next character.
 fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -47,20 +49,20 @@ fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, 
     Cow::Owned(shown)
 }
 
-/// A terminal as a place for bytes: it gets the [lines](lines) of their text. What is not UTF-8 becomes U+FFFD.
-pub(crate) struct Plain<W: Write> {
+/// A writer for a terminal. It gets the [lines](lines) of the text; invalid UTF-8 becomes U+FFFD.
+pub(crate) struct PlainWriter<W: Write> {
     terminal: W,
-    /// The begin of a character, or of a line's end, whose rest has not come.
+    /// The first bytes of an incomplete character or line end.
     begun: Vec<u8>,
 }
 
-impl<W: Write> Plain<W> {
+impl<W: Write> PlainWriter<W> {
     pub(crate) fn new(terminal: W) -> Self {
         Self { terminal, begun: Vec::new() }
     }
 }
 
-impl<W: Write> Write for Plain<W> {
+impl<W: Write> Write for PlainWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut all = std::mem::take(&mut self.begun);
         all.extend_from_slice(bytes);
@@ -74,15 +76,15 @@ impl<W: Write> Write for Plain<W> {
     }
 }
 
-impl<W: Write> Drop for Plain<W> {
+impl<W: Write> Drop for PlainWriter<W> {
     fn drop(&mut self) {
-        // The end of what was said. If nobody can see it, that is no reason to say more.
+        // A failed last write is ignored.
         let rest = std::mem::take(&mut self.begun);
         _ = self.terminal.write_all(lines(&String::from_utf8_lossy(&rest)).as_bytes());
     }
 }
 
-/// How many of the last bytes mean nothing without those behind them: up to three of a character, or a carriage return.
+/// The number of last bytes that are incomplete: up to three of a character, or a carriage return.
 fn begun_bytes(bytes: &[u8]) -> usize {
     if bytes.last() == Some(&b'\r') {
         return 1;
@@ -119,13 +121,13 @@ mod tests {
         let text = "é€😀\u{9b}\r\nx\ry\u{1b}";
         for size in 1..=text.len() {
             let mut shown = Vec::new();
-            let mut plain = Plain::new(&mut shown);
+            let mut plain = PlainWriter::new(&mut shown);
             text.as_bytes().chunks(size).for_each(|piece| plain.write_all(piece).unwrap());
             drop(plain);
             assert_eq!(String::from_utf8(shown).unwrap(), "é€😀\\u009b\r\nx\\u000dy\\u001b", "{size}");
         }
         let mut shown = Vec::new();
-        let mut plain = Plain::new(&mut shown);
+        let mut plain = PlainWriter::new(&mut shown);
         plain.write_all(b"a\xffb\x9bc\xe2\x82").unwrap();
         drop(plain);
         assert_eq!(String::from_utf8(shown).unwrap(), "a\u{fffd}b\u{fffd}c\u{fffd}");

@@ -1,55 +1,57 @@
-//! The models of a configuration: routes that are made from it again whenever one of them is loaded.
+//! The models of a configuration: loading a route builds it again from the configuration file.
 //!
-//! The configuration is read anew each time, so that a model which was replaced on disk is served by loading its route. Only routes
-//! and stages are taken from it; settings are those of the start. Routes that share a stage are made together and change together,
-//! for a stage has one queue and one pool.
+//! The file is read again each time, so loading a route serves a model that was replaced on disk. Only routes and
+//! stages come from it; settings are those of the start. Routes that share a stage are built and replaced together,
+//! because a stage has one queue and one set of workers.
 //!
 //! * **Full:** one load at a time; others wait for it.
-//! * **Cancelled:** what was started for it ends, and nothing has changed.
+//! * **Cancelled:** the new stages end, and nothing has changed.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use callboard_core::{RouteChange, NodeHandle, RouteSpec};
-use callboard_http::{Changing, Repository, RepositoryError, is_reserved};
+use callboard_core::{NodeHandle, RouteChange, RouteSpec};
+use callboard_http::is_reserved;
+use callboard_oip::{ModelRepository, RepositoryChange, RepositoryError};
 use tokio::task::spawn_blocking;
 
 use super::error::CliError;
 use crate::config::Plan;
 
-/// Reads the configuration as it is now.
-pub(crate) type Reread = Box<dyn Fn() -> Result<Plan, CliError> + Send + Sync>;
+/// Reads the configuration again.
+pub(crate) type ReloadFn = Box<dyn Fn() -> Result<Plan, CliError> + Send + Sync>;
 
-/// What the configuration of a running node can serve.
-pub(crate) struct Configured {
-    reread: Arc<Reread>,
+/// The routes that the configuration of a running node has.
+pub(crate) struct ConfiguredRoutes {
+    reload: Arc<ReloadFn>,
     node: NodeHandle,
-    /// The routes of the configuration as it was read last.
+    /// The routes of the configuration when it was last read.
     routes: Mutex<Vec<String>>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Configured {
-    /// Of a node that was started with this plan.
-    pub(crate) fn new(reread: Reread, node: NodeHandle, plan: &Plan) -> Self {
-        Self { reread: Arc::new(reread), node, routes: Mutex::new(names(plan)), turn: Arc::default() }
+impl ConfiguredRoutes {
+    /// The routes of a node that was started with this plan.
+    pub(crate) fn new(reload: ReloadFn, node: NodeHandle, plan: &Plan) -> Self {
+        Self { reload: Arc::new(reload), node, routes: Mutex::new(names(plan)), turn: Arc::default() }
     }
 
     async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let served: HashSet<String> = self.node.client().routes().iter().map(|route| route.name().to_owned()).collect();
-        let made = spawn_blocking({
-            let (reread, route, served) = (Arc::clone(&self.reread), route.to_owned(), served.clone());
-            // The turn ends with the work, also where nobody waits for it any more.
-            move || make(&reread, &route, &served).map(|made| (made, turn))
+        let reloaded = spawn_blocking({
+            let (reload, route, served) = (Arc::clone(&self.reload), route.to_owned(), served.clone());
+            // The lock is held until the work ends, even if the request was cancelled.
+            move || reload_routes(&reload, &route, &served).map(|reloaded| (reloaded, turn))
         });
-        let ((all, made), _turn) = made.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
+        let ((all, reloaded), _turn) = reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
-        let change = made?.into_iter().fold(RouteChange::new(), |change, route| match served.contains(route.name()) {
-            true => change.replace_route(route),
-            false => change.add_route(route),
-        });
+        let change =
+            reloaded?.into_iter().fold(RouteChange::new(), |change, route| match served.contains(route.name()) {
+                true => change.replace_route(route),
+                false => change.add_route(route),
+            });
         self.node.change(change).await?;
         Ok(())
     }
@@ -67,23 +69,23 @@ impl Configured {
     }
 }
 
-impl Repository for Configured {
+impl ModelRepository for ConfiguredRoutes {
     fn routes(&self) -> Vec<String> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn load<'a>(&'a self, route: &'a str) -> Changing<'a> {
+    fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
         Box::pin(self.load_now(route))
     }
 
-    fn unload<'a>(&'a self, route: &'a str) -> Changing<'a> {
+    fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
         Box::pin(self.unload_now(route))
     }
 }
 
-impl fmt::Debug for Configured {
+impl fmt::Debug for ConfiguredRoutes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Configured").field("routes", &self.routes).finish_non_exhaustive()
+        f.debug_struct("ConfiguredRoutes").field("routes", &self.routes).finish_non_exhaustive()
     }
 }
 
@@ -91,25 +93,25 @@ fn names(plan: &Plan) -> Vec<String> {
     plan.routes.iter().map(|route| route.path.value.clone()).collect()
 }
 
-/// All routes that there are now; and this one, with those that have to change with it.
-type Made = (Vec<String>, Result<Vec<RouteSpec>, RepositoryError>);
+/// All routes of the configuration, and the routes to replace together.
+type ReloadedRoutes = (Vec<String>, Result<Vec<RouteSpec>, RepositoryError>);
 
-fn make(reread: &Reread, route: &str, served: &HashSet<String>) -> Result<Made, RepositoryError> {
-    let mut plan = reread().map_err(|error| RepositoryError::Source(error.to_string()))?;
+fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Result<ReloadedRoutes, RepositoryError> {
+    let mut plan = reload().map_err(|error| RepositoryError::Source(error.to_string()))?;
     let all = names(&plan);
     let Some(together) = together(&plan, route, served) else { return Ok((all, Err(RepositoryError::Unknown))) };
-    // Models that nobody asked for are not even opened.
+    // Models of other routes are not opened.
     plan.routes.retain(|route| together.contains(&route.path.value));
     if is_reserved(route) {
         let message = format!("route `{route}` takes a path that the http edge keeps for itself");
         return Ok((all, Err(RepositoryError::Source(message))));
     }
-    let made =
-        crate::build::routes(&plan).map_err(|error| RepositoryError::Source(CliError::from_build(error).to_string()));
-    Ok((all, made))
+    let reloaded = crate::assemble::routes(&plan)
+        .map_err(|error| RepositoryError::Source(CliError::from_build(error).to_string()));
+    Ok((all, reloaded))
 }
 
-/// A route and those that are served and share a stage with it, or with one of these.
+/// A route, and the served routes that share a stage with it, directly or through others.
 fn together(plan: &Plan, route: &str, served: &HashSet<String>) -> Option<HashSet<String>> {
     let stages = |name: &str| {
         let route = plan.routes.iter().find(|route| route.path.value == name)?;
@@ -152,15 +154,15 @@ mod tests {
     }
 
     /// A node of this configuration, and the place where the configuration is read again.
-    async fn node(text: String) -> (callboard_core::Node, Configured, Arc<Mutex<String>>) {
+    async fn node(text: String) -> (callboard_core::Node, ConfiguredRoutes, Arc<Mutex<String>>) {
         let file = Arc::new(Mutex::new(text));
-        let reread = {
+        let reload = {
             let file = Arc::clone(&file);
             move || plan(file.lock().unwrap().clone())
         };
-        let first = reread().unwrap();
-        let node = crate::build::app(&first).unwrap().start().await.unwrap();
-        let configured = Configured::new(Box::new(reread), node.handle(), &first);
+        let first = reload().unwrap();
+        let node = crate::assemble::app(&first).unwrap().start().await.unwrap();
+        let configured = ConfiguredRoutes::new(Box::new(reload), node.handle(), &first);
         (node, configured, file)
     }
 
@@ -191,7 +193,7 @@ mod tests {
     async fn a_load_whose_client_has_left_keeps_its_turn_until_it_is_over() {
         let (_node, configured, file) = node(text(&[("/a", "\"one\"")])).await;
         {
-            // The load cannot come to its end while somebody has the file.
+            // The load cannot finish while the test holds the file.
             let _reading = file.lock().unwrap();
             let mut load = configured.load("/a");
             assert!(load.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

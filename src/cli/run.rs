@@ -1,4 +1,4 @@
-//! Parse, resolve, run: the table of commands.
+//! Runs a command line: parse, resolve, run.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -7,26 +7,26 @@ use callboard_core::App;
 use callboard_http::ApiInfo;
 use tracing::Level;
 
-use super::args::{self, LowArgs, Program, Verb};
+use super::args::{self, CliCommand, ParsedArgs, Program};
 use super::commands::{bench, call, check, cluster, examples, explain, openapi, serve, status, words};
 use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
-use super::repository::Reread;
+use super::repository::ReloadFn;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
 use crate::config::{Environment, Plan};
 
-/// A program's own app, and what its author calls it.
+/// A program's own app, and its title and version.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnApp {
     pub(super) app: App,
     pub(super) info: Option<ApiInfo>,
 }
 
 /// Runs one command line from start to end.
 pub(super) fn run(
-    own: Option<Own>,
+    own: Option<OwnApp>,
     args: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> ExitCode {
@@ -48,7 +48,7 @@ pub(super) fn run(
         Err(error) => {
             let line = output::failure(&error.to_string());
             match &log {
-                // Behind its other lines, and where nobody reads them the end does not wait for this one either.
+                // The error follows the buffered lines, and the end does not wait for a reader.
                 Some(log) => log.stderr.last_word(Level::ERROR, line),
                 None => output::note(line),
             }
@@ -57,22 +57,26 @@ pub(super) fn run(
     }
 }
 
-/// Leaves in `log` what was said by a command that logs: the last word is the caller's.
+/// Leaves in `log` the log of the command, for the last line.
 fn carry_out(
-    own: Option<Own>,
+    own: Option<OwnApp>,
     program: Program,
-    low: LowArgs,
+    low: ParsedArgs,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     log: &mut Option<Log>,
 ) -> Result<(), CliError> {
     match low.verb {
-        Verb::Bench(args) => return bench::run(&args),
-        Verb::Call(args) => return call::run(&args),
-        Verb::Status(args) => return status::run(&args),
-        Verb::Cluster(args) => return cluster::run(&args),
-        Verb::Completions(shell) => return words::completions(program, &low.name, shell),
-        Verb::Man(of) => return words::man(program, &low.name, of.as_deref()),
-        Verb::Serve | Verb::Check | Verb::OpenApi { .. } | Verb::Examples(_) | Verb::Explain(_) => {}
+        CliCommand::Bench(args) => return bench::run(&args),
+        CliCommand::Call(args) => return call::run(&args),
+        CliCommand::Status(args) => return status::run(&args),
+        CliCommand::Cluster(args) => return cluster::run(&args),
+        CliCommand::Completions(shell) => return words::completions(program, &low.name, shell),
+        CliCommand::Man(of) => return words::man(program, &low.name, of.as_deref()),
+        CliCommand::Serve
+        | CliCommand::Check
+        | CliCommand::OpenApi { .. }
+        | CliCommand::Examples(_)
+        | CliCommand::Explain(_) => {}
     }
     let variables = environment(variables)?;
     let read = move || -> Result<Plan, CliError> {
@@ -81,26 +85,30 @@ fn carry_out(
     };
     let plan = read()?;
     let (app, info) = own.map_or((None, None), |own| (Some(own.app), own.info));
-    if let Verb::Explain(form) = low.verb {
+    if let CliCommand::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
     }
     let log = log.insert(logging::start(&plan.settings.log.value, plan.settings.log_format.value)?);
     let info = api_info(&plan, info);
     match low.verb {
-        Verb::Serve => {
-            // The routes of a program are its own affair.
-            let reread = (program == Program::Callboard).then(|| Box::new(read) as Reread);
-            serve::run(plan, app, reread, info, log)
+        CliCommand::Serve => {
+            // A program changes its routes in its code.
+            let reload = (program == Program::Callboard).then(|| Box::new(read) as ReloadFn);
+            serve::run(plan, app, reload, info, log)
         }
-        Verb::Check => check::run(Service::new(plan, app)?),
-        Verb::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
-        Verb::Examples(language) => examples::run(Service::new(plan, app)?, language),
-        Verb::Explain(_) | Verb::Bench(_) | Verb::Call(_) | Verb::Status(_) | Verb::Cluster(_) => Ok(()),
-        Verb::Completions(_) | Verb::Man(_) => Ok(()),
+        CliCommand::Check => check::run(Service::new(plan, app)?),
+        CliCommand::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
+        CliCommand::Examples(language) => examples::run(Service::new(plan, app)?, language),
+        CliCommand::Explain(_)
+        | CliCommand::Bench(_)
+        | CliCommand::Call(_)
+        | CliCommand::Status(_)
+        | CliCommand::Cluster(_) => Ok(()),
+        CliCommand::Completions(_) | CliCommand::Man(_) => Ok(()),
     }
 }
 
-/// A variable that is not UTF-8 is no valid value of any setting; what replaces the bad bytes is refused by its form.
+/// A variable that is not UTF-8 is no valid value of any setting: its form refuses the replaced bytes.
 fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Environment, CliError> {
     let text = |text: OsString| text.to_string_lossy().into_owned();
     Ok(Environment::try_new(variables.into_iter().map(|(name, value)| (text(name), text(value))))?)
@@ -126,7 +134,7 @@ mod tests {
         let words = line.split_whitespace().map(OsString::from);
         let low = args::parse(Program::Own, words).map_err(|error| error.to_string())?;
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-        let own = Own { app, info: None };
+        let own = OwnApp { app, info: None };
         carry_out(Some(own), Program::Own, low, variables, &mut None).map_err(|error| error.to_string())
     }
 

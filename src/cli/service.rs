@@ -1,4 +1,4 @@
-//! What the commands work on: an app with the settings it runs under, whoever wrote the app.
+//! The app that a command works on, with its settings.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
@@ -18,13 +18,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Joins a plan with the app of a program, or with the one that the plan itself describes.
+    /// Joins a plan with the app of a program, or with the app that the plan describes.
     pub(crate) fn new(plan: Plan, app: Option<App>) -> Result<Self, CliError> {
         let app = match app {
             Some(app) => app,
-            None => crate::build::app(&plan).map_err(CliError::from_build)?,
+            None => crate::assemble::app(&plan).map_err(CliError::from_build)?,
         };
-        // A program's route; those of a file were looked at with their lines.
+        // A route of a program; the plan has checked the routes of a file.
         if let Some(route) = app.routes().iter().find(|route| callboard_http::is_reserved(route.name())) {
             let error = callboard_http::HttpServeError::ReservedRoute { route: route.name().to_owned() };
             return Err(CliError::Failed(error.to_string()));
@@ -39,7 +39,7 @@ impl Service {
     }
 }
 
-/// How messages call what is served.
+/// The name of the target in messages.
 pub(crate) fn title(target: &Target) -> String {
     match target {
         Target::File { path, .. } | Target::Model { path } => path.display().to_string(),
@@ -47,7 +47,7 @@ pub(crate) fn title(target: &Target) -> String {
     }
 }
 
-/// The file that a route of the plan has as its first example, as it is reached from the current directory.
+/// The file of the first example of a route, relative to the current directory.
 pub(crate) fn example_file(plan: &Plan, route: &str) -> Option<PathBuf> {
     let route = plan.routes.iter().find(|planned| planned.path.value == route)?;
     route.examples.iter().find_map(|example| match example {
@@ -56,7 +56,7 @@ pub(crate) fn example_file(plan: &Plan, route: &str) -> Option<PathBuf> {
     })
 }
 
-/// Without `name/..`, where that is the same file: behind a link it may be another one.
+/// Removes `name/..` if the result is the same file; behind a symbolic link it may not be.
 fn without_detours(path: PathBuf) -> PathBuf {
     let mut direct = PathBuf::new();
     for part in path.components() {
@@ -69,7 +69,7 @@ fn without_detours(path: PathBuf) -> PathBuf {
     if is_same { direct } else { path }
 }
 
-/// What somebody set beats what the program's author wrote, and that beats the default.
+/// A setting that is set wins over the limit in the program, and that over the default.
 fn limits(own: Limits, settings: &Settings) -> Limits {
     Limits {
         max_in_flight: set_or(&settings.max_in_flight, own.max_in_flight),
@@ -129,7 +129,7 @@ pub(crate) fn admin_config(plan: &Plan, is_local: bool) -> Result<HttpConfig, Cl
     })
 }
 
-/// A few people and a few machines.
+/// Enough for a few people and machines.
 const ADMIN_CONNECTIONS: usize = 100;
 
 fn tls_config(plan: &Plan) -> Option<TlsConfig> {
@@ -138,7 +138,7 @@ fn tls_config(plan: &Plan) -> Option<TlsConfig> {
     Some(TlsConfig::new(certificate, key))
 }
 
-/// The keys that let requests in. What goes wrong is told without repeating anything that may be a key.
+/// Reads the API keys. Errors do not repeat text that may be a key.
 fn api_keys(plan: &Plan, setting: &Sourced<Option<SecretSource>>) -> Result<Option<ApiKeys>, CliError> {
     let Some(source) = &setting.value else { return Ok(None) };
     let (place, keys) = match source {
@@ -158,7 +158,7 @@ fn api_keys(plan: &Plan, setting: &Sourced<Option<SecretSource>>) -> Result<Opti
     })
 }
 
-/// A setting's file as it is reached from the current directory: what a configuration file names starts from that file.
+/// The file of a setting, relative to the current directory. The configuration file names files relative to itself.
 pub(crate) fn file_of(plan: &Plan, setting: &Sourced<Option<PathBuf>>) -> Option<PathBuf> {
     Some(seen_from_here(plan, &setting.source, setting.value.as_ref()?))
 }
@@ -170,8 +170,8 @@ fn seen_from_here(plan: &Plan, source: &Source, path: &Path) -> PathBuf {
     }
 }
 
-/// What the OpenAPI document says about the whole: what is set, else what a program's author says, else the name of what is
-/// served. Of a directory or model that is its last part: clients have no business with the rest of the path.
+/// The title and version of the OpenAPI document: the setting, else the program's own, else the name of the target. A
+/// directory or model gives the last part of its path only; the rest is none of the clients' business.
 pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
     let name = match &plan.target {
         Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(directory_name),
@@ -195,7 +195,7 @@ pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
     info
 }
 
-/// The name of a directory, also of one that is written without it: the current one, or `..`.
+/// The name of a directory, also for `.` and `..`.
 fn directory_name(path: &Path) -> Option<OsString> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     match path.file_name() {

@@ -1,7 +1,7 @@
-//! The two signals that end a server. The first asks, the second insists.
+//! The two signals that end a server. The first one starts the drain; the second one ends at once.
 //!
-//! A terminal sends an interrupt to all of its programs, and a wrapper among them (`timeout`, `npm`, `cargo`) passes the same one
-//! on: so the same signal is often there twice within a moment. That one is an echo and insists on nothing.
+//! A terminal sends an interrupt to all of its programs, and a wrapper (`timeout`, `npm`, `cargo`) forwards it: the
+//! same signal often arrives twice within a moment. The second of them is an echo and is ignored.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ pub(crate) const INTERRUPT: &str = "SIGINT";
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    echoes: Echoes,
+    echoes: EchoFilter,
 }
 
 impl Signals {
-    /// Takes over both signals. Made before anything is started, so that none is missed.
+    /// Starts to listen for both signals; called before anything is started, so that none is missed.
     pub(crate) fn listen() -> io::Result<Self> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Self { terminate, interrupt, echoes: Echoes::default() })
+        Ok(Self { terminate, interrupt, echoes: EchoFilter::default() })
     }
 
-    /// Waits for the next one and tells its name.
+    /// Waits for the next signal and returns its name.
     ///
     /// # Cancellation
     ///
@@ -45,16 +45,16 @@ impl Signals {
     }
 }
 
-/// Nobody means two things by the same signal within this time.
+/// The same signal within this time is an echo.
 const ECHO: Duration = Duration::from_millis(250);
 
-/// Which signals only repeat the one before.
+/// Recognises echoes.
 #[derive(Debug, Default)]
-struct Echoes {
+struct EchoFilter {
     heard: Option<(Instant, &'static str)>,
 }
 
-impl Echoes {
+impl EchoFilter {
     fn is_one(&mut self, now: Instant, name: &'static str) -> bool {
         let is_echo = self.heard.is_some_and(|(then, before)| before == name && now.duration_since(then) < ECHO);
         if !is_echo {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_same_signal_within_a_moment_is_an_echo() {
-        let mut echoes = Echoes::default();
+        let mut echoes = EchoFilter::default();
         let begun = Instant::now();
         let mut heard = |millis: u64, name| echoes.is_one(begun + Duration::from_millis(millis), name);
         assert!(!heard(0, "SIGTERM"), "the first asks");

@@ -1,4 +1,4 @@
-//! From the path that was typed to what is to be served: the only part of the configuration that opens files.
+//! Finds and reads the target: the only part of the configuration that opens files.
 
 use std::fs;
 use std::io;
@@ -8,13 +8,13 @@ use crate::config::{ConfigError, Target};
 
 use super::args::Program;
 
-/// What a directory is served by.
+/// The configuration file of a directory.
 pub(crate) const FILE_NAME: &str = "callboard.toml";
 
 const NO_FILE: &str =
     "there is no callboard.toml in this directory; a model is served without one: callboard serve model.onnx";
 
-/// A configuration longer than this was not written by anybody.
+/// A longer file is no configuration.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Finds and reads the target.
@@ -42,10 +42,10 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
     }
 }
 
-/// A file of settings, with a limit.
+/// Reads a configuration file, up to a limit.
 fn read(path: PathBuf) -> Result<String, ConfigError> {
     let metadata = fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
-    // Of a pipe or device nobody knows whether anything ever comes.
+    // A pipe or device might never end.
     if !metadata.is_file() {
         return Err(problem(&path, "not a regular file"));
     }
@@ -56,7 +56,7 @@ fn read(path: PathBuf) -> Result<String, ConfigError> {
     fs::read_to_string(&path).map_err(|error| problem(&path, &unreadable(&error)))
 }
 
-/// What the operating system said, in the words for people.
+/// The message for an error of the operating system.
 fn unreadable(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such file or directory".to_owned(),

@@ -1,7 +1,7 @@
 //! The configuration file as a tree whose every key and value knows its line.
 //!
-//! This is the only file that knows the TOML parser. The others ask a [`Section`] for keys and get an error with place,
-//! key and expectation when it is not what they expected.
+//! Only this file knows the TOML parser. The other files ask a [`Section`] for keys, and get an error with place, key
+//! and expectation.
 
 use std::ops::Range;
 use std::path::Path;

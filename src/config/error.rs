@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a configuration, each on one line that says where, what and what instead.
+//! The errors of a configuration, each on one line: where it is, what is wrong and what is expected.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::nearest::Hint;
 
-/// Where the offending text stands.
+/// The place of the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the configuration file.
@@ -22,7 +22,7 @@ pub enum Place {
     Env(String),
     /// In the value of this flag, named without its dashes.
     Flag(&'static str),
-    /// In what was made up for a target without a file.
+    /// In the plan of a target without a file.
     Target {
         /// What part of the plan it belongs to, such as ``stage `digits` ``.
         part: Box<str>,
@@ -63,7 +63,7 @@ pub enum ConfigError {
         /// The parser's words.
         message: String,
     },
-    /// The crate that the value is for refuses it, in its own words.
+    /// The crate of the stage refuses the value, in its own words.
     #[error("{place}: {message}")]
     Rejected {
         /// The key, or the table around it.
@@ -122,7 +122,7 @@ pub enum ConfigError {
         /// What its value should be.
         expected: String,
     },
-    /// Two things of one name. Rename one.
+    /// A name is used twice. Rename one.
     #[error("{place}: there is a {what} `{name}` already, on line {first}")]
     Duplicate {
         /// The second one.
@@ -152,7 +152,7 @@ pub enum ConfigError {
         /// Why it has none.
         why: &'static str,
     },
-    /// This stage needs a part that was left out when this program was compiled. Build it with the feature.
+    /// This program was built without a feature that the stage needs. Build it with the feature.
     #[error("{place}: this program was built without the feature `{feature}`, which stages of kind `{kind}` need")]
     Unavailable {
         /// The stage.

@@ -51,7 +51,7 @@ impl Row {
         Self { key: key.to_owned(), value, source: source.to_string() }
     }
 
-    fn of<F: Form>(key: &str, form: &F, value: &Sourced<F::Value>) -> Self {
+    fn with_form<F: Form>(key: &str, form: &F, value: &Sourced<F::Value>) -> Self {
         Self::new(key, form.show(&value.value), &value.source)
     }
 }
@@ -80,8 +80,8 @@ fn stage_title(stage: &StagePlan) -> String {
 fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     let own = stage.own.iter();
     let own = own.map(|key| Row::new(&key.key, key.text.clone(), &Source::File { line: key.line }));
-    if stage.kind.is_elsewhere() {
-        return own.chain([Row::of(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
+    if stage.kind.is_remote() {
+        return own.chain([Row::with_form(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
     }
     let has_model = stage.kind.has_rows();
     // The plan is made without opening a model, which is what knows its axes.
@@ -92,30 +92,30 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     let most = &stage.max_batch_size;
     let common = [
         unless_set(
-            Row::of(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM, most),
+            Row::with_form(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM, most),
             &most.source,
             format!("{} (1 without a batch axis)", most.value),
         ),
-        Row::of(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),
-        Row::of(REPLICAS, &REPLICAS_FORM, &stage.replicas),
-        Row::of(QUEUE, &QUEUE_FORM, &stage.queue),
-        Row::of(CONTRACT, &CONTRACT_FORM, &stage.contract),
-        Row::of(CRASH_RETRIES, &CRASH_RETRIES_FORM, &stage.crash_retries),
-        Row::of(AGEING, &AGEING_FORM, &stage.ageing),
-        Row::of(REVISION, &REVISION_FORM, &stage.revision),
-        Row::of(SPLIT, &SPLIT_FORM, &stage.split),
+        Row::with_form(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),
+        Row::with_form(REPLICAS, &REPLICAS_FORM, &stage.replicas),
+        Row::with_form(QUEUE, &QUEUE_FORM, &stage.queue),
+        Row::with_form(CONTRACT, &CONTRACT_FORM, &stage.contract),
+        Row::with_form(CRASH_RETRIES, &CRASH_RETRIES_FORM, &stage.crash_retries),
+        Row::with_form(AGEING, &AGEING_FORM, &stage.ageing),
+        Row::with_form(REVISION, &REVISION_FORM, &stage.revision),
+        Row::with_form(SPLIT, &SPLIT_FORM, &stage.split),
     ];
     let of_threads = [
-        Row::of(TIMEOUT, &TIMEOUT_FORM, &stage.timeout),
-        Row::of(MAX_ABANDONED_THREADS, &MAX_ABANDONED_THREADS_FORM, &stage.max_abandoned_threads),
-        Row::of(AFFINITY, &AFFINITY_FORM, &stage.affinity),
+        Row::with_form(TIMEOUT, &TIMEOUT_FORM, &stage.timeout),
+        Row::with_form(MAX_ABANDONED_THREADS, &MAX_ABANDONED_THREADS_FORM, &stage.max_abandoned_threads),
+        Row::with_form(AFFINITY, &AFFINITY_FORM, &stage.affinity),
     ];
     let cost = unless_set(
-        Row::of(COST, &COST_FORM, &stage.cost),
+        Row::with_form(COST, &COST_FORM, &stage.cost),
         &stage.cost.source,
         "entries (rows where items differ in length)".to_owned(),
     );
-    let of_rows = [cost, Row::of(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
+    let of_rows = [cost, Row::with_form(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
     // What has no effect on a kind cannot be set on it either.
     let of_threads = of_threads.into_iter().filter(|_| stage.kind.has_threads());
     let of_rows = of_rows.into_iter().filter(|_| stage.kind.has_rows());
@@ -125,11 +125,11 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
 fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
     vec![
         Row::new("stages", plan.steps_of(route).to_string(), &route.steps.source),
-        Row::of(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
-        Row::of(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
-        Row::of(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),
-        Row::of(of_route::PRIORITY, &of_route::PRIORITY_FORM, &route.priority),
-        Row::of(of_route::MAX_BODY_BYTES, of_route::max_body_bytes_form(), &route.max_body_bytes),
+        Row::with_form(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
+        Row::with_form(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
+        Row::with_form(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),
+        Row::with_form(of_route::PRIORITY, &of_route::PRIORITY_FORM, &route.priority),
+        Row::with_form(of_route::MAX_BODY_BYTES, of_route::max_body_bytes_form(), &route.max_body_bytes),
     ]
 }
 
@@ -137,7 +137,7 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
 const MAX_COLUMN: usize = 60;
 
 fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: Vec<Row>) -> fmt::Result {
-    // One long value does not push everybody else's source out of sight.
+    // A long value does not widen the column of all other rows.
     let width = |part: fn(&Row) -> &str| {
         rows.iter().map(|row| part(row).chars().count()).filter(|width| *width <= MAX_COLUMN).max().unwrap_or(0)
     };

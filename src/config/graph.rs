@@ -1,4 +1,4 @@
-//! What a route does with a request, step by step: the grammar of `stages`.
+//! The steps of a route: the grammar of `stages`.
 //!
 //! ```toml
 //! stages = [
@@ -8,9 +8,9 @@
 //! ]
 //! ```
 //!
-//! A step is the name of a stage, a table with one of the keys above, or a list of steps that run one after the other; `[]`
-//! gives what it takes. Steps stand inside steps, [`MAX_DEPTH`] deep at most. They name stages and never each other, so there
-//! are no cycles to look for.
+//! A step is the name of a stage, a table with one of the keys above, or a list of steps that run in order; `[]`
+//! returns its input. Steps may be nested, [`MAX_DEPTH`] deep at most. They name stages and never each other, so there
+//! are no cycles.
 
 use std::fmt;
 
@@ -56,7 +56,7 @@ pub enum StepPlan {
     },
 }
 
-/// Steps inside steps. Nobody reads deeper ones, and whoever walks through them needs no heap for it.
+/// The depth of nested steps. Deeper ones are unreadable, and a walk through this depth fits the stack.
 pub(crate) const MAX_DEPTH: usize = 16;
 
 const STEP: &str =
@@ -94,7 +94,7 @@ impl StepPlan {
         }
     }
 
-    /// What plans and pictures call a step that is no stage; the fields are those of `switch`, `pick` and `rename`.
+    /// The label of a step without a stage, in plans and diagrams: the fields of `switch`, `pick` and `rename`.
     pub(crate) fn title(&self) -> String {
         match self {
             Self::Switch { field, .. } => format!("switch {field}"),
@@ -108,19 +108,19 @@ impl StepPlan {
     }
 }
 
-/// What a switch's default is called where its cases have their values.
+/// The label of the default case of a switch.
 pub(crate) const DEFAULT_LABEL: &str = "default";
 
 /// Reads a step and all that is in it.
 pub(crate) fn read(entry: &Entry<'_>, stages: &[StagePlan]) -> Result<StepPlan, ConfigError> {
-    Reader { stages }.step(entry, MAX_DEPTH)
+    StepParser { stages }.step(entry, MAX_DEPTH)
 }
 
-struct Reader<'s> {
+struct StepParser<'s> {
     stages: &'s [StagePlan],
 }
 
-impl Reader<'_> {
+impl StepParser<'_> {
     fn step(&self, entry: &Entry<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
         let Some(depth_left) = depth_left.checked_sub(1) else {
             let message = format!("steps inside steps, more than {MAX_DEPTH} deep");
@@ -239,18 +239,18 @@ fn entries<'d>(
 }
 
 /// A step in one line, with the names of its stages: `decode → (best: digits → labels | raw: digits)`.
-pub(crate) struct Shown<'a> {
+pub(crate) struct StepText<'a> {
     pub(crate) step: &'a StepPlan,
     pub(crate) stages: &'a [StagePlan],
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for StepText<'_> {
     /// As the plans of programs are shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
             StepPlan::Stage(index) => {
                 let StagePlan { name, kind, .. } = &self.stages[*index];
-                f.write_str(if kind.is_elsewhere() { "↗" } else { "" })?;
+                f.write_str(if kind.is_remote() { "↗" } else { "" })?;
                 f.write_str(&name.value)
             }
             StepPlan::Sequence(steps) if steps.is_empty() => f.write_str("·"),
@@ -272,7 +272,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-impl Shown<'_> {
+impl StepText<'_> {
     fn separated<'p>(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -286,7 +286,7 @@ impl Shown<'_> {
             if let Some(label) = label {
                 write!(f, "{label}: ")?;
             }
-            write!(f, "{}", Shown { step, stages: self.stages })?;
+            write!(f, "{}", StepText { step, stages: self.stages })?;
         }
         Ok(())
     }

@@ -9,10 +9,10 @@ use callboard_stages::image::ImageConfig;
 use callboard_stages::labels::LabelsConfig;
 
 use super::document::Section;
-use super::elsewhere::{self, ElsewhereConfig};
 use super::error::ConfigError;
 use super::nearest::Hint;
 use super::own_keys;
+use super::remote::{self, RemoteConfig};
 
 /// A kind with its own keys.
 #[derive(Clone, Debug)]
@@ -26,10 +26,10 @@ pub enum StageKind {
     /// Turns scores into labels.
     Labels(LabelsConfig),
     /// Is run by other nodes only.
-    Elsewhere(ElsewhereConfig),
+    Remote(RemoteConfig),
 }
 
-const KINDS: [&str; 4] = ["image", "onnx", "labels", "elsewhere"];
+const KINDS: [&str; 4] = ["image", "onnx", "labels", "remote"];
 
 impl StageKind {
     /// Reads the kind and its keys. `common` are the keys that belong to no kind.
@@ -42,7 +42,7 @@ impl StageKind {
             #[cfg(not(feature = "onnx"))]
             "onnx" => Err(ConfigError::Unavailable { place: section.place(), kind: "onnx", feature: "onnx" }),
             "labels" => own_keys::read(section, common).map(Self::Labels),
-            "elsewhere" => elsewhere::read(section).map(Self::Elsewhere),
+            "remote" => remote::read(section).map(Self::Remote),
             _ => Err(ConfigError::UnknownName {
                 place: section.get("kind").map_or_else(|| section.place(), |entry| entry.place()),
                 what: "stage kind",
@@ -67,15 +67,15 @@ impl StageKind {
 
     /// Whether this node runs none of it, and only calls it on others.
     #[must_use]
-    pub fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Elsewhere(_))
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote(_))
     }
 
-    /// What may be done with an entry whose worker did not survive it, unless the file says something else: all kinds are
-    /// functions of their items, so they may run them again. What is said of a stage elsewhere is said where it runs.
+    /// The default contract: the results of all built-in kinds depend on their items only, so entries may run again. A
+    /// remote stage has the contract of the node that runs it.
     pub(crate) fn contract(&self) -> Contract {
         match self {
-            Self::Image(_) | Self::Labels(_) | Self::Elsewhere(_) => Contract::Pure,
+            Self::Image(_) | Self::Labels(_) | Self::Remote(_) => Contract::Pure,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => Contract::Pure,
         }
@@ -85,26 +85,26 @@ impl StageKind {
     /// have less.
     pub(crate) fn max_batch_size(&self) -> usize {
         match self {
-            Self::Image(_) | Self::Labels(_) | Self::Elsewhere(_) => 1,
+            Self::Image(_) | Self::Labels(_) | Self::Remote(_) => 1,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => callboard_onnx::DEFAULT_MAX_BATCH_SIZE,
         }
     }
 
-    /// Whether each worker is a thread, which can be pinned to a core and left behind when it hangs.
+    /// Whether each worker is a thread, which can be pinned to a core and abandoned when it hangs.
     pub(crate) fn has_threads(&self) -> bool {
         match self {
             Self::Image(_) => true,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => true,
-            Self::Labels(_) | Self::Elsewhere(_) => false,
+            Self::Labels(_) | Self::Remote(_) => false,
         }
     }
 
     /// Whether items may differ in what they cost, and have a first axis that tells it.
     pub(crate) fn has_rows(&self) -> bool {
         match self {
-            Self::Image(_) | Self::Labels(_) | Self::Elsewhere(_) => false,
+            Self::Image(_) | Self::Labels(_) | Self::Remote(_) => false,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => true,
         }
@@ -118,7 +118,7 @@ impl StageKind {
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => "onnx",
             Self::Labels(_) => "labels",
-            Self::Elsewhere(_) => "elsewhere",
+            Self::Remote(_) => "remote",
         }
     }
 }

@@ -7,13 +7,13 @@ use super::nearest::Hint;
 use super::setting::{ALL, Name, Setting};
 use super::source::{Source, Sourced};
 
-/// Variables that begin with this are ours.
+/// The prefix of our variables.
 pub const ENV_PREFIX: &str = "CALLBOARD_";
 
-/// What was typed: values by flag name, unread.
+/// The values of the command line by flag name, not parsed yet.
 pub type Flags = Vec<(&'static str, String)>;
 
-/// The variables of this process that concern us.
+/// Our variables in the environment of this process.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(Vec<(&'static Name, String)>);
 
@@ -22,7 +22,7 @@ impl Environment {
     ///
     /// # Errors
     ///
-    /// A variable with our prefix that is no setting of ours.
+    /// A variable with our prefix that names no setting.
     pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
         let ours = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
         ours.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
@@ -37,7 +37,7 @@ fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
     if let Some(name) = ALL.into_iter().find(|name| name.env == variable) {
         return Ok(name);
     }
-    // A key of the file, spelt as a variable, is as near as can be.
+    // The key of the file, spelt as a variable, is the best hint.
     let typed = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).replace('_', "-").to_lowercase();
     let meant = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
     let hint = match meant {
@@ -47,8 +47,8 @@ fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
     Err(ConfigError::UnknownVariable { name: variable.to_owned(), hint })
 }
 
-/// Kubernetes gives every pod the address of every service in its namespace. A service called `callboard` thus sets
-/// `CALLBOARD_SERVICE_HOST`, `CALLBOARD_PORT_8000_TCP` and the like, which nobody wrote and which must not stop a start.
+/// Kubernetes gives every pod the addresses of the services in its namespace. A service called `callboard` sets
+/// `CALLBOARD_SERVICE_HOST`, `CALLBOARD_PORT_8000_TCP` and similar names, which must not stop the start.
 fn is_service_link(variable: &str) -> bool {
     let rest = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable);
     rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_")
@@ -63,8 +63,7 @@ pub(crate) struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    /// The value of the strongest layer that has one. Weaker layers are not even read: a flag repairs a broken file for
-    /// one run.
+    /// The value of the first layer that has one. Later layers are not read: a flag repairs a broken file for one run.
     pub(crate) fn resolve<F: Form>(&self, setting: &Setting<F>) -> Result<Sourced<F::Value>, ConfigError> {
         let Setting { name, form } = setting;
         if let Some((_, text)) = self.flags.iter().find(|(flag, _)| *flag == name.flag) {
@@ -155,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever subset of the layers speaks, the strongest of them is heard.
+        /// The first layer with a value wins, for every subset of layers.
         #[test]
         fn the_strongest_layer_wins(flag: Option<u8>, env: Option<u8>, file: Option<u8>) {
             let seconds = |value: u8| format!("{value}s");

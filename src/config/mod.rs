@@ -1,4 +1,4 @@
-//! Configuration: from what was typed, set and written to one resolved [`Plan`].
+//! Configuration: flags, environment and file become one resolved [`Plan`].
 //!
 //! Everything here is pure: text in, plan or error out. Nothing is opened, listened on or loaded, so that `--explain` and
 //! the tests see exactly what `serve` will do.
@@ -6,15 +6,14 @@
 //! ```text
 //!  flags ────────┐
 //!  CALLBOARD_* ──┼─► layers ─► settings ─┐
-//!  callboard.toml┤                       ├─► Plan ─► explain | build
+//!  callboard.toml┤                       ├─► Plan ─► explain | assemble
 //!                └─► stages, routes ─────┘
 //! ```
 //!
-//! The strongest layer that speaks decides: flag, then environment, then file, then default. Every value keeps its
-//! [`Source`]. Every error is one line that names place, key and expectation; an unknown key names the nearest one.
+//! A flag wins over the environment, the environment over the file, the file over the default. Every value keeps its
+//! [`Source`]. Every error is one line with the place, the key and what was expected; an unknown key names the nearest.
 
 mod document;
-mod elsewhere;
 mod error;
 mod explain;
 mod form;
@@ -24,13 +23,13 @@ mod layers;
 mod nearest;
 mod own_keys;
 mod plan;
+mod remote;
 mod route;
 mod setting;
 mod source;
 mod stage;
 mod units;
 
-pub use elsewhere::ElsewhereConfig;
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;
 pub use form::{AdminAddress, LogFormat, SecretSource};
@@ -40,6 +39,7 @@ pub use kind::StageKind;
 pub use layers::{ENV_PREFIX, Environment, Flags};
 pub use nearest::Hint;
 pub use plan::{Plan, Settings, Target};
+pub use remote::RemoteConfig;
 pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};
 pub use source::{Source, Sourced};

@@ -1,11 +1,11 @@
-//! Decides which known name somebody meant who typed an unknown one.
+//! Finds the known name that an unknown one was probably meant to be.
 //!
 //! Every list of names in the configuration (keys, variables, stages, kinds) goes through here, so that a typo always
 //! gets the same kind of answer.
 
 use std::fmt;
 
-/// What to tell somebody about a name that does not exist: the nearest one, or all of them when none is near.
+/// The hint for an unknown name: the nearest known one, or all of them if none is near.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// One name is so close that it was probably meant.

@@ -1,7 +1,7 @@
 //! Reads the keys that belong to a stage's kind into the type its crate declares for them.
 //!
-//! The crates know nothing of files and lines; they declare a serde struct that denies unknown fields. Here its field
-//! names are asked of serde first, so that an unknown key of a kind gets the same answer as any other unknown key.
+//! The crates know neither files nor lines; they declare a serde struct that denies unknown fields. Its field names are
+//! read from serde first, so that an unknown key of a kind gets the same answer as any other unknown key.
 
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor, value::Error as PlainError};
 use serde::forward_to_deserialize_any;
@@ -11,7 +11,7 @@ use toml::de::{DeValue, ValueDeserializer};
 use super::document::{Section, one_line};
 use super::error::ConfigError;
 
-/// Reads what `section` has beside the keys in `taken`, which were read by others.
+/// Reads the keys of `section` that are not in `taken`.
 pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, taken: &[&str]) -> Result<T, ConfigError> {
     let known: Vec<&str> = taken.iter().chain(fields_of::<T>()).copied().collect();
     section.deny_unknown(&known)?;
@@ -26,19 +26,19 @@ pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, taken: &[&str]) -
     })
 }
 
-/// The names of a struct's fields: what its `Deserialize` announces before it reads anything.
+/// The names of a struct's fields, as its `Deserialize` announces them.
 fn fields_of<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];
     // The probe always ends in an error, after it has seen the names.
-    let _ = T::deserialize(Probe { fields: &mut fields });
+    let _ = T::deserialize(FieldNames { fields: &mut fields });
     fields
 }
 
-struct Probe<'p> {
+struct FieldNames<'p> {
     fields: &'p mut &'static [&'static str],
 }
 
-impl<'de> Deserializer<'de> for Probe<'_> {
+impl<'de> Deserializer<'de> for FieldNames<'_> {
     type Error = PlainError;
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -72,7 +72,7 @@ mod tests {
 
     #[derive(Debug, Deserialize, PartialEq)]
     #[serde(deny_unknown_fields)]
-    struct Own {
+    struct TestKeys {
         width: u32,
         #[serde(default)]
         layout: Layout,
@@ -86,7 +86,7 @@ mod tests {
         Nhwc,
     }
 
-    fn read_own(text: &str) -> Result<Own, String> {
+    fn read_own(text: &str) -> Result<TestKeys, String> {
         let document = Document::parse(Path::new("f.toml"), text).unwrap();
         let stage = document.root().sections("stage").unwrap().remove(0).called("stage `a`".to_owned());
         read(&stage, &["name"]).map_err(|error| error.to_string())
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn reads_the_rest_of_the_table() {
         let own = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayout = \"nhwc\"\n").unwrap();
-        assert_eq!(own, Own { width: 8, layout: Layout::Nhwc });
+        assert_eq!(own, TestKeys { width: 8, layout: Layout::Nhwc });
     }
 
     #[test]

@@ -1,21 +1,21 @@
 //! The resolved plan: every setting with its value and where it came from, every stage, every route.
 //!
-//! A plan is complete and consistent in itself. What it says of the world outside (that a model can be read, that a port is
-//! free) is found out by whoever carries it out.
+//! A plan is complete and consistent in itself. Whether a model can be read or a port is free is found out when the
+//! plan runs.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_http::client::Origin;
 use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
+use callboard_http_client::Origin;
 use callboard_net::{NodeAddress, OfferRules};
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
 use super::form::{AdminAddress, Form, LogFormat, SecretSource};
-use super::graph::{Shown, StepPlan};
+use super::graph::{StepPlan, StepText};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
@@ -30,7 +30,7 @@ use super::setting::{
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
 
-/// What is to be served.
+/// The target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A configuration file that was found and read.
@@ -148,7 +148,7 @@ pub struct Settings {
     pub max_in_flight_bytes: Sourced<u64>,
     /// How long a drain may take.
     pub drain: Sourced<Duration>,
-    /// How long a node that is told to end is served on first, while its readiness says no.
+    /// How long a draining node serves on, not ready, before the drain begins.
     pub drain_delay: Sourced<Duration>,
 }
 
@@ -166,11 +166,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Resolves what was typed, set and written into one plan.
+    /// Resolves flags, environment and file into one plan.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, with its place and what would be right.
+    /// The first error, with its place and the expected value.
     pub fn resolve(target: Target, flags: &Flags, env: &Environment) -> Result<Self, ConfigError> {
         let document = target.document().map(|(path, text)| Document::parse(path, text)).transpose()?;
         let file = document.as_ref().map(Document::root);
@@ -192,8 +192,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What needs other nodes is refused where there are none: nobody would ever run a stage elsewhere, and whoever wrote a split
-    /// believes in a trial that does not take place.
+    /// A remote stage or a split needs other nodes; it is refused on a node without peers, where it would have no
+    /// effect.
     fn check_alone(&self) -> Result<(), ConfigError> {
         if self.settings.quic.value.is_some() || !self.settings.join.value.is_empty() {
             return Ok(());
@@ -204,9 +204,9 @@ impl Plan {
         );
         for stage in &self.stages {
             let name = &stage.name;
-            if stage.kind.is_elsewhere() {
+            if stage.kind.is_remote() {
                 let place = self.place(&name.source, format!("stage `{}`", name.value));
-                let message = format!("kind `elsewhere` is for a node that has others: {neither}");
+                let message = format!("kind `remote` is for a node that has others: {neither}");
                 return Err(ConfigError::Rejected { place, message });
             }
             if !stage.split.value.is_empty() {
@@ -237,7 +237,7 @@ impl Plan {
     /// The steps of a route in one line.
     #[must_use]
     pub fn steps_of<'p>(&'p self, route: &'p RoutePlan) -> impl fmt::Display + 'p {
-        Shown { step: &route.steps.value, stages: &self.stages }
+        StepText { step: &route.steps.value, stages: &self.stages }
     }
 
     /// Whether a route uses the stage of this index.
@@ -297,7 +297,7 @@ impl Settings {
             return Err(ConfigError::Contradiction {
                 one: described(&MAX_BODY_BYTES, &self.max_body_bytes),
                 other: described(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),
-                why: "such a body could never be let in",
+                why: "such a body could never be admitted",
             });
         }
         if self.tls_certificate.value.is_some() != self.tls_key.value.is_some() {
@@ -342,7 +342,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The stages of a program set their queues in its code; a setting for those that do not say would reach none.
+    /// A program sets the queues of its stages in its code, so this setting would have no effect.
     fn check_program(&self) -> Result<(), ConfigError> {
         match self.queue.source {
             Source::Default => Ok(()),

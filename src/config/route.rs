@@ -59,7 +59,7 @@ const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"mo
 const EXAMPLE: &str = "tables such as { file = \"seven.png\" } or { json = { text = \"hello\" } }";
 
 impl RoutePlan {
-    /// A route that nobody has said more about: the settings of all routes hold.
+    /// A route with the settings of all routes.
     pub(crate) fn new(path: Sourced<String>, steps: Sourced<StepPlan>, settings: &Settings) -> Self {
         Self {
             path,
@@ -114,14 +114,14 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.max_body_bytes = section.read(MAX_BODY_BYTES, max_body_bytes_form())?.unwrap_or(route.max_body_bytes);
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());
-        let message = "it is above limits.max_in_flight_bytes, so that such a body could never be let in";
+        let message = "it is above limits.max_in_flight_bytes, so such a body could never be admitted";
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
     }
     Ok(RoutePlan { summary: summary.map(|summary| summary.value), examples, ..route })
 }
 
-/// Whether a route may have this path, by the rules of those who will serve it: asked here, so that every command gives the
-/// same answer and before any model is loaded.
+/// Whether a route may have this path, by the rules of core and of the HTTP edge. Checked here, so that every command
+/// gives the same answer before a model is loaded.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     check_route_name(&RouteName::new(path)).map_err(|error| error.to_string())?;
     match callboard_http::is_reserved(path) {

@@ -1,4 +1,4 @@
-//! Where a value came from, kept beside the value until `--explain` has printed it.
+//! The source of a value, kept with the value for `--explain`.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub enum Source {
         /// Counted from 1.
         line: usize,
     },
-    /// The name of what is served: a bare model gives its stage and route their names.
+    /// The name of the target: a model without a file names its stage and route.
     Target,
-    /// Nobody said anything.
+    /// The default.
     Default,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Source {
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
-    /// Who decided it.
+    /// The layer that set it.
     pub source: Source,
 }
 

@@ -35,7 +35,7 @@ const COMMON: [&str; 16] = [
     SPLIT,
 ];
 
-/// What one entry counts for beside [`StagePlan::max_cost`].
+/// The cost of one entry, for [`StagePlan::max_cost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CostUnit {
@@ -55,7 +55,7 @@ pub struct StagePlan {
     pub kind: StageKind,
     /// The keys of its kind that were set, with their lines.
     pub own: Vec<OwnKey>,
-    /// The largest batch. Where nobody set it, what the kind has at most: a model without a batch axis has 1.
+    /// The largest batch. The default is the most of the kind: 1 for a model without a batch axis.
     pub max_batch_size: Sourced<usize>,
     /// How long a batch that is not full may wait.
     pub max_delay: Sourced<Duration>,
@@ -97,7 +97,7 @@ pub struct OwnKey {
 }
 
 impl StagePlan {
-    /// A stage of this kind that nobody has said more about.
+    /// A stage of this kind with default settings.
     pub(crate) fn new(name: Sourced<String>, kind: StageKind, queue: Sourced<usize>) -> Self {
         Self {
             name,
@@ -162,7 +162,7 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     Ok(stage)
 }
 
-/// A key that would do nothing is refused: who set it believes that something is bounded.
+/// A key without effect is refused: its author believes that it bounds something.
 fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigError> {
     let refused = |key: &str, why: &str| {
         let place = section.get(key).map_or_else(|| section.place(), |entry| entry.place());
@@ -184,7 +184,7 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
         return refused(CRASH_RETRIES, "under the contract `at_most_once`, which repeats nothing");
     }
     if is_set(MAX_ABANDONED_THREADS) && stage.timeout.value.is_none() {
-        return refused(MAX_ABANDONED_THREADS, "without `timeout`, which tells when a thread hangs");
+        return refused(MAX_ABANDONED_THREADS, "without `timeout`, which decides when a thread hangs");
     }
     if is_set(MAX_COST) && stage.cost.value == CostUnit::Entries {
         return refused(MAX_COST, "without `cost = \"rows\"`: the number of entries is bounded by `max_batch_size`");

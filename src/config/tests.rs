@@ -168,7 +168,7 @@ fn a_body_that_could_never_be_let_in_is_refused_with_both_sources() {
     assert_eq!(
         error,
         "http.max_body_bytes = 64MiB (default) does not go with limits.max_in_flight_bytes = 1MiB (--max-in-flight-bytes): \
-         such a body could never be let in"
+         such a body could never be admitted"
     );
 }
 
@@ -445,7 +445,7 @@ fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
         ),
         (
             "max_abandoned_threads = 2",
-            "max_abandoned_threads: it has no effect without `timeout`, which tells when a thread hangs",
+            "max_abandoned_threads: it has no effect without `timeout`, which decides when a thread hangs",
         ),
         ("cost = \"bytes\"", "cost: expected one of \"entries\", \"rows\", found \"bytes\""),
         (
@@ -500,13 +500,13 @@ fn a_picture_of_a_plan_has_the_steps_that_its_explanation_has() {
       { switch = "want", cases = { b = "digits", c = { rename = { x = "y" } } }, default = [] }]"#;
     let plan = plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap();
     let shown = plan.steps_of(&plan.routes[0]).to_string();
-    assert_eq!(crate::build::sketch(&plan).diagram().to_string(), format!("/digits: {shown}\n"));
+    assert_eq!(crate::assemble::sketch(&plan).diagram().to_string(), format!("/digits: {shown}\n"));
 }
 
 const GATEWAY: &str = r#"
 [[stage]]
 name = "digits"
-kind = "elsewhere"
+kind = "remote"
 
 [[route]]
 path = "/digits"
@@ -519,12 +519,12 @@ fn gateway(keys: &str) -> Result<Plan, String> {
 }
 
 #[test]
-fn a_stage_elsewhere_has_a_field_and_a_split_and_nothing_that_is_set_where_it_runs() {
+fn a_remote_stage_has_a_field_and_a_split_and_no_settings_of_the_node_that_runs_it() {
     let plan = gateway("field = \"image\"\nsplit = { 1 = 9, 2 = 1 }").unwrap();
-    assert!(matches!(&plan.stages[0].kind, StageKind::Elsewhere(config) if config.field.as_deref() == Some("image")));
+    assert!(matches!(&plan.stages[0].kind, StageKind::Remote(config) if config.field.as_deref() == Some("image")));
     assert_eq!(plan.stages[0].split.value, [(1, 9), (2, 1)]);
     let shown = Explanation(&plan).to_string();
-    let stage: Vec<&str> = shown.lines().skip_while(|line| *line != "stage digits (elsewhere)").take(4).collect();
+    let stage: Vec<&str> = shown.lines().skip_while(|line| *line != "stage digits (remote)").take(4).collect();
     let expected = ["  field  \"image\"           line 5", "  split  { 1 = 9, 2 = 1 }  line 6", ""];
     assert_eq!(stage[1..], expected, "{shown}");
     assert!(shown.contains("  stages          ↗digits  "), "{shown}");
@@ -552,9 +552,8 @@ fn a_stage_elsewhere_has_a_field_and_a_split_and_nothing_that_is_set_where_it_ru
     ];
     for (written, why) in cases {
         let key = written.split(' ').next().unwrap();
-        let expected = format!(
-            "dir/callboard.toml:5: stage `digits`: {key}: it has no effect on stages of kind `elsewhere`: {why}"
-        );
+        let expected =
+            format!("dir/callboard.toml:5: stage `digits`: {key}: it has no effect on stages of kind `remote`: {why}");
         assert_eq!(gateway(written).unwrap_err(), expected);
     }
     let place = "dir/callboard.toml:5: stage `digits`";
@@ -570,8 +569,8 @@ fn a_stage_elsewhere_has_a_field_and_a_split_and_nothing_that_is_set_where_it_ru
 }
 
 #[test]
-fn a_stage_elsewhere_on_a_node_without_others_is_refused() {
-    let expected = "dir/callboard.toml:3: stage `digits`: kind `elsewhere` is for a node that has others: neither quic.listen \
+fn a_remote_stage_on_a_node_without_others_is_refused() {
+    let expected = "dir/callboard.toml:3: stage `digits`: kind `remote` is for a node that has others: neither quic.listen \
                     (--quic) nor quic.join (--join) is set";
     assert_eq!(plan(GATEWAY).unwrap_err(), expected);
     for flag in ["quic", "join"] {

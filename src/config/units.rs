@@ -1,7 +1,7 @@
 //! Durations and sizes as people write them: a whole number and a unit, `250ms`, `64MiB`.
 //!
-//! There is one way to write each value and no unit is ever guessed: `30` is refused, because nobody can tell whether it
-//! means seconds or milliseconds, and so is `64MB`, which is two different numbers to two people.
+//! There is one way to write each value, and no unit is guessed: `30` is refused, because it could be seconds or
+//! milliseconds, and so is `64MB`, which has two meanings.
 
 use std::time::Duration;
 

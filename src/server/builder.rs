@@ -1,4 +1,4 @@
-//! What a server is made of, gathered before it starts.
+//! The builder of a server.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use callboard_http::axum::Router;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use tokio::net::{TcpListener, ToSocketAddrs};
 
-use super::{Door, ServeError, Server};
+use super::{ServeError, Server, StartingServer};
 
-/// The parts of a [`Server`] beside its app: [`Server::builder`] begins with none, and [`start`](Self::start) starts
-/// them in one order. [`Server::shutdown`] says in which order they end.
+/// Builds a [`Server`] from an app and other parts. [`start`](Self::start) starts them in one order;
+/// [`Server::shutdown`] says in which order they end.
 ///
 /// 1. The HTTP socket is bound, and answered: `/livez` says yes, `/readyz` and all calls 503.
 /// 2. The app starts, and spans are sent from here on.
@@ -53,12 +53,12 @@ pub struct ServerBuilder {
     #[cfg(feature = "otlp")]
     pub(super) spans: Option<OtlpConfig>,
     #[cfg(feature = "net")]
-    pub(super) quic: Option<Quic>,
+    pub(super) quic: Option<QuicPart>,
 }
 
 /// The QUIC edge, and the peers that it connects to.
 #[cfg(feature = "net")]
-pub(super) struct Quic {
+pub(super) struct QuicPart {
     edge: callboard_net::QuicEdge,
     peers: Option<Box<StartPeers>>,
 }
@@ -73,7 +73,7 @@ impl ServerBuilder {
         self
     }
 
-    /// What the OpenAPI document says about the whole.
+    /// The title, version and description in the OpenAPI document.
     pub fn info(mut self, info: ApiInfo) -> Self {
         self.info = info;
         self
@@ -87,9 +87,9 @@ impl ServerBuilder {
         self
     }
 
-    /// Shows what `families` gives on `/metrics`, behind the node's own: metric families in the text format of
+    /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of
     /// OpenMetrics, with or without its end mark. It is called for each page, off the runtime's threads. Each call of
-    /// this adds one.
+    /// this method adds one.
     pub fn metrics(mut self, families: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics.push(Box::new(families));
         self
@@ -105,7 +105,7 @@ impl ServerBuilder {
     /// Answers over QUIC, too.
     #[cfg(feature = "net")]
     pub fn quic(mut self, edge: callboard_net::QuicEdge) -> Self {
-        self.quic = Some(Quic { edge, peers: None });
+        self.quic = Some(QuicPart { edge, peers: None });
         self
     }
 
@@ -117,7 +117,7 @@ impl ServerBuilder {
         edge: callboard_net::QuicEdge,
         peers: impl FnOnce(&callboard_net::QuicEdge) -> callboard_net::Cluster + Send + 'static,
     ) -> Self {
-        self.quic = Some(Quic { edge, peers: Some(Box::new(peers)) });
+        self.quic = Some(QuicPart { edge, peers: Some(Box::new(peers)) });
         self
     }
 
@@ -132,7 +132,7 @@ impl ServerBuilder {
         self.start_on(app, listener).await
     }
 
-    /// The same on a socket that is there already.
+    /// The same on a bound socket.
     ///
     /// # Errors
     ///
@@ -141,15 +141,15 @@ impl ServerBuilder {
         self.open(listener)?.start(app).await
     }
 
-    /// Answers on the socket, while the app is still being made.
-    pub(crate) fn open(self, listener: TcpListener) -> Result<Door, ServeError> {
-        Door::open(listener, self)
+    /// Serves on the socket before the app is built.
+    pub(crate) fn open(self, listener: TcpListener) -> Result<StartingServer, ServeError> {
+        StartingServer::open(listener, self)
     }
 }
 
 #[cfg(feature = "net")]
-impl Quic {
-    /// Answers, with the metrics and traces of the HTTP edge, and joins the peers.
+impl QuicPart {
+    /// Serves QUIC, with the metrics and traces of the HTTP edge, and connects the peers.
     pub(super) fn open(self, node: &callboard_core::Node, http: &HttpEdge) -> callboard_net::QuicEdge {
         let Self { edge, peers } = self;
         edge.open(node.client());
@@ -160,7 +160,7 @@ impl Quic {
         http.show_metrics_of(move || counting.metrics());
         if let Some(peers) = peers {
             let joined = node.handle().join(peers(&edge));
-            debug_assert!(joined.is_ok(), "a node that was just started has joined nobody");
+            debug_assert!(joined.is_ok(), "a node that was just started has no peers");
         }
         edge
     }

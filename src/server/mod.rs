@@ -1,13 +1,15 @@
-//! An app with its edges: starts the node, serves its routes over HTTP and QUIC, ends all of it in an order that loses
-//! nothing.
+//! A server: an app with its edges. It starts the node, serves its routes over HTTP and QUIC, and shuts down in an
+//! order that loses no call.
 
 mod builder;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{App, Drained, LocalClient, Node, StartError};
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge, LAST_WORDS};
+use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge};
+use callboard_oip::{InferenceProtocol, ModelRepository};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -24,8 +26,8 @@ pub async fn serve(app: App, address: impl ToSocketAddrs) -> Result<Server, Serv
     Server::start(app, address, HttpConfig::default()).await
 }
 
-/// A node with its edges. Dropping it ends all of it at once, connections included; [`shutdown`](Self::shutdown) ends
-/// it in good order.
+/// A node with its edges. Dropping it ends all of it at once, with its connections; [`shutdown`](Self::shutdown) ends
+/// it in order.
 #[derive(Debug)]
 #[must_use = "a server ends when it is dropped"]
 pub struct Server {
@@ -33,6 +35,7 @@ pub struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<Duration>,
     edge: HttpEdge,
+    inference: Arc<InferenceProtocol>,
     serving: EdgeTask,
     #[cfg(feature = "net")]
     quic: Option<callboard_net::QuicEdge>,
@@ -40,27 +43,30 @@ pub struct Server {
     spans: Option<callboard_http::SpanExporter>,
 }
 
-/// The edge on its socket, answering that the node is starting until [`start`](Self::start) brings the node.
+/// The HTTP edge on its socket. It answers that the node is starting until [`start`](Self::start) starts the node.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct StartingServer {
     address: SocketAddr,
     edge: HttpEdge,
+    inference: Arc<InferenceProtocol>,
     stop: oneshot::Sender<Duration>,
     serving: EdgeTask,
     #[cfg(any(feature = "net", feature = "otlp"))]
     parts: ServerBuilder,
 }
 
-impl Door {
-    /// Serves from now on.
+impl StartingServer {
+    /// Starts to serve.
     fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(ServeError::Bind)?;
         let edge = HttpEdge::starting(std::mem::take(&mut parts.config), std::mem::take(&mut parts.info))?;
+        let inference = Arc::new(InferenceProtocol::new());
+        edge.add_protocol(Arc::clone(&inference) as Arc<_>);
         for families in parts.metrics.drain(..) {
             edge.show_metrics_of(families);
         }
         let (stop, stopped) = oneshot::channel::<Duration>();
-        // An error says that the server was dropped: the end, and at once.
+        // An error means that the server was dropped: it ends at once.
         let shutdown = async { stopped.await.unwrap_or_default() };
         let serving = EdgeTask(match parts.mount.take() {
             None => tokio::spawn(callboard_http::serve_edge(listener, edge.clone(), shutdown)),
@@ -72,6 +78,7 @@ impl Door {
         Ok(Self {
             address,
             edge,
+            inference,
             stop,
             serving,
             #[cfg(any(feature = "net", feature = "otlp"))]
@@ -79,10 +86,10 @@ impl Door {
         })
     }
 
-    /// Starts the app behind the door. Where it does not start, the door closes.
+    /// Starts the app. If it does not start, the socket closes.
     pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
         let node = app.start().await?;
-        // First, so that the first call has its spans, too.
+        // First, so that the first call has spans.
         #[cfg(feature = "otlp")]
         let spans = self.parts.spans.map(|config| self.edge.export_spans(&config));
         self.edge.open(node.client())?;
@@ -93,6 +100,7 @@ impl Door {
             address: self.address,
             stop: self.stop,
             edge: self.edge,
+            inference: self.inference,
             serving: self.serving,
             #[cfg(feature = "net")]
             quic,
@@ -102,12 +110,12 @@ impl Door {
     }
 }
 
-/// The task that serves the edge. It does not outlive its handle: a task that is merely let go of would serve on.
+/// The task that serves the edge. Dropping it aborts the task; a detached task would continue.
 #[derive(Debug)]
 struct EdgeTask(JoinHandle<()>);
 
 impl EdgeTask {
-    /// Waits for the end, at most so long; tells whether it came.
+    /// Waits until `end` for the task; returns whether it has ended.
     async fn ends_by(&mut self, end: Instant) -> bool {
         self.0.is_finished() || tokio::time::timeout_at(end, &mut self.0).await.is_ok()
     }
@@ -119,17 +127,17 @@ impl Drop for EdgeTask {
     }
 }
 
-/// A collector that is there takes them at once; one that is not should not hold up the end.
+/// Enough for a collector that is up; without one the end should not wait.
 #[cfg(feature = "otlp")]
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
 impl Server {
-    /// A server of more than an app and an address.
+    /// A builder for a server with more than an app and an address.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
-    /// Starts an app and serves it with limits of its own.
+    /// Starts an app and serves it with this configuration.
     ///
     /// # Errors
     ///
@@ -138,9 +146,9 @@ impl Server {
         Self::builder().http(config).start(app, address).await
     }
 
-    /// Starts an app and serves it on a socket that is there already, under a name of its own.
+    /// Starts an app and serves it on a bound socket, with its own title.
     ///
-    /// The socket is answered while the app starts: `/livez` says yes, `/readyz` and all calls 503.
+    /// While the app starts, the socket answers `/livez` with 200, and `/readyz` and all calls with 503.
     ///
     /// # Errors
     ///
@@ -154,7 +162,7 @@ impl Server {
         Self::builder().http(config).info(info).start_on(app, listener).await
     }
 
-    /// Where it listens for HTTP.
+    /// The address of HTTP.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -166,32 +174,37 @@ impl Server {
         self.node.client()
     }
 
-    /// The node behind the edge.
+    /// The node.
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// The edge itself, for an admin listener beside it (`http::Admin`).
+    /// Loads models of the Open Inference Protocol from this repository. A server has one; another one is ignored.
+    pub fn load_models_from(&self, repository: Arc<dyn ModelRepository>) {
+        self.inference.load_from(repository);
+    }
+
+    /// The HTTP edge, for an admin listener (`http::Admin`).
     #[must_use]
     pub fn edge(&self) -> &HttpEdge {
         &self.edge
     }
 
-    /// The QUIC edge, where there is one.
+    /// The QUIC edge, if there is one.
     #[cfg(feature = "net")]
     #[must_use]
     pub fn quic(&self) -> Option<&callboard_net::QuicEdge> {
         self.quic.as_ref()
     }
 
-    /// Serves until `stop` completes, and then [ends in good order](Self::shutdown).
+    /// Serves until `stop` completes, and then [shuts down](Self::shutdown).
     pub async fn run_until(self, stop: impl Future<Output = ()>, grace: Duration) -> Drained {
         stop.await;
         self.shutdown(grace).await
     }
 
-    /// Makes readiness say no, and tells callers over QUIC, who go elsewhere at once. All that comes is still answered
-    /// until [`shutdown`](Self::shutdown), so that balancers which ask for readiness have time to find out.
+    /// Makes the node not ready, and tells callers over QUIC, which use other nodes at once. Calls are still answered
+    /// until [`shutdown`](Self::shutdown), so that balancers that poll the readiness have time to notice.
     pub fn withdraw(&self) {
         self.node.withdraw();
         #[cfg(feature = "net")]
@@ -200,10 +213,10 @@ impl Server {
         }
     }
 
-    /// Ends in good order: readiness says no, the edges finish the requests in hand within `grace`, HTTP closes, the
-    /// node drains and its workers clean up. QUIC closes last: it is the way to the peers, which requests may have to
-    /// go until the node has none left. What is left after `grace` is answered with 503 and cut, and the last spans are
-    /// sent, which takes at most 4 s more. When this returns, nothing is served any more.
+    /// Shuts down in order: the node is not ready, the edges finish running requests within `grace`, HTTP closes, the
+    /// node drains and its workers clean up. QUIC closes last, because requests may need the peers until then. After
+    /// `grace` the remaining calls are answered with 503 and cut. The last spans are sent, which takes at most 4 s
+    /// more. Then nothing is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         self.withdraw();
         let end = Instant::now() + grace;
@@ -214,7 +227,7 @@ impl Server {
         let drained = end_http(self.node, &self.edge, self.stop, self.serving, end).await;
         #[cfg(feature = "net")]
         if let Some(quic) = quic {
-            quic.shutdown(end.saturating_duration_since(Instant::now()).max(LAST_WORDS)).await;
+            quic.shutdown(end.saturating_duration_since(Instant::now()).max(ABORT_GRACE)).await;
         }
         #[cfg(feature = "otlp")]
         if let Some(spans) = spans {
@@ -233,17 +246,17 @@ async fn end_http(
     end: Instant,
 ) -> Drained {
     let left = || end.saturating_duration_since(Instant::now());
-    // The node is asked first what was unfinished: the edge's own limit comes after that.
-    let _ = stop.send(left() + LAST_WORDS);
+    // The node reports the unfinished calls first: the edge's own limit comes later.
+    let _ = stop.send(left() + ABORT_GRACE);
     serving.ends_by(end).await;
     let drained = node.drain(left()).await;
-    // Now, and not when busy workers have ended, which may be never.
+    // Now, because busy workers may never end.
     edge.abort();
     let _counted = node.shutdown(Duration::ZERO).await;
-    if !serving.ends_by(Instant::now() + LAST_WORDS).await {
+    if !serving.ends_by(Instant::now() + ABORT_GRACE).await {
         serving.0.abort();
-        // The end of an aborted task comes at once, and with it that of its connections.
-        serving.ends_by(Instant::now() + LAST_WORDS).await;
+        // An aborted task ends at once, and its connections with it.
+        serving.ends_by(Instant::now() + ABORT_GRACE).await;
     }
     drained
 }
@@ -255,7 +268,7 @@ pub enum ServeError {
     /// The address could not be bound: it is in use, or not this machine's.
     #[error("could not listen")]
     Bind(#[source] std::io::Error),
-    /// The edge cannot serve these routes with these limits; its error names the one.
+    /// The edge cannot serve these routes with these limits; its error names the reason.
     #[error(transparent)]
     Edge(#[from] callboard_http::HttpServeError),
     /// The app did not start; its error says which stage and why.

@@ -42,7 +42,7 @@ fn a_stage_is_scaled_while_it_serves() {
 fn a_wish_to_drain_ends_the_process_in_good_order() {
     let (mut server, url) = with_admin(&[]);
     assert!(run(&["call", &url, "/v1/drain", "--method", "POST"]).status.success());
-    server.wait_for("asked to drain: finishing what is in hand");
+    server.wait_for("asked to drain: finishing the running calls");
     assert_eq!(server.wait(), Some(0));
 }
 

@@ -90,10 +90,10 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let strangers = certificate("127.0.0.1");
     let (line, code) = failure(call("SSL_CERT_FILE", &strangers.0));
-    assert!(code == 1 && line.contains("no TLS with 127.0.0.1:"), "{line}");
+    assert!(code == 1 && line.contains("TLS handshake with 127.0.0.1:"), "{line}");
     let (line, code) = failure(call("SSL_CERT_DIR", &directory()));
     assert_eq!(code, 2);
-    assert!(line.contains(&format!("{url}: this system believes no authority: ")), "{line}");
+    assert!(line.contains(&format!("{url}: this system has no trusted authority: ")), "{line}");
     assert!(line.ends_with("; --ca-file PEM names some"), "{line}");
 
     // A collector of spans is believed as other servers are: this one does not know the path, and says so in its log.
@@ -117,7 +117,7 @@ fn whoever_is_not_believed_is_not_spoken_to() {
         command.arg("--ca-file").arg(trusted);
         let (line, code) = failure(command);
         assert_eq!(code, 1);
-        assert!(line.contains("no TLS with 127.0.0.1:") && line.contains("certificate"), "{line}");
+        assert!(line.contains("TLS handshake with 127.0.0.1:") && line.contains("certificate"), "{line}");
     }
 }
 
@@ -145,7 +145,7 @@ fn a_wrong_scheme_is_told_with_the_right_one() {
 fn a_file_without_authorities_is_the_command_lines_mistake() {
     let call = ["call", "https://127.0.0.1:1", "/livez", "--ca-file"];
     let (line, code) = failure(callboard(call.iter().chain(&["README.md"])));
-    assert_eq!((code, line.contains("there is no certificate of an authority in it")), (2, true), "{line}");
+    assert_eq!((code, line.contains("it has no certificate of an authority")), (2, true), "{line}");
     let (line, code) = failure(callboard(call.iter().chain(&["nowhere.pem"])));
     assert_eq!((code, line.contains("nowhere.pem: ")), (2, true), "{line}");
     let (line, code) = failure(callboard(["call", "http://127.0.0.1:1", "/livez", "--ca-file", "README.md"]));

@@ -140,7 +140,7 @@ const FOR_EVER: [&str; 2] = ["--drain-delay", "1h"];
 fn is_served_on_for_the_delay_while_its_readiness_says_no() {
     let mut server = Server::digits(&FOR_EVER);
     server.signal("TERM");
-    server.wait_for("SIGTERM: not ready, serving for 3600s, then finishing what is in hand");
+    server.wait_for("SIGTERM: not ready, serving for 3600s, then finishing the running calls");
     assert_eq!(server.request("GET /readyz HTTP/1.1", b"").status, 503);
     assert_eq!(HalfSent::begin(&server).finish().status, 200);
     server.signal("INT");
@@ -205,7 +205,7 @@ fn the_first_signal_behind_a_wish_to_drain_asks_for_the_same_and_the_next_one_in
         assert!(run(&["call", &admin, "/v1/drain", "--method", "POST"]).status.success());
         server.wait_for("asked to drain");
         server.signal("TERM");
-        server.wait_for("SIGTERM: what is in hand is being finished");
+        server.wait_for("SIGTERM: finishing the running calls");
         (server, half)
     };
     let (mut server, half) = begin();

@@ -102,12 +102,13 @@ impl App {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
-    /// use callboard_core::{Actor, ActorContext, ActorSpec, Answer, App, Failure, Pipeline};
+    /// use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort};
+    /// use callboard_core::{App, Failure, Pipeline};
     ///
     /// /// Adds up the numbers that it is asked about.
     /// struct Tally(u64);
     ///
-    /// struct Add(u64, Answer<u64>);
+    /// struct Add(u64, ReplyPort<u64>);
     ///
     /// impl Actor for Tally {
     ///     type Message = Add;

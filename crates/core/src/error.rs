@@ -285,7 +285,7 @@ impl CallError {
         self.0.kind
     }
 
-    /// What happened, for people: at most [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters.
+    /// What happened, for people: at most [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -317,7 +317,7 @@ impl CallError {
     }
 
     /// The last message of the worker: a panic's message and place (file, line and column), or another process's
-    /// traceback. At most [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters.
+    /// traceback. At most [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters.
     #[must_use]
     pub fn remote_trace(&self) -> Option<&str> {
         self.0.remote_trace.as_deref()

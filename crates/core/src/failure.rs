@@ -39,7 +39,7 @@ pub struct Failure(Box<ErrorParts>);
 
 impl Failure {
     /// A failure of user code: kind [`Failed`](ErrorKind::Failed). A message beyond
-    /// [`MAX_ERROR_CHARS`](crate::MAX_ERROR_CHARS) characters is cut, and says so.
+    /// [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters is cut, and says so.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Failed, message)

@@ -76,9 +76,9 @@ pub(crate) struct RouteIndex(pub(crate) u32);
 /// The number of one admitted request on this node, never used twice while the node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
-pub struct FlightId(pub(crate) u64);
+pub struct CallId(pub(crate) u64);
 
-impl fmt::Display for FlightId {
+impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }

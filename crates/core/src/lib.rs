@@ -38,7 +38,7 @@
 //! or abandoned is started. A panic ends one replica and its batch, nothing else. Every queue has a bound and says
 //! `Overloaded` when it is full.
 
-mod actor;
+pub mod actor;
 mod app;
 mod batcher;
 mod call;
@@ -46,7 +46,9 @@ mod client;
 mod clock;
 mod containment;
 mod deadline;
+pub mod description;
 mod diagram;
+pub mod edge;
 mod error;
 mod failure;
 mod gateway;
@@ -56,6 +58,7 @@ mod mix;
 mod node;
 mod offload;
 mod pipeline;
+pub mod remote;
 mod router;
 #[cfg(test)]
 mod simulation;
@@ -63,50 +66,31 @@ mod stage;
 mod supervisor;
 pub mod testing;
 mod text;
-mod timeline;
+pub mod timeline;
 mod worker;
 
-pub use actor::{
-    Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, Answer, AskError, DEFAULT_MAILBOX, Ref,
-    RestartWhen, Strategy, TellError, Timer,
-};
-pub use app::{App, RouteData, RouteSpec, StartError, check_route_name};
+pub use app::{App, RouteSpec, StartError, check_route_name};
 #[cfg(feature = "testing")]
 pub use batcher::bench;
 pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
-pub use call::{
-    CallContext, CallOptions, MAX_REQUEST_ID_CHARS, Priority, Reply, SessionKey, Timing, is_valid_request_id,
-};
+pub use call::{CallContext, CallOptions, Priority, Reply, SessionKey, Timing};
 pub use client::{
-    AsIs, BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LOOK_FOR_ROOM_EVERY,
-    LocalClient, LocalPrepared, NO_ARGS, OfferedStage, PayloadReplies, Prepare, Preprocess, Ready, Replies,
-    RouteService, StageAdmission, StageQueue, TypedRoute, Unwritten,
+    BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LocalClient, LocalPrepared,
+    NO_ARGS, NoPreprocess, Prepare, Preprocess, Replies, RouteService, TypedRoute,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use diagram::Diagram;
-pub use error::{CallError, ErrorKind, ErrorParts};
+pub use error::{CallError, ErrorKind};
 pub use failure::Failure;
-pub use gateway::{Admission, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, HeldBytes, Limits};
-pub use id::{FlightId, RouteName, StageName};
-pub use metrics::{RouteStatistics, StageStatistics};
-pub use node::{
-    ActorDescription, AlreadyJoined, BlockingNode, CallDescription, Description, Drained, ElsewhereHealth, Health,
-    Node, NodeHandle, ReplicaDescription, RestartDescription, RouteDescription, StageDescription, StageHealth,
-    StagePart,
-};
-pub use pipeline::{
-    Choice, Elsewhere, FromElsewhere, IntoPipeline, IntoStreamPipeline, MemberError, Members, PeerDescription,
-    Pipeline, StageCall, StageLoad, StageOutputs, StageReply, StreamPipeline,
-};
-pub use router::{Change, ChangeError, Changed, MAX_REPLICAS, Route};
+pub use gateway::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
+pub use id::{RouteName, StageName};
+pub use node::{AlreadyJoined, BlockingNode, Drained, Node, NodeHandle};
+pub use pipeline::{IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipeline, StreamPipeline};
+pub use router::{AppliedChange, ChangeError, MAX_REPLICAS, RouteChange};
 pub use stage::{
     Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
     DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings, StreamStage,
 };
-pub use supervisor::{BackoffPolicy, Intensity, StageState};
-pub use text::{MAX_ERROR_CHARS, limit_error_text};
-pub use timeline::{
-    BatchFacts, BatchObserver, CallTracer, EndedBatch, NodeFacts, Recorder, Run, RunEnd, SpanId, Timeline, Visit,
-};
+pub use supervisor::{BackoffPolicy, RestartIntensity};
 pub use worker::{AsyncWorker, Batch, NotEmitted, Outputs, Replica, StreamWorker, Worker};

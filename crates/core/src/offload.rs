@@ -6,7 +6,7 @@
 //! * **Full:** further work waits, within its call's deadline, and at most [`MAX_WAITING`] of it; beyond that the call is refused with
 //!   `Overloaded`.
 //! * **Late, cancelled:** dropping the future stops the work at its next charge, at the latest after 64 KiB of allocations, and so does
-//!   the call's deadline. Until it returns it owns its call's [`Admission`](crate::Admission): a call whose caller left is in flight as long as it costs
+//!   the call's deadline. Until it returns it owns its call's [`Admission`](crate::edge::Admission): a call whose caller left is in flight as long as it costs
 //!   something.
 
 use std::num::NonZeroUsize;

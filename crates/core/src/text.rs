@@ -13,7 +13,7 @@ const ROOM_FOR_THE_REST: usize = 48;
 /// Cuts a text that is longer than [`MAX_ERROR_CHARS`] at the end of a character, and says how much is missing.
 ///
 /// ```
-/// use callboard_core::{MAX_ERROR_CHARS, limit_error_text};
+/// use callboard_core::edge::{MAX_ERROR_CHARS, limit_error_text};
 ///
 /// let text = limit_error_text("é".repeat(20_000));
 /// assert!(text.chars().count() <= MAX_ERROR_CHARS);

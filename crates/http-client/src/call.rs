@@ -1,4 +1,4 @@
-//! What to send: a method, a path, headers and a body, checked once and sent as often as somebody likes.
+//! A request: a method, a path, headers and a body. It is checked once and can be sent many times.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -10,20 +10,20 @@ use crate::connection::Protocol;
 use crate::error::ClientError;
 use crate::origin::Origin;
 
-/// One request, as its author thinks of it.
+/// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// `POST`, `GET` or another.
     pub method: String,
     /// The route's path, with a query if it has one.
     pub route: String,
-    /// Names and values, in the order in which they are sent. `Host` and `Content-Length` come by themselves.
+    /// Names and values, in order. `Host` and `Content-Length` are added.
     pub headers: Vec<(String, String)>,
-    /// What is sent.
+    /// The body.
     pub body: Bytes,
 }
 
-/// A request that is known to be one. Cheap to clone: the body is shared.
+/// A valid request. Cheap to clone: the body is shared.
 #[derive(Clone, Debug)]
 pub struct Prepared(Request<Full<Bytes>>);
 
@@ -45,15 +45,15 @@ impl Call {
         }
     }
 
-    /// Checks it, and writes it in the form of this protocol.
+    /// Checks the request, and writes it in the form of this protocol.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Unsendable`] for a method, path or header that HTTP has no place for.
+    /// [`ClientError::Unsendable`] for a method, path or header that HTTP cannot express.
     pub fn prepare(&self, origin: &Origin, protocol: Protocol) -> Result<Prepared, ClientError> {
         let uri = match protocol {
             Protocol::Http1 => origin.path_of(&self.route),
-            // There is no `Host` in HTTP/2: its authority is part of what is asked for.
+            // HTTP/2 has no `Host`: the authority is part of the URI.
             Protocol::Http2 => origin.url_of(&self.route),
         };
         let unsendable = ClientError::Unsendable;

@@ -14,11 +14,11 @@ use tokio::net::TcpStream;
 
 use crate::call::Prepared;
 use crate::error::ClientError;
-use crate::first_byte::Watched;
+use crate::first_byte::FirstByteWatch;
 use crate::origin::Origin;
 use crate::trust::Trust;
 
-/// What is spoken.
+/// The version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 with keep-alive: one request at a time.
@@ -31,7 +31,7 @@ pub enum Protocol {
 #[derive(Debug)]
 pub struct Connection {
     sender: Sender,
-    /// Of plain http: whether what listens has answered by TLS, and where that is.
+    /// Over plain http: whether the server has answered by TLS, and its authority.
     plain: Option<Plain>,
 }
 
@@ -47,16 +47,16 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// What HTTP/2 may send before it is told to go on, per stream; the whole connection may send four times that. The 64 KiB
-/// of its default would make the length of the way the measure of a large body.
+/// The window of a stream of HTTP/2; the connection has four times that. The default of 64 KiB would make a large body
+/// wait for the round trip.
 const WINDOW_BYTES: u32 = 1 << 20;
 
 impl Connection {
-    /// Opens one over plain http.
+    /// Opens a connection over plain http.
     ///
     /// # Errors
     ///
-    /// As [`open_trusting`](Self::open_trusting); [`ClientError::Untrusted`] for what is served over https.
+    /// The errors of [`open_trusting`](Self::open_trusting); [`ClientError::Untrusted`] for an https origin.
     ///
     /// # Cancellation
     ///
@@ -65,13 +65,13 @@ impl Connection {
         Self::open_trusting(origin, protocol, None).await
     }
 
-    /// Opens one, over https with a server whose certificate is believed.
+    /// Opens a connection, over https with a verified certificate.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Connect`] where nobody listens, [`ClientError::Closed`] or [`ClientError::Protocol`] where what
-    /// listens does not speak the protocol, [`ClientError::Tls`] where it is not who it should be,
-    /// [`ClientError::NoTls`] where it does not speak TLS.
+    /// [`ClientError::Connect`] if the connection is refused, [`ClientError::Closed`] or [`ClientError::Protocol`] if
+    /// the server does not speak the protocol, [`ClientError::Tls`] if its certificate is not valid for the origin,
+    /// [`ClientError::NoTls`] if it does not speak TLS.
     ///
     /// # Cancellation
     ///
@@ -83,11 +83,11 @@ impl Connection {
     ) -> Result<Self, ClientError> {
         let failed = |source| ClientError::Connect { authority: origin.authority().to_owned(), source };
         let stream = TcpStream::connect((origin.host(), origin.port())).await.map_err(failed)?;
-        // A request is written in one piece: waiting for more of it would only make it late.
+        // A request is written at once: Nagle's algorithm would only delay it.
         stream.set_nodelay(true).map_err(failed)?;
         match (origin.is_secure(), trust) {
             (false, _) => {
-                let (stream, speaks_tls) = Watched::new(stream);
+                let (stream, speaks_tls) = FirstByteWatch::new(stream);
                 let plain = Plain { speaks_tls, authority: origin.authority().to_owned() };
                 Ok(Self { sender: Sender::over(stream, protocol).await?, plain: Some(plain) })
             }
@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Another handle on the same connection, where the protocol has several requests at a time.
+    /// Another handle on the same connection, if the protocol allows several requests at a time.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         match &self.sender {
@@ -108,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// Whether no request can be sent any more.
+    /// Whether the connection is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         match &self.sender {
@@ -117,13 +117,13 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for the head of its answer. On HTTP/1.1 an answer whose body is not read to its end ends
-    /// the connection.
+    /// Sends a request and waits for the head of its answer. Over HTTP/1.1 the connection ends unless the body of the
+    /// answer is read to its end.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Closed`] or [`ClientError::Protocol`], and [`ClientError::OnlyTls`] for what should have been
-    /// asked over https; this connection is then of no more use.
+    /// [`ClientError::Closed`] or [`ClientError::Protocol`], and [`ClientError::OnlyTls`] for a server that needs
+    /// https; this connection can then not be used again.
     pub async fn send(&mut self, request: &Prepared) -> Result<Answer, ClientError> {
         let sent = self.sender.send(request).await;
         let failed =
@@ -138,7 +138,7 @@ impl Sender {
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let io = TokioIo::new(stream);
-        // How a connection ends is told to whoever has a request on it; the task's own outcome says no more.
+        // The request gets the error of the connection; the outcome of the task says no more.
         Ok(match protocol {
             Protocol::Http1 => {
                 let (sender, connection) = http1::handshake(io).await?;
@@ -176,7 +176,7 @@ impl Plain {
     }
 }
 
-/// An answer whose head has come.
+/// An answer; its head has arrived.
 #[derive(Debug)]
 pub struct Answer(Response<Incoming>);
 
@@ -187,7 +187,7 @@ impl Answer {
         self.0.status().as_u16()
     }
 
-    /// The status in words, such as `Not Found`; empty for one that has none.
+    /// The reason phrase, such as `Not Found`; empty if there is none.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         self.0.status().canonical_reason().unwrap_or_default()
@@ -199,7 +199,7 @@ impl Answer {
         self.0.headers().get(name)?.to_str().ok()
     }
 
-    /// All headers that are text, in the order in which they came.
+    /// All headers that are text, in the order of arrival.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.headers().iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
     }
@@ -211,7 +211,7 @@ impl Answer {
     /// [`ClientError::Closed`] or [`ClientError::Protocol`] for a body that ends early.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.0.body_mut().frame().await {
-            // Trailers are of no interest here.
+            // Trailers are ignored.
             if let Ok(data) = frame?.into_data() {
                 return Ok(Some(data));
             }
@@ -219,7 +219,7 @@ impl Answer {
         Ok(None)
     }
 
-    /// Reads the body to its end and tells its length; keeps nothing.
+    /// Reads the body to its end and returns its length.
     ///
     /// # Errors
     ///

@@ -1,12 +1,12 @@
-//! What may go wrong between here and an answer. What an answer says is no error: it has a status.
+//! The errors of the client. A status is no error.
 
 use std::io;
 
-/// A text that is no URL of ours.
+/// An invalid URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OriginError {
-    /// It cannot be read as a URL.
+    /// The text is no URL.
     #[error("`{url}` is not a URL such as http://127.0.0.1:8000: {problem}")]
     Unreadable {
         /// What was given.
@@ -14,7 +14,7 @@ pub enum OriginError {
         /// What is wrong with it.
         problem: String,
     },
-    /// It has a scheme that is not spoken here.
+    /// The scheme is unknown.
     #[error("`{url}` has the scheme `{scheme}`; http and https are spoken here")]
     Scheme {
         /// What was given.
@@ -24,32 +24,32 @@ pub enum OriginError {
     },
 }
 
-/// Why a text names nobody whose certificates could be believed.
+/// Why there is no trusted authority.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// It begins as PEM does, and is none.
+    /// The file is not valid PEM.
     #[error("not a PEM file")]
     Unreadable,
-    /// There is no certificate in it, or none that could be an authority's.
-    #[error("there is no certificate of an authority in it")]
-    Nobody,
-    /// The system has no certificates of authorities: name some, or install the system's.
-    #[error("this system believes no authority: {problem}")]
-    NobodyHere {
-        /// What was in the way.
+    /// The file has no certificate of an authority.
+    #[error("it has no certificate of an authority")]
+    NoAuthority,
+    /// The system has no CA certificates: name some, or install them.
+    #[error("this system has no trusted authority: {problem}")]
+    NoneInSystem {
+        /// The reason.
         problem: String,
     },
-    /// rustls cannot be set up.
+    /// rustls cannot be configured.
     #[error("TLS cannot be spoken")]
     Unsupported(#[source] tokio_rustls::rustls::Error),
 }
 
-/// Why there is no answer, or none to its end.
+/// Why there is no complete answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody listens there, or the name is not known.
+    /// The connection was refused, or the name is unknown.
     #[error("could not connect to {authority}")]
     Connect {
         /// Where to.
@@ -58,14 +58,14 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// It is served over https, and nobody was named whose certificates are believed: [`Trust`](crate::Trust).
+    /// The server needs https, and no authority is trusted: [`Trust`](crate::Trust).
     #[error("{authority} is served over https, and no authority is trusted")]
     Untrusted {
         /// Where to.
         authority: String,
     },
-    /// The handshake failed: the certificate is not believed or of another name, or there is no such protocol.
-    #[error("no TLS with {authority}")]
+    /// The TLS handshake failed: the certificate is not trusted or for another name, or the protocol is not supported.
+    #[error("TLS handshake with {authority} failed")]
     Tls {
         /// Where to.
         authority: String,
@@ -73,13 +73,13 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// It was asked over https, and answers in plain text: ask over http.
+    /// The server does not speak TLS: use http.
     #[error("{authority} does not speak TLS: its URL is http://{authority}")]
     NoTls {
         /// Where to.
         authority: String,
     },
-    /// It was asked over http, and answers by TLS: ask over https.
+    /// The server speaks TLS only: use https.
     #[error("{authority} speaks TLS only: its URL is https://{authority}")]
     OnlyTls {
         /// Where to.
@@ -88,22 +88,22 @@ pub enum ClientError {
     /// The connection ended before the answer did. The request may have been carried out.
     #[error("the connection was closed before the answer was complete")]
     Closed(#[source] hyper::Error),
-    /// What came is not the HTTP that was asked for.
-    #[error("what came back is not HTTP as it was asked for")]
+    /// The answer is not HTTP of the requested version.
+    #[error("the answer is not HTTP of the requested version")]
     Protocol(#[source] hyper::Error),
-    /// What was to be sent cannot be written as HTTP: a header or path with characters that have no place there.
-    #[error("this cannot be sent")]
+    /// HTTP cannot express the request: a header or path has invalid characters.
+    #[error("the request cannot be sent")]
     Unsendable(#[source] hyper::http::Error),
-    /// The answer is longer than its reader wants.
+    /// The answer is longer than the limit.
     #[error("the answer has more than {limit} bytes")]
     TooLong {
-        /// In bytes.
+        /// The limit in bytes.
         limit: usize,
     },
 }
 
 impl ClientError {
-    /// One word for tables: `connect`, `untrusted`, `tls`, `closed`, `protocol`, `unsendable`, `too_long`.
+    /// The error in one word: `connect`, `untrusted`, `tls`, `closed`, `protocol`, `unsendable`, `too_long`.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {

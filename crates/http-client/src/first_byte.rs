@@ -1,4 +1,4 @@
-//! Looks at the first byte that a server says in plain text: TLS has one of its own.
+//! Reads the first byte of a plain-text connection: a TLS server answers with an alert.
 
 use std::io;
 use std::pin::Pin;
@@ -9,26 +9,26 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The type of a TLS record with an alert (RFC 8446 §5.1): the answer to whoever does not begin with a handshake.
+/// The type of a TLS alert record (RFC 8446 §5.1): the answer to a first byte that is no handshake.
 const ALERT: u8 = 21;
 
-/// A connection without TLS. It hands everything on.
+/// A connection without TLS. It forwards all bytes.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct FirstByteWatch {
     stream: TcpStream,
     has_begun: bool,
     speaks_tls: Arc<AtomicBool>,
 }
 
-impl Watched {
-    /// With the flag that is set once the server has answered by TLS.
+impl FirstByteWatch {
+    /// Also returns a flag that is set when the server has answered by TLS.
     pub(crate) fn new(stream: TcpStream) -> (Self, Arc<AtomicBool>) {
         let speaks_tls = Arc::<AtomicBool>::default();
         (Self { stream, has_begun: false, speaks_tls: Arc::clone(&speaks_tls) }, speaks_tls)
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for FirstByteWatch {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let begun = into.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
@@ -42,7 +42,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for FirstByteWatch {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -1,19 +1,17 @@
-//! The other side of the edge: a small client for what speaks our dialect of HTTP, for commands that call and measure.
+//! A small HTTP client for commands that call and measure. It serves the span exporter as well.
 //!
-//! It does one thing: a request on a connection whose owner decides when it is opened, how long anything may take and what
-//! follows a failure. There is no pool, no redirect, no retry and no cookie, because each of them would answer something
-//! else than was asked. Nothing is collected: an answer's body is handed on piece by piece, and a caller that wants the
-//! whole says how much that may be.
+//! It sends one request on one connection. The owner of the connection decides when it is opened, how long a request
+//! may take and what follows a failure. There is no pool, no redirect, no retry and no cookie, because each of them
+//! would hide an answer. Bodies are streamed; a caller that wants a whole body sets its limit.
 //!
-//! - [`Origin`] is a parsed URL: where to connect, and the path that routes are under.
-//! - [`Call`] is what to send, and makes a [`Prepared`] that can be sent any number of times.
-//! - [`Connection`] is one connection, HTTP/1.1 with keep-alive or HTTP/2 (with prior knowledge, over https by ALPN).
-//! - [`Trust`] is whose certificates are believed over https: those of named authorities, or of the system's.
+//! - [`Origin`] is a parsed URL: the server, and the path that its routes are under.
+//! - [`Call`] is a request; it makes a [`Prepared`] request that can be sent any number of times.
+//! - [`Connection`] is one connection: HTTP/1.1 with keep-alive, or HTTP/2 (with prior knowledge, over https by ALPN).
+//! - [`Trust`] is the set of trusted authorities over https: named ones, or those of the system.
 //!
 //! # Cancellation
 //!
-//! A future that is dropped ends its request: on HTTP/1.1 with the connection, which is then closed, on HTTP/2 with its
-//! stream.
+//! A dropped future ends its request: over HTTP/1.1 the connection is closed, over HTTP/2 the stream is reset.
 
 mod call;
 mod connection;

@@ -1,4 +1,4 @@
-//! A URL as a client needs it: where to connect, what to call that, and the path that everything is under.
+//! The URL of a server: where to connect, the authority, and the base path.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use hyper::http::uri::{Authority, Scheme, Uri};
 
 use crate::error::OriginError;
 
-/// Where something is served: `http://host:port` or `https://host:port`, and a path where a proxy puts the edge under one.
+/// `http://host:port` or `https://host:port`, with a path if a proxy puts the edge under one.
 ///
 /// ```
 /// use callboard_http_client::Origin;
@@ -25,38 +25,38 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The host's name or address, without the brackets of an IPv6 one.
+    /// The host, without the brackets of an IPv6 address.
     #[must_use]
     pub fn host(&self) -> &str {
         self.authority.host().trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// The port; where none is given 80, or 443 over https.
+    /// The port; by default 80, or 443 over https.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.authority.port_u16().unwrap_or(if self.is_secure { 443 } else { 80 })
     }
 
-    /// Whether it is served over https.
+    /// Whether the scheme is https.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.is_secure
     }
 
-    /// The host and port as a URL has them.
+    /// The host and port, as in the URL.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.authority.as_str()
     }
 
-    /// The path of this route below the origin's own. A missing slash is put between them.
+    /// The path of a route under the base path. A missing slash is added.
     #[must_use]
     pub fn path_of(&self, route: &str) -> String {
         let slash = if route.starts_with('/') { "" } else { "/" };
         format!("{}{slash}{route}", self.base)
     }
 
-    /// The whole URL of this route.
+    /// The whole URL of a route.
     #[must_use]
     pub fn url_of(&self, route: &str) -> String {
         format!("{}://{}{}", self.scheme(), self.authority, self.path_of(route))
@@ -70,7 +70,7 @@ impl Origin {
 impl FromStr for Origin {
     type Err = OriginError;
 
-    /// Reads `http://host:port/path` or `https://…`; without a scheme it is the former.
+    /// Parses `http://host:port/path` or `https://…`; the default scheme is http.
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let unreadable = |problem: &str| OriginError::Unreadable { url: text.to_owned(), problem: problem.to_owned() };
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };

@@ -1,7 +1,7 @@
-//! Whose certificates are believed when a server is asked over https, and the handshake that finds out.
+//! The trusted authorities over https, and the TLS handshake.
 //!
-//! Whoever asks names the authorities, or takes those of the system. Certificates are verified in full, with names and
-//! times; there is no knob that turns that off.
+//! A caller names the authorities, or takes those of the system. Certificates are fully verified, with names and times;
+//! no setting turns that off.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::connection::Protocol;
 use crate::error::{ClientError, TrustError};
 use crate::origin::Origin;
 
-/// Authorities, one of which has to stand behind a server's certificate. Cloning shares them.
+/// Trusted authorities, one of which must have issued the certificate of the server. Cloning shares them.
 #[derive(Clone, Debug)]
 pub struct Trust {
     http1: Arc<ClientConfig>,
@@ -26,36 +26,37 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Those in this PEM. Certificates in it that are of no use are left out, as long as one is of use: bundles of systems have such.
+    /// The authorities of this PEM. Unusable certificates are skipped if there is a usable one: bundles of systems have
+    /// such.
     ///
     /// # Errors
     ///
-    /// [`TrustError`], when no authority is left.
+    /// [`TrustError`], if no authority is left.
     pub fn from_pem(pem: &[u8]) -> Result<Self, TrustError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        Self::of(certificates.map_err(|_| TrustError::Unreadable)?)
+        Self::from_certificates(certificates.map_err(|_| TrustError::Unreadable)?)
     }
 
-    /// Those that this system believes: of its store, or of the file and the directories that the variables
-    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` name. Reads files: call it where that may take its time.
+    /// The authorities of the system: of its store, or of the file and directories in `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR`. It reads files, so call it where blocking is fine.
     ///
     /// # Errors
     ///
-    /// [`TrustError::NobodyHere`], when there is none, as in a container without the package `ca-certificates`.
-    pub fn of_system() -> Result<Self, TrustError> {
+    /// [`TrustError::NoneInSystem`], if there is none, as in a container without the package `ca-certificates`.
+    pub fn from_system() -> Result<Self, TrustError> {
         let found = rustls_native_certs::load_native_certs();
         let problem = found.errors.first().map_or_else(|| "it has no store of them".to_owned(), ToString::to_string);
-        Self::of(found.certs).map_err(|error| match error {
-            TrustError::Nobody => TrustError::NobodyHere { problem },
+        Self::from_certificates(found.certs).map_err(|error| match error {
+            TrustError::NoAuthority => TrustError::NoneInSystem { problem },
             error => error,
         })
     }
 
-    fn of(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
+    fn from_certificates(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         let (usable, _) = roots.add_parsable_certificates(certificates);
         if usable == 0 {
-            return Err(TrustError::Nobody);
+            return Err(TrustError::NoAuthority);
         }
         let config = |protocol: &str| {
             let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -68,7 +69,7 @@ impl Trust {
         Ok(Self { http1, http2: config("h2").map_err(TrustError::Unsupported)? })
     }
 
-    /// Shakes hands with a server that is who the origin says, for this protocol and no other.
+    /// Performs the handshake, for this protocol only, and verifies the certificate for the origin.
     pub(crate) async fn connect(
         &self,
         origin: &Origin,
@@ -87,7 +88,7 @@ impl Trust {
             true => ClientError::NoTls { authority: origin.authority().to_owned() },
             false => failed(error),
         })?;
-        // A server without ALPN speaks HTTP/1.1, whatever it was asked for.
+        // A server without ALPN speaks HTTP/1.1.
         if protocol == Protocol::Http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(failed(io::Error::other("the server does not speak HTTP/2")));
         }
@@ -95,7 +96,7 @@ impl Trust {
     }
 }
 
-/// Whether the handshake failed because the first record that came is none of TLS.
+/// Whether the handshake failed because the answer is not TLS.
 fn is_plain_text(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     matches!(cause, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
@@ -106,10 +107,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_names_no_authority_is_refused() {
-        assert!(matches!(Trust::from_pem(b""), Err(TrustError::Nobody)));
+    fn a_file_without_an_authority_is_refused() {
+        assert!(matches!(Trust::from_pem(b""), Err(TrustError::NoAuthority)));
         let no_certificate = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert!(matches!(Trust::from_pem(no_certificate), Err(TrustError::Nobody)));
+        assert!(matches!(Trust::from_pem(no_certificate), Err(TrustError::NoAuthority)));
         let broken = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
         assert!(matches!(Trust::from_pem(broken), Err(TrustError::Unreadable)));
         let ours = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem();

@@ -120,7 +120,6 @@ mod request;
 mod request_id;
 mod respond;
 mod runtime;
-mod snippet;
 
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;
@@ -135,9 +134,10 @@ pub use callboard_telemetry::{
 pub use callboard_telemetry::{OtlpConfig, SpanExporter};
 pub use config::{HttpConfig, HttpConfigError, TlsConfig};
 pub use config::{HttpConfig, HttpConfigError, TlsConfig};
+pub use describe::curl::{curl, shell_word};
 pub use describe::is_reserved;
 pub use describe::is_reserved;
-pub use describe::openapi::{ApiInfo, openapi};
+pub use describe::openapi::{ApiInfo, example_of, openapi};
 pub use describe::openapi::{ApiInfo, openapi};
 pub use dispatch::HttpEdge;
 pub use dispatch::HttpEdge;
@@ -151,5 +151,4 @@ pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateL
 pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use listener::ABORT_GRACE;
 pub use listener::tls::TlsError;
-pub use snippet::{Language, curl, snippet};
 pub use snippet::{Language, curl, snippet};

@@ -1,4 +1,4 @@
-//! The `callboard` binary. Everything it does is in the library, so that programs with an app of their own can do it, too.
+//! The `callboard` binary. All of it is in the library, so that programs with their own app can use it.
 
 use std::process::ExitCode;
 

@@ -1,17 +1,17 @@
-//! The words that say which request is meant: the same for all commands that send one.
+//! The arguments that describe a request, shared by all commands that send one.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use callboard_codec::Format;
-use callboard_http::client::{Call, Protocol};
+use callboard_http_client::{Call, Protocol};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::arguments;
 use super::form::FormPart;
-use super::payload::{Payload, Source};
-use super::place::Place;
+use super::payload::{BodySource, Payload};
+use super::server_url::ServerUrl;
 use super::tensor::TensorSpec;
 use super::trust;
 use crate::cli::error::CliError;
@@ -21,19 +21,19 @@ use crate::config::parse_duration;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RequestArgs {
     pub(crate) route: String,
-    pub(crate) source: Source,
+    pub(crate) source: BodySource,
     pub(crate) protocol: Protocol,
     pub(crate) timeout: Duration,
-    /// Whose certificates are believed over https.
+    /// The trusted CA certificates, over https.
     pub(crate) ca_file: Option<PathBuf>,
-    /// Whose identity is shown over QUIC, if not this user's.
+    /// The directory of the identity to call with over QUIC, if not this user's.
     pub(crate) cluster: Option<PathBuf>,
     method: Option<String>,
     headers: Vec<(String, String)>,
 }
 
 impl RequestArgs {
-    /// Adds the words to a command, behind those that say where.
+    /// Adds the arguments to a command, after its URL.
     pub(crate) fn declare(command: Command) -> Command {
         command
             .args([
@@ -109,8 +109,8 @@ impl RequestArgs {
             .group(clap::ArgGroup::new("source").args(["json", "file", "form", "arg", "random-tensor"]))
     }
 
-    /// From what clap found.
-    pub(crate) fn of(matches: &ArgMatches) -> Self {
+    /// The parsed arguments.
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         Self {
             route: one(matches, "route"),
             source: source(matches),
@@ -123,15 +123,16 @@ impl RequestArgs {
         }
     }
 
-    /// That all of it means something to these servers: there are headers over HTTP alone, identities over QUIC alone, and functions that
-    /// are called by name with nothing else. `also` are further words about HTTP, with whether they are there.
+    /// Checks that all arguments apply to these servers: headers to HTTP only, identities to QUIC only, and names of
+    /// functions without other input. `also` has further HTTP arguments, and whether they are present.
     ///
     /// # Errors
     ///
-    /// The first word that means nothing to any of them, and a route that is none.
-    pub(crate) fn check(&self, places: &[&Place], also: &[(bool, &'static str)]) -> Result<(), clap::Error> {
+    /// The first argument that applies to none of the servers, or an invalid route.
+    pub(crate) fn check(&self, places: &[&ServerUrl], also: &[(bool, &'static str)]) -> Result<(), clap::Error> {
         let is_quic = places.iter().all(|place| place.is_quic());
-        let is_function = matches!(self.source, Source::Arguments(_)) || is_quic && self.source == Source::Nothing;
+        let is_function =
+            matches!(self.source, BodySource::Arguments(_)) || is_quic && self.source == BodySource::Nothing;
         let problem = |kind, problem| Err(clap::Error::raw(kind, problem));
         if !self.route.starts_with('/') && !is_function {
             let route = &self.route;
@@ -152,7 +153,7 @@ impl RequestArgs {
         }
     }
 
-    /// The words that are about HTTP and nothing else, with whether they are there.
+    /// The arguments for HTTP only, and whether they are present.
     fn words_of_http(&self) -> [(bool, &'static str); 4] {
         [
             (self.protocol == Protocol::Http2, "--http2"),
@@ -175,13 +176,13 @@ impl RequestArgs {
             headers.push(("content-type".to_owned(), media_type));
         }
         let route = match &self.source {
-            Source::Arguments(_) => arguments::route(&self.route),
+            BodySource::Arguments(_) => arguments::route(&self.route),
             _ => self.route.clone(),
         };
         Call { method, route, headers, body: payload.body.clone() }
     }
 
-    /// All calls that are meant, with what they send in words.
+    /// All calls, and a description of what they send.
     pub(crate) fn calls(&self) -> Result<(Vec<Call>, String), CliError> {
         let payloads = self.source.payloads()?;
         let words = match payloads.as_slice() {
@@ -198,31 +199,31 @@ fn kind(payload: &Payload) -> &str {
     payload.media_type.as_deref().and_then(|media_type| media_type.split(';').next()).unwrap_or_default()
 }
 
-fn source(matches: &ArgMatches) -> Source {
+fn source(matches: &ArgMatches) -> BodySource {
     let many = |name: &str| matches.get_many::<PathBuf>(name).map(|values| values.cloned().collect::<Vec<_>>());
     if let Some(json) = matches.get_one::<String>("json") {
-        Source::Json(json.clone())
+        BodySource::Json(json.clone())
     } else if let Some(paths) = many("file") {
-        Source::Files(paths)
+        BodySource::Files(paths)
     } else if let Some(parts) = matches.get_many::<FormPart>("form") {
-        Source::Form(parts.cloned().collect())
+        BodySource::Form(parts.cloned().collect())
     } else if let Some(texts) = matches.get_many::<String>("arg") {
-        Source::Arguments(texts.cloned().collect())
+        BodySource::Arguments(texts.cloned().collect())
     } else if let Some(spec) = matches.get_one::<TensorSpec>("random-tensor") {
-        Source::Tensor(spec.clone(), one(matches, "as"), one(matches, "seed"))
+        BodySource::Tensor(spec.clone(), one(matches, "as"), one(matches, "seed"))
     } else {
-        Source::Nothing
+        BodySource::Nothing
     }
 }
 
-/// All that came as `--header`, and `--content-type`.
+/// The values of `--header` and `--content-type`.
 fn headers(matches: &ArgMatches) -> Vec<(String, String)> {
     let typed = matches.get_many::<(String, String)>("header").into_iter().flatten().cloned();
     let content_type = matches.get_one::<String>("content-type");
     typed.chain(content_type.map(|value| ("content-type".to_owned(), value.clone()))).collect()
 }
 
-/// What clap has a default for, or requires.
+/// The value of an argument that has a default or is required.
 pub(crate) fn one<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> T {
     matches.get_one::<T>(name).unwrap_or_else(|| panic!("clap has no value for {name}")).clone()
 }
@@ -236,7 +237,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 const MIN: Duration = Duration::from_millis(1);
 const MAX: Duration = Duration::from_secs(3600);
 
-/// What is for HTTP alone, and what for QUIC.
+/// The headings of the arguments for HTTP only and QUIC only.
 pub(crate) const OVER_HTTP: &str = "Over HTTP";
 const OVER_QUIC: &str = "Over QUIC";
 
@@ -252,7 +253,7 @@ pub(crate) fn header(help: &'static str) -> Arg {
     header.action(ArgAction::Append).value_parser(name_and_value).help(help)
 }
 
-/// Sent as it is typed; that it is JSON at all is seen here, where the mistake was made.
+/// The text is sent as it is typed. Invalid JSON is an error here.
 fn json(text: &str) -> Result<String, String> {
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| format!("not valid JSON: {error}"))?;
     Ok(text.to_owned())

@@ -1,4 +1,4 @@
-//! `--arg JSON` and `--arg NAME=JSON`: the arguments of a function, by their places and their names.
+//! `--arg JSON` and `--arg NAME=JSON`: the positional and named arguments of a function.
 
 use callboard_codec::{Format, Map, Value};
 use callboard_core::FunctionCall;
@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction};
 use super::value;
 use crate::cli::error::CliError;
 
-/// The word.
+/// The argument `--arg`.
 pub(crate) fn arg() -> Arg {
     Arg::new("arg")
         .long("arg")
@@ -20,7 +20,7 @@ pub(crate) fn arg() -> Arg {
 ///
 /// # Errors
 ///
-/// A value that begins as JSON and is none: a bracket was forgotten, and the function would hear of a text.
+/// A value that begins as JSON and is invalid: probably a bracket is missing, and the function would get a text.
 pub(crate) fn call(texts: &[String]) -> Result<FunctionCall, CliError> {
     texts.iter().try_fold(FunctionCall::default(), |call, text| {
         let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
@@ -48,7 +48,7 @@ pub(crate) fn body(texts: &[String]) -> Result<bytes::Bytes, CliError> {
     encoded.map_err(|error| CliError::because("the arguments have no JSON", &error))
 }
 
-/// Where a function is called over HTTP, by its name, its route's path, or that place itself.
+/// The path of a function over HTTP, from its name, its route, or that path.
 pub(crate) fn route(name: &str) -> String {
     if name.starts_with(CALLS) { name.to_owned() } else { format!("{CALLS}{}", name.trim_start_matches('/')) }
 }

@@ -1,13 +1,13 @@
-//! What the commands share that talk to a server instead of being one: which request is meant.
+//! Shared by the commands that call a server: the URL and the request.
 
 pub(crate) mod args;
 pub(crate) mod arguments;
 mod form;
 pub(crate) mod payload;
-mod place;
+mod server_url;
 mod tensor;
 pub(crate) mod trust;
 pub(crate) mod value;
 
 pub(crate) use args::RequestArgs;
-pub(crate) use place::Place;
+pub(crate) use server_url::ServerUrl;

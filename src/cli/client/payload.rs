@@ -1,4 +1,4 @@
-//! The bodies that are sent: made before anything is opened, so that a file that is missing is told first.
+//! The request bodies. They are made before a connection is opened, so that a missing file is reported first.
 
 use std::fs;
 use std::io::Read as _;
@@ -13,10 +13,10 @@ use super::form::{self, FormPart};
 use super::tensor::TensorSpec;
 use crate::cli::error::CliError;
 
-/// Where bodies come from.
+/// The source of the request bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// Nothing was said.
+pub(crate) enum BodySource {
+    /// No body.
     Nothing,
     /// This JSON.
     Json(String),
@@ -35,15 +35,15 @@ pub(crate) enum Source {
 pub(crate) struct Payload {
     /// Its bytes.
     pub(crate) body: Bytes,
-    /// What they are; none where there are none.
+    /// The media type; `None` without a body.
     pub(crate) media_type: Option<String>,
 }
 
-/// Unlikely in any file: 64 characters that nobody writes by chance.
+/// 64 characters that are unlikely in any file.
 const BOUNDARY: &str = "callboard-7c1b4f0e9a3d5826-7c1b4f0e9a3d5826";
 
-impl Source {
-    /// Reads or makes them all; at least one.
+impl BodySource {
+    /// Reads or makes all bodies; at least one.
     pub(crate) fn payloads(&self) -> Result<Vec<Payload>, CliError> {
         let one = |body: Bytes, media_type: &str| vec![Payload { body, media_type: Some(media_type.to_owned()) }];
         Ok(match self {

@@ -1,15 +1,15 @@
-//! `--ca-file PEM`: whose certificates are believed over https, instead of those of the system's authorities.
+//! `--ca-file PEM`: the CA certificates to trust over https, instead of those of the system.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use callboard_http::client::{Origin, Trust};
+use callboard_http_client::{Origin, Trust};
 use clap::{Arg, value_parser};
 
 use crate::cli::error::{CliError, chain};
 
-/// The word.
+/// The argument `--ca-file`.
 pub(crate) fn arg() -> Arg {
     Arg::new("ca-file")
         .long("ca-file")
@@ -18,7 +18,7 @@ pub(crate) fn arg() -> Arg {
         .help("CA certificates (PEM) to trust over https, instead of the system's")
 }
 
-/// Reads the file, or what the system has, where one of the origins needs it.
+/// Reads the file, or the CA certificates of the system, if one of the origins needs them.
 pub(crate) fn read<'a>(
     file: Option<&Path>,
     origins: impl IntoIterator<Item = &'a Origin>,
@@ -28,7 +28,7 @@ pub(crate) fn read<'a>(
         (None, None) => Ok(None),
         (None, Some(origin)) => {
             let failed = |problem| CliError::Usage(format!("{origin}: {problem}; --ca-file PEM names some"));
-            of_system().map(Some).map_err(failed)
+            system_authorities().map(Some).map_err(failed)
         }
         (Some(_), None) => Err(CliError::Usage("--ca-file: certificates are shown over https only".to_owned())),
         (Some(path), Some(_)) => authorities(path).map(Some).map_err(CliError::Usage),
@@ -39,22 +39,22 @@ pub(crate) fn read<'a>(
 ///
 /// # Errors
 ///
-/// In words for people, with the path: a file that cannot be read, that is no file or too large for one of certificates, or has none.
+/// A message with the path: the file cannot be read, is not a regular file, is too large, or has no certificates.
 pub(crate) fn authorities(path: &Path) -> Result<Trust, String> {
     let pem = read_bounded(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Trust::from_pem(&pem).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
 }
 
-/// The authorities that the system believes.
+/// The CA certificates of the system.
 ///
 /// # Errors
 ///
-/// In words for people: there are none.
-pub(crate) fn of_system() -> Result<Trust, String> {
-    Trust::of_system().map_err(|error| chain(&error))
+/// A message: there are none.
+pub(crate) fn system_authorities() -> Result<Trust, String> {
+    Trust::from_system().map_err(|error| chain(&error))
 }
 
-/// Of a pipe or device nobody knows whether anything ever comes, or ends.
+/// A pipe or device might never end.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("not a regular file"));

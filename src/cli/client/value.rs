@@ -9,10 +9,10 @@ use callboard_net::Prepared;
 
 use super::arguments;
 use super::form::FormPart;
-use super::payload::{Source, read};
+use super::payload::{BodySource, read};
 use crate::cli::error::CliError;
 
-impl Source {
+impl BodySource {
     /// Reads or makes them all, as calls of this route or function that are ready to go: at least one.
     pub(crate) fn prepared(&self, route: &str) -> Result<Vec<Prepared>, CliError> {
         let failed = |error: CallError| CliError::Usage(error.to_string());

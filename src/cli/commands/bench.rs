@@ -1,37 +1,40 @@
 //! `callboard bench`: measures one target, or two in turns, and reports.
 //!
-//! One request goes first and has to succeed: a load of refusals is a measurement of something that nobody meant. The first
-//! interrupt ends the load and leaves the report of what was measured; the second ends at once.
+//! A single request goes first and must succeed, because a load of refusals measures the wrong thing. The first interrupt
+//! ends the load, and the report has the figures so far. The second one ends the program at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use callboard_http::client::{Protocol, Trust};
+use callboard_bench::{
+    Load, LoadSummary, Progress, Report, RoundPair, Stats, Target, TargetLabel, round, starts_with_first,
+};
+use callboard_http_client::{Protocol, Trust};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use super::super::bench::{Aim, BenchArgs, Load, LoadShown, Named, Progress, Report, Round, Tally, ours_first, round};
-use super::super::client::{Place, trust};
+use super::super::client::{ServerUrl, trust};
 use super::super::error::{CliError, chain};
 use super::super::identity::identity;
-use super::super::output;
 use super::super::signals::Signals;
+use super::super::{output, plain};
+use super::bench_args::BenchArgs;
 use super::block_on;
 
-/// How often the progress is drawn.
+/// The time between two updates of the progress bar.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Measures, prints, and fails where an assertion does.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let load = args.load();
     let places = std::iter::once(&args.place).chain(&args.versus);
-    let trust = trust::read(args.request.ca_file.as_deref(), places.filter_map(Place::origin))?;
-    let (target, words) = Target::new(args, &args.place, trust.as_ref())?;
+    let trust = trust::read(args.request.ca_file.as_deref(), places.filter_map(ServerUrl::origin))?;
+    let (target, words) = LabelledTarget::new(args, &args.place, trust.as_ref())?;
     let mut targets = vec![target];
     if let Some(versus) = &args.versus {
-        targets.push(Target::new(args, versus, trust.as_ref())?.0);
+        targets.push(LabelledTarget::new(args, versus, trust.as_ref())?.0);
     }
     let (report, interrupted) = block_on(async {
         for target in &targets {
@@ -39,14 +42,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
         }
         measure(args, &load, targets, words).await
     })?;
-    // The figures first: a picture that cannot be written should not cost them.
-    output::result(if args.json { report.json() } else { report.table().trim_end().to_owned() })?;
+    // The figures first: they must not be lost if the plot cannot be written.
+    output::result(if args.json { report.json() } else { report.table(plain::line).trim_end().to_owned() })?;
     if let Some(path) = &args.plot {
         let is_page = path.extension().is_some_and(|extension| extension == "html");
-        output::file(path, if is_page { report.html() } else { report.svg() }.trim_end())?;
+        output::file(path, if is_page { report.html(plain::line) } else { report.svg() }.trim_end())?;
     }
     match interrupted {
-        // Bounds that hold so far need not hold to the end.
+        // Assertions are not judged by a part of the run.
         Some(signal) => Err(CliError::Interrupted { signal, message: "ended early, with the figures so far" }),
         None => verdict(&report),
     }
@@ -63,45 +66,47 @@ fn verdict(report: &Report) -> Result<(), CliError> {
     }
 }
 
-/// One target, ready to be asked.
-struct Target {
-    aim: Aim,
-    named: Named,
+/// A target, and how the report names it.
+struct LabelledTarget {
+    target: Target,
+    label: TargetLabel,
 }
 
-impl Target {
-    /// With what is sent there, in words.
-    fn new(args: &BenchArgs, place: &Place, trust: Option<&Trust>) -> Result<(Self, String), CliError> {
+impl LabelledTarget {
+    /// The target, and a description of what is sent to it.
+    fn new(args: &BenchArgs, place: &ServerUrl, trust: Option<&Trust>) -> Result<(Self, String), CliError> {
         let request = &args.request;
         match place {
-            Place::Http(origin) => {
+            ServerUrl::Http(origin) => {
                 let (calls, words) = request.calls()?;
-                let aim = Aim::http(origin, request.protocol, trust.cloned(), &calls);
-                let aim = aim.map_err(|error| CliError::Usage(chain(&error)))?;
+                let target = Target::http(origin, request.protocol, trust.cloned(), &calls);
+                let target = target.map_err(|error| CliError::Usage(chain(&error)))?;
                 let protocol = match request.protocol {
                     Protocol::Http1 => "HTTP/1.1",
                     Protocol::Http2 => "HTTP/2",
                 };
                 let url = origin.url_of(&calls[0].route);
-                Ok((Self { aim, named: Named { method: calls[0].method.clone(), url, protocol } }, words))
+                let label = TargetLabel { method: calls[0].method.clone(), url, protocol };
+                Ok((Self { target, label }, words))
             }
-            Place::Quic(url) => {
+            ServerUrl::Quic(url) => {
                 let calls = request.source.prepared(&request.route)?;
                 let words = match calls.len() {
                     1 => "one value sent".to_owned(),
                     several => format!("{several} values sent in turns"),
                 };
-                let aim = Aim::quic(url, identity(args.request.cluster.as_deref())?, &request.route, calls);
+                let target = Target::quic(url, identity(args.request.cluster.as_deref())?, &request.route, calls);
                 let url = format!("{url}/{}", request.route.trim_start_matches('/'));
-                Ok((Self { aim, named: Named { method: "CALL".to_owned(), url, protocol: "QUIC" } }, words))
+                let label = TargetLabel { method: "CALL".to_owned(), url, protocol: "QUIC" };
+                Ok((Self { target, label }, words))
             }
         }
     }
 
-    /// One request, whose failure would make all figures those of something else.
+    /// Sends one request, which must succeed unless `anyway`.
     async fn try_once(&self, load: &Load, anyway: bool) -> Result<(), CliError> {
-        let url = &self.named.url;
-        let answer = tokio::time::timeout(load.timeout, self.aim.ask_once(load.timeout)).await;
+        let url = &self.label.url;
+        let answer = tokio::time::timeout(load.timeout, self.target.probe(load.timeout)).await;
         let answer = answer.map_err(|_| CliError::Failed(format!("{url}: no answer within {:?}", load.timeout)))?;
         match answer.map_err(|error| CliError::because(url, &*error))? {
             Some(wrong) if !anyway => {
@@ -116,20 +121,21 @@ impl Target {
 async fn measure(
     args: &BenchArgs,
     load: &Load,
-    targets: Vec<Target>,
+    targets: Vec<LabelledTarget>,
     words: String,
 ) -> Result<(Report, Option<&'static str>), CliError> {
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let (stop, stopped) = watch::channel(false);
     let rounds = if targets.len() == 2 { args.rounds } else { 1 };
-    let watch = Watch::new(load, rounds * targets.len());
-    let shown = LoadShown::new(load, words);
-    let (aims, named): (Vec<Aim>, Vec<Named>) = targets.into_iter().map(|target| (target.aim, target.named)).unzip();
+    let watch = ProgressDisplay::new(load, rounds * targets.len());
+    let summary = LoadSummary::new(load, words);
+    let (targets, labels): (Vec<Target>, Vec<TargetLabel>) =
+        targets.into_iter().map(|target| (target.target, target.label)).unzip();
 
-    let measuring = all_rounds(aims, load.clone(), rounds, Arc::clone(&watch.progress), stopped);
+    let measuring = all_rounds(targets, load.clone(), rounds, Arc::clone(&watch.progress), stopped);
     tokio::pin!(measuring);
     let mut interrupted = None;
-    let tallies = loop {
+    let all_stats = loop {
         tokio::select! {
             biased;
             measured = &mut measuring => break measured?,
@@ -144,61 +150,61 @@ async fn measure(
         }
     };
     watch.clear();
-    let mut report = match <[Named; 2]>::try_from(named) {
-        Ok(two) => Report::of_two(shown, two, pairs(tallies), &args.assertions),
+    let mut report = match <[TargetLabel; 2]>::try_from(labels) {
+        Ok(two) => Report::with_comparison(summary, two, pairs(all_stats), &args.assertions),
         Err(mut one) => {
-            let tally = tallies.into_iter().next().unwrap_or_else(|| Tally::new(Duration::ZERO));
-            Report::of_one(shown, one.remove(0), tally, &args.assertions)
+            let one_round = all_stats.into_iter().next().unwrap_or_else(|| Stats::new(Duration::ZERO));
+            Report::new(summary, one.remove(0), one_round, &args.assertions)
         }
     };
     report.interrupted = interrupted.is_some();
     Ok((report, interrupted))
 }
 
-/// One tally per target and round: of two targets the first one's before the second one's.
+/// Runs all rounds. The result has one value per target and round; the first target's is before the second one's.
 async fn all_rounds(
-    aims: Vec<Aim>,
+    targets: Vec<Target>,
     load: Load,
     rounds: usize,
     progress: Arc<Progress>,
     stop: watch::Receiver<bool>,
-) -> Result<Vec<Tally>, CliError> {
+) -> Result<Vec<Stats>, CliError> {
     let rounds = spawn_blocking(move || {
-        let mut tallies = Vec::new();
+        let mut all_stats = Vec::new();
         for index in 0..rounds {
-            let mut order: Vec<usize> = (0..aims.len()).collect();
-            if !ours_first(index) {
+            let mut order: Vec<usize> = (0..targets.len()).collect();
+            if !starts_with_first(index) {
                 order.reverse();
             }
-            let mut measured: Vec<Option<Tally>> = aims.iter().map(|_| None).collect();
+            let mut measured: Vec<Option<Stats>> = targets.iter().map(|_| None).collect();
             for target in order {
                 if *stop.borrow() {
-                    // A pair of which one half is missing says nothing.
-                    return Ok(tallies);
+                    // Half a pair cannot be compared.
+                    return Ok(all_stats);
                 }
-                measured[target] = Some(round(&aims[target], &load, &progress, &stop)?);
+                measured[target] = Some(round(&targets[target], &load, &progress, &stop)?);
             }
-            tallies.extend(measured.into_iter().flatten());
+            all_stats.extend(measured.into_iter().flatten());
         }
-        Ok::<_, std::io::Error>(tallies)
+        Ok::<_, std::io::Error>(all_stats)
     });
-    let tallies = rounds.await.map_err(|panic| CliError::because("the load ended", &panic))?;
-    tallies.map_err(|error| CliError::because("could not put load on it", &error))
+    let all_stats = rounds.await.map_err(|panic| CliError::because("the load ended", &panic))?;
+    all_stats.map_err(|error| CliError::because("could not put load on it", &error))
 }
 
-fn pairs(tallies: Vec<Tally>) -> Vec<Round> {
-    let mut tallies = tallies.into_iter();
-    std::iter::from_fn(|| Some(Round { ours: tallies.next()?, theirs: tallies.next()? })).collect()
+fn pairs(all_stats: Vec<Stats>) -> Vec<RoundPair> {
+    let mut all_stats = all_stats.into_iter();
+    std::iter::from_fn(|| Some(RoundPair { ours: all_stats.next()?, theirs: all_stats.next()? })).collect()
 }
 
-/// The bar on the terminal; nothing where stderr is none.
-struct Watch {
+/// The progress bar, drawn only if stderr is a terminal.
+struct ProgressDisplay {
     bar: ProgressBar,
     progress: Arc<Progress>,
     begun: Instant,
 }
 
-impl Watch {
+impl ProgressDisplay {
     fn new(load: &Load, rounds: usize) -> Self {
         let length = (load.warm_up + load.duration) * u32::try_from(rounds).unwrap_or(1);
         let bar = ProgressBar::new(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));

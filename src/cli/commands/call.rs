@@ -1,30 +1,29 @@
-//! `callboard call`: one request; the reply goes to stdout, what went wrong to stderr.
+//! `callboard call`: sends one request. The reply goes to stdout, errors go to stderr.
 //!
-//! The reply is handed on as it comes, so that a stream can be watched: byte by byte to a program, as plain text to a terminal.
-//! Bytes that are no text are kept from a terminal, which they would only confuse. An error is told as its problem document
-//! tells it: its message last and on one line, before it the places that do not fit and the id by which the server's log
-//! knows the request.
+//! The reply is printed as it arrives, so that a stream can be watched: bytes to a program, escaped text to a terminal.
+//! A binary reply is not printed to a terminal. An error is printed like its problem document: the invalid fields and
+//! the request id first, the message last and on one line.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
-use callboard_http::client::{Answer, Connection, Origin};
+use callboard_http_client::{Answer, Connection, Origin};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::super::client::args::{OVER_HTTP, one};
-use super::super::client::{Place, RequestArgs, trust};
+use super::super::client::{RequestArgs, ServerUrl, trust};
 use super::super::error::{CliError, chain};
 use super::super::{output, plain};
 use super::{block_on, call_quic};
 
-/// Of an answer that is no success, what is read.
+/// The most that is read of an error answer.
 const MAX_PROBLEM_BYTES: usize = 1 << 20;
 
 /// What to send, and what to do with the reply.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallArgs {
-    place: Place,
+    place: ServerUrl,
     pub(super) request: RequestArgs,
     accept: Option<String>,
     include: bool,
@@ -40,7 +39,7 @@ impl CallArgs {
                  3, 4, 5 the answer has a status of 3xx, 4xx, 5xx; over QUIC 4 the call was wrong,\n\
                  5 the function or the node failed.",
         );
-        let url = Arg::new("url").value_name("URL").required(true).value_parser(|text: &str| text.parse::<Place>());
+        let url = Arg::new("url").value_name("URL").required(true).value_parser(|text: &str| text.parse::<ServerUrl>());
         let url = url.help("The server, such as http://127.0.0.1:8000, or quic://127.0.0.1:4433 (several with commas)");
         RequestArgs::declare(command.arg(url)).args([
             Arg::new("output")
@@ -63,15 +62,15 @@ impl CallArgs {
         ])
     }
 
-    /// From what clap found.
+    /// The parsed arguments.
     ///
     /// # Errors
     ///
-    /// As of [`RequestArgs::check`].
-    pub(crate) fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
+    /// The errors of [`RequestArgs::check`].
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let args = Self {
             place: one(matches, "url"),
-            request: RequestArgs::of(matches),
+            request: RequestArgs::from_matches(matches),
             accept: matches.get_one::<String>("accept").cloned(),
             include: matches.get_flag("include"),
             output: matches.get_one::<PathBuf>("output").cloned(),
@@ -81,7 +80,7 @@ impl CallArgs {
         Ok(args)
     }
 
-    /// Where the reply goes.
+    /// The output for the reply.
     pub(super) fn open_output(&self) -> Result<Box<dyn Write>, CliError> {
         Ok(match &self.output {
             None => output::stdout(),
@@ -99,11 +98,11 @@ pub(super) fn too_many(count: usize) -> CliError {
     CliError::Usage(format!("one request has one body; --file came {count} times"))
 }
 
-/// Sends it; prints what comes.
+/// Sends the request and prints the reply.
 pub(crate) fn run(args: &CallArgs) -> Result<(), CliError> {
     match &args.place {
-        Place::Http(origin) => over_http(args, origin),
-        Place::Quic(url) => call_quic::run(args, url),
+        ServerUrl::Http(origin) => over_http(args, origin),
+        ServerUrl::Quic(url) => call_quic::run(args, url),
     }
 }
 
@@ -140,7 +139,7 @@ fn head(answer: &Answer) -> String {
     format!("{} {}{}", answer.status(), answer.reason(), headers.concat())
 }
 
-/// Hands the reply on, piece by piece.
+/// Prints the reply as it arrives.
 async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), CliError> {
     let media_type = answer.header("content-type").unwrap_or_default().to_owned();
     let to_stdout = args.output.is_none();
@@ -151,11 +150,11 @@ async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), Cl
     let mut last = None;
     while let Some(chunk) = answer.chunk().await.map_err(|error| CliError::because(what, &error))? {
         last = chunk.last().copied().or(last);
-        if output::piece(&mut place, &chunk)?.is_gone() {
+        if output::piece(&mut place, &chunk)?.is_closed() {
             return Ok(());
         }
     }
-    // What a terminal shows next begins on a line of its own.
+    // The prompt of the terminal begins on its own line.
     if to_stdout && is_text(&media_type) && last.is_some_and(|last| last != b'\n') {
         output::piece(&mut place, b"\n")?;
     }
@@ -167,7 +166,7 @@ fn is_text(media_type: &str) -> bool {
     essence.starts_with("text/") || essence.ends_with("json") || essence.ends_with("xml")
 }
 
-/// What an answer that is no success says.
+/// The error of an answer that is no success.
 async fn refusal(answer: Answer) -> CliError {
     let (status, reason) = (answer.status(), answer.reason());
     let retry_after = answer.header("retry-after").map(str::to_owned);
@@ -192,14 +191,14 @@ async fn refusal(answer: Answer) -> CliError {
             output::note(format_args!("  {label}: {}", plain::indented(&value)));
         }
     }
-    // Under `/v2` errors are `{"error": …}`, and what is between may answer in any words.
+    // Errors under `/v2` are `{"error": …}`, and a proxy may answer with any text.
     let said = text("message").or_else(|| text("error")).unwrap_or_else(|| first_line(&body));
     let kind = text("kind").map(|kind| format!("{kind}: ")).unwrap_or_default();
     let message = format!("{status} {reason}: {kind}{said}");
     CliError::Answered { status, message: message.trim_end_matches([' ', ':']).to_owned() }
 }
 
-/// Enough of a page to know it again.
+/// The first line of a page, shortened.
 fn first_line(body: &[u8]) -> String {
     String::from_utf8_lossy(body).lines().next().unwrap_or_default().chars().take(200).collect()
 }
@@ -215,7 +214,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<CallArgs, String> {
         let matches = CallArgs::command().try_get_matches_from(line.split(' '));
-        matches.and_then(|matches| CallArgs::of(&matches)).map_err(|error| error.to_string())
+        matches.and_then(|matches| CallArgs::from_matches(&matches)).map_err(|error| error.to_string())
     }
 
     #[test]

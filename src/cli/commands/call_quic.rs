@@ -1,7 +1,7 @@
 //! `callboard call quic://…`: one call to a node over QUIC; its outputs go to stdout as JSON, a line each.
 //!
-//! What went wrong is told as by HTTP, and so is whose fault it was: exit code 4 for the caller's, 5 for the function's or the node's, 1
-//! where there is no answer.
+//! Errors are printed as over HTTP. The exit code is 4 for an error of the caller, 5 for an error of the function or
+//! the node, and 1 if there is no answer.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use callboard_core::{CallError, CallOptions};
 use callboard_net::{Client, Prepared, QuicUrl, Trouble};
 
 use super::super::client::RequestArgs;
-use super::super::client::payload::Source;
+use super::super::client::payload::BodySource;
 use super::super::error::CliError;
 use super::super::identity::identity;
 use super::super::signals::Signals;
@@ -19,7 +19,7 @@ use super::super::{output, plain};
 use super::block_on;
 use super::call::{CallArgs, too_many};
 
-/// Makes the call; prints what comes.
+/// Makes the call and prints its outputs.
 pub(super) fn run(args: &CallArgs, url: &QuicUrl) -> Result<(), CliError> {
     let RequestArgs { timeout, cluster, .. } = &args.request;
     let prepared = prepared(&args.request)?;
@@ -43,58 +43,58 @@ pub(super) fn run(args: &CallArgs, url: &QuicUrl) -> Result<(), CliError> {
             outcome = call(&client, args, prepared) => outcome,
             signal = signals.next() => Err(taken_back(signal)),
         };
-        // The node is told, instead of working on until it takes the silence for an end.
+        // The node hears of the end at once, and not when the connection times out.
         client.close().await;
         if let Some(identity) = &identity {
-            // One in the last third of its life is being renewed: whoever comes next is glad of it.
+            // A certificate in the last third of its life is being renewed: the renewal may finish.
             identity.settle(SETTLED_WITHIN).await;
         }
         outcome
     })
 }
 
-/// The one call that is meant. A function needs no arguments.
+/// The call to make.
 fn prepared(request: &RequestArgs) -> Result<Prepared, CliError> {
     let calls = match &request.source {
-        Source::Nothing => Source::Arguments(Vec::new()).prepared(&request.route)?,
+        BodySource::Nothing => BodySource::Arguments(Vec::new()).prepared(&request.route)?,
         source => source.prepared(&request.route)?,
     };
     let [call] = <[_; 1]>::try_from(calls).map_err(|calls| too_many(calls.len()))?;
     Ok(call)
 }
 
-/// A route with one outcome is one that streams a single output.
+/// A route with one output is a stream of one output.
 async fn call(client: &Client, args: &CallArgs, prepared: Prepared) -> Result<(), CliError> {
     let options = CallOptions::new().with_timeout(args.request.timeout);
     let mut place = None;
     let mut outputs = client.exchange_streaming::<Value>(prepared, options);
     while let Some(returned) = outputs.next().await {
         let output = returned.map_err(refusal)?.output;
-        // A file that is there is not emptied for a call that came to nothing.
+        // The file is opened late: an existing one is not emptied by a failed call.
         let place = match &mut place {
             Some(place) => place,
             none => none.insert(args.open_output()?),
         };
-        if print(&output, place)?.is_gone() {
+        if print(&output, place)?.is_closed() {
             break;
         }
     }
     Ok(())
 }
 
-/// How long a command may take for that.
+/// The limit of waiting for a renewal.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Who types a command has started the node before, or is about to.
+/// How long the call waits for a node that is just starting.
 const START_UP_WAIT: Duration = Duration::from_secs(3);
 
-fn print(output: &Value, place: &mut impl Write) -> Result<output::Reader, CliError> {
+fn print(output: &Value, place: &mut impl Write) -> Result<output::OutputState, CliError> {
     let encoded = output.encode(Format::Json).map_err(|error| CliError::because("the reply has no JSON", &error))?;
     let line = [&encoded[..], b"\n"].concat();
     output::piece(place, &line)
 }
 
-/// Whose fault it was, as statuses have it, behind what is known of it.
+/// The error with its exit code, after the details of it are printed.
 fn refusal(error: CallError) -> CliError {
     for (path, message) in fields(&error) {
         output::note(format_args!("  {}: {}", plain::line(&path), plain::line(&message)));
@@ -117,7 +117,7 @@ fn refusal(error: CallError) -> CliError {
     }
 }
 
-/// The places of the input that do not fit, and why.
+/// The invalid fields of the input, and why.
 fn fields(error: &CallError) -> Vec<(String, String)> {
     let text = |field: &Value, name: &str| match field {
         Value::Map(field) => field.get(name).and_then(Value::as_str).unwrap_or_default().to_owned(),

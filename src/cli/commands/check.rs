@@ -1,7 +1,7 @@
-//! `callboard check`: starts everything, runs the examples of every route once, and says what is wrong.
+//! `callboard check`: starts all stages, runs the examples of every route once, and reports what fails.
 //!
-//! It listens on no port, so it can run beside a server and in a build. Nor does it ask other nodes: an example that comes to a stage
-//! which only others run is told as such, and is no failure.
+//! It opens no port, so it can run next to a server or in a build. It does not call other nodes: an example that
+//! reaches a remote stage is reported as such and is no failure.
 
 use std::time::Duration;
 

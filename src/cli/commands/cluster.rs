@@ -1,7 +1,7 @@
 //! `callboard cluster`: makes a cluster, lets members in, and joins one.
 //!
-//! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, beside the node that serves
-//! it; `join` asks that node over QUIC. A token is printed once, to stdout, and nothing else is.
+//! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, also while a node
+//! serves it; `join` asks that node over QUIC. The only output of `token` on stdout is the token, once.
 
 use std::fmt;
 use std::io::Read;
@@ -17,23 +17,23 @@ use super::super::output;
 use super::block_on;
 use crate::config::parse_duration;
 
-/// What to do to which cluster.
+/// The subcommand and its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ClusterArgs {
     Init { directory: PathBuf, name: String },
     Token { directory: PathBuf, spec: TokenSpec },
-    Revoke { directory: PathBuf, token: Given },
-    Join { token: Given, url: QuicUrl, directory: PathBuf, name: Option<String> },
+    Revoke { directory: PathBuf, token: TokenArg },
+    Join { token: TokenArg, url: QuicUrl, directory: PathBuf, name: Option<String> },
     Members { directory: PathBuf },
     Remove { directory: PathBuf, name: String },
 }
 
-/// A token as it stands on a command line, or a dash. It is read by us: what clap refuses it prints.
+/// A token from the command line, or a dash. Not parsed by clap, which prints the values that it refuses.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Given(String);
+pub(crate) struct TokenArg(String);
 
-/// Says nothing of it.
-impl fmt::Debug for Given {
+/// Hides the token.
+impl fmt::Debug for TokenArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0 == "-" { "stdin" } else { "a token" })
     }
@@ -62,7 +62,7 @@ impl ClusterArgs {
                         .value_name("ROLE")
                         .default_value("node")
                         .value_parser(|text: &str| text.parse::<Role>())
-                        .help("Role of those who join with it: node, to serve, or client, to call routes"),
+                        .help("Role of the members that join with it: node, to serve, or client, to call routes"),
                     Arg::new("uses")
                         .long("uses")
                         .value_name("COUNT")
@@ -82,7 +82,7 @@ impl ClusterArgs {
                         .value_parser(duration)
                         .help("How long a member's certificate is valid; a running member renews it in time"),
                 ]),
-                Command::new("revoke").about("Revoke a token, so that nobody else can join with it").args([
+                Command::new("revoke").about("Revoke a token, so that no more members can join with it").args([
                     authority(),
                     Arg::new("token")
                         .value_name("TOKEN|ID")
@@ -114,8 +114,8 @@ impl ClusterArgs {
             ])
     }
 
-    /// From what clap found.
-    pub(crate) fn of(matches: &ArgMatches) -> Self {
+    /// The parsed arguments.
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         let (command, matches) = matches.subcommand().expect("clap requires a subcommand");
         let directory = || one(matches, "dir");
         let name = || matches.get_one::<String>("name").cloned();
@@ -130,9 +130,9 @@ impl ClusterArgs {
                 };
                 Self::Token { directory: directory(), spec }
             }
-            "revoke" => Self::Revoke { directory: directory(), token: Given(one(matches, "token")) },
+            "revoke" => Self::Revoke { directory: directory(), token: TokenArg(one(matches, "token")) },
             "join" => Self::Join {
-                token: Given(one(matches, "token")),
+                token: TokenArg(one(matches, "token")),
                 url: one(matches, "url"),
                 directory: one(matches, "to"),
                 name: name(),
@@ -152,7 +152,7 @@ fn authority() -> Arg {
 }
 
 /// Of a token its id is all that is needed.
-fn token_id(Given(text): &Given) -> Result<String, CliError> {
+fn token_id(TokenArg(text): &TokenArg) -> Result<String, CliError> {
     if text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text.to_ascii_lowercase());
     }
@@ -173,7 +173,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             let authority = Authority::init(directory, name).map_err(|error| failed("no cluster was made", &error))?;
             let (cluster, directory) = (authority.cluster(), directory.display());
             output::note(format_args!(
-                "made the cluster {cluster} in {directory}: who has the key in it is anybody in the cluster"
+                "made the cluster {cluster} in {directory}: its key can pose as any member of the cluster"
             ));
             output::note(format_args!("  next: callboard serve … --cluster {directory} --quic ADDR"));
             Ok(())
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             if !revoked {
                 return Err(CliError::Failed(format!("there is no token {id}, or it is over")));
             }
-            output::note(format_args!("{id} lets nobody join any more; who has joined with it stays a member"));
+            output::note(format_args!("{id} admits no more members; members that joined with it stay"));
             Ok(())
         }
         ClusterArgs::Join { token, url, directory, name } => {
@@ -240,7 +240,7 @@ fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
 }
 
 /// Other users of the machine see a command's words, and not what it reads.
-fn read_token(Given(word): &Given) -> Result<JoinToken, CliError> {
+fn read_token(TokenArg(word): &TokenArg) -> Result<JoinToken, CliError> {
     let mut text = word.clone();
     if word == "-" {
         text.clear();
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_token_is_not_told_by_who_prints_what_was_asked_for() {
         let words = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
-        let join = ClusterArgs::of(&ClusterArgs::command().try_get_matches_from(words).unwrap());
+        let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(words).unwrap());
         let told = format!("{join:?}");
         assert!(told.contains("a token") && !told.contains("secret"), "{told}");
     }
@@ -271,6 +271,6 @@ mod tests {
     fn what_is_not_said_has_its_default() {
         let matches = ClusterArgs::command().try_get_matches_from(["cluster", "token", "lab"]).unwrap();
         let expected = ClusterArgs::Token { directory: PathBuf::from("lab"), spec: TokenSpec::default() };
-        assert_eq!(ClusterArgs::of(&matches), expected);
+        assert_eq!(ClusterArgs::from_matches(&matches), expected);
     }
 }

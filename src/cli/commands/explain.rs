@@ -4,21 +4,21 @@ use std::fmt::Write as _;
 
 use callboard_core::App;
 
-use super::super::args::Form;
+use super::super::args::ExplainFormat;
 use super::super::error::CliError;
 use super::super::output;
 use crate::config::{Explanation, Plan};
 
-/// Prints the plan; with the routes of a program's app where there is one.
-pub(crate) fn run(plan: &Plan, own: Option<App>, form: Form) -> Result<(), CliError> {
+/// Prints the plan, and the routes of a program's own app.
+pub(crate) fn run(plan: &Plan, own: Option<App>, form: ExplainFormat) -> Result<(), CliError> {
     let is_own = own.is_some();
-    let drawn = own.unwrap_or_else(|| crate::build::sketch(plan)).diagram();
+    let drawn = own.unwrap_or_else(|| crate::assemble::sketch(plan)).diagram();
     let text = match form {
-        Form::Mermaid => drawn.to_mermaid(),
-        Form::Dot => drawn.to_dot(),
-        Form::Text => {
+        ExplainFormat::Mermaid => drawn.to_mermaid(),
+        ExplainFormat::Dot => drawn.to_dot(),
+        ExplainFormat::Text => {
             let mut text = Explanation(plan).to_string();
-            // Those of a file are in the explanation, with their lines. A line of a plan is `/route: its → steps`.
+            // The explanation has the routes of a file, with their lines. A line of the plan is `/route: its → steps`.
             for (route, steps) in drawn.to_string().lines().filter(|_| is_own).filter_map(|line| line.split_once(": "))
             {
                 // Writing to a string cannot fail.

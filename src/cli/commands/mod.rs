@@ -1,6 +1,7 @@
 //! The commands, one verb per file.
 
 pub(crate) mod bench;
+pub(crate) mod bench_args;
 pub(crate) mod call;
 pub(crate) mod call_quic;
 pub(crate) mod check;
@@ -17,8 +18,8 @@ use std::io;
 
 use super::error::CliError;
 
-/// Runs one command's future on a runtime of its own, which does not outlive it: what still runs then, on whatever thread,
-/// is left behind and ends with the process.
+/// Runs a command's future on its own runtime. Tasks and threads that still run at the end do not delay it; they end
+/// with the process.
 fn block_on<T>(command: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(no_runtime)?;
     let outcome = runtime.block_on(command);

@@ -1,10 +1,10 @@
-//! `callboard serve`: starts the node, opens the door, and ends in good order.
+//! `callboard serve`: starts the node, serves, and shuts down in order.
 //!
-//! The end, in one paragraph: the first signal, or a wish of the admin listener, makes the node unready; after the
-//! delay in which balancers notice, the listener closes and every connection finishes the request it has in hand; when
-//! the last one is gone, or the drain time is over, the node stops its workers. A second signal does not wait for any
-//! of that; the first one behind a wish asks for the same once more. The exit code says whether everybody got an
-//! answer. Nothing of it waits for a reader of stderr.
+//! The shutdown: the first signal, or a drain request to the admin listener, makes the node not ready. After the delay,
+//! in which balancers notice, the listener closes and every connection finishes its running request. When the last one
+//! is closed, or the drain time is over, the node stops its workers. A second signal ends the process at once; after a
+//! drain request, the first signal only asks for the same. The exit code says whether all calls were answered. Nothing
+//! waits for a reader of stderr.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,37 +16,43 @@ use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEd
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
-use super::super::admin::{AdminDoor, AdminSocket};
+use super::super::admin::{AdminServer, AdminSocket};
 use super::super::client::trust;
 use super::super::error::CliError;
 use super::super::example;
 use super::super::identity::identity;
 use super::super::logging::Log;
-use super::super::repository::{Configured, Reread};
+use super::super::repository::{ConfiguredRoutes, ReloadFn};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::{INTERRUPT, Signals};
 use super::block_on;
 use crate::config::{Plan, Source};
-use crate::server::{Door, Server, ServerBuilder};
+use crate::server::{Server, ServerBuilder, StartingServer};
 
 /// Serves until told to stop.
 pub(crate) fn run(
     plan: Plan,
     app: Option<App>,
-    reread: Option<Reread>,
+    reload: Option<ReloadFn>,
     info: ApiInfo,
     log: &Log,
 ) -> Result<(), CliError> {
-    block_on(serve(plan, app, reread, info, log))
+    block_on(serve(plan, app, reload, info, log))
 }
 
-async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiInfo, log: &Log) -> Result<(), CliError> {
+async fn serve(
+    plan: Plan,
+    app: Option<App>,
+    reload: Option<ReloadFn>,
+    info: ApiInfo,
+    log: &Log,
+) -> Result<(), CliError> {
     let begun = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let mut config = http_config(&plan)?;
     config.access_log = if plan.settings.access_log.value { log.access() } else { AccessLog::Off };
-    // The port first: that it is in use should be known before a model takes its time to load, and whoever watches the
-    // process should hear that it lives.
+    // The port is bound first: a port in use should be known before a model is loaded, and probes need an answer
+    // meanwhile.
     let listener = bind(http_address(&plan)).await?;
     let quic = open_quic(&plan, &config).await?;
     let admin = AdminSocket::bind(&plan).await?;
@@ -61,8 +67,8 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
         started = start(door, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
-    if let Some(reread) = reread {
-        server.edge().load_from(Arc::new(Configured::new(reread, server.node().handle(), &plan)));
+    if let Some(reload) = reload {
+        server.load_models_from(Arc::new(ConfiguredRoutes::new(reload, server.node().handle(), &plan)));
     }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
@@ -78,14 +84,14 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
 
     let (wish, mut has_signalled) = tokio::select! {
         signal = signals.next() => (signal, true),
-        () = AdminDoor::drain_asked(admin.as_ref()) => ("asked to drain", false),
+        () = AdminServer::drain_asked(admin.as_ref()) => ("asked to drain", false),
     };
-    // Nobody's balancer is behind a terminal.
+    // A server at a terminal has no balancer.
     let delay = if wish == INTERRUPT { Duration::ZERO } else { plan.settings.drain_delay.value };
     let first = if delay.is_zero() { String::new() } else { format!("not ready, serving for {delay:?}, then ") };
-    log.stderr.note(format_args!("{wish}: {first}finishing what is in hand; another signal ends at once"));
+    log.stderr.note(format_args!("{wish}: {first}finishing the running calls; another signal ends at once"));
     let shut_down = async {
-        // Callers over QUIC are told at once, and go elsewhere. Balancers in front of HTTP have the delay to find out.
+        // Callers over QUIC are told at once and use other nodes. Balancers of HTTP notice within the delay.
         server.withdraw();
         tokio::time::sleep(delay).await;
         server.shutdown(plan.settings.drain.value).await
@@ -98,9 +104,9 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
                 if has_signalled {
                     return Err(CliError::Failed(format!("{signal} again: ended at once")));
                 }
-                // An orchestrator's, behind its own wish.
+                // The signal of an orchestrator that has asked for the drain before.
                 has_signalled = true;
-                log.stderr.note(format_args!("{signal}: what is in hand is being finished; another signal ends at once"));
+                log.stderr.note(format_args!("{signal}: finishing the running calls; another signal ends at once"));
             }
             drained = &mut shut_down => break drained,
         }
@@ -110,7 +116,8 @@ async fn serve(plan: Plan, app: Option<App>, reread: Option<Reread>, info: ApiIn
     Ok(())
 }
 
-/// The QUIC port, under the identity that is named, else of this user on this machine; where only peers are named, any free one.
+/// Binds the QUIC port with the configured identity, or the development identity of this user. With peers only, any
+/// free port.
 async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, CliError> {
     let listen = plan.settings.quic.value;
     if listen.is_none() && plan.settings.join.value.is_empty() {
@@ -121,7 +128,7 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
     let peers = addresses_of(&plan.settings.join.value).await;
     peers.iter().try_for_each(|peer| identity.check_address(*peer)).map_err(|error| failed(&error))?;
     let address = listen.unwrap_or_else(|| any_port(&identity, &peers));
-    // What a body may be does not depend on the door.
+    // HTTP and QUIC have the same limits of bodies.
     let mut config = NetConfig {
         node: identity.name(),
         max_body_bytes: http.max_body_bytes,
@@ -140,7 +147,7 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
     })
 }
 
-/// Where the nodes are that were named, as far as that is known now: one that has no address yet may get one.
+/// The known addresses of the named nodes; a name without an address may get one later.
 async fn addresses_of(peers: &[NodeAddress]) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     for peer in peers {
@@ -149,10 +156,10 @@ async fn addresses_of(peers: &[NodeAddress]) -> Vec<SocketAddr> {
     addresses
 }
 
-/// A name server that is there answers sooner.
+/// A working name server answers sooner.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reaches those peers, and no more of the world than needed.
+/// An address that reaches those peers and is open to no more than needed.
 fn any_port(identity: &Identity, peers: &[SocketAddr]) -> SocketAddr {
     let are_all_local = !peers.is_empty() && peers.iter().all(|peer| peer.ip().is_loopback());
     let is_local = are_all_local || identity.is_for_loopback_only();
@@ -161,14 +168,14 @@ fn any_port(identity: &Identity, peers: &[SocketAddr]) -> SocketAddr {
 
 const ANY_LOOPBACK_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Where HTTP is served. A node that joins others on this machine leaves them the port that they have by default.
+/// The address of HTTP. A node that joins others leaves the default port to them.
 fn http_address(plan: &Plan) -> SocketAddr {
     let http = &plan.settings.http;
     let joins = !plan.settings.join.value.is_empty();
     if joins && http.source == Source::Default { ANY_LOOPBACK_PORT } else { http.value }
 }
 
-/// Lets stages run on the other nodes: those that are named, and those that name this one. Their calls are divided as the plan has it.
+/// Connects the named nodes, so that stages may run on them, and divides calls as the plan says.
 fn peers(plan: &Plan) -> Result<impl FnOnce(&QuicEdge) -> Cluster + Send + 'static, CliError> {
     let view = Static::look_up(plan.settings.join.value.iter().cloned());
     let view = view.map_err(|error| CliError::because("could not join", &error))?;
@@ -183,14 +190,14 @@ fn peers(plan: &Plan) -> Result<impl FnOnce(&QuicEdge) -> Cluster + Send + 'stat
     })
 }
 
-/// Where spans go, if they go anywhere.
+/// The collector of spans, if there is one.
 fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliError> {
     let Some(endpoint) = plan.settings.otlp_endpoint.value.clone() else { return Ok(None) };
     let trusted = match file_of(plan, &plan.settings.otlp_ca_file) {
         Some(path) => trust::authorities(&path).map(Some).map_err(CliError::Failed)?,
         None if endpoint.is_secure() => {
             let failed = |problem| CliError::Failed(format!("{endpoint}: {problem}; --otlp-ca-file PEM names some"));
-            Some(trust::of_system().map_err(failed)?)
+            Some(trust::system_authorities().map_err(failed)?)
         }
         None => None,
     };
@@ -201,8 +208,8 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
     Ok(Some(config))
 }
 
-/// Loads what the plan names and starts it behind the door.
-async fn start(door: Door, plan: Plan, app: Option<App>) -> Result<(Server, Plan), CliError> {
+/// Loads the models of the plan and starts the app.
+async fn start(door: StartingServer, plan: Plan, app: Option<App>) -> Result<(Server, Plan), CliError> {
     let loaded = spawn_blocking(move || Service::new(plan, app)).await;
     let Service { app, plan } = loaded.map_err(|panic| CliError::because("could not load", &panic))??;
     let server = door.start(app).await.map_err(|error| CliError::because("not started", &error))?;

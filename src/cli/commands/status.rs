@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_http::client::{Call, Connection, Origin, Protocol};
+use callboard_http_client::{Call, Connection, Origin, Protocol};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ use super::block_on;
 /// A node of thousands of stages has less to say.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Whom to ask.
+/// The admin listener to ask.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StatusArgs {
     origin: Origin,
@@ -45,7 +45,7 @@ impl StatusArgs {
     }
 
     /// From what clap found.
-    pub(crate) fn of(matches: &ArgMatches) -> Self {
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         Self {
             origin: one(matches, "url"),
             headers: matches.get_many::<(String, String)>("header").into_iter().flatten().cloned().collect(),
@@ -59,9 +59,9 @@ impl StatusArgs {
 /// The admin listener speaks HTTP only.
 fn admin(text: &str) -> Result<Origin, String> {
     match text.starts_with("quic://") {
-        true => Err(format!(
-            "{text} is where calls go; the status is told by the admin listener, such as http://127.0.0.1:8001"
-        )),
+        true => {
+            Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
+        }
         false => text.parse::<Origin>().map_err(|error| error.to_string()),
     }
 }
@@ -87,21 +87,21 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         outcome.map_err(|_| CliError::Failed(format!("{what}: no whole answer within {:?}", args.timeout)))?
     })?;
     let status: Value = serde_json::from_slice(&body)
-        .map_err(|_| CliError::Failed(format!("{what}: what came back is not the status of a node")))?;
-    if args.is_json { output::result(&status) } else { output::result(Shown(&status)) }
+        .map_err(|_| CliError::Failed(format!("{what}: the answer is not the status of a node")))?;
+    if args.is_json { output::result(&status) } else { output::result(StatusText(&status)) }
 }
 
 fn refused(what: &str, status: u16, body: &[u8]) -> CliError {
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = problem["message"].as_str().map_or_else(String::new, |message| format!(": {message}"));
-    let hint = if status == 404 { "; the status is told by the admin listener" } else { "" };
+    let hint = if status == 404 { "; the admin listener serves the status" } else { "" };
     CliError::Failed(format!("{what} answered {status}{message}{hint}"))
 }
 
 /// The status of a node, for people.
-struct Shown<'a>(&'a Value);
+struct StatusText<'a>(&'a Value);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for StatusText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (health, node) = (&self.0["health"], &self.0["node"]);
         let state = match (health["ready"].as_bool(), health["draining"].as_bool()) {
@@ -113,7 +113,7 @@ impl fmt::Display for Shown<'_> {
         let version = text(&self.0["version"]);
         writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
         let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
-        writeln!(f, "calls: {} in flight, {} let in and {} refused since the start\n", calls[0], calls[1], calls[2])?;
+        writeln!(f, "calls: {} in flight, {} admitted and {} refused since the start\n", calls[0], calls[1], calls[2])?;
 
         let mut routes = Table::new(["route", "revision", "pipeline"]);
         for route in items(&node["routes"]) {
@@ -148,7 +148,7 @@ impl fmt::Display for Shown<'_> {
             ]);
         }
         for stage in items(&health["elsewhere"]) {
-            let state = if stage["ready"] == true { "elsewhere" } else { "unreachable" };
+            let state = if stage["ready"] == true { "remote" } else { "unreachable" };
             let mut row = std::array::from_fn(|_| "-".to_owned());
             (row[0], row[1]) = (text(&stage["name"]), state.to_owned());
             stages.row(row);
@@ -194,7 +194,7 @@ fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
 
-/// As serde writes a `Duration`.
+/// Parses a `Duration` as serde writes it.
 fn span(value: &Value) -> Duration {
     let part = |key: &str| value[key].as_u64().unwrap_or_default();
     Duration::new(part("secs"), u32::try_from(part("nanos")).unwrap_or_default())
@@ -209,7 +209,7 @@ fn shown_span(span: Duration) -> String {
     }
 }
 
-/// Columns as wide as what is in them.
+/// A table whose columns fit their contents.
 struct Table<const N: usize> {
     rows: Vec<[String; N]>,
 }
@@ -280,11 +280,11 @@ peer           node    linked for  stages
 10.0.0.3:4433  -       away        -
 
 digits: no such file";
-        assert_eq!(Shown(&status).to_string(), expected);
+        assert_eq!(StatusText(&status).to_string(), expected);
     }
 
     #[test]
     fn what_is_missing_is_shown_as_such() {
-        assert!(Shown(&json!({})).to_string().starts_with("callboard -, not ready"));
+        assert!(StatusText(&json!({})).to_string().starts_with("callboard -, not ready"));
     }
 }

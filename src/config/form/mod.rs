@@ -1,7 +1,7 @@
-//! The forms a value may have: how each is read, what it expects, how it is shown.
+//! The forms of a value: how it is read, what it expects, how it is shown.
 //!
-//! The same form reads a flag, a variable and a line of the file, so the three cannot disagree on what is valid. A form
-//! refuses with one message, `expected …, found …`; the expectation names the limits.
+//! The same form reads a flag, a variable and a line of the file, so all three agree on what is valid. A form refuses
+//! with one message, `expected …, found …`; the expectation names the limits.
 
 mod network;
 mod weights;
@@ -43,7 +43,7 @@ impl Raw<'_> {
         }
     }
 
-    /// A whole number: an integer of the file, or digits elsewhere. A number in quotes is text, and refused.
+    /// A whole number: an integer in the file, else digits. A number in quotes is text, and refused.
     fn integer(&self) -> Option<u64> {
         match self {
             Self::Text(text) => text.parse().ok(),
@@ -277,7 +277,7 @@ impl Form for Ratio {
     }
 
     fn expected(&self) -> String {
-        "a number from 0 to 1 with at most six digits behind the point".to_owned()
+        "a number from 0 to 1 with at most six digits after the point".to_owned()
     }
 
     fn show(&self, value: &SampleRatio) -> String {

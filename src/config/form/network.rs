@@ -1,9 +1,9 @@
-//! Forms of what is on a network: addresses, names of hosts, origins of pages, a collector's URL.
+//! Forms of network values: addresses, host names, origins of pages, the URL of a collector.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use callboard_http::client::Origin;
 use callboard_http::{Cors, Hosts};
+use callboard_http_client::Origin;
 use callboard_net::{MAX_PEERS, NodeAddress, OfferRules};
 use toml::de::DeValue;
 
@@ -66,7 +66,7 @@ pub(crate) struct AdminListen;
 pub enum AdminAddress {
     /// On loopback, at the usual port, where that is free.
     Auto,
-    /// Nowhere.
+    /// No address.
     Off,
     /// Here.
     At(SocketAddr),
@@ -134,7 +134,8 @@ impl Form for Peers {
     }
 }
 
-/// Which members may offer which stages: `any`, or members with their stages between commas; in the file a list of them as well.
+/// The stages that each member may offer: `any`, or members with their stages, separated by commas; in the file also a
+/// list.
 #[derive(Clone, Debug)]
 pub(crate) struct Offers;
 
@@ -173,7 +174,7 @@ impl Form for Collector {
     fn read(&self, raw: Raw<'_>) -> Option<Option<Origin>> {
         match raw.text()? {
             NONE => Some(None),
-            // Without its scheme it would be read, too, but nobody writes a collector so.
+            // A URL without a scheme would parse as well, but is probably a mistake.
             url if url.starts_with("http://") || url.starts_with("https://") => url.parse().ok().map(Some),
             _ => None,
         }
@@ -188,7 +189,7 @@ impl Form for Collector {
     }
 }
 
-/// Origins of web pages: a list in the file, words between commas elsewhere, `*` for all, or `none`.
+/// Origins of web pages: a list in the file, else separated by commas; `*` for all, or `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages;
 
@@ -216,7 +217,7 @@ impl Form for Pages {
     }
 }
 
-/// Names of hosts: a list in the file, words between commas elsewhere, `*` for all, or `none`.
+/// Host names: a list in the file, else separated by commas; `*` for all, or `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct HostNames;
 

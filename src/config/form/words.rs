@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{AUTO, Form, NONE, Raw};
 
-/// The path of a file, or `none`. Whether it is there is found out by whoever opens it.
+/// The path of a file, or `none`. The file is opened later.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePath;
 
@@ -99,8 +99,8 @@ impl Form for Label {
 
 /// Which log lines to write: a level, or `target=level` pairs, separated by commas.
 ///
-/// A lone word that is no level is refused. Elsewhere it would be a target at its most talkative level, and a misspelt
-/// `inof` would silence the log.
+/// A single word that is no level is refused. Other parsers take it for a target at its most verbose level, so a
+/// misspelt `inof` would silence the log.
 #[derive(Clone, Debug)]
 pub(crate) struct LogFilter;
 

@@ -1,4 +1,4 @@
-//! The settings of one route. They stand beside its `path` in the file and nowhere else.
+//! The settings of one route. In the file they are next to its `path`.
 
 use callboard_core::Priority;
 
@@ -16,7 +16,7 @@ pub(crate) static MAX_TIMEOUT_FORM: Maybe<Span> = Maybe(Span(Duration::from_mill
 pub(crate) static PRIORITY_FORM: OneOf<Priority> =
     OneOf(&[("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)]);
 
-/// What holds for all bodies, for those of this route.
+/// The limit of all bodies, for one route.
 pub(crate) fn max_body_bytes_form() -> &'static Bytes {
     &super::MAX_BODY_BYTES.form
 }

@@ -1,4 +1,4 @@
-//! The settings of one stage. They stand beside its `name` and `kind` in the file and nowhere else.
+//! The settings of one stage. In the file they are next to its `name` and `kind`.
 
 use callboard_core::Contract;
 
@@ -22,7 +22,7 @@ pub(crate) const REVISION: &str = "revision";
 pub(crate) const SPLIT: &str = "split";
 
 pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
-/// Longer than a minute is no batching but a schedule.
+/// A longer delay is a schedule, not batching.
 pub(crate) static MAX_DELAY_FORM: Span = Span(Duration::ZERO..=Duration::from_secs(60));
 /// Each replica is a worker and, as a rule, a thread of its own; replicas of a model share its weights.
 pub(crate) static REPLICAS_FORM: Count = Count(1..=1024);
@@ -32,18 +32,18 @@ pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[
     (Contract::Idempotent.as_str(), Contract::Idempotent),
     (Contract::Pure.as_str(), Contract::Pure),
 ]);
-/// What dies eleven times in a row does not die by chance.
+/// Eleven crashes in a row are not by chance.
 pub(crate) static CRASH_RETRIES_FORM: Count = Count(0..=10);
-/// A batch that may take longer than any call is not bounded at all.
+/// A batch that may take longer than any call has no bound.
 pub(crate) static TIMEOUT_FORM: Maybe<Span> = Maybe(Span(Duration::from_millis(1)..=HOUR));
-/// With none, the first call that hangs takes the stage out. More than a few hundred threads are a leak that nobody saw.
+/// With 0, the first call that hangs takes the stage out. More than a few hundred hanging threads are a leak.
 pub(crate) static MAX_ABANDONED_THREADS_FORM: Count = Count(0..=256);
 pub(crate) static COST_FORM: OneOf<CostUnit> = OneOf(&[("entries", CostUnit::Entries), ("rows", CostUnit::Rows)]);
 pub(crate) static MAX_COST_FORM: Maybe<Count> = Maybe(Count(1..=1_000_000_000));
-/// At nothing there would be no classes; beyond the longest call there is no ageing.
+/// At 0 there would be no priority classes; beyond the longest call there is no ageing.
 pub(crate) static AGEING_FORM: Span = Span(Duration::from_millis(1)..=HOUR);
 /// As many cores as Linux can be built for.
 pub(crate) static AFFINITY_FORM: Cores = Cores(0..=8191);
 pub(crate) static REVISION_FORM: Count = Count(0..=999_999);
-/// More revisions than that at a time are no roll-out; a part of a millionth is no part.
+/// More revisions at a time are no roll-out; a share below a millionth is none.
 pub(crate) static SPLIT_FORM: Weights = Weights { revisions: 0..=999_999, weights: 0..=1_000_000, at_most: 16 };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ractor::ActorRef;
+use ractor::ActorRef as EngineRef;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
 use super::life::Actor;
-use super::post::{Mail, Ref};
+use super::post::{ActorRef, Mail};
 use crate::client::LocalClient;
 use crate::clock;
 use crate::containment::contain;
@@ -26,7 +26,8 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use callboard_core::{Actor, ActorContext, ActorSpec, Answer, App, Failure};
+/// use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort};
+/// use callboard_core::{App, Failure};
 ///
 /// /// Empties itself every minute.
 /// #[derive(Default)]
@@ -35,7 +36,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// enum Order {
 ///     Keep(String),
 ///     Empty,
-///     Size(Answer<usize>),
+///     Size(ReplyPort<usize>),
 /// }
 ///
 /// impl Actor for Cache {
@@ -68,9 +69,9 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// ```
 pub struct ActorContext<A: Actor> {
     node: NodeHandle,
-    reference: Ref<A::Message>,
+    reference: ActorRef<A::Message>,
     /// This life only: a timer must not reach the next one.
-    myself: ActorRef<Mail<A::Message>>,
+    myself: EngineRef<Mail<A::Message>>,
     life: u64,
     /// Dropped with the life, which ends them.
     timers: Mutex<JoinSet<()>>,
@@ -79,8 +80,8 @@ pub struct ActorContext<A: Actor> {
 impl<A: Actor> ActorContext<A> {
     pub(super) fn new(
         node: NodeHandle,
-        reference: Ref<A::Message>,
-        myself: ActorRef<Mail<A::Message>>,
+        reference: ActorRef<A::Message>,
+        myself: EngineRef<Mail<A::Message>>,
         life: u64,
     ) -> Self {
         Self { node, reference, myself, life, timers: Mutex::default() }
@@ -113,7 +114,7 @@ impl<A: Actor> ActorContext<A> {
     /// The actor's own reference, to be given to others: it is good in all lives. The actor must not wait for an answer
     /// of itself.
     #[must_use]
-    pub fn reference(&self) -> &Ref<A::Message> {
+    pub fn reference(&self) -> &ActorRef<A::Message> {
         &self.reference
     }
 
@@ -124,8 +125,8 @@ impl<A: Actor> ActorContext<A> {
         let _ = self.myself.cast(Mail::new(message, None));
     }
 
-    /// Sends the actor itself `message` after `delay`, unless the [`Timer`] is cancelled or this life ends first.
-    pub fn tell_after(&self, delay: Duration, message: A::Message) -> Timer {
+    /// Sends the actor itself `message` after `delay`, unless the [`ActorTimer`] is cancelled or this life ends first.
+    pub fn tell_after(&self, delay: Duration, message: A::Message) -> ActorTimer {
         let myself = self.myself.clone();
         self.timer(async move {
             tokio::time::sleep(delay).await;
@@ -136,7 +137,7 @@ impl<A: Actor> ActorContext<A> {
     /// Sends the actor itself a message every `period` (at least 1 ms), first after one period. At most one of them
     /// waits in the mailbox; periods that the actor missed are skipped. If `message` panics, the timer ends, and the log
     /// says so.
-    pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> Timer {
+    pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> ActorTimer {
         let (myself, name) = (self.myself.clone(), self.name().to_owned());
         let period = period.max(SHORTEST_PERIOD);
         let first = clock::now().checked_add(period);
@@ -160,14 +161,14 @@ impl<A: Actor> ActorContext<A> {
         })
     }
 
-    fn timer(&self, ticks: impl Future<Output = ()> + Send + 'static) -> Timer {
+    fn timer(&self, ticks: impl Future<Output = ()> + Send + 'static) -> ActorTimer {
         let mut timers = self.timers.lock();
         while timers.try_join_next().is_some() {}
-        Timer(timers.spawn(ticks))
+        ActorTimer(timers.spawn(ticks))
     }
 
     /// Ends this life in good order after the message in hand. Messages that wait are not handled. The actor does not
-    /// start again, unless it is declared to do so [always](crate::RestartWhen::Always).
+    /// start again, unless it is declared to do so [always](crate::actor::RestartPolicy::Always).
     pub fn stop(&self) {
         self.myself.stop(None);
     }
@@ -181,9 +182,9 @@ impl<A: Actor> fmt::Debug for ActorContext<A> {
 
 /// A scheduled message of an actor to itself. Dropping this handle does not cancel it.
 #[derive(Debug)]
-pub struct Timer(AbortHandle);
+pub struct ActorTimer(AbortHandle);
 
-impl Timer {
+impl ActorTimer {
     /// Sends nothing any more. A message that waits in the mailbox already is handled, as is one that is sent at the same
     /// moment.
     pub fn cancel(&self) {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use ractor::ActorRef;
+use ractor::ActorRef as EngineRef;
 use serde::Serialize;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::post::{Post, Ref};
+use super::post::{ActorRef, Post};
 use super::spec::{ActorError, ActorGroup};
 use crate::clock::Instant;
 use crate::node::RootMessage;
@@ -145,7 +145,7 @@ impl ActorStatus {
 /// The actors of one node by name.
 pub(crate) struct Directory {
     listed: Mutex<Vec<Listed>>,
-    root: Mutex<Option<ActorRef<RootMessage>>>,
+    root: Mutex<Option<EngineRef<RootMessage>>>,
     /// One permit per group that waits for its start: the bound of the root's mailbox.
     turns: Arc<Semaphore>,
 }
@@ -162,7 +162,7 @@ impl Directory {
         Self { listed: Mutex::default(), root: Mutex::default(), turns }
     }
 
-    pub(crate) fn set_root(&self, root: ActorRef<RootMessage>) {
+    pub(crate) fn set_root(&self, root: EngineRef<RootMessage>) {
         *self.root.lock() = Some(root);
     }
 
@@ -194,10 +194,10 @@ impl Directory {
     }
 
     /// The actor of this name, if it takes messages of this type.
-    pub(crate) fn find<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+    pub(crate) fn find<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         let listed = self.listed.lock();
         let found = listed.iter().find(|listed| listed.status.name() == name)?;
-        Arc::clone(&found.post).downcast::<Post<M>>().ok().map(Ref::new)
+        Arc::clone(&found.post).downcast::<Post<M>>().ok().map(ActorRef::new)
     }
 
     pub(crate) fn statuses(&self) -> Vec<Arc<ActorStatus>> {

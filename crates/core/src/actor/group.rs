@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef as EngineRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use super::directory::{ActorState, Directory};
 use super::spec::{ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
 use crate::node::NodeHandle;
-use crate::supervisor::{EarlyDeath, EarlyDeaths, Intensity, RestartWindow, Verdict};
+use crate::supervisor::{EarlyDeath, EarlyDeaths, RestartIntensity, RestartWindow, Verdict};
 
 /// What an actor gets to end when its group stops or starts again; then it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ impl Actor for GroupActor {
 
     async fn pre_start(
         &self,
-        myself: ActorRef<GroupMessage>,
+        myself: EngineRef<GroupMessage>,
         args: GroupArgs,
     ) -> Result<GroupState, ActorProcessingErr> {
         let GroupArgs { group, node, directory, started } = args;
@@ -109,7 +109,7 @@ impl Actor for GroupActor {
 
     async fn handle(
         &self,
-        myself: ActorRef<GroupMessage>,
+        myself: EngineRef<GroupMessage>,
         message: GroupMessage,
         state: &mut GroupState,
     ) -> Result<(), ActorProcessingErr> {
@@ -134,7 +134,7 @@ impl Actor for GroupActor {
 
     async fn handle_supervisor_evt(
         &self,
-        myself: ActorRef<GroupMessage>,
+        myself: EngineRef<GroupMessage>,
         event: SupervisionEvent,
         state: &mut GroupState,
     ) -> Result<(), ActorProcessingErr> {
@@ -154,7 +154,7 @@ impl Actor for GroupActor {
 }
 
 impl GroupState {
-    fn list(&mut self, myself: &ActorRef<GroupMessage>) {
+    fn list(&mut self, myself: &EngineRef<GroupMessage>) {
         let entries = self.group.children.iter().map(|child| (Arc::clone(&child.status), Arc::clone(&child.post)));
         match self.directory.list(entries.collect()) {
             Ok(()) => self.start_next(myself),
@@ -186,7 +186,7 @@ impl GroupState {
     /// Starts these, which are held, when `before` is done, unless something else holds them still.
     fn restart_after(
         &self,
-        myself: &ActorRef<GroupMessage>,
+        myself: &EngineRef<GroupMessage>,
         indices: Vec<usize>,
         before: impl Future<Output = ()> + Send + 'static,
     ) {
@@ -210,7 +210,7 @@ impl GroupState {
         self.queue.extend(missing);
     }
 
-    fn start_next(&mut self, myself: &ActorRef<GroupMessage>) {
+    fn start_next(&mut self, myself: &EngineRef<GroupMessage>) {
         if self.stopping || self.starting.is_some() {
             return;
         }
@@ -235,7 +235,7 @@ impl GroupState {
         });
     }
 
-    fn has_started(&mut self, myself: &ActorRef<GroupMessage>, index: usize, outcome: Result<ActorCell, String>) {
+    fn has_started(&mut self, myself: &EngineRef<GroupMessage>, index: usize, outcome: Result<ActorCell, String>) {
         self.starting = None;
         if self.stopping {
             if let Ok(actor) = outcome {
@@ -271,7 +271,7 @@ impl GroupState {
         self.start_next(myself);
     }
 
-    fn child_ended(&mut self, myself: &ActorRef<GroupMessage>, who: ActorId, crashed: bool, why: &str) {
+    fn child_ended(&mut self, myself: &EngineRef<GroupMessage>, who: ActorId, crashed: bool, why: &str) {
         if let Some(ordered) = self.expected.iter().position(|expected| *expected == who) {
             self.expected.swap_remove(ordered);
             return;
@@ -309,12 +309,12 @@ impl GroupState {
     }
 
     /// Starts it again, with those that the strategy takes along, unless it has been too often.
-    fn crashed(&mut self, myself: &ActorRef<GroupMessage>, index: usize, why: &str) {
+    fn crashed(&mut self, myself: &EngineRef<GroupMessage>, index: usize, why: &str) {
         let now = clock::now();
         let name = self.child(index).status.name().to_owned();
         tracing::error!(group = %self.group.name, actor = name, why, "actor died");
         if self.window.record(now) == Verdict::GiveUp {
-            let Intensity { max_restarts, within } = self.group.intensity;
+            let RestartIntensity { max_restarts, within } = self.group.intensity;
             return self
                 .give_up(myself, &format!("more than {max_restarts} crashes in {within:?}, the last: {name}: {why}"));
         }
@@ -354,7 +354,7 @@ impl GroupState {
         });
     }
 
-    fn give_up(&mut self, myself: &ActorRef<GroupMessage>, reason: &str) {
+    fn give_up(&mut self, myself: &EngineRef<GroupMessage>, reason: &str) {
         tracing::error!(group = %self.group.name, reason, "a group of actors has failed");
         for index in 0..self.lives.len() {
             if !self.lives[index].over {
@@ -375,12 +375,12 @@ impl GroupState {
         });
     }
 
-    fn refuse_start(&mut self, myself: &ActorRef<GroupMessage>, error: ActorError) {
+    fn refuse_start(&mut self, myself: &EngineRef<GroupMessage>, error: ActorError) {
         self.refused = self.started.take().map(|started| (started, error));
         self.stop(myself, None);
     }
 
-    fn stop(&mut self, myself: &ActorRef<GroupMessage>, stopped: Option<oneshot::Sender<()>>) {
+    fn stop(&mut self, myself: &EngineRef<GroupMessage>, stopped: Option<oneshot::Sender<()>>) {
         self.stopping = true;
         let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
         let myself = myself.clone();

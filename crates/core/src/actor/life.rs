@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use ractor::{ActorProcessingErr, ActorRef};
+use ractor::{ActorProcessingErr, ActorRef as EngineRef};
 
 use super::context::ActorContext;
-use super::post::{Mail, Ref};
+use super::post::{ActorRef, Mail};
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
 use crate::failure::Failure;
 use crate::node::NodeHandle;
@@ -16,14 +16,15 @@ use crate::node::NodeHandle;
 /// State that handles one message at a time.
 ///
 /// The state is `self`, and no other code has access to it. All messages of an actor are of one type: an enum, or a
-/// struct where there is one kind. A message that expects an answer carries an [`Answer`](crate::Answer). An
-/// [`ActorSpec`](crate::ActorSpec) says how to build the actor, a [`Ref`](crate::Ref) reaches it.
+/// struct where there is one kind. A message that expects an answer carries a [`ReplyPort`](crate::actor::ReplyPort). An
+/// [`ActorSpec`](crate::actor::ActorSpec) says how to build the actor, an [`ActorRef`](crate::actor::ActorRef) reaches it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use callboard_core::{Actor, ActorContext, ActorSpec, Answer, App, Failure};
+/// use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort};
+/// use callboard_core::{App, Failure};
 ///
 /// struct Account {
 ///     balance: u64,
@@ -31,7 +32,7 @@ use crate::node::NodeHandle;
 ///
 /// enum Order {
 ///     PayIn(u64),
-///     PayOut(u64, Answer<u64>),
+///     PayOut(u64, ReplyPort<u64>),
 /// }
 ///
 /// impl Actor for Account {
@@ -63,8 +64,8 @@ use crate::node::NodeHandle;
 ///
 /// # Messages that are not handled
 ///
-/// A message is handled at most once. `tell` is [`Ref::tell`](crate::Ref::tell), `ask` is
-/// [`Ref::ask`](crate::Ref::ask).
+/// A message is handled at most once. `tell` is [`ActorRef::tell`](crate::actor::ActorRef::tell), `ask` is
+/// [`ActorRef::ask`](crate::actor::ActorRef::ask).
 ///
 /// | when | `tell` | `ask` |
 /// |---|---|---|
@@ -75,13 +76,13 @@ use crate::node::NodeHandle;
 /// | the deadline passes while the message waits | – | `DeadlineExceeded`, and the message is never handled |
 /// | it crashes with the message in hand | the message is lost | `Lost`: the message may have had an effect |
 ///
-/// A sender that must know whether a message was handled asks, with an `Answer<()>`.
+/// A sender that must know whether a message was handled asks, with a `ReplyPort<()>`.
 ///
 /// # Crashes
 ///
 /// An error of [`handle`](Self::handle) is a crash, as is a panic: this life ends, its state is dropped, and the actor
-/// is then built again as its [group](crate::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that
-/// leaves the state intact is no crash: it is [`Answer::fail`](crate::Answer::fail).
+/// is then built again as its [group](crate::actor::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that
+/// leaves the state intact is no crash: it is [`ReplyPort::fail`](crate::actor::ReplyPort::fail).
 ///
 /// # Cancellation
 ///
@@ -102,7 +103,7 @@ pub trait Actor: Send + Sized + 'static {
     ///
     /// # Errors
     ///
-    /// An error ends this life as a crash. Its text is in the actor's [description](crate::ActorDescription).
+    /// An error ends this life as a crash. Its text is in the actor's [description](crate::description::ActorDescription).
     fn handle(
         &mut self,
         message: Self::Message,
@@ -134,7 +135,7 @@ pub(super) type Build<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Sync>;
 pub(super) struct Life<A: Actor> {
     pub(super) build: Build<A>,
     pub(super) node: NodeHandle,
-    pub(super) reference: Ref<A::Message>,
+    pub(super) reference: ActorRef<A::Message>,
     pub(super) number: u64,
 }
 
@@ -169,7 +170,7 @@ impl<A: Actor> ractor::Actor for Life<A> {
     type State = Held<A>;
     type Arguments = ();
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+    async fn pre_start(&self, myself: EngineRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
         let context = ActorContext::new(self.node.clone(), self.reference.clone(), myself, self.number);
         let actor = contain(|| (self.build)(&context)).map_err(panicked)?;
         let mut held = Held(Some((actor, context)));
@@ -182,7 +183,7 @@ impl<A: Actor> ractor::Actor for Life<A> {
 
     async fn handle(
         &self,
-        _: ActorRef<Self::Msg>,
+        _: EngineRef<Self::Msg>,
         mail: Self::Msg,
         held: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
@@ -195,7 +196,7 @@ impl<A: Actor> ractor::Actor for Life<A> {
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<Self::Msg>, held: &mut Self::State) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(&self, _: EngineRef<Self::Msg>, held: &mut Self::State) -> Result<(), ActorProcessingErr> {
         let hook = Hook { held, life_goes_on: false };
         if let Some((actor, context)) = &mut hook.held.0 {
             contain_future(actor.stopped(context)).await.map_err(panicked)?;

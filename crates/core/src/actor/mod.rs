@@ -1,12 +1,12 @@
 //! Actors of the library's users: under the node's supervision tree, reached by references that outlive their crashes.
 //!
 //! An [`Actor`] handles messages of one type. It is declared by an [`ActorSpec`], alone or in an [`ActorGroup`] with a
-//! strategy, and reached by a [`Ref`]. Names are kept in a directory of the node, not of the process.
+//! strategy, and reached by an [`ActorRef`]. Names are kept in a directory of the node, not of the process.
 //!
-//! * **Full:** a message needs a place before it enters the mailbox. [`Ref::tell`] gives back what has none;
-//!   [`Ref::ask`] says so at once.
+//! * **Full:** a message needs a place before it enters the mailbox. [`ActorRef::tell`] gives back what has none;
+//!   [`ActorRef::ask`] says so at once.
 //! * **Late:** an ask has a deadline. A message that waits beyond it is not handled; the actor that has one in hand can
-//!   see it ([`Answer::is_wanted`]).
+//!   see it ([`ReplyPort::is_wanted`]).
 //! * **Crash:** the asker of the message in hand is told at once. An ask that waits goes to the next life, a tell that
 //!   waits is lost. The actor starts again after a back-off, with what its strategy takes along, until its group's
 //!   intensity is exceeded.
@@ -19,11 +19,11 @@ mod post;
 mod spec;
 mod strategy;
 
-pub use context::{ActorContext, Timer};
+pub use context::{ActorContext, ActorTimer};
 pub use life::Actor;
-pub use post::{Answer, AskError, DEFAULT_MAILBOX, Ref, TellError};
+pub use post::{ActorRef, AskError, DEFAULT_MAILBOX, ReplyPort, TellError};
 pub use spec::{ActorError, ActorGroup, ActorSpec};
-pub use strategy::{RestartWhen, Strategy};
+pub use strategy::{RestartPolicy, RestartStrategy};
 
 pub use directory::ActorState;
 pub(crate) use directory::{ActorStatus, Directory};

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
-use ractor::{ActorRef, MessagingErr};
+use ractor::{ActorRef as EngineRef, MessagingErr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::directory::ActorStatus;
@@ -75,7 +75,7 @@ pub(crate) struct Post<M> {
 enum Target<M> {
     /// Nobody yet, or nobody for the moment.
     Down,
-    Up(ActorRef<Mail<M>>),
+    Up(EngineRef<Mail<M>>),
     /// Nobody ever again.
     Over,
 }
@@ -86,7 +86,7 @@ impl<M: Send + 'static> Post<M> {
         Self { status, places, target: watch::Sender::new(Target::Down) }
     }
 
-    pub(super) fn set_up(&self, actor: ActorRef<Mail<M>>) {
+    pub(super) fn set_up(&self, actor: EngineRef<Mail<M>>) {
         self.change(Target::Up(actor));
     }
 
@@ -112,9 +112,9 @@ impl<M: Send + 'static> Post<M> {
 
 /// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not
 /// keep the actor alive.
-pub struct Ref<M>(Arc<Post<M>>);
+pub struct ActorRef<M>(Arc<Post<M>>);
 
-impl<M: Send + 'static> Ref<M> {
+impl<M: Send + 'static> ActorRef<M> {
     pub(super) fn new(post: Arc<Post<M>>) -> Self {
         Self(post)
     }
@@ -167,7 +167,7 @@ impl<M: Send + 'static> Ref<M> {
 
     /// Sends a message that carries the port for its answer, and waits for that: a [`Duration`](std::time::Duration)
     /// from now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the [message
-    /// in hand](Answer::deadline). An actor that restarts is waited for, too: a message that waited when a life ended
+    /// in hand](ReplyPort::deadline). An actor that restarts is waited for, too: a message that waited when a life ended
     /// goes to the next one. The actor takes it at most once.
     ///
     /// # Errors
@@ -177,14 +177,14 @@ impl<M: Send + 'static> Ref<M> {
     /// # Cancellation
     ///
     /// When the future is dropped, a message that waits is not handled any more. If the actor has taken it, the actor
-    /// sees by [`Answer::is_wanted`] that the answer is not needed.
+    /// sees by [`ReplyPort::is_wanted`] that the answer is not needed.
     pub async fn ask<T>(
         &self,
         within: impl Into<Deadline>,
-        message: impl FnOnce(Answer<T>) -> M,
+        message: impl FnOnce(ReplyPort<T>) -> M,
     ) -> Result<T, AskError> {
         let deadline = within.into();
-        let (port, answer) = Answer::pair(deadline);
+        let (port, answer) = ReplyPort::pair(deadline);
         self.wait(deadline, message(port), answer).await
     }
 
@@ -229,7 +229,7 @@ impl<M: Send + 'static> Ref<M> {
     }
 
     /// Lets the actor finish the message in hand and end. Messages that wait are not handled. The actor does not start
-    /// again, unless it is declared to do so [always](super::RestartWhen::Always).
+    /// again, unless it is declared to do so [always](super::RestartPolicy::Always).
     pub fn stop(&self) {
         if let Target::Up(actor) = &*self.0.target.borrow() {
             actor.stop(None);
@@ -237,15 +237,15 @@ impl<M: Send + 'static> Ref<M> {
     }
 }
 
-impl<M> Clone for Ref<M> {
+impl<M> Clone for ActorRef<M> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<M> fmt::Debug for Ref<M> {
+impl<M> fmt::Debug for ActorRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ref").field(&self.0.status.name()).finish()
+        f.debug_tuple("ActorRef").field(&self.0.status.name()).finish()
     }
 }
 
@@ -263,7 +263,7 @@ async fn until_taken<M>(mut back: oneshot::Receiver<Option<M>>, deadline: Deadli
 
 /// The port for one answer, sent along with a question. If it is dropped unused, the asker gets [`AskError::Lost`].
 #[derive(Debug)]
-pub struct Answer<T> {
+pub struct ReplyPort<T> {
     sender: oneshot::Sender<Result<T, Failure>>,
     deadline: Deadline,
 }
@@ -271,7 +271,7 @@ pub struct Answer<T> {
 /// The other end of the port.
 type Answered<T> = oneshot::Receiver<Result<T, Failure>>;
 
-impl<T> Answer<T> {
+impl<T> ReplyPort<T> {
     fn pair(deadline: Deadline) -> (Self, Answered<T>) {
         let (sender, answer) = oneshot::channel();
         (Self { sender, deadline }, answer)
@@ -286,9 +286,10 @@ impl<T> Answer<T> {
     /// [pipeline's step](crate::Pipeline::ask) an error with all that the failure says.
     ///
     /// ```
-    /// use callboard_core::{Answer, Failure};
+    /// use callboard_core::actor::ReplyPort;
+    /// use callboard_core::Failure;
     ///
-    /// fn withdraw(balance: &mut u64, amount: u64, answer: Answer<u64>) {
+    /// fn withdraw(balance: &mut u64, amount: u64, answer: ReplyPort<u64>) {
     ///     match balance.checked_sub(amount) {
     ///         Some(rest) => {
     ///             *balance = rest;
@@ -365,11 +366,11 @@ pub enum AskError {
     /// The deadline passed.
     #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
     DeadlineExceeded {
-        /// Whether the actor has the message, and acts on it unless it looks at [`Answer::is_wanted`]. A message that
+        /// Whether the actor has the message, and acts on it unless it looks at [`ReplyPort::is_wanted`]. A message that
         /// was not taken by now is never handled.
         taken: bool,
     },
-    /// The actor answered [with a failure](Answer::fail).
+    /// The actor answered [with a failure](ReplyPort::fail).
     #[error("{0}")]
     Failed(Failure),
 }
@@ -407,18 +408,18 @@ pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> Asking + Send + Sync
 pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
 
 /// Makes each item a message to `actor`, with the deadline of its call.
-pub(crate) fn ask_step<In, Out, M, F>(actor: Ref<M>, message: F) -> AskFn
+pub(crate) fn ask_step<In, Out, M, F>(actor: ActorRef<M>, message: F) -> AskFn
 where
     In: Data,
     Out: Data,
     M: Send + 'static,
-    F: Fn(&In, Answer<Out>) -> M + Send + Sync + 'static,
+    F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
 {
     let message = Arc::new(message);
     Arc::new(move |payload, flight| {
         let (actor, message) = (actor.clone(), Arc::clone(&message));
         Box::pin(async move {
-            let (port, answer) = Answer::pair(flight.deadline);
+            let (port, answer) = ReplyPort::pair(flight.deadline);
             // User code in the caller's future, as are the reading and the end of the input: its panic is this call's
             // error.
             let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));

@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 use super::context::ActorContext;
 use super::directory::ActorStatus;
 use super::life::{Actor, Build, Life};
-use super::post::{DEFAULT_MAILBOX, Post, Ref};
-use super::strategy::{RestartWhen, Strategy};
+use super::post::{ActorRef, DEFAULT_MAILBOX, Post};
+use super::strategy::{RestartPolicy, RestartStrategy};
 use crate::node::NodeHandle;
-use crate::supervisor::{BackoffPolicy, Intensity};
+use crate::supervisor::{BackoffPolicy, RestartIntensity};
 
 /// One life of an actor on its way: the running actor, or why it did not start.
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
@@ -29,7 +29,7 @@ pub struct ActorSpec<M> {
 /// An actor without its type.
 pub(super) struct Child {
     pub(super) status: Arc<ActorStatus>,
-    pub(super) restart: RestartWhen,
+    pub(super) restart: RestartPolicy,
     pub(super) post: Arc<dyn Any + Send + Sync>,
     /// Starts the life of this number.
     pub(super) start: Box<dyn Fn(NodeHandle, u64, ActorCell) -> Starting + Send + Sync>,
@@ -60,7 +60,7 @@ impl<M: Send + 'static> ActorSpec<M> {
         let (up, down, over) = (Arc::clone(&post), Arc::clone(&post), Arc::clone(&post));
         let start = move |node: NodeHandle, number: u64, group: ActorCell| -> Starting {
             let post = Arc::clone(&up);
-            let life = Life { build: Arc::clone(&build), node, reference: Ref::new(Arc::clone(&post)), number };
+            let life = Life { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&post)), number };
             Box::pin(async move {
                 let (actor, _) = ractor::Actor::spawn_linked(None, life, (), group).await.map_err(start_error)?;
                 let cell = actor.get_cell();
@@ -70,7 +70,7 @@ impl<M: Send + 'static> ActorSpec<M> {
         };
         let child = Child {
             status,
-            restart: RestartWhen::default(),
+            restart: RestartPolicy::default(),
             post: Arc::clone(&post) as Arc<dyn Any + Send + Sync>,
             start: Box::new(start),
             set_down: Box::new(move || down.set_down()),
@@ -79,16 +79,16 @@ impl<M: Send + 'static> ActorSpec<M> {
         Self { post, child }
     }
 
-    /// Which ends of it are followed by another start. Default: [crashes](RestartWhen::Crashed).
-    pub fn restart(mut self, when: RestartWhen) -> Self {
+    /// Which ends of it are followed by another start. Default: [crashes](RestartPolicy::Crashed).
+    pub fn restart(mut self, when: RestartPolicy) -> Self {
         self.child.restart = when;
         self
     }
 
     /// A reference to it, good from now on: stages and other actors can be built with it before it runs.
     #[must_use]
-    pub fn reference(&self) -> Ref<M> {
-        Ref::new(Arc::clone(&self.post))
+    pub fn reference(&self) -> ActorRef<M> {
+        ActorRef::new(Arc::clone(&self.post))
     }
 }
 
@@ -110,19 +110,19 @@ impl<M> fmt::Debug for ActorSpec<M> {
 #[must_use = "a group starts once it is given to an app or a node"]
 pub struct ActorGroup {
     pub(super) name: Arc<str>,
-    pub(super) strategy: Strategy,
-    pub(super) intensity: Intensity,
+    pub(super) strategy: RestartStrategy,
+    pub(super) intensity: RestartIntensity,
     pub(super) backoff: BackoffPolicy,
     pub(super) children: Vec<Child>,
 }
 
 impl ActorGroup {
     /// An empty group.
-    pub fn new(name: &str, strategy: Strategy) -> Self {
+    pub fn new(name: &str, strategy: RestartStrategy) -> Self {
         Self {
             name: name.into(),
             strategy,
-            intensity: Intensity::default(),
+            intensity: RestartIntensity::default(),
             backoff: BackoffPolicy::default(),
             children: Vec::new(),
         }
@@ -136,7 +136,7 @@ impl ActorGroup {
     }
 
     /// How many crashes in which time make the group give up. Here every crash counts. Default 5 in 10 s.
-    pub fn intensity(mut self, intensity: Intensity) -> Self {
+    pub fn intensity(mut self, intensity: RestartIntensity) -> Self {
         self.intensity = intensity;
         self
     }
@@ -151,7 +151,7 @@ impl ActorGroup {
 impl<M: Send + 'static> From<ActorSpec<M>> for ActorGroup {
     /// A group of one, with its name.
     fn from(spec: ActorSpec<M>) -> Self {
-        Self::new(spec.child.status.name(), Strategy::OneForOne).actor(spec)
+        Self::new(spec.child.status.name(), RestartStrategy::OneForOne).actor(spec)
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// What the death of one actor means for the others of its group, in the order in which they were declared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Strategy {
+pub enum RestartStrategy {
     /// Nothing: it alone starts again. For actors that know nothing of each other.
     #[default]
     OneForOne,
@@ -17,7 +17,7 @@ pub enum Strategy {
     OneForAll,
 }
 
-impl Strategy {
+impl RestartStrategy {
     /// The actors that start again when `dead` of `count` died.
     pub(crate) fn affected(self, dead: usize, count: usize) -> Range<usize> {
         match self {
@@ -31,7 +31,7 @@ impl Strategy {
 /// Which ends of an actor are followed by another start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RestartWhen {
+pub enum RestartPolicy {
     /// Whenever it ends, even when it stopped by itself.
     Always,
     /// After an error, a panic or a kill. One that stops by itself has done its work.
@@ -41,7 +41,7 @@ pub enum RestartWhen {
     Never,
 }
 
-impl RestartWhen {
+impl RestartPolicy {
     pub(crate) fn after(self, crashed: bool) -> bool {
         match self {
             Self::Always => true,
@@ -53,20 +53,20 @@ impl RestartWhen {
 
 #[cfg(test)]
 mod tests {
-    use super::Strategy;
+    use super::RestartStrategy;
     use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
     proptest! {
         #[test]
         fn the_dead_one_is_always_among_the_affected_and_only_the_strategy_adds_others(dead in 0usize..9, more in 1usize..9) {
             let count = dead + more;
-            for strategy in [Strategy::OneForOne, Strategy::RestForOne, Strategy::OneForAll] {
+            for strategy in [RestartStrategy::OneForOne, RestartStrategy::RestForOne, RestartStrategy::OneForAll] {
                 let affected = strategy.affected(dead, count);
                 prop_assert!(affected.contains(&dead) && affected.end <= count);
                 let expected = match strategy {
-                    Strategy::OneForOne => 1,
-                    Strategy::RestForOne => more,
-                    Strategy::OneForAll => count,
+                    RestartStrategy::OneForOne => 1,
+                    RestartStrategy::RestForOne => more,
+                    RestartStrategy::OneForAll => count,
                 };
                 prop_assert_eq!(affected.len(), expected);
             }

@@ -40,9 +40,9 @@ pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 ///
 /// It can be used once. Dropped unused (its worker or batcher died with it), it tells the caller that the worker was lost.
 #[derive(Debug)]
-pub(crate) struct ReplyPort(oneshot::Sender<EntryOutcome>);
+pub(crate) struct OutcomePort(oneshot::Sender<EntryOutcome>);
 
-impl ReplyPort {
+impl OutcomePort {
     pub(crate) fn pair() -> (Self, oneshot::Receiver<EntryOutcome>) {
         let (sender, receiver) = oneshot::channel();
         (Self(sender), receiver)
@@ -97,7 +97,7 @@ pub(crate) struct Entry {
     pub(crate) payload: Kept,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
-    pub(crate) reply: ReplyPort,
+    pub(crate) reply: OutcomePort,
     /// Where a streaming stage's outputs go, until a worker has it.
     pub(crate) outputs: Option<OutputSender>,
     /// Its place in the queue, while it waits there.

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::admission::{CONFIRMED_FOR, Prospect, Verdict};
 use super::cost::Load;
-use super::entry::{Entry, EntryKey, EntryOutcome, Kept, ReplyPort};
+use super::entry::{Entry, EntryKey, EntryOutcome, Kept, OutcomePort};
 use super::lanes::Lanes;
 use super::message::BatcherMessage;
 use super::places::Place;
@@ -128,7 +128,7 @@ impl Pool {
         now: Instant,
     ) -> Result<Enqueued<'a>, CallError> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        let (reply, outcome) = ReplyPort::pair();
+        let (reply, outcome) = OutcomePort::pair();
         let entry = Entry {
             sequence,
             cost,

@@ -184,7 +184,7 @@ impl CallOptions {
     }
 
     /// Hands a header of the request, by its name in lower case, to the code that works for the call. For doors whose
-    /// requests have headers: those that the [route wants](crate::Route::wanted_headers).
+    /// requests have headers: those that the [route wants](crate::edge::Route::wanted_headers).
     #[must_use]
     pub fn with_header(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.telling(|origin| origin.headers.push((name.into(), value.into())))

@@ -11,7 +11,7 @@ use futures_util::Stream;
 use futures_util::stream::Iter;
 use tokio::runtime::Handle;
 
-use super::stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess};
+use super::stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, Preprocess};
 use super::{FunctionCall, LocalClient, lost};
 use crate::call::{CallOptions, Outer};
 use crate::error::{CallError, ErrorKind};
@@ -49,7 +49,7 @@ impl LocalClient {
 ///
 /// Every method that waits panics inside a runtime's async context (an `async fn`, a task), with tokio's message "Cannot start
 /// a runtime from within a runtime", and before anything is called: blocking there could wait for ever for a task that this very
-/// thread is to run. Use the [`LocalClient`] there, or `tokio::task::spawn_blocking`. [`cast`](Self::cast) does not wait and never
+/// thread is to run. Use the [`LocalClient`] there, or `tokio::task::spawn_blocking`. [`call_detached`](Self::call_detached) does not wait and never
 /// panics.
 #[derive(Clone, Debug)]
 pub struct BlockingClient {
@@ -124,22 +124,22 @@ impl BlockingClient {
         self.wait(async move { client.send_with(&name, call, options).await })
     }
 
-    /// [`LocalClient::cast`], which waits for nothing anyway.
+    /// [`LocalClient::call_detached`], which waits for nothing anyway.
     ///
     /// # Errors
     ///
-    /// As [`LocalClient::cast`].
-    pub fn cast<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
-        self.client.cast(route, input)
+    /// As [`LocalClient::call_detached`].
+    pub fn call_detached<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
+        self.client.call_detached(route, input)
     }
 
-    /// [`LocalClient::cast_with`], which waits for nothing anyway.
+    /// [`LocalClient::call_detached_with`], which waits for nothing anyway.
     ///
     /// # Errors
     ///
-    /// As [`LocalClient::cast`].
-    pub fn cast_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
-        self.client.cast_with(route, input, options)
+    /// As [`LocalClient::call_detached`].
+    pub fn call_detached_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
+        self.client.call_detached_with(route, input, options)
     }
 
     /// [`LocalClient::stream`] as an iterator, whose `next` blocks. The inputs are pulled on the consumer's thread and may take
@@ -152,7 +152,7 @@ impl BlockingClient {
     where
         I: IntoIterator,
         Out: Data + Clone,
-        AsIs: Prepare<I::Item>,
+        NoPreprocess: Prepare<I::Item>,
     {
         let stream = self.client.stream(route, inputs)?;
         Ok(BlockingStream { stream, runtime: self.client.runtime().clone() })
@@ -218,7 +218,7 @@ impl<T> BlockingStream<T> {
 impl<S, Out> BlockingStream<CallStream<S, Out>>
 where
     S: Stream,
-    AsIs: Prepare<S::Item>,
+    NoPreprocess: Prepare<S::Item>,
 {
     /// See [`CallStream::preprocess`].
     pub fn preprocess<In, F>(self, function: F) -> BlockingStream<CallStream<S, Out, Preprocess<F>>>

@@ -7,7 +7,7 @@ use futures_util::future::lazy;
 use futures_util::stream::{self, Iter};
 use futures_util::{FutureExt, Stream, TryFutureExt};
 
-use super::stream::{AsIs, CallStream, Prepare};
+use super::stream::{CallStream, NoPreprocess, Prepare};
 use super::{FunctionCall, LocalClient, Replies, read_output};
 use crate::call::CallOptions;
 use crate::error::CallError;
@@ -180,7 +180,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     where
         I: IntoIterator,
         Out: Data + Clone,
-        AsIs: Prepare<I::Item>,
+        NoPreprocess: Prepare<I::Item>,
     {
         self.call_each(route, stream::iter(inputs))
     }
@@ -194,7 +194,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     where
         S: Stream,
         Out: Data + Clone,
-        AsIs: Prepare<S::Item>,
+        NoPreprocess: Prepare<S::Item>,
     {
         self.call_each(route, Box::pin(inputs))
     }
@@ -209,7 +209,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     where
         S: Stream,
         Out: Data + Clone,
-        AsIs: Prepare<S::Item>;
+        NoPreprocess: Prepare<S::Item>;
 }
 
 /// A prepared call within this process. Nothing is encoded, and no permit is held.
@@ -266,7 +266,7 @@ impl Caller for LocalClient {
     where
         S: Stream,
         Out: Data + Clone,
-        AsIs: Prepare<S::Item>,
+        NoPreprocess: Prepare<S::Item>,
     {
         CallStream::try_new(self.clone(), route, inputs)
     }

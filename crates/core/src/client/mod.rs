@@ -2,7 +2,7 @@
 
 mod blocking;
 mod caller;
-mod cast;
+mod detached;
 mod function;
 mod replies;
 mod stage;
@@ -14,7 +14,7 @@ pub use caller::{Caller, LocalPrepared};
 pub use function::{FunctionCall, NO_ARGS};
 pub use replies::{PayloadReplies, Replies};
 pub use stage::{OfferedStage, StageAdmission, StageQueue};
-pub use stream::{AsIs, CallStream, CallStreamWithInputs, Prepare, Preprocess, Ready};
+pub use stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, PreparedInput, Preprocess};
 pub use typed::{RouteService, TypedRoute};
 
 use std::any::Any;
@@ -39,7 +39,7 @@ use crate::node::{Description, Health, Shared};
 use crate::router::{HeldRoute, Route};
 
 /// How often a caller that waits for a permit looks whether others have left it room on the node.
-pub const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(5);
+pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A handle on a node's routes within the node's process. Cloning is cheap; it does not keep the node alive. It is a
 /// [`Caller`], like the client over a network.
@@ -75,7 +75,7 @@ impl LocalClient {
     /// * does not enter a stage in which its outer call is, or one that waits for that: this is `Failed` with the
     ///   status 508, because with all workers of a stage waiting for that very stage nothing would go on.
     ///
-    /// A [`cast`](Self::cast) is no inner call: nobody waits for it, so it takes a permit of its own and outlives the
+    /// A [`call_detached`](Self::call_detached) is no inner call: nobody waits for it, so it takes a permit of its own and outlives the
     /// call.
     #[must_use]
     pub fn within(&self, context: &CallContext) -> Self {
@@ -231,7 +231,7 @@ impl LocalClient {
     }
 
     /// As [`submit`](Self::submit), for an edge that still has to write the outcome: the call has ended when
-    /// [`Unwritten::end`] was told how that went.
+    /// [`PendingOutcome::end`] was told how that went.
     ///
     /// # Errors
     ///
@@ -241,11 +241,11 @@ impl LocalClient {
         admission: Admission,
         payload: Payload,
         options: CallOptions,
-    ) -> Result<(Reply, Unwritten), CallError> {
+    ) -> Result<(Reply, PendingOutcome), CallError> {
         let flight = Self::flight_of(&admission, &options);
         let finish = |call: AdmittedCall, reply| {
             call.settle();
-            (reply, Unwritten(call))
+            (reply, PendingOutcome(call))
         };
         fly(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
     }
@@ -368,9 +368,9 @@ fn fly<T>(
 /// A call whose outcome is there, and still to be written by its edge. Dropped before that, its caller has left.
 #[derive(Debug)]
 #[must_use = "dropped, it counts as cancelled"]
-pub struct Unwritten(AdmittedCall);
+pub struct PendingOutcome(AdmittedCall);
 
-impl Unwritten {
+impl PendingOutcome {
     /// The outcome was written, or could not be for an error of this kind. The call is counted so.
     pub fn end(mut self, written: Result<(), ErrorKind>) {
         self.0.close(written);

@@ -21,7 +21,7 @@ use crate::call::{CallOptions, Flight};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Admission;
-use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, stream_elsewhere};
+use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, stream_remote};
 use crate::router::{HeldRoute, Route};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -216,7 +216,7 @@ enum Phase {
         spare: Option<(Payload, Option<u64>)>,
     },
     /// The streaming stage is at work on another node, and so are those behind it, up to this step.
-    Elsewhere { outputs: PayloadReplies, passed: usize },
+    Remote { outputs: PayloadReplies, passed: usize },
     /// The last output was given.
     Ending,
     /// The outcome was given.
@@ -298,14 +298,14 @@ impl Talk {
                     Err(refusal) => match spare.take().filter(|_| refusal.is_refusal()) {
                         None => return Err(refusal),
                         Some((payload, revision)) => {
-                            match stream_elsewhere(&steps[streams_at..], payload, flight, revision).await {
+                            match stream_remote(&steps[streams_at..], payload, flight, revision).await {
                                 Err(error) if error.is_refusal() => return Err(refusal),
                                 begun => *phase = elsewhere(begun?),
                             }
                         }
                     },
                 },
-                Phase::Elsewhere { outputs, passed } => match outputs.next().await {
+                Phase::Remote { outputs, passed } => match outputs.next().await {
                     Some(output) => break (Some(output?), *passed),
                     None => break (None, *passed),
                 },
@@ -332,8 +332,8 @@ impl Talk {
             _ => None,
         };
         let spare = match place_stream(&steps[0], flight) {
-            StreamPlace::Elsewhere(revision) => {
-                let begun = stream_elsewhere(steps, payload.clone(), flight, revision).await;
+            StreamPlace::Remote(revision) => {
+                let begun = stream_remote(steps, payload.clone(), flight, revision).await;
                 match begun {
                     Err(error) if error.is_refusal() && pool.is_some() => None,
                     begun => return begun.map(elsewhere),
@@ -352,7 +352,7 @@ impl Talk {
 }
 
 fn elsewhere(begun: StageOutputs) -> Phase {
-    Phase::Elsewhere { outputs: begun.outputs, passed: begun.stages }
+    Phase::Remote { outputs: begun.outputs, passed: begun.stages }
 }
 
 /// The next output of a stage on this node, or `None` after the last.

@@ -10,7 +10,7 @@ use callboard_codec::{Data, DataType, Payload};
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::{LOOK_FOR_ROOM_EVERY, LocalClient, read_output};
+use super::{CAPACITY_POLL_INTERVAL, LocalClient, read_output};
 use crate::call::CallOptions;
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
@@ -160,7 +160,7 @@ impl<In: Data, Out: Data + Clone> Service<In> for RouteService<In, Out> {
             match gateway.try_admit_at(clock::now(), route, 0, client.outer.as_ref()) {
                 Ok(permit) => self.permit = Some(permit),
                 Err(refusal) if refusal.may_pass() => {
-                    self.waiting = Some(Box::pin(tokio::time::sleep(LOOK_FOR_ROOM_EVERY)));
+                    self.waiting = Some(Box::pin(tokio::time::sleep(CAPACITY_POLL_INTERVAL)));
                 }
                 Err(refusal) => return Poll::Ready(Err(gateway.refuse(refusal))),
             }

@@ -98,7 +98,7 @@ fn draw_steps(
             }
             vec![(id, String::new())]
         }
-        Graph::Elsewhere(name) => {
+        Graph::Remote(name) => {
             let label = format!("{name} · elsewhere");
             vec![(step(drawing, Shape::Box, &label, from), String::new())]
         }

@@ -6,7 +6,7 @@ use slab::Slab;
 
 use crate::clock::Instant;
 use crate::deadline::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
-use crate::id::{FlightId, RouteIndex, RouteName};
+use crate::id::{CallId, RouteIndex, RouteName};
 
 /// Calls in flight on one node by default: far above what the stages' queues take, so that it only bounds what waits for
 /// its body or its reader.
@@ -79,7 +79,7 @@ impl Refusal {
 /// One call in flight.
 #[derive(Debug)]
 pub(crate) struct LedgerLine {
-    pub(crate) id: FlightId,
+    pub(crate) id: CallId,
     pub(crate) route: RouteIndex,
     pub(crate) since: Instant,
     bytes: u64,
@@ -122,7 +122,7 @@ impl Ledger {
     pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64, rides: bool) -> Result<u32, Refusal> {
         self.check(bytes, rides)?;
         self.take_bytes(bytes)?;
-        let id = FlightId(self.admitted);
+        let id = CallId(self.admitted);
         self.admitted += 1;
         self.open += usize::from(!rides);
         let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, rides, is_closed: false });
@@ -143,7 +143,7 @@ impl Ledger {
         self.lines[key].route
     }
 
-    pub(crate) fn id_of(&self, key: usize) -> FlightId {
+    pub(crate) fn id_of(&self, key: usize) -> CallId {
         self.lines[key].id
     }
 

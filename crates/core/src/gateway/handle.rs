@@ -14,7 +14,7 @@ use crate::call::Outer;
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
-use crate::id::{FlightId, RouteIndex, RouteName};
+use crate::id::{CallId, RouteIndex, RouteName};
 use crate::metrics::{SharedMetrics, TurnedAway};
 use crate::node::Shared;
 use crate::offload::Offload;
@@ -186,7 +186,7 @@ impl Gateway {
         read(&mut self.ledger.lock().lines())
     }
 
-    pub(crate) fn overdue(&self, now: Instant) -> Vec<(FlightId, RouteIndex)> {
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<(CallId, RouteIndex)> {
         let ledger = self.ledger.lock();
         ledger.overdue(now).map(|line| (line.id, line.route)).collect()
     }
@@ -261,7 +261,7 @@ impl Admission {
 
     /// The number of this call on this node.
     #[must_use]
-    pub fn id(&self) -> FlightId {
+    pub fn id(&self) -> CallId {
         self.permit.gateway.ledger.lock().id_of(self.permit.line())
     }
 

@@ -12,7 +12,7 @@ use crate::actor::{ActorState, ActorStatus};
 use crate::batcher::{Pool, ReleaseReason, Restart};
 use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
-use crate::id::{FlightId, RouteName, StageName};
+use crate::id::{CallId, RouteName, StageName};
 use crate::metrics::{ReplicaState, StageMetrics};
 use crate::pipeline::PeerDescription;
 use crate::router::{DeployedStage, Route, Table};
@@ -36,7 +36,7 @@ pub struct Health {
     /// Each stage.
     pub stages: Vec<StageHealth>,
     /// Each stage that runs on other nodes only.
-    pub elsewhere: Vec<ElsewhereHealth>,
+    pub elsewhere: Vec<RemoteStageHealth>,
     /// The actors whose group has given up.
     pub failed_actors: Vec<String>,
 }
@@ -58,7 +58,7 @@ pub struct StageHealth {
 /// How it is about a stage that runs on other nodes only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct ElsewhereHealth {
+pub struct RemoteStageHealth {
     /// Which stage.
     pub name: StageName,
     /// Why it takes no calls, where it takes none.
@@ -101,7 +101,7 @@ pub struct Description {
 #[non_exhaustive]
 pub struct CallDescription {
     /// Its number on this node.
-    pub id: FlightId,
+    pub id: CallId,
     /// Its route.
     pub route: RouteName,
     /// How long it has been in.
@@ -242,9 +242,9 @@ impl Shared {
     }
 
     /// Of the routes that take calls, each stage once.
-    fn elsewhere_health(&self, table: &Table) -> Vec<ElsewhereHealth> {
+    fn elsewhere_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
         let beyond = self.gateway.beyond();
-        let mut told: Vec<ElsewhereHealth> = Vec::new();
+        let mut told: Vec<RemoteStageHealth> = Vec::new();
         for name in table.routes().iter().flat_map(|route| route.graph().elsewhere()) {
             if !told.iter().any(|stage| stage.name == *name) {
                 let reason = match beyond {
@@ -253,7 +253,7 @@ impl Shared {
                     Some(_) => Some("no node that runs it can be reached"),
                 };
                 let (ready, reason) = (reason.is_none(), reason.map(str::to_owned));
-                told.push(ElsewhereHealth { name: name.clone(), reason, ready });
+                told.push(RemoteStageHealth { name: name.clone(), reason, ready });
             }
         }
         told
@@ -371,7 +371,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
 
 /// The oldest calls. The lock on the ledger is held for one look at each line.
 fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescription> {
-    let mut oldest: BinaryHeap<(Instant, FlightId, u32)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
+    let mut oldest: BinaryHeap<(Instant, CallId, u32)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
     gateway.with_lines(|lines| {
         for line in lines {
             if oldest.len() < LISTED_CALLS || oldest.peek().is_some_and(|youngest| line.since < youngest.0) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Description, Health, Shared};
-use crate::actor::{ActorError, ActorGroup, ActorSpec, Ref};
+use crate::actor::{ActorError, ActorGroup, ActorRef, ActorSpec};
 use crate::app::RouteSpec;
 use crate::client::LocalClient;
-use crate::pipeline::{Beyond, Elsewhere};
-use crate::router::{Change, ChangeError, Changed};
+use crate::pipeline::{Beyond, RemoteStages};
+use crate::router::{AppliedChange, ChangeError, RouteChange};
 
 /// A handle on a running node. Cloning it is cheap; it does not keep the node alive.
 ///
@@ -47,7 +47,7 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ActorError`]. It does not run then.
-    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<Ref<M>, ActorError> {
+    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<ActorRef<M>, ActorError> {
         let reference = actor.reference();
         self.spawn_actors(actor.into()).await?;
         Ok(reference)
@@ -71,7 +71,7 @@ impl NodeHandle {
 
     /// The actor of this name, if it runs on this node and takes messages of this type.
     #[must_use]
-    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         self.shared.directory.find(name)
     }
 
@@ -80,7 +80,7 @@ impl NodeHandle {
     /// # Errors
     ///
     /// When the node has joined before.
-    pub fn join(&self, elsewhere: impl Elsewhere) -> Result<(), AlreadyJoined> {
+    pub fn join(&self, elsewhere: impl RemoteStages) -> Result<(), AlreadyJoined> {
         match self.shared.gateway.join(Beyond(Box::new(elsewhere))) {
             true => Ok(()),
             false => Err(AlreadyJoined),
@@ -112,7 +112,7 @@ impl NodeHandle {
     }
 
     /// Carries out a change and returns when callers see it. No call fails for it: those that run finish where they are,
-    /// later ones find the new table. See [`Change`].
+    /// later ones find the new table. See [`RouteChange`].
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl NodeHandle {
     ///
     /// Dropping the future before the change took effect undoes it: what was started for it ends. A warm-up that takes too
     /// long is given up with a timeout around this future.
-    pub async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+    pub async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         if self.shared.gateway.is_draining() {
             return Err(ChangeError::Ending);
         }
@@ -134,8 +134,8 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn add_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
-        self.change(Change::new().add_route(route)).await
+    pub async fn add_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
+        self.change(RouteChange::new().add_route(route)).await
     }
 
     /// Puts another pipeline behind a route. Its new stages warm up, then take over at once; the old ones end when their
@@ -144,8 +144,8 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn replace_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
-        self.change(Change::new().replace_route(route)).await
+    pub async fn replace_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
+        self.change(RouteChange::new().replace_route(route)).await
     }
 
     /// Closes a route. Calls that are in it finish, new ones get `NotFound`; stages that no other route uses end when the
@@ -154,8 +154,8 @@ impl NodeHandle {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn remove_route(&self, route: &str) -> Result<Changed, ChangeError> {
-        self.change(Change::new().remove_route(route)).await
+    pub async fn remove_route(&self, route: &str) -> Result<AppliedChange, ChangeError> {
+        self.change(RouteChange::new().remove_route(route)).await
     }
 
     /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), and returns when the new

@@ -9,23 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ractor::{Actor, ActorRef};
+use ractor::{Actor, ActorRef as EngineRef};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::actor::{ActorError, ActorGroup, ActorSpec, Directory, Ref};
+use crate::actor::{ActorError, ActorGroup, ActorRef, ActorSpec, Directory};
 use crate::app::{RouteSpec, StartError};
 use crate::batcher::BatcherMessage;
 use crate::client::LocalClient;
 use crate::containment::note_places;
 use crate::gateway::{Gateway, Limits};
 use crate::metrics::{NodeMetrics, SharedMetrics};
-use crate::router::{Change, ChangeError, Changed, Router, RouterMessage, STOP_WITHIN};
+use crate::router::{AppliedChange, ChangeError, RouteChange, Router, RouterMessage, STOP_WITHIN};
 use crate::worker::Watchdog;
 
 pub use blocking::BlockingNode;
 pub use describe::{
-    ActorDescription, CallDescription, Description, ElsewhereHealth, Health, ReplicaDescription, RestartDescription,
+    ActorDescription, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RestartDescription,
     RouteDescription, StageDescription, StageHealth, StagePart,
 };
 pub use handle::{AlreadyJoined, NodeHandle};
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
 #[must_use = "a node ends when it is dropped"]
 pub struct Node {
     handle: NodeHandle,
-    root: ActorRef<RootMessage>,
+    root: EngineRef<RootMessage>,
 }
 
 /// How a drain ended.
@@ -98,7 +98,7 @@ impl Node {
         for group in actors {
             node.spawn_actors(group).await?;
         }
-        node.change(routes.into_iter().fold(Change::new(), Change::add_route)).await?;
+        node.change(routes.into_iter().fold(RouteChange::new(), RouteChange::add_route)).await?;
         Ok(node)
     }
 
@@ -142,7 +142,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ActorError`]. It does not run then.
-    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<Ref<M>, ActorError> {
+    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<ActorRef<M>, ActorError> {
         self.handle.spawn_actor(actor).await
     }
 
@@ -157,7 +157,7 @@ impl Node {
 
     /// The actor of this name; see [`NodeHandle::actor`].
     #[must_use]
-    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<Ref<M>> {
+    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         self.handle.actor(name)
     }
 
@@ -166,7 +166,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+    pub async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         self.handle.change(change).await
     }
 
@@ -175,7 +175,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn add_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+    pub async fn add_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
         self.handle.add_route(route).await
     }
 
@@ -184,7 +184,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn replace_route(&self, route: RouteSpec) -> Result<Changed, ChangeError> {
+    pub async fn replace_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
         self.handle.replace_route(route).await
     }
 
@@ -193,7 +193,7 @@ impl Node {
     /// # Errors
     ///
     /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn remove_route(&self, route: &str) -> Result<Changed, ChangeError> {
+    pub async fn remove_route(&self, route: &str) -> Result<AppliedChange, ChangeError> {
         self.handle.remove_route(route).await
     }
 

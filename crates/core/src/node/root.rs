@@ -15,7 +15,7 @@ use crate::client::LocalClient;
 use crate::clock;
 use crate::gateway::{GatewayActor, GatewayMessage};
 use crate::router::{RouterActor, RouterArgs, RouterMessage};
-use crate::supervisor::{Intensity, RestartWindow, StageState, Verdict};
+use crate::supervisor::{RestartIntensity, RestartWindow, StageState, Verdict};
 use crate::worker::Watchdog;
 
 /// The actor at the root.
@@ -71,7 +71,7 @@ impl Actor for RootActor {
         let router = start_router(&shared, &watchdog, myself.get_cell()).await?;
         shared.alive.store(true, Ordering::Release);
         shared.directory.set_root(myself);
-        let window = RestartWindow::new(Intensity::default());
+        let window = RestartWindow::new(RestartIntensity::default());
         Ok(RootState { shared, watchdog, gateway, router, window, groups: Vec::new() })
     }
 

@@ -26,7 +26,7 @@ pub(crate) enum Graph<S> {
     /// One stage.
     Stage(S),
     /// A stage that runs on other nodes only.
-    Elsewhere(StageName),
+    Remote(StageName),
     /// One after the other; empty, it gives what it takes.
     Sequence(Vec<Self>),
     /// A function that runs in the caller's own future: no queue, no worker.
@@ -81,14 +81,14 @@ impl<S> Graph<S> {
     /// The stages that run on other nodes only, in the same order.
     pub(crate) fn elsewhere(&self) -> Vec<&StageName> {
         let steps = self.single_steps().into_iter();
-        steps.filter_map(|step| if let Self::Elsewhere(name) = step { Some(name) } else { None }).collect()
+        steps.filter_map(|step| if let Self::Remote(name) = step { Some(name) } else { None }).collect()
     }
 
     /// The names of all stages, wherever they run, in the same order.
     pub(crate) fn stage_names<'a>(&'a self, name: impl Fn(&'a S) -> &'a StageName) -> Vec<StageName> {
         let named = |step: &'a Self| match step {
             Self::Stage(stage) => Some(name(stage).clone()),
-            Self::Elsewhere(name) => Some(name.clone()),
+            Self::Remote(name) => Some(name.clone()),
             _ => None,
         };
         self.single_steps().into_iter().filter_map(named).collect()
@@ -103,7 +103,7 @@ impl<S> Graph<S> {
 
     fn collect_single_steps<'a>(&'a self, steps: &mut Vec<&'a Self>) {
         match self {
-            Self::Stage(_) | Self::Elsewhere(_) | Self::Map { .. } | Self::Ask { .. } => steps.push(self),
+            Self::Stage(_) | Self::Remote(_) | Self::Map { .. } | Self::Ask { .. } => steps.push(self),
             Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
                 for part in parts {
                     part.collect_single_steps(steps);
@@ -136,7 +136,7 @@ impl<S> Graph<S> {
             },
             Self::Map { name, function } => Graph::Map { name: Arc::clone(name), function: Arc::clone(function) },
             Self::Ask { name, ask } => Graph::Ask { name: Arc::clone(name), ask: Arc::clone(ask) },
-            Self::Elsewhere(name) => Graph::Elsewhere(name.clone()),
+            Self::Remote(name) => Graph::Remote(name.clone()),
             Self::Stage(stage) => Graph::Stage(map(stage)?),
         })
     }
@@ -148,7 +148,7 @@ impl<S: Display> Display for Graph<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => stage.fmt(f),
-            Self::Elsewhere(name) => write!(f, "↗{name}"),
+            Self::Remote(name) => write!(f, "↗{name}"),
             Self::Sequence(steps) if steps.is_empty() => f.write_str("·"),
             Self::Sequence(steps) => separated(f, steps, &[], " → "),
             Self::Map { name, .. } => write!(f, "[{name}]"),
@@ -192,7 +192,7 @@ impl<S: fmt::Debug> fmt::Debug for Graph<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => f.debug_tuple("Stage").field(stage).finish(),
-            Self::Elsewhere(name) => f.debug_tuple("Elsewhere").field(name).finish(),
+            Self::Remote(name) => f.debug_tuple("Remote").field(name).finish(),
             Self::Sequence(steps) => f.debug_tuple("Sequence").field(steps).finish(),
             Self::Map { name, function: _ } => f.debug_struct("Map").field("name", name).finish_non_exhaustive(),
             Self::Ask { name, ask: _ } => f.debug_struct("Ask").field("name", name).finish_non_exhaustive(),

@@ -19,11 +19,11 @@
 //! let pipeline = Pipeline::from(parse).then(shout);
 //! ```
 
-mod elsewhere;
 mod ensemble;
 mod graph;
 mod into;
 mod preprocess;
+mod remote;
 mod run;
 mod stream;
 
@@ -33,20 +33,20 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
-use crate::actor::{Answer, Ref, ask_step};
+use crate::actor::{ActorRef, ReplyPort, ask_step};
 use crate::failure::Failure;
 use crate::stage::{Stage, StageSpec};
 
-pub use elsewhere::{
-    Choice, Elsewhere, FromElsewhere, PeerDescription, StageCall, StageLoad, StageOutputs, StageReply,
-};
 pub use ensemble::{MemberError, Members};
 pub use into::{IntoPipeline, IntoStreamPipeline};
+pub use remote::{
+    PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
+};
 pub use stream::StreamPipeline;
 
-pub(crate) use elsewhere::{Beyond, StreamPlace, place_stream, stream_elsewhere};
 pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
+pub(crate) use remote::{Beyond, StreamPlace, place_stream, stream_remote};
 pub(crate) use run::all_may_run_again;
 
 /// Connected stages, from `In` to `Out`.
@@ -97,10 +97,10 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// actor that is being restarted until its deadline; if the actor crashes with the item, the call is `WorkerFailed`
     /// and the item is not sent again. See [`App::actor`](crate::App::actor) for an example.
     #[must_use]
-    pub fn ask<M, F>(name: &str, actor: Ref<M>, message: F) -> Self
+    pub fn ask<M, F>(name: &str, actor: ActorRef<M>, message: F) -> Self
     where
         M: Send + 'static,
-        F: Fn(&In, Answer<Out>) -> M + Send + Sync + 'static,
+        F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
     {
         Self::of(Graph::Ask { name: name.into(), ask: ask_step(actor, message) })
     }

@@ -9,9 +9,9 @@ use callboard_codec::Payload;
 use futures_util::future::{join_all, try_join_all};
 
 use super::Graph;
-use super::elsewhere::run_stages;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
+use super::remote::run_stages;
 use crate::batcher::Pool;
 use crate::call::{Flight, Micros, Reply, Timing};
 use crate::clock::{self, Instant};
@@ -67,7 +67,7 @@ impl Graph<Arc<Pool>> {
                         check_time(flight, now, name)?;
                         (apply(name, function, payload)?, Timing::default())
                     }
-                    Self::Stage(_) | Self::Elsewhere(_) => {
+                    Self::Stage(_) | Self::Remote(_) => {
                         let outcome = Box::pin(run_stages(&steps[position..], payload, flight, now)).await;
                         let (reply, ran) = outcome
                             .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;
@@ -109,7 +109,7 @@ impl Graph<Arc<Pool>> {
                     let compute = then.saturating_duration_since(now);
                     Ok(Reply { payload: answer, timing: Timing { compute, ..Timing::default() } })
                 }
-                Self::Stage(_) | Self::Elsewhere(_) | Self::Sequence(_) | Self::Map { .. } => {
+                Self::Stage(_) | Self::Remote(_) | Self::Sequence(_) | Self::Map { .. } => {
                     self.run(payload, flight, now).await
                 }
             }
@@ -166,7 +166,7 @@ pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>]) -> bool {
             all_may_run_again(parts)
         }
         // Not known here, and never said.
-        Graph::Elsewhere(_) | Graph::Ask { .. } => false,
+        Graph::Remote(_) | Graph::Ask { .. } => false,
     })
 }
 

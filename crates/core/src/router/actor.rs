@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::change::{Change, ChangeError, Changed, Unsettled};
+use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
 use super::handle::Router;
 use super::message::{Asker, RouterMessage};
 use super::route::Route;
@@ -21,7 +21,7 @@ use crate::clock;
 use crate::id::{RouteIndex, StageName};
 use crate::metrics::SharedMetrics;
 use crate::supervisor::{
-    DeploymentActor, DeploymentArgs, DeploymentMessage, Intensity, RestartWindow, StageState, Verdict,
+    DeploymentActor, DeploymentArgs, DeploymentMessage, RestartIntensity, RestartWindow, StageState, Verdict,
 };
 use crate::worker::Watchdog;
 
@@ -55,7 +55,7 @@ pub(crate) struct RouterState {
 /// What is done one after the other.
 enum Work {
     Change {
-        change: Change,
+        change: RouteChange,
         reply: Option<Asker>,
         _turn: OwnedSemaphorePermit,
     },
@@ -123,7 +123,7 @@ impl RouterState {
             self.end(myself, stage, None);
         }
         for route in self.table.retiring().to_vec() {
-            let (unsettled, _) = Changed::pair(0);
+            let (unsettled, _) = AppliedChange::pair(0);
             self.await_empty(myself, route, unsettled);
         }
     }
@@ -201,14 +201,14 @@ impl RouterState {
         match (work, outcome) {
             (Work::Change { change, .. }, Ok(())) => {
                 let closed = self.table.apply(change, &self.parts.metrics);
-                let (unsettled, changed) = Changed::pair(self.table.next_revision() - 1);
+                let (unsettled, changed) = AppliedChange::pair(self.table.next_revision() - 1);
                 self.take_effect(myself, closed, &unsettled);
                 answer(reply, Ok(changed));
             }
             (Work::Renew(dead), Ok(())) => {
                 tracing::info!(stage = %dead.name(), "stage is back");
                 let closed = self.table.renew(&dead, &self.parts.metrics);
-                let (unsettled, _) = Changed::pair(0);
+                let (unsettled, _) = AppliedChange::pair(0);
                 self.take_effect(myself, closed, &unsettled);
             }
             (work, Err(error)) => {
@@ -293,9 +293,9 @@ impl RouterState {
         }
         tracing::error!(stage = %dead.name(), why, "the supervisor of a stage died: this is a defect");
         let window = self.windows.entry(dead.name().clone());
-        let window = window.or_insert_with(|| RestartWindow::new(Intensity::default()));
+        let window = window.or_insert_with(|| RestartWindow::new(RestartIntensity::default()));
         if window.record(clock::now()) == Verdict::GiveUp {
-            let Intensity { max_restarts, within } = Intensity::default();
+            let RestartIntensity { max_restarts, within } = RestartIntensity::default();
             let reason = format!("its supervisor died more than {max_restarts} times in {within:?}, the last: {why}");
             dead.pool.enter(StageState::Failed, Some(reason));
         } else {
@@ -339,7 +339,7 @@ async fn gone(reply: &mut Option<Asker>) {
     }
 }
 
-fn answer(reply: Option<Asker>, outcome: Result<Changed, ChangeError>) {
+fn answer(reply: Option<Asker>, outcome: Result<AppliedChange, ChangeError>) {
     if let Some(reply) = reply {
         let _ = reply.send(outcome);
     }

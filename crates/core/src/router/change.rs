@@ -22,14 +22,14 @@ pub const MAX_REPLICAS: usize = 1024;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use callboard_core::{App, Change, RouteSpec, Stage};
+/// use callboard_core::{App, RouteChange, RouteSpec, Stage};
 ///
 /// let first = Stage::each("add", |n: &i64| Ok(n + 1));
 /// let node = App::new().route("/add", first).start().await?;
 ///
 /// // The next revision of the stage, and a second route over it.
 /// let second = Stage::each("add", |n: &i64| Ok(n + 100));
-/// let change = Change::new()
+/// let change = RouteChange::new()
 ///     .replace_route(RouteSpec::new("/add", second.clone()))
 ///     .add_route(RouteSpec::new("/add/more", second));
 /// let changed = node.change(change).await?;
@@ -41,13 +41,13 @@ pub const MAX_REPLICAS: usize = 1024;
 /// ```
 #[derive(Debug, Default)]
 #[must_use = "a change does nothing until a node is given it"]
-pub struct Change {
+pub struct RouteChange {
     pub(crate) add: Vec<RouteSpec>,
     pub(crate) replace: Vec<RouteSpec>,
     pub(crate) remove: Vec<RouteName>,
 }
 
-impl Change {
+impl RouteChange {
     /// Nothing to change yet.
     pub fn new() -> Self {
         Self::default()
@@ -74,12 +74,12 @@ impl Change {
 
 /// A change that callers see.
 #[derive(Debug)]
-pub struct Changed {
+pub struct AppliedChange {
     revision: u64,
     settled: mpsc::Receiver<()>,
 }
 
-impl Changed {
+impl AppliedChange {
     pub(super) fn pair(revision: u64) -> (Unsettled, Self) {
         let (unsettled, settled) = mpsc::channel(1);
         (Unsettled(unsettled), Self { revision, settled })

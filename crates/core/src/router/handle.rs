@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::change::{Change, ChangeError, Changed, MAX_REPLICAS, MAX_WAITING_CHANGES};
+use super::change::{AppliedChange, ChangeError, MAX_REPLICAS, MAX_WAITING_CHANGES, RouteChange};
 use super::message::RouterMessage;
 use super::route::{HeldRoute, Route};
 use super::table::Table;
@@ -69,7 +69,7 @@ impl Router {
     }
 
     /// Asks for a change and waits until callers see it.
-    pub(crate) async fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+    pub(crate) async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         let turn = self.take_turn()?;
         let (reply, outcome) = oneshot::channel();
         self.tell(RouterMessage::Change { change, reply, turn })?;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use ractor::ActorId;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::change::{Change, ChangeError, Changed, Unsettled};
+use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
 use super::table::DeployedStage;
 use crate::id::RouteIndex;
 
 /// Who asked for a change, and waits for it.
-pub(super) type Asker = oneshot::Sender<Result<Changed, ChangeError>>;
+pub(super) type Asker = oneshot::Sender<Result<AppliedChange, ChangeError>>;
 
 /// Messages to the router; none of them is on the path of a request. A change holds a permit; the others are one per route
 /// that closes or stage that ends.
@@ -20,7 +20,7 @@ pub(crate) enum RouterMessage {
     /// Change the table. From the node's handles.
     Change {
         /// What to change.
-        change: Change,
+        change: RouteChange,
         /// Told when callers see it, or why not.
         reply: Asker,
         /// Its place in the line.

@@ -3,7 +3,7 @@
 //! The table is published as a snapshot that callers read without a lock; the actor owns the next one. A call keeps the
 //! revision of the route that it found, whatever is published meanwhile.
 //!
-//! * **Changed while serving:** the actor carries out one [`Change`] after the other. New stages warm up first, then the
+//! * **Changed while serving:** the actor carries out one [`RouteChange`] after the other. New stages warm up first, then the
 //!   next table is published, then closed routes empty and their stages end. The actor itself never waits for any of it.
 //! * **Full:** a change takes a permit before it is sent; beyond the bound it is refused with [`ChangeError::Busy`].
 //! * **Cancelled:** whoever drops the future of a change before it took effect has undone it.
@@ -17,7 +17,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, ChangeError, Changed, MAX_REPLICAS};
+pub use change::{AppliedChange, ChangeError, MAX_REPLICAS, RouteChange};
 pub use route::Route;
 
 pub(crate) use actor::{RouterActor, RouterArgs, STOP_WITHIN};

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use ractor::ActorRef;
 use rustc_hash::FxHashMap;
 
-use super::change::{Change, ChangeError};
+use super::change::{ChangeError, RouteChange};
 use super::route::{Route, RouteParts};
 use crate::app::{RouteSpec, check_route_name, distinct_stages};
 use crate::batcher::Pool;
@@ -123,7 +123,7 @@ impl Table {
     }
 
     /// What has to be started before `change` can take effect, or why it cannot.
-    pub(super) fn plan(&self, change: &Change) -> Result<Vec<Arc<StageSpec>>, ChangeError> {
+    pub(super) fn plan(&self, change: &RouteChange) -> Result<Vec<Arc<StageSpec>>, ChangeError> {
         self.check_routes(change)?;
         let wanted = distinct_stages(change.add.iter().chain(&change.replace));
         let closed = closed_names(change);
@@ -149,7 +149,7 @@ impl Table {
         Ok(to_start)
     }
 
-    fn check_routes(&self, change: &Change) -> Result<(), ChangeError> {
+    fn check_routes(&self, change: &RouteChange) -> Result<(), ChangeError> {
         let mut named = HashSet::new();
         let opened = change.add.iter().chain(&change.replace).map(|route| &route.name);
         for name in opened.clone() {
@@ -175,7 +175,7 @@ impl Table {
     }
 
     /// A change is under way: what it builds on stays, whoever leaves it meanwhile.
-    pub(super) fn begin(&mut self, change: &Change) {
+    pub(super) fn begin(&mut self, change: &RouteChange) {
         self.wanted = distinct_stages(change.add.iter().chain(&change.replace));
     }
 
@@ -189,7 +189,7 @@ impl Table {
     }
 
     /// Puts a change whose stages are warm into effect. Gives the routes that it closes.
-    pub(super) fn apply(&mut self, change: Change, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
+    pub(super) fn apply(&mut self, change: RouteChange, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
         self.revision += 1;
         self.wanted.clear();
         self.serving.append(&mut self.starting);
@@ -300,7 +300,7 @@ impl Table {
     }
 }
 
-fn closed_names(change: &Change) -> Vec<&RouteName> {
+fn closed_names(change: &RouteChange) -> Vec<&RouteName> {
     change.replace.iter().map(|route| &route.name).chain(&change.remove).collect()
 }
 

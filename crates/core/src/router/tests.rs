@@ -7,13 +7,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::table::{DeployedStage, Table};
-use super::{Change, ChangeError};
+use super::{ChangeError, RouteChange};
 use crate::app::{App, RouteSpec};
 use crate::metrics::NodeMetrics;
 use crate::node::Node;
 use crate::pipeline::Pipeline;
 use crate::stage::Stage;
-use crate::supervisor::{Intensity, StageState};
+use crate::supervisor::{RestartIntensity, StageState};
 
 const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 
@@ -54,8 +54,8 @@ fn recipes() -> Vec<Stage<u64, u64>> {
     (0..6).map(|n| Stage::each(format!("stage-{}", n % 3).as_str(), |n: &u64| Ok(*n))).collect()
 }
 
-fn change_of(table: &Table, recipes: &[Stage<u64, u64>], puts: &[(usize, Option<(usize, usize)>)]) -> Change {
-    puts.iter().fold(Change::new(), |change, (route, stages)| match stages {
+fn change_of(table: &Table, recipes: &[Stage<u64, u64>], puts: &[(usize, Option<(usize, usize)>)]) -> RouteChange {
+    puts.iter().fold(RouteChange::new(), |change, (route, stages)| match stages {
         None => change.remove_route(ROUTES[*route]),
         Some((first, second)) => {
             let pipeline = Pipeline::from(recipes[*first].clone()).then(recipes[*second].clone());
@@ -166,7 +166,7 @@ proptest! {
             }
             check(&table)?;
         }
-        let all = table.routes().iter().fold(Change::new(), |change, route| change.remove_route(route.name()));
+        let all = table.routes().iter().fold(RouteChange::new(), |change, route| change.remove_route(route.name()));
         prop_assert_eq!(table.plan(&all).map(|specs| specs.len()), Ok(0));
         table.apply(all, &metrics);
         for route in table.retiring().to_vec() {
@@ -221,7 +221,7 @@ async fn a_stage_whose_supervisor_dies_comes_back_with_as_many_replicas() {
 async fn a_stage_whose_supervisor_dies_too_often_has_failed_and_the_rest_serves_on() {
     let steady = Stage::each("steady", |n: &u64| Ok(*n));
     let node = App::new().route("/echo", echo()).route("/steady", steady).start().await.unwrap();
-    for _ in 0..Intensity::default().max_restarts {
+    for _ in 0..RestartIntensity::default().max_restarts {
         let before = life(&node);
         kill_supervisor(&node);
         until("another life of the stage serves", || life(&node) != before).await;

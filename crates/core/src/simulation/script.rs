@@ -7,7 +7,7 @@ use crate::batcher::BatchPolicy;
 use crate::call::Priority;
 use crate::gateway::Limits;
 use crate::stage::Contract;
-use crate::supervisor::Intensity;
+use crate::supervisor::RestartIntensity;
 use crate::testing::Chance;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -22,7 +22,7 @@ pub(super) struct Script {
     pub(super) replicas: usize,
     pub(super) contract: Contract,
     pub(super) crash_retries: u32,
-    pub(super) intensity: Intensity,
+    pub(super) intensity: RestartIntensity,
     /// How long a call may stay in user code before it counts as hung.
     pub(super) timeout: u64,
     pub(super) per_batch: u64,
@@ -78,7 +78,7 @@ impl Script {
             replicas: chance.within(1..5) as usize,
             contract: chance.pick(&[Contract::AtMostOnce, Contract::Idempotent, Contract::Pure]),
             crash_retries: chance.pick(&[0, 1, 3]),
-            intensity: Intensity {
+            intensity: RestartIntensity {
                 max_restarts: chance.pick(&[0, 2, 1_000]),
                 within: Duration::from_millis(chance.within(50..1_000)),
             },

@@ -8,7 +8,7 @@ use callboard_codec::Map;
 
 use super::contract::Contract;
 use crate::batcher::BatchPolicy;
-use crate::supervisor::{BackoffPolicy, Intensity};
+use crate::supervisor::{BackoffPolicy, RestartIntensity};
 
 /// Entries that may wait in one stage: a second's work for a fast stage, and at most 30 s of patience for a slow one.
 pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
@@ -52,7 +52,7 @@ pub struct StageSettings {
     replicas: NonZeroUsize,
     queue: NonZeroUsize,
     placement: Placement,
-    intensity: Intensity,
+    intensity: RestartIntensity,
     backoff: BackoffPolicy,
     contract: Contract,
     crash_retries: u32,
@@ -74,7 +74,7 @@ impl StageSettings {
             replicas: NonZeroUsize::MIN,
             queue: at_least_one(DEFAULT_QUEUE_ENTRIES),
             placement,
-            intensity: Intensity::default(),
+            intensity: RestartIntensity::default(),
             backoff: BackoffPolicy::default(),
             contract: Contract::default(),
             crash_retries: DEFAULT_CRASH_RETRIES,
@@ -150,13 +150,13 @@ impl StageSettings {
 
     /// How many crashes in which time make the stage `Failed`.
     #[must_use]
-    pub fn intensity(&self) -> Intensity {
+    pub fn intensity(&self) -> RestartIntensity {
         self.intensity
     }
 
     /// See [`intensity`](Self::intensity).
     #[must_use]
-    pub fn with_intensity(mut self, intensity: Intensity) -> Self {
+    pub fn with_intensity(mut self, intensity: RestartIntensity) -> Self {
         self.intensity = intensity;
         self
     }

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 
 use super::early_deaths::{EarlyDeath, EarlyDeaths};
-use super::intensity::{Intensity, RestartWindow, Verdict};
+use super::intensity::{RestartIntensity, RestartWindow, Verdict};
 use super::lifecycle::StageState;
 use super::message::DeploymentMessage;
 use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
@@ -327,7 +327,7 @@ impl DeploymentState {
         reason: String,
     ) {
         if in_a_loop && self.window.record(clock::now()) == Verdict::GiveUp {
-            let Intensity { max_restarts, within } = self.spec.settings().intensity();
+            let RestartIntensity { max_restarts, within } = self.spec.settings().intensity();
             self.give_up(format!("more than {max_restarts} crashes in {within:?}, the last: {reason}"));
             return;
         }

@@ -10,14 +10,14 @@ use crate::clock::Instant;
 /// Only crash *loops* count: a crash before the replica completed a batch, from the second in a row, or in construction or
 /// warm-up. Default 5 in 10 s, as OTP's supervisors have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Intensity {
+pub struct RestartIntensity {
     /// The number of restarts that is still fine.
     pub max_restarts: u32,
     /// The sliding window in which they are counted.
     pub within: Duration,
 }
 
-impl Default for Intensity {
+impl Default for RestartIntensity {
     fn default() -> Self {
         Self { max_restarts: 5, within: Duration::from_secs(10) }
     }
@@ -33,12 +33,12 @@ pub(crate) enum Verdict {
 /// The counted crashes of the last window.
 #[derive(Debug)]
 pub(crate) struct RestartWindow {
-    intensity: Intensity,
+    intensity: RestartIntensity,
     crashes: VecDeque<Instant>,
 }
 
 impl RestartWindow {
-    pub(crate) fn new(intensity: Intensity) -> Self {
+    pub(crate) fn new(intensity: RestartIntensity) -> Self {
         Self { intensity, crashes: VecDeque::new() }
     }
 
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn gives_up_on_the_first_crash_beyond_the_intensity() {
         let start = Instant::now();
-        let mut window = RestartWindow::new(Intensity::default());
+        let mut window = RestartWindow::new(RestartIntensity::default());
         for crash in 0..5 {
             assert_eq!(window.record(start + Duration::from_secs(crash)), Verdict::Restart);
         }
@@ -74,7 +74,7 @@ mod tests {
             max_restarts in 0u32..6, within_ms in 1u64..500, gaps in prop::collection::vec(0u64..200, 0..60),
         ) {
             let within = Duration::from_millis(within_ms);
-            let mut window = RestartWindow::new(Intensity { max_restarts, within });
+            let mut window = RestartWindow::new(RestartIntensity { max_restarts, within });
             let mut now = Instant::now();
             let mut crashes = Vec::new();
             for gap in gaps {

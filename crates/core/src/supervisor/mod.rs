@@ -11,7 +11,7 @@
 //!
 //! Precious state is near the root, dangerous work in the leaves. A crash ends one replica. A replica that had completed a
 //! batch is started again at once; one that dies before its first batch twice in a row is in a crash *loop*: it waits longer,
-//! and after [`Intensity`] is exceeded its stage is `Failed`, which its routes and the readiness answer tell. The other
+//! and after [`RestartIntensity`] is exceeded its stage is `Failed`, which its routes and the readiness answer tell. The other
 //! stages serve on.
 
 mod backoff;
@@ -24,7 +24,7 @@ mod message;
 mod retry_budget;
 
 pub use backoff::BackoffPolicy;
-pub use intensity::Intensity;
+pub use intensity::RestartIntensity;
 pub use lifecycle::StageState;
 
 pub(crate) use culprits::CulpritShare;

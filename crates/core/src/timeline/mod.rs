@@ -26,7 +26,7 @@ pub struct Timeline {
     /// Until the moment at which this was asked for.
     pub total: Duration,
     /// The stages that it came to, in the order of its arrival. A stage that runs a call in parts has one for each part.
-    pub visits: Vec<Visit>,
+    pub visits: Vec<StageVisit>,
     /// Visits beyond the first 64, of which nothing is kept: streams may make any number.
     pub omitted: usize,
 }
@@ -34,7 +34,7 @@ pub struct Timeline {
 /// A call in one stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Visit {
+pub struct StageVisit {
     /// The stage.
     pub stage: StageName,
     /// When it came.
@@ -42,11 +42,11 @@ pub struct Visit {
     /// When it had its outcome there; `None` while it has none, and where its caller stopped waiting before.
     pub left: Option<Duration>,
     /// It went to another node, which knows its runs.
-    pub is_elsewhere: bool,
+    pub is_remote: bool,
     /// What that node says of it. `None` where it does not, as of a call that failed there.
-    pub there: Option<NodeFacts>,
+    pub remote: Option<NodeFacts>,
     /// Its ways through the queue, one after the other. More than one where a run ended and the call was run again.
-    pub runs: Vec<Run>,
+    pub runs: Vec<StageRun>,
 }
 
 /// What another node says of a visit.
@@ -62,7 +62,7 @@ pub struct NodeFacts {
 /// One way through a stage's queue: waiting, then a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Run {
+pub struct StageRun {
     /// When it began to wait.
     pub queued: Duration,
     /// How long it waited, or has waited so far.

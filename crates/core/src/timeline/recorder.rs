@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{BatchFacts, BatchObserver, NodeFacts, Run, RunEnd, SpanId, Timeline, Visit};
+use super::{BatchFacts, BatchObserver, NodeFacts, RunEnd, SpanId, StageRun, StageVisit, Timeline};
 use crate::clock::{self, Instant};
 use crate::id::StageName;
 
@@ -20,7 +20,8 @@ const MAX_VISITS: usize = 64;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use callboard_core::{App, CallOptions, Instant, Recorder, Stage};
+/// use callboard_core::timeline::Recorder;
+/// use callboard_core::{App, CallOptions, Instant, Stage};
 ///
 /// let double = Stage::each("double", |n: &u64| Ok(2 * n));
 /// let node = App::new().route("/double", double).start().await?;
@@ -89,14 +90,14 @@ impl Recorder {
 
     /// Begins the record of a call that is part of a trace; `observer` hears of the batches that it is in.
     #[must_use]
-    pub fn of_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
+    pub fn for_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
         Self(Arc::new(Inner { began: now, traced: Some((span, observer)), heir: None, notes: Mutex::default() }))
     }
 
-    /// As [`of_span`](Self::of_span), for a call whose end nobody else sees: `heir` is given the record when the last of those who
+    /// As [`for_span`](Self::for_span), for a call whose end nobody else sees: `heir` is given the record when the last of those who
     /// work on the call lets go of it. It is called there, so it must not block.
     #[must_use]
-    pub fn for_heir(
+    pub fn with_on_complete(
         now: Instant,
         span: SpanId,
         observer: Arc<dyn BatchObserver>,
@@ -213,7 +214,7 @@ impl Inner {
         let run = |run: &RunNote| {
             let (ended, taken) = (run.ended.map_or(now, |(at, _)| at), run.taken.map(|(at, _)| at));
             let batch_wait = taken.map(|at| run.started.unwrap_or(ended).saturating_duration_since(at));
-            Run {
+            StageRun {
                 queued: since(run.queued),
                 queue: taken.unwrap_or(ended).saturating_duration_since(run.queued),
                 batch_wait,
@@ -222,12 +223,12 @@ impl Inner {
                 end: run.ended.map(|(_, end)| end),
             }
         };
-        let visit = |visit: &VisitNote| Visit {
+        let visit = |visit: &VisitNote| StageVisit {
             stage: visit.stage.clone(),
             arrived: since(visit.arrived),
             left: visit.left.map(since),
-            is_elsewhere: visit.sequence.is_none(),
-            there: visit.there.clone(),
+            is_remote: visit.sequence.is_none(),
+            remote: visit.there.clone(),
             runs: visit.runs.iter().map(run).collect(),
         };
         Timeline { total: since(now), visits: notes.visits.iter().map(visit).collect(), omitted: notes.omitted }

@@ -6,8 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use callboard_core::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, ReplyPort, AskError, ActorRef, RestartPolicy, RestartStrategy, TellError};
-use callboard_core::{App, BackoffPolicy, CallError, ErrorKind, Failure, Instant, RestartIntensity, LocalClient, Node, Pipeline, Stage};
+use callboard_core::actor::{
+    Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec, ActorState, AskError, ReplyPort, RestartPolicy,
+    RestartStrategy, TellError,
+};
+use callboard_core::{
+    App, BackoffPolicy, CallError, ErrorKind, Failure, Instant, LocalClient, Node, Pipeline, RestartIntensity, Stage,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::Semaphore;

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::description::{StagePart, StageState};
-use callboard_core::{App, BackoffPolicy, Batch, RouteChange, ChangeError, AppliedChange, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node, Pipeline, Replica, RouteSpec, Stage, Worker};
+use callboard_core::{
+    App, AppliedChange, BackoffPolicy, Batch, ChangeError, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node,
+    Pipeline, Replica, RouteChange, RouteSpec, Stage, Worker,
+};
 use tokio::task::JoinHandle;
 
 use super::support::{Gate, PATIENCE, gated, hush, serve, until};

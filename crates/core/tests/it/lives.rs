@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::actor::{Actor, ActorContext, ActorGroup, ActorSpec, ReplyPort, AskError, ActorRef, RestartPolicy, RestartStrategy, ActorTimer};
+use callboard_core::actor::{
+    Actor, ActorContext, ActorGroup, ActorRef, ActorSpec, ActorTimer, AskError, ReplyPort, RestartPolicy,
+    RestartStrategy,
+};
 use callboard_core::{App, Failure, Node};
 use tokio::sync::Semaphore;
 

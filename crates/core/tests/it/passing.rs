@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort, AskError};
+use callboard_core::actor::{Actor, ActorContext, ActorSpec, AskError, ReplyPort};
 use callboard_core::{App, CallError, Contract, ErrorKind, Failure, LocalClient, Node, Pipeline, Stage};
 
 use super::support::{PATIENCE, hush, serve};

@@ -7,7 +7,10 @@ use std::time::Duration;
 use callboard_codec::Data;
 use callboard_core::testing::TestApp;
 use callboard_core::timeline::{Recorder, RunEnd};
-use callboard_core::{App, Batch, CallContext, CallError, CallOptions, ErrorKind, Failure, Instant, LocalClient, Stage, StreamStage, Worker};
+use callboard_core::{
+    App, Batch, CallContext, CallError, CallOptions, ErrorKind, Failure, Instant, LocalClient, Stage, StreamStage,
+    Worker,
+};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use tokio::task::JoinHandle;

@@ -12,12 +12,12 @@ use callboard_codec::MediaType;
 use callboard_core::edge::Route;
 use serde::Serialize;
 
+use super::curl::curl;
 use super::mounted::prefix;
 use super::{PageState, for_browsers};
 use crate::listener::PeerInfo;
 use crate::request::head::joined;
 use crate::request::media::accepted;
-use crate::snippet::curl;
 
 #[derive(Serialize)]
 struct ServiceIndex<'a> {

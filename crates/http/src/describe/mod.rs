@@ -1,5 +1,6 @@
 //! The fixed pages, as an outline: for the machines that watch the node, for the people and programs that use it.
 
+pub(crate) mod curl;
 mod docs;
 mod document;
 mod health;

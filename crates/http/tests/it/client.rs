@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use callboard_http::HttpConfig;
-use callboard_http::client::{Call, ClientError, Connection, Origin, Protocol};
+use callboard_http_client::{Call, ClientError, Connection, Origin, Protocol};
 use tokio::io::AsyncWriteExt;
 
 use crate::support::app::app;

@@ -6,7 +6,6 @@ mod accept;
 mod access;
 mod admin;
 mod calls;
-#[cfg(feature = "client")]
 mod client;
 mod compression;
 mod ending;

@@ -367,6 +367,7 @@ async fn a_full_or_draining_node_says_so_in_the_protocols_words() {
 #[tokio::test]
 async fn a_node_that_is_starting_is_not_ready() {
     let mut edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    crate::support::add_inference(&edge);
     let request = Request::get("/v2/health/ready").body(axum::body::Body::empty()).unwrap();
     let answer = edge.call(request).await.unwrap();
     assert_eq!(answer.status(), 503);

@@ -7,8 +7,8 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::routing::post;
-use callboard_http::client::Trust;
 use callboard_http::{HttpConfig, OtlpConfig, SpanExporter};
+use callboard_http_client::Trust;
 
 use crate::support::app::app;
 use crate::support::{PATIENCE, Server, bind};

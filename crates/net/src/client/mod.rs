@@ -28,7 +28,10 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::edge::{ErrorParts, PayloadReplies};
-use callboard_core::{NoPreprocess, CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, Prepare, Replies, Timing};
+use callboard_core::{
+    CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant,
+    NoPreprocess, Prepare, Replies, Timing,
+};
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 

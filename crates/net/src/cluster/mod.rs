@@ -27,7 +27,9 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
-use callboard_core::remote::{StageTarget, RemoteStages, RemoteFuture, PeerDescription, StageCall, StageLoad, StageOutputs, StageReply};
+use callboard_core::remote::{
+    PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
+};
 use callboard_core::{Instant, SessionKey};
 use parking_lot::Mutex;
 use tokio::sync::watch;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
-use callboard_core::remote::PeerDescription;
 use callboard_core::Instant;
+use callboard_core::remote::PeerDescription;
 use parking_lot::Mutex;
 
 use super::standing::Standing;

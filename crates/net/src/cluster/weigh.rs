@@ -4,8 +4,8 @@
 //! which its key falls (rendezvous hashing), unless that one has much more to do than the others. Peers that are out of order are left
 //! out, but never so many that the rest would have to carry the whole.
 
-use callboard_core::remote::StageLoad;
 use callboard_core::Instant;
+use callboard_core::remote::StageLoad;
 
 /// How much better another node has to be for a call to leave: with half of what waits here. A hop costs a crossing each way and the
 /// encoding, and what is known of a peer is a little old.

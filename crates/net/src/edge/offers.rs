@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_codec::wire::{FrameKind, Offer, frame_head};
-use callboard_core::edge::Route;
 use callboard_core::LocalClient;
+use callboard_core::edge::Route;
 use quinn::Connection;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 

@@ -13,7 +13,9 @@ use callboard_codec::wire::{Call, FrameHead};
 use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
 use callboard_core::edge::{Admission, Route, StageAdmission};
 use callboard_core::remote::StageReply;
-use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient};
+use callboard_core::{
+    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient,
+};
 
 use super::answer::{Answer, answered};
 use super::arrivals::{Arrival, Earning, FIRST_BYTES};

@@ -7,7 +7,9 @@ use std::time::Duration;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_codec::{Map, Tensor, Value};
 use callboard_core::edge::ErrorParts;
-use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, NO_ARGS, Priority, Stage};
+use callboard_core::{
+    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, NO_ARGS, Priority, Stage,
+};
 use callboard_net::Trouble;
 use callboard_net::testing::RawPeer;
 use futures_util::StreamExt;

@@ -101,8 +101,7 @@ async fn a_stream_in_the_middle_of_a_pipeline_takes_along_what_stands_behind_it(
     let worker = Served::start(app).await;
     let parse = Stage::each("parse", |text: &String| Ok(text.parse::<u64>()?));
     let tell = Stage::each("tell", |n: &u64| Ok(format!("{n}!")));
-    let pipeline =
-        Pipeline::from(parse).then_stream(there()).then(Pipeline::<u64, u64>::remote("square")).then(tell);
+    let pipeline = Pipeline::from(parse).then_stream(there()).then(Pipeline::<u64, u64>::remote("square")).then(tell);
     assert_eq!(pipeline.to_string(), "parse → ↗count → ↗square → tell");
     let gateway = Member::start(App::new().route_streaming("/run", pipeline), &[&worker.edge]).await;
     gateway.sees("square").await;

@@ -206,8 +206,7 @@ async fn what_has_no_room_here_runs_on_a_peer_and_is_never_sent_on() {
 async fn deadlines_and_cancellation_cross_to_the_peer() {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let worker = Served::start(App::new().route("/held", held(&open, &begun).concurrency(8))).await;
-    let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
     gateway.sees("held").await;
     let client = gateway.served.node.client();
     let options = CallOptions::new().with_timeout(Duration::from_millis(100));
@@ -371,8 +370,7 @@ async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     let app =
         App::new().route("/held", held(&open, &begun)).route("/double", doubling(&there).idempotent().revision(2));
     let worker = Served::start_with(app.route("/add", add), narrow).await;
-    let pipeline =
-        Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::remote("add"));
+    let pipeline = Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::remote("add"));
     let app = App::new().route("/run", pipeline).route("/held", Pipeline::<i64, i64>::remote("held"));
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.sees("add").await;
@@ -428,8 +426,7 @@ async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
         async move { if *n == 0 { Ok(0) } else { std::future::pending().await } }
     });
     let worker = Served::start(App::new().route("/held", held.concurrency(8))).await;
-    let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
     gateway.sees("held").await;
     let mut results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..).unwrap().look_ahead(4);
     assert_eq!(tokio::time::timeout(LONG, results.next()).await.unwrap().unwrap().unwrap(), 0);

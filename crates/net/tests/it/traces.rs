@@ -134,8 +134,7 @@ async fn a_stage_on_another_node_calls_routes_of_that_node() {
         Ok(context.client()?.call::<i64, i64>("/next", *n).await? * 10)
     });
     let worker = Served::start(App::new().route("/asks", asks).route("/next", next())).await;
-    let gateway =
-        Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("asks")), &[&worker.edge]).await;
+    let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("asks")), &[&worker.edge]).await;
     gateway.sees("asks").await;
     assert_eq!(gateway.call(4).await.unwrap(), 50);
     let error = gateway.call(13).await.unwrap_err();

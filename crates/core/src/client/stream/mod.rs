@@ -35,7 +35,7 @@ use crate::deadline::MAX_TIMEOUT;
 use crate::error::{CallError, ErrorKind};
 use crate::failure::Failure;
 
-pub use prepare::{NoPreprocess, Prepare, Preprocess, Ready};
+pub use prepare::{NoPreprocess, Prepare, PreparedInput, Preprocess};
 
 impl LocalClient {
     /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.

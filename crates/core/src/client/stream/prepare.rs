@@ -46,16 +46,16 @@ impl<X: Data> Prepare<X> for NoPreprocess {
 
 /// The input of a call that is made already, or why there is none: what an edge pulls off a connection.
 #[derive(Clone, Debug)]
-pub struct Ready(pub Result<Payload, Failure>);
+pub struct PreparedInput(pub Result<Payload, Failure>);
 
-impl Prepare<Ready> for NoPreprocess {
-    type Kept = Ready;
+impl Prepare<PreparedInput> for NoPreprocess {
+    type Kept = PreparedInput;
 
-    fn prepare(&mut self, input: Ready, keep: bool) -> (Option<Ready>, Result<Payload, Failure>) {
+    fn prepare(&mut self, input: PreparedInput, keep: bool) -> (Option<PreparedInput>, Result<Payload, Failure>) {
         (keep.then(|| input.clone()), input.0)
     }
 
-    fn give_back(kept: Ready) -> Ready {
+    fn give_back(kept: PreparedInput) -> PreparedInput {
         kept
     }
 }

@@ -12,7 +12,7 @@ use crate::containment::panic_quietly;
 use crate::failure::Failure;
 use crate::id::StageName;
 use crate::stage::{Factory, StageSpec};
-use crate::supervisor::{BackoffPolicy, Intensity};
+use crate::supervisor::{BackoffPolicy, RestartIntensity};
 use crate::testing::Chance;
 use crate::worker::{BoxFuture, DynAsyncWorker, DynWorker, Item, ItemOutcome, Replica, WrongCount};
 
@@ -100,7 +100,7 @@ pub(super) fn with_faults(stage: &StageSpec, faults: Arc<Faults>) -> StageSpec {
             }))
         }
     };
-    let intensity = Intensity { max_restarts: u32::MAX, ..settings.intensity() };
+    let intensity = RestartIntensity { max_restarts: u32::MAX, ..settings.intensity() };
     let backoff = BackoffPolicy { max: MAX_BACKOFF, ..settings.backoff().clone() };
     stage.with_workers(factory, settings.with_intensity(intensity).with_backoff(backoff))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::{AsyncWorker, BackoffPolicy, Batch, Failure, RestartIntensity, Replica, Stage};
+use callboard_core::{AsyncWorker, BackoffPolicy, Batch, Failure, Replica, RestartIntensity, Stage};
 use tokio::time::sleep;
 
 use super::journal::Journal;
@@ -119,7 +119,8 @@ fn configure(stage: Stage<u64, u64>, plan: &StagePlan, seed: u64) -> Stage<u64, 
         stage = stage.cost(move |call: &u64| Script::cost(seed, *call)).max_cost(max_cost);
     }
     let max_restarts = if plan.may_fail { 1 } else { u32::MAX };
-    let settings = stage.settings().clone().with_intensity(RestartIntensity { max_restarts, within: Duration::from_secs(10) });
+    let settings =
+        stage.settings().clone().with_intensity(RestartIntensity { max_restarts, within: Duration::from_secs(10) });
     let backoff = BackoffPolicy { max: Duration::from_millis(400), ..BackoffPolicy::default() };
     stage.with_settings(settings.with_backoff(backoff))
 }

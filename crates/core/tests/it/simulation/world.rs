@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::description::Description;
-use callboard_core::{App, CallOptions, RouteChange, ChangeError, Deadline, Drained, Instant, LocalClient, Node, NodeHandle, Pipeline, RouteSpec, Stage};
+use callboard_core::{
+    App, CallOptions, ChangeError, Deadline, Drained, Instant, LocalClient, Node, NodeHandle, Pipeline, RouteChange,
+    RouteSpec, Stage,
+};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
 

@@ -20,7 +20,7 @@ use self::operation::OperationIds;
 use self::schema::Components;
 use crate::protocol::Protocol;
 
-pub(crate) use self::operation::example_of;
+pub use self::operation::example_of;
 
 /// What the document says about the service as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]

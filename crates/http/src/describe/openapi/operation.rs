@@ -158,7 +158,8 @@ fn binary() -> Value {
 
 /// The route's own example as JSON, bytes in it as base64; else one made from its schema. None where that would be so
 /// long that a document with it would be read by nobody, or where bytes would have to be made up.
-pub(crate) fn example_of(route: &Route) -> Option<Value> {
+#[must_use]
+pub fn example_of(route: &Route) -> Option<Value> {
     let given = route.examples().iter().filter(|example| example.resident_bytes() <= MAX_EXAMPLE_MEMORY);
     let given = given.filter_map(|example| example.encode(Format::Json).ok());
     match given.into_iter().find(|json| json.len() <= MAX_EXAMPLE_BYTES) {

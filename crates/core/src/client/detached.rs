@@ -1,0 +1,81 @@
+//! Calls whose outcome nobody waits for.
+//!
+//! * **Full:** refused at once, like a call: nothing is kept aside for later.
+//! * **Late:** the deadline ends it, as it ends a call.
+//! * **Cancelled:** not by its caller, who has nothing to drop. It ends with its node, or by its deadline.
+
+use std::task::{Context, Poll, Waker};
+
+use callboard_codec::{Data, Payload};
+
+use super::LocalClient;
+use crate::call::{CallOptions, Origin};
+use crate::error::CallError;
+
+impl LocalClient {
+    /// Starts a call and goes on without its outcome. Needs no `await`, and no runtime around it.
+    ///
+    /// When this returns `Ok`, the call is admitted: it holds its permit and stands in its first stage's queue, and it will be
+    /// tried until its deadline, whatever becomes of the caller. Its outcome is counted with the route's others; an error is
+    /// logged as a warning. A node that drains waits for it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use callboard_core::{App, Drained, Stage};
+    ///
+    /// let note = Stage::each("note", |event: &String| Ok(event.len()));
+    /// let node = App::new().route("/note", note).start().await?;
+    /// node.client().call_detached("/note", "somebody came in".to_owned())?;
+    ///
+    /// assert_eq!(node.drain(Duration::from_secs(5)).await, Drained::Completely);
+    /// assert_eq!(node.describe().outcomes, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node or the first stage is full, `Unavailable` when it drains or has failed, `NotFound`, a deadline
+    /// that has passed: in all of these nothing was started. An error that user code gives before the first stage is returned,
+    /// too, because it is there already.
+    pub fn call_detached<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
+        self.call_detached_with(route, input, CallOptions::new())
+    }
+
+    /// Starts a detached call with a deadline or priority of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`call_detached`](Self::call_detached).
+    pub fn call_detached_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
+        let payload = Payload::new(input);
+        // Of the call that it is made for it has the origin, and does not end with it.
+        let options = match &self.outer {
+            Some(outer) => options.clone().with_origin(Origin::of(&options, Some(outer)).map(Origin::alone)),
+            None => options,
+        };
+        let held = self.hold(route)?;
+        let route = held.id().clone();
+        let admission = self.shared.gateway.admit(held, payload.size_hint() as u64)?;
+        let (id, now) = (admission.id(), admission.admitted_at());
+
+        // The call's timer belongs to the node's runtime, wherever its caller is.
+        let _runtime = self.shared.runtime.enter();
+        let mut call = Box::pin(self.submit_at(now, admission, payload, options));
+        // One step here takes the place in the first queue, so that a refusal reaches the caller. Whoever takes the next step
+        // leaves its own waker.
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome.map(|_| ()),
+            Poll::Pending => {
+                self.shared.runtime.spawn(async move {
+                    if let Err(error) = call.await {
+                        tracing::warn!(%route, flight = %id, %error, "a detached call failed");
+                    }
+                });
+                Ok(())
+            }
+        }
+    }
+}

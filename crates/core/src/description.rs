@@ -1,0 +1,9 @@
+//! A running node as it describes itself: [`Node::describe`](crate::Node::describe) and
+//! [`Node::health`](crate::Node::health).
+
+pub use crate::metrics::{RouteStatistics, StageStatistics};
+pub use crate::node::{
+    ActorDescription, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RestartDescription,
+    RouteDescription, StageDescription, StageHealth, StagePart,
+};
+pub use crate::supervisor::StageState;

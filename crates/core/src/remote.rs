@@ -1,0 +1,5 @@
+//! The seam for stages that run on other nodes: what a node asks of a network, which this crate does not know.
+
+pub use crate::pipeline::{
+    PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
+};

@@ -1,0 +1,195 @@
+//! Turns a plan into an app: builds the stages of the file and connects them as its routes say.
+//!
+//! Models and example files are opened here, so a broken one is an error before anything starts. Nothing runs yet:
+//! [`App::start`] does that.
+
+mod graph;
+mod part;
+mod steps;
+mod types;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
+use callboard_core::{App, Pipeline, RouteSpec, Stage};
+
+use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
+
+use self::part::{Part, with_knobs};
+use self::types::Types;
+
+/// Why a plan could not be made into an app. `Display` names the place in the plan, `source()` tells the rest.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The plan itself is at fault, in a way that only its stage could see. Correct the file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model of a stage cannot be used.
+    #[cfg(feature = "onnx")]
+    #[error("{place}")]
+    Model {
+        /// The stage.
+        place: Place,
+        /// The error of its model.
+        source: Box<callboard_onnx::LoadError>,
+    },
+    /// A file that the plan names cannot be read.
+    #[error("{place}: cannot read {}", path.display())]
+    Read {
+        /// The part of the plan that names it.
+        place: Place,
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// An example is no JSON. Only routes that take raw bodies have examples in other formats.
+    #[error("{place}: the example {} is not a value", path.display())]
+    BadExample {
+        /// The route.
+        place: Place,
+        /// The file.
+        path: PathBuf,
+        /// Where it is wrong.
+        source: Box<DecodeError>,
+    },
+}
+
+/// Makes the app that a plan describes.
+///
+/// # Errors
+///
+/// The first thing that the plan names and that cannot be used.
+pub fn app(plan: &Plan) -> Result<App, BuildError> {
+    Ok(routes(plan)?.into_iter().fold(App::new(), App::mount))
+}
+
+/// Makes the routes that a plan describes, with the stages that they use.
+///
+/// # Errors
+///
+/// As [`app`].
+pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
+    // A stage that several routes share is built once: one queue, one pool. A stage that no route uses is not built.
+    let parts = plan.stages.iter().enumerate().map(|(index, stage)| {
+        let is_used = plan.uses(index);
+        is_used.then(|| Part::build(plan, stage)).transpose()
+    });
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let stages: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.pipeline.clone())).collect();
+    let route = |route: &RoutePlan| {
+        let types = Types(&parts);
+        let needs = types.needs(&route.steps.value, None);
+        let (input, example) =
+            needs.map_or_else(|| (unknown_input(plan, route), None), |needs| (needs.input, needs.example));
+        let output = types.gives(&route.steps.value, Some(input.clone())).unwrap_or_else(DataType::value);
+        let mut spec = route_spec(route, &stages, input.clone(), output);
+        if let Some(summary) = &route.summary {
+            spec = spec.summary(summary.clone());
+        }
+        if route.examples.is_empty() {
+            spec = example.into_iter().fold(spec, RouteSpec::example);
+        }
+        for example in &route.examples {
+            spec = spec.example(example_value(plan, route, &input, example)?);
+        }
+        Ok(spec)
+    };
+    plan.routes.iter().map(route).collect()
+}
+
+/// Any value; the description says so if other nodes know the type.
+fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
+    let stages = route.steps.value.stages();
+    match stages.iter().any(|index| plan.stages[*index].kind.is_remote()) {
+        true => part::known_to_others("what this route takes is known to the nodes that run its stages"),
+        false => DataType::value(),
+    }
+}
+
+/// The same app without what its stages do: for pictures, which need no model.
+pub fn sketch(plan: &Plan) -> App {
+    let stages = plan.stages.iter().map(|stage| {
+        if stage.kind.is_remote() {
+            return Some(Pipeline::remote(&stage.name.value));
+        }
+        let hollow = Stage::each(stage.name.value.as_str(), |item: &Value| Ok(item.clone()));
+        Some(with_knobs(hollow, stage).into())
+    });
+    let stages: Vec<_> = stages.collect();
+    let route = |route| route_spec(route, &stages, DataType::value(), DataType::value());
+    plan.routes.iter().map(route).fold(App::new(), App::mount)
+}
+
+fn route_spec(
+    route: &RoutePlan,
+    stages: &[Option<Pipeline<Value, Value>>],
+    input: DataType,
+    output: DataType,
+) -> RouteSpec {
+    let pipeline = graph::pipeline(&route.steps.value, stages);
+    let mut spec = RouteSpec::described(&route.path.value, pipeline, input, output)
+        .default_timeout(route.timeout.value)
+        .default_priority(route.priority.value);
+    if let Some(timeout) = route.max_timeout.value {
+        spec = spec.max_timeout(timeout);
+    }
+    if let Some(calls) = route.max_in_flight.value {
+        spec = spec.max_in_flight(calls);
+    }
+    spec
+}
+
+fn example_value(plan: &Plan, route: &RoutePlan, input: &DataType, example: &ExamplePlan) -> Result<Value, BuildError> {
+    let path = match example {
+        ExamplePlan::Json(value) => return Ok(value.clone()),
+        ExamplePlan::File(path) => plan.target.base().join(path),
+    };
+    let place = || plan.place(&route.path.source, format!("route `{}`", route.path.value));
+    let content = match fs::read(&path) {
+        Ok(content) => content,
+        Err(source) => return Err(BuildError::Read { place: place(), path, source }),
+    };
+    match input.raw_body() {
+        Some(raw) => Ok(Value::Map(Map::from_iter([(raw.field.clone(), Value::Bytes(content.into()))]))),
+        None => Value::decode(Format::Json, &content.into(), &DecodeLimits::default())
+            .map_err(|source| BuildError::BadExample { place: place(), path, source: Box::new(source) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use callboard_core::Priority;
+
+    use super::*;
+    use crate::config::{Environment, Flags, Target};
+
+    #[tokio::test]
+    async fn the_limits_of_a_route_are_those_of_the_plan() {
+        let text = "[limits]\ndefault_timeout = \"7s\"\n[[stage]]\nname = \"x\"\nkind = \"labels\"\n\
+                    [[route]]\npath = \"/plain\"\nstages = \"x\"\n\
+                    [[route]]\npath = \"/own\"\nstages = \"x\"\n\
+                    max_in_flight = 3\ntimeout = \"2s\"\nmax_timeout = \"4s\"\npriority = \"low\"\n";
+        let target = Target::File { path: PathBuf::from("f"), text: text.to_owned() };
+        let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
+        let node = app(&plan).unwrap().start().await.unwrap();
+        let mut limits: Vec<_> = node
+            .client()
+            .routes()
+            .iter()
+            .map(|route| {
+                let calls = route.max_in_flight().map(usize::from);
+                (route.name().to_owned(), calls, route.default_timeout(), route.max_timeout(), route.default_priority())
+            })
+            .collect();
+        limits.sort_by(|one, other| one.0.cmp(&other.0));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let own = ("/own".to_owned(), Some(3), seconds(2), seconds(4), Priority::Low);
+        assert_eq!(limits, [own, ("/plain".to_owned(), None, seconds(7), None, Priority::Normal)]);
+    }
+}

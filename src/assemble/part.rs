@@ -1,0 +1,246 @@
+//! One stage of a plan, made: which crate makes which kind, and what the stage takes and gives.
+
+use callboard_codec::{DataType, RawBody, Value};
+use callboard_core::{Pipeline, Rows as _, Stage};
+use callboard_stages::{StageConfigError, image, labels};
+use serde_json::json;
+
+use super::BuildError;
+use super::types::Needs;
+use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
+
+/// A stage with the types of its items.
+pub(super) struct Part {
+    pub(super) pipeline: Pipeline<Value, Value>,
+    /// What it takes, with an item that fits where one can be made up. `None`: that is not known here.
+    pub(super) needs: Option<Needs>,
+    pub(super) output: DataType,
+}
+
+impl Part {
+    /// Makes the stage and turns its knobs as planned.
+    pub(super) fn build(plan: &Plan, planned: &StagePlan) -> Result<Self, BuildError> {
+        let name = &planned.name.value;
+        let part = |stage, input, output| Self {
+            pipeline: with_knobs(stage, planned).into(),
+            needs: Some(Needs { input, example: None }),
+            output,
+        };
+        match &planned.kind {
+            StageKind::Image(config) => {
+                let stage = image::stage(name, config).map_err(|error| refused(plan, planned, error))?;
+                Ok(part(stage, image::input_type(config), image::output_type(config)))
+            }
+            #[cfg(feature = "onnx")]
+            StageKind::Onnx(config) => model::part(plan, planned, config.clone()),
+            StageKind::Labels(config) => {
+                let mut config = config.clone();
+                config.names_file = config.names_file.map(|path| plan.target.base().join(path));
+                let stage = labels::stage(name, &config).map_err(|error| refused(plan, planned, error))?;
+                Ok(part(stage, labels::input_type(&config), labels::output_type(&config)))
+            }
+            StageKind::Remote(config) => Ok(remote(name, config)),
+        }
+    }
+}
+
+/// A stage of other nodes: what it takes and gives they know.
+fn remote(name: &str, config: &RemoteConfig) -> Part {
+    let known = |what| known_to_others(&format!("what stage `{name}` {what} is known to the nodes that run it"));
+    let needs = config.field.as_ref().map(|field| {
+        let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
+        Needs { input: known("takes").with_raw_body(raw_body), example: None }
+    });
+    Part { pipeline: Pipeline::remote(name), needs, output: known("gives") }
+}
+
+/// Bodies that are no values.
+const FILES: [&str; 4] = ["image/*", "audio/*", "video/*", "application/octet-stream"];
+
+/// Any value, with a description.
+pub(super) fn known_to_others(words: &str) -> DataType {
+    DataType::value().with_name("Remote").with_schema(json!({ "description": words }))
+}
+
+/// Turns the knobs of a stage as planned.
+pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Stage<Value, Value> {
+    let is_set = |source: &Source| *source != Source::Default;
+    let mut stage = stage
+        .max_delay(planned.max_delay.value)
+        .replicas(planned.replicas.value)
+        .queue(planned.queue.value)
+        .contract(planned.contract.value)
+        .ageing(planned.ageing.value)
+        .pinned_to(planned.affinity.value.clone());
+    let settings = stage.settings().clone().with_max_abandoned_threads(planned.max_abandoned_threads.value);
+    let settings = settings.with_crash_retries(planned.crash_retries.value as u32);
+    let settings = settings.with_revision(planned.revision.value as u64);
+    stage = stage.with_settings(settings);
+    if let Some(timeout) = planned.timeout.value {
+        stage = stage.timeout(timeout);
+    }
+    // A setting that the file leaves out is the default of the stage, which has read its model.
+    if is_set(&planned.max_batch_size.source) {
+        stage = stage.max_batch_size(planned.max_batch_size.value);
+    }
+    match planned.cost.value {
+        // Counted and never cut: whether the rows of an item are independent of each other only its model knows.
+        CostUnit::Rows => stage = stage.cost(|item: &Value| item.rows().unwrap_or(1) as u64),
+        CostUnit::Entries if is_set(&planned.cost.source) => stage = stage.cost(|_: &Value| 1),
+        CostUnit::Entries => {}
+    }
+    if let Some(cost) = planned.max_cost.value {
+        stage = stage.max_cost(cost as u64);
+    }
+    stage
+}
+
+/// What a built-in stage has against its keys, with the line of the key.
+fn refused(plan: &Plan, planned: &StagePlan, error: StageConfigError) -> BuildError {
+    let place = |key: &str| {
+        let own = planned.own.iter().find(|own| own.key == key);
+        let source = own.map_or_else(|| planned.name.source.clone(), |own| Source::File { line: own.line });
+        plan.place(&source, format!("stage `{}`: {key}", planned.name.value))
+    };
+    match error {
+        StageConfigError::Read { key, path, source } => BuildError::Read { place: place(key), path, source },
+        StageConfigError::Invalid { key, reason } => {
+            ConfigError::Rejected { place: place(key), message: reason }.into()
+        }
+        other => {
+            let place = plan.place(&planned.name.source, format!("stage `{}`", planned.name.value));
+            ConfigError::Rejected { place, message: other.to_string() }.into()
+        }
+    }
+}
+
+#[cfg(feature = "onnx")]
+mod model {
+    //! Stages of kind `onnx`.
+
+    use callboard_codec::{DType, Map, Value};
+    use callboard_onnx::{Axis, BatchAxis, Model, OnnxConfig, Signature, TensorSpec};
+
+    use super::{BuildError, Needs, Part, Plan, StagePlan, with_knobs};
+
+    /// A picture of 32 by 32 in one colour: what still fits a page of documentation.
+    const MAX_EXAMPLE_ELEMENTS: usize = 1024;
+
+    pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
+        let name = &planned.name.value;
+        config.model = plan.target.base().join(config.model);
+        let model = Model::from_config(&config).map_err(|source| {
+            let place = plan.place(&planned.name.source, format!("stage `{name}`"));
+            BuildError::Model { place, source: Box::new(source) }
+        })?;
+        Ok(Part {
+            pipeline: with_knobs(callboard_onnx::stage(name, &model), planned).into(),
+            needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
+            output: model.output_type(),
+        })
+    }
+
+    /// An item of zeros, if the shapes are known and small enough for a person to read.
+    fn zeros(signature: &Signature) -> Option<Value> {
+        let inputs = signature.inputs().iter();
+        let inputs = inputs.map(|spec| Some((spec.name().to_owned(), zeros_of(signature, spec)?)));
+        inputs.collect::<Option<Map>>().map(Value::Map)
+    }
+
+    fn zeros_of(signature: &Signature, spec: &TensorSpec) -> Option<Value> {
+        let batch_axes = usize::from(signature.batch_axis() != BatchAxis::Absent);
+        let axes = spec.shape()?.get(batch_axes..)?.iter();
+        let shape = axes.map(|axis| match axis {
+            Axis::Fixed(length) => Some(*length),
+            _ => None,
+        });
+        let shape = shape.collect::<Option<Vec<usize>>>()?;
+        let elements = shape.iter().try_fold(1, |product: usize, length| product.checked_mul(*length))?;
+        if elements > MAX_EXAMPLE_ELEMENTS {
+            return None;
+        }
+        Some(shape.iter().rev().fold(zero(spec.dtype())?, |item, length| Value::List(vec![item; *length])))
+    }
+
+    fn zero(dtype: DType) -> Option<Value> {
+        use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+        match dtype {
+            Bool => Some(Value::Bool(false)),
+            I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64 => Some(Value::Int(0)),
+            F16 | BF16 | F32 | F64 => Some(Value::Float(0.0)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "onnx")]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use callboard_codec::{DataType, Value};
+    use callboard_core::{App, Contract, ErrorKind, Stage};
+
+    use super::*;
+    use crate::config::{Environment, Flags, Target};
+
+    const KNOBS: &str = r#"
+[[stage]]
+name = "x"
+kind = "onnx"
+model = "x.onnx"
+max_batch_size = 5
+max_delay = "2ms"
+replicas = 3
+queue = 7
+contract = "idempotent"
+crash_retries = 3
+timeout = "11s"
+max_abandoned_threads = 2
+cost = "rows"
+max_cost = 2
+ageing = "13s"
+affinity = [1, 0]
+revision = 3
+
+[[route]]
+path = "/x"
+stages = "x"
+"#;
+
+    fn stage(knobs: &str) -> Stage<Value, Value> {
+        let target = Target::File { path: PathBuf::from("f"), text: knobs.to_owned() };
+        let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
+        with_knobs(Stage::each("x", |item: &Value| Ok(item.clone())), &plan.stages[0])
+    }
+
+    #[test]
+    fn every_knob_of_a_plan_is_turned() {
+        let stage = stage(KNOBS);
+        let settings = stage.settings();
+        let batching = settings.batching();
+        assert_eq!(batching.max_batch_size.get(), 5);
+        assert_eq!(batching.max_delay, Duration::from_millis(2));
+        assert_eq!(batching.max_cost.map(u64::from), Some(2));
+        assert_eq!(batching.ageing, Duration::from_secs(13));
+        assert_eq!(settings.replicas().get(), 3);
+        assert_eq!(settings.queue().get(), 7);
+        assert_eq!(settings.contract(), Contract::Idempotent);
+        assert_eq!(settings.crash_retries(), 3);
+        assert_eq!(settings.timeout(), Some(Duration::from_secs(11)));
+        assert_eq!(settings.max_abandoned_threads(), 2);
+        assert_eq!(settings.affinity(), [1, 0]);
+        assert_eq!(settings.revision(), 3);
+    }
+
+    #[tokio::test]
+    async fn an_entry_with_more_rows_than_a_batch_may_have_is_refused() {
+        let route = |stage| App::new().route_described("/x", stage, DataType::value(), DataType::value());
+        let node = route(stage(KNOBS)).start().await.unwrap();
+        let rows = |count: i64| Value::List((0..count).map(Value::Int).collect());
+        assert_eq!(node.client().call::<Value, Value>("/x", rows(2)).await.unwrap(), rows(2));
+        let error = node.client().call::<Value, Value>("/x", rows(3)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+}

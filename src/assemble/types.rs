@@ -1,0 +1,295 @@
+//! The types of a route, from its steps, for the OpenAPI document.
+//!
+//! A stage knows its types. The schemas of composed steps are combined; where nothing is known the schema allows any
+//! value, so it never claims too much. Two walks: what a step *needs* is found from the end, because a step that
+//! forwards its item needs what follows; what a step *gives* is found from the start.
+
+use callboard_codec::{DataType, RawBody, Value};
+use serde_json::{Map, Value as Json, json};
+
+use super::part::Part;
+use crate::config::StepPlan;
+
+/// What a step needs, with an item that fits where one is known.
+#[derive(Clone, Debug)]
+pub(super) struct Needs {
+    pub(super) input: DataType,
+    pub(super) example: Option<Value>,
+}
+
+/// The types of the stages that the steps name.
+#[derive(Clone, Copy)]
+pub(super) struct Types<'a>(pub(super) &'a [Option<Part>]);
+
+impl Types<'_> {
+    fn part(&self, index: usize) -> &Part {
+        self.0[index].as_ref().expect("a stage that a route uses is made")
+    }
+
+    /// What `step` needs if its result goes to a step that needs `after`. `None`: any value.
+    pub(super) fn needs(&self, step: &StepPlan, after: Option<Needs>) -> Option<Needs> {
+        match step {
+            StepPlan::Stage(index) => self.part(*index).needs.clone(),
+            StepPlan::Sequence(steps) => steps.iter().rev().fold(after, |after, step| self.needs(step, after)),
+            StepPlan::Ensemble { members, partial } => {
+                let members = members.iter().map(|(_, member)| self.needs(member, None)).collect();
+                // A partial ensemble has an answer when one of its members takes the item.
+                if *partial { any_of(members) } else { all_of(members) }
+            }
+            StepPlan::Switch { field, cases, default } => {
+                let needs = cases.iter().map(|(_, case)| self.needs(case, after.clone())).collect();
+                let values: Vec<&str> = cases.iter().map(|(value, _)| value.as_str()).collect();
+                match default {
+                    None => switched(field, &values, needs),
+                    Some(default) => {
+                        let default = self.needs(default, after);
+                        let any = any_of(needs.into_iter().chain([default]).collect());
+                        any.map(|needs| needs.with_optional(field, &values))
+                    }
+                }
+            }
+            StepPlan::Pick { field } => {
+                let inner = after.as_ref().map_or_else(|| json!({}), |after| embedded(&after.input));
+                Some(described("Item", object([(field.as_str(), inner)], false)))
+            }
+            StepPlan::Rename { fields } => {
+                let old_names = object(fields.iter().map(|(old, _)| (old.clone(), json!({}))), false);
+                let Some(after) = after else { return Some(described("Item", old_names)) };
+                let schema = merged(old_names, with_old_names(embedded(&after.input), fields));
+                let raw_body = after.input.raw_body().cloned().map(|raw| {
+                    let old = fields.iter().find(|(_, new)| *new == raw.field).map(|(old, _)| old.clone());
+                    RawBody { field: old.unwrap_or(raw.field), ..raw }
+                });
+                let needs = described("Item", schema);
+                Some(match raw_body {
+                    Some(raw_body) => Needs { input: needs.input.with_raw_body(raw_body), ..needs },
+                    None => needs,
+                })
+            }
+        }
+    }
+
+    /// What `step` gives when it gets `before`. `None`: nothing is known.
+    pub(super) fn gives(&self, step: &StepPlan, before: Option<DataType>) -> Option<DataType> {
+        match step {
+            StepPlan::Stage(index) => Some(self.part(*index).output.clone()),
+            StepPlan::Sequence(steps) => steps.iter().fold(before, |before, step| self.gives(step, before)),
+            StepPlan::Ensemble { members, partial } => {
+                let member = |(name, member): &(String, StepPlan)| {
+                    let output = self.gives(member, before.clone());
+                    let output = output.as_ref().map_or_else(|| json!({}), embedded);
+                    let output = if *partial { json!({ "anyOf": [output, failed()] }) } else { output };
+                    (name.clone(), output)
+                };
+                let schema = object(members.iter().map(member), true);
+                Some(DataType::value().with_name("Members").with_schema(schema))
+            }
+            StepPlan::Switch { cases, default, .. } => {
+                let branches = cases.iter().map(|(_, case)| case).chain(default.as_deref());
+                let outputs = branches.map(|branch| self.gives(branch, before.clone()));
+                let outputs = outputs.collect::<Option<Vec<DataType>>>()?;
+                let (first, rest) = outputs.split_first()?;
+                if rest.iter().all(|other| other.schema() == first.schema()) {
+                    return Some(first.clone());
+                }
+                Some(DataType::value().with_name("OneOfCases").with_schema(json!({ "anyOf": distinct(&outputs) })))
+            }
+            StepPlan::Pick { field } => {
+                let before = before?;
+                let schema = before.schema();
+                if schema.get("$defs").is_some() {
+                    return None;
+                }
+                let picked = schema.get("properties")?.get(field)?;
+                Some(DataType::value().with_name("Picked").with_schema(picked.clone()))
+            }
+            StepPlan::Rename { fields } => {
+                // An item that is a map keeps its other fields, whatever they are.
+                let known = before.as_ref().map(DataType::schema).filter(|schema| schema.get("$defs").is_none());
+                let property = |name: &str| known.and_then(|schema| schema.get("properties")?.get(name)).cloned();
+                let fields = fields.iter().map(|(old, new)| (new.clone(), property(old).unwrap_or_else(|| json!({}))));
+                Some(DataType::value().with_name("Renamed").with_schema(object(fields, false)))
+            }
+        }
+    }
+}
+
+/// What all of them need. The raw body is that of the members that have one, if they agree.
+fn all_of(members: Vec<Option<Needs>>) -> Option<Needs> {
+    let known: Vec<Needs> = members.into_iter().flatten().collect();
+    combined(known, "allOf")
+}
+
+/// The union of the needs; any value, if one of them takes any value.
+fn any_of(members: Vec<Option<Needs>>) -> Option<Needs> {
+    combined(members.into_iter().collect::<Option<Vec<Needs>>>()?, "anyOf")
+}
+
+fn combined(needs: Vec<Needs>, how: &str) -> Option<Needs> {
+    let (first, rest) = needs.split_first()?;
+    if rest.iter().all(|other| other.input.schema() == first.input.schema()) {
+        return Some(first.clone());
+    }
+    let inputs: Vec<DataType> = needs.iter().map(|needs| needs.input.clone()).collect();
+    let mut input = DataType::value().with_name("Item").with_schema(json!({ how: distinct(&inputs) }));
+    if let Some(raw_body) = common_raw_body(&inputs) {
+        input = input.with_raw_body(raw_body);
+    }
+    // An item for one of several is one for all where any of them will do.
+    let example = needs.into_iter().find_map(|needs| needs.example).filter(|_| how == "anyOf");
+    Some(Needs { input, example })
+}
+
+/// Every item has the field, with one of these values; beyond that, what the case of its value needs.
+fn switched(field: &str, values: &[&str], needs: Vec<Option<Needs>>) -> Option<Needs> {
+    let choice = |values: &[&str]| object([(field, json!({ "enum": written(values) }))], false);
+    let inputs: Vec<Option<Json>> =
+        needs.iter().map(|needs| needs.as_ref().map(|needs| embedded(&needs.input))).collect();
+    let case = |values: &[&str], input: &Option<Json>| match input {
+        Some(input) => merged(choice(values), input.clone()),
+        None => choice(values),
+    };
+    let schema = match inputs.split_first() {
+        Some((first, rest)) if rest.iter().all(|other| other == first) => case(values, first),
+        _ => {
+            json!({ "anyOf": values.iter().zip(&inputs).map(|(value, input)| case(&[*value], input)).collect::<Vec<Json>>() })
+        }
+    };
+    // A raw body has no place for the field.
+    Some(described("Item", schema))
+}
+
+impl Needs {
+    /// The same, told to have a field that may be left out.
+    fn with_optional(mut self, field: &str, values: &[&str]) -> Self {
+        let told = format!("{}; the default for anything else, and without it", values.join(", "));
+        let optional = json!({ "type": "object", "properties": { field: { "description": told } } });
+        if is_plain(self.input.schema()) {
+            let schema = merged(optional, self.input.schema().clone());
+            self.input = self.input.with_schema(schema).with_name("Item");
+        }
+        self
+    }
+}
+
+/// Both at once: one object where both are plain ones that do not both speak of a field, else each by itself.
+fn merged(one: Json, other: Json) -> Json {
+    let says = |schema: &Json, field: &str| schema["properties"].get(field).is_some_and(|known| *known != json!({}));
+    let is_told_twice =
+        |fields: &Map<String, Json>| fields.keys().any(|field| says(&one, field) && says(&other, field));
+    let (true, Some(fields)) = (is_plain(&one) && is_plain(&other), one["properties"].as_object()) else {
+        return json!({ "allOf": [one, other] });
+    };
+    if is_told_twice(fields) {
+        return json!({ "allOf": [one, other] });
+    }
+    let mut all = other.clone();
+    for (field, schema) in fields.iter().filter(|(field, _)| !says(&other, field)) {
+        all["properties"][field.as_str()] = schema.clone();
+    }
+    let mut required: Vec<Json> = Vec::new();
+    for name in [&other, &one].into_iter().filter_map(|schema| schema["required"].as_array()).flatten() {
+        if !required.contains(name) {
+            required.push(name.clone());
+        }
+    }
+    if !required.is_empty() {
+        all["required"] = json!(required);
+    }
+    all
+}
+
+/// An object that is described by its fields alone, and may have others.
+fn is_plain(schema: &Json) -> bool {
+    let known = ["type", "properties", "required"];
+    schema["type"] == "object"
+        && schema["properties"].is_object()
+        && schema.as_object().is_some_and(|schema| schema.keys().all(|key| known.contains(&key.as_str())))
+}
+
+/// The schema of the input of `rename`, from the schema of its output. Unknown parts are left out.
+fn with_old_names(schema: Json, names: &[(String, String)]) -> Json {
+    let old = |new: &str| names.iter().find(|(_, other)| other == new).map_or(new, |(old, _)| old.as_str()).to_owned();
+    let Json::Object(schema) = schema else { return json!({}) };
+    let keyword = |(keyword, value): (String, Json)| -> Option<(String, Json)> {
+        let value = match (keyword.as_str(), value) {
+            ("properties", Json::Object(fields)) => {
+                // A renamed field says nothing about an input field of the same name.
+                let fields = fields.into_iter().filter(|(name, _)| !is_left(name, names));
+                fields.map(|(name, field)| (old(&name), field)).collect::<Map<_, _>>().into()
+            }
+            ("required", Json::Array(fields)) => {
+                let fields = fields.iter().filter_map(Json::as_str).filter(|name| !is_left(name, names));
+                fields.map(old).collect()
+            }
+            ("allOf" | "anyOf", Json::Array(parts)) => {
+                parts.into_iter().map(|part| with_old_names(part, names)).collect()
+            }
+            ("type", value) => value,
+            _ => return None,
+        };
+        Some((keyword, value))
+    };
+    schema.into_iter().filter_map(keyword).collect::<Map<_, _>>().into()
+}
+
+/// Whether the name is given up and given to nothing else.
+fn is_left(name: &str, names: &[(String, String)]) -> bool {
+    names.iter().any(|(old, _)| old == name) && !names.iter().any(|(_, new)| new == name)
+}
+
+/// Every way in which a client can write these cases: a whole number, true and false also as themselves.
+fn written(values: &[&str]) -> Vec<Json> {
+    let itself = |value: &str| -> Option<Json> {
+        let whole: Option<Json> = serde_json::from_str(value).ok();
+        // `1.0` and ` 1` are texts: a number is never written like this.
+        let is_case = |json: &Json| !json.is_f64() && (json.is_number() || json.is_boolean());
+        whole.filter(|json| is_case(json) && serde_json::to_string(json).is_ok_and(|written| written == value))
+    };
+    values.iter().flat_map(|value| std::iter::once(json!(value)).chain(itself(value))).collect()
+}
+
+fn described(name: &str, schema: Json) -> Needs {
+    Needs { input: DataType::value().with_name(name).with_schema(schema), example: None }
+}
+
+/// An object with these fields, all of which it has; only these, where it is closed.
+fn object<K: Into<String>>(fields: impl IntoIterator<Item = (K, Json)>, is_closed: bool) -> Json {
+    let properties: Map<String, Json> = fields.into_iter().map(|(name, schema)| (name.into(), schema)).collect();
+    let required: Vec<&String> = properties.keys().collect();
+    let mut schema = json!({ "type": "object", "required": required, "properties": properties });
+    if is_closed {
+        schema["additionalProperties"] = json!(false);
+    }
+    schema
+}
+
+/// The value in place of a member that failed.
+fn failed() -> Json {
+    let text = || json!({ "type": "string" });
+    object([("error", object([("kind", text()), ("message", text())], false))], true)
+}
+
+/// The schema inside another one. References lead to its own root, so a schema that has some is not said.
+fn embedded(data_type: &DataType) -> Json {
+    match data_type.schema() {
+        schema if schema.get("$defs").is_some() => json!({}),
+        schema => schema.clone(),
+    }
+}
+
+fn distinct(types: &[DataType]) -> Vec<Json> {
+    let mut schemas: Vec<Json> = Vec::new();
+    for schema in types.iter().map(embedded) {
+        if !schemas.contains(&schema) {
+            schemas.push(schema);
+        }
+    }
+    schemas
+}
+
+fn common_raw_body(inputs: &[DataType]) -> Option<RawBody> {
+    let mut bodies = inputs.iter().filter_map(DataType::raw_body);
+    let first = bodies.next()?;
+    bodies.all(|other| other == first).then(|| first.clone())
+}

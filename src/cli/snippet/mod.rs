@@ -1,0 +1,179 @@
+//! Programs that call the routes of a node, made from each route's own example. They run as they are printed. Pure.
+//!
+//! A route without a printable example gets a comment instead of a call, so that the rest still runs. No program has an
+//! API key in it: where the node needs one, the program reads the variable [`KEY_VARIABLE`].
+
+mod curl;
+mod python;
+mod rust;
+
+use std::path::{Path, PathBuf};
+
+use callboard_core::edge::Route;
+use callboard_http::{example_of, media_type_of};
+use serde_json::Value;
+
+/// The language of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Language {
+    /// Lines for a POSIX shell with curl.
+    Curl,
+    /// A program for Python 3.8 or newer and its standard library.
+    Python,
+    /// A program with `callboard::http_client`.
+    Rust,
+}
+
+/// One program that calls all of `routes` at `base`, such as `http://localhost:8000`. A route may have a file that fits as
+/// its body. With `needs_key` the program sends an API key.
+pub(crate) fn snippet(language: Language, routes: &[(&Route, Option<PathBuf>)], base: &str, needs_key: bool) -> String {
+    let examples: Vec<Example> = routes.iter().map(|(route, file)| Example::new(route, file.as_deref())).collect();
+    match language {
+        Language::Curl => curl::program(&examples, base, needs_key),
+        Language::Python => python::program(&examples, base, needs_key),
+        Language::Rust => rust::program(&examples, base, needs_key),
+    }
+}
+
+/// The variable with the API key. Not `CALLBOARD_*`: those are settings of the server.
+const KEY_VARIABLE: &str = "API_KEY";
+
+/// A route, and the request that a program sends to it.
+#[derive(Clone, Debug, PartialEq)]
+struct Example {
+    route: String,
+    /// One line, or empty.
+    summary: String,
+    streams: bool,
+    body: Body,
+}
+
+/// The body of a request.
+#[derive(Clone, Debug, PartialEq)]
+enum Body {
+    Json(Value),
+    /// The content of a file; as `field` of a form if the route takes raw bodies.
+    File {
+        path: String,
+        media_type: String,
+        field: Option<String>,
+    },
+    /// There is no printable example.
+    Nothing,
+}
+
+impl Example {
+    fn new(route: &Route, file: Option<&Path>) -> Self {
+        let body = match (file, route.input().raw_body()) {
+            (Some(file), Some(raw)) => {
+                let media_type = media_type_of(file);
+                let is_taken = raw.media_types.iter().any(|taken| {
+                    let kind = taken.strip_suffix('*').filter(|kind| kind.ends_with('/'));
+                    kind.map_or(taken == media_type, |kind| media_type.starts_with(kind))
+                });
+                let fallback = raw.media_types.first().filter(|first| !first.contains('*'));
+                let media_type = if is_taken { media_type } else { fallback.map_or(media_type, String::as_str) };
+                Body::File {
+                    path: file.display().to_string(),
+                    media_type: media_type.to_owned(),
+                    field: Some(raw.field.clone()),
+                }
+            }
+            (Some(file), None) => {
+                Body::File { path: file.display().to_string(), media_type: media_type_of(file).to_owned(), field: None }
+            }
+            (None, _) => example_of(route).map_or(Body::Nothing, Body::Json),
+        };
+        let summary = route.summary().split_whitespace().collect::<Vec<_>>().join(" ");
+        Self { route: route.name().to_owned(), summary, streams: route.streams(), body }
+    }
+
+    /// The comment above a call.
+    fn title(&self) -> String {
+        let colon = if self.summary.is_empty() { "" } else { ": " };
+        format!("{}{colon}{}", self.route, self.summary)
+    }
+}
+
+/// The comment in place of a call.
+const NOTHING: &str = "has no example that could be shown here";
+
+/// The media type that a program asks for and can print.
+fn accept(streams: bool) -> &'static str {
+    if streams { "application/x-ndjson" } else { "application/json" }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn examples() -> Vec<Example> {
+        let example = |route: &str, streams, body| Example {
+            route: route.to_owned(),
+            summary: "It's \"one\"".to_owned(),
+            streams,
+            body,
+        };
+        let file = |field: Option<&str>| Body::File {
+            path: "a dir/it's.png".to_owned(),
+            media_type: "image/png".to_owned(),
+            field: field.map(str::to_owned),
+        };
+        vec![
+            example("/json", false, Body::Json(json!({ "say": "it's \"#1\"\n\\", "on": [true, null, 1.5] }))),
+            example("/stream", true, Body::Json(json!(3))),
+            example("/file", false, file(Some("image"))),
+            example("/bare", false, file(None)),
+            example("/none", false, Body::Nothing),
+        ]
+    }
+
+    #[test]
+    fn curl_lines_survive_a_shell() {
+        let expected = r##"# /json: It's "one"
+curl http://h:1/json -H 'content-type: application/json' -d '{"say":"it'\''s \"#1\"\n\\","on":[true,null,1.5]}'
+
+# /stream: It's "one"
+curl http://h:1/stream -N -H 'accept: application/x-ndjson' -H 'content-type: application/json' -d 3
+
+# /file: It's "one"
+curl http://h:1/file -F image=@'a dir/it'\''s.png'
+
+# /bare: It's "one"
+curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.png'
+
+# /none has no example that could be shown here
+"##;
+        assert_eq!(curl::program(&examples(), "http://h:1", false), expected);
+    }
+
+    #[test]
+    fn every_program_reads_a_needed_key_from_its_variable() {
+        let (curl, python) = (curl::program(&examples(), "x", true), python::program(&examples(), "x", true));
+        assert_eq!(curl.matches(" -H \"x-api-key: $API_KEY\"\n").count(), 4, "{curl}");
+        assert_eq!(python.matches(", \"x-api-key\": os.environ[\"API_KEY\"]}\n").count(), 2, "{python}");
+        assert!(python.contains("import json\nimport os\nimport urllib"), "{python}");
+        let rust = rust::program(&examples(), "x", true);
+        let expected = "    let mut call = Call::post(route, media_type, body);
+    call.headers.push((\"x-api-key\".to_owned(), std::env::var(\"API_KEY\")?));
+    let request = call.prepare(origin, Protocol::Http1)?;\n";
+        assert!(rust.contains(expected), "{rust}");
+    }
+
+    #[test]
+    fn python_has_pythons_words_and_only_what_it_uses() {
+        let program = python::program(&examples(), "http://h:1", false);
+        assert!(program.contains(r##"{"say": "it's \"#1\"\n\\", "on": [True, None, 1.5]}"##), "{program}");
+        assert!(program.contains("def stream("), "{program}");
+        assert!(!python::program(&examples()[2..3], "x", false).contains("def stream("));
+    }
+
+    #[test]
+    fn rust_has_texts_that_end_where_they_should() {
+        let program = rust::program(&examples(), "http://h:1", false);
+        assert!(program.contains(r###"r##"{"say":"it's \"#1\"\n\\","on":[true,null,1.5]}"##"###), "{program}");
+        assert!(program.contains(r#"std::fs::read("a dir/it's.png")?"#), "{program}");
+    }
+}
